@@ -1,0 +1,102 @@
+"""What comes out of a generation, neutral: protocols render these, the pipeline makes them.
+
+For each choice: any number of Text, Reasoning, ToolCallStart and ToolCallArguments, then exactly one of Finished or
+Failed. After the last choice ended: one Usage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Union
+
+from llamasrv.errors import LlamasrvError
+
+
+class FinishReason(str, Enum):
+    """Why a sequence ended. Every sequence ends with exactly one."""
+
+    STOP = "stop"  # the model's own end token
+    STOP_STRING = "stop_string"  # a stop string or stop token of the request
+    LENGTH = "length"  # max_tokens
+    CONTEXT = "context"  # the context is full
+    TOOL_CALLS = "tool_calls"  # ended by itself with complete calls (set by the pipeline)
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprob:
+    token: int
+    piece: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability (natural) of one token, and the likeliest tokens at its place, likeliest first."""
+
+    token: int
+    piece: bytes
+    logprob: float | None  # None: the first token of a prompt has none
+    top: tuple[TopLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    index: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    index: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStart:
+    index: int
+    call: int  # 0, 1, 2 ... within the choice
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallArguments:
+    index: int
+    call: int
+    fragment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    index: int
+    reason: FinishReason
+    stop: str | None = None  # the stop string that was met
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    index: int
+    error: LlamasrvError
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Counts of the whole request. `prompt_tokens` includes the cached ones; each prompt counts once."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+Event = Union[Text, Reasoning, ToolCallStart, ToolCallArguments, Finished, Failed, Usage]

@@ -1,0 +1,46 @@
+"""How tokens are chosen: the sampling parameters of one sequence.
+
+Names and defaults are llama.cpp's (`common_params_sampling`), so that a value copied from a llama-server
+command line means the same here. Ranges are checked where a request is validated, not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SAMPLER_ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+"""The default order of the chain; a request may give its own, of these names."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """One sequence's sampler chain. Temperature 0 (or below) is greedy; `seed` None is a fresh one."""
+
+    temperature: float = 0.8
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_keep: int = 0
+    seed: int | None = None
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    samplers: tuple[str, ...] = SAMPLER_ORDER

@@ -1,0 +1,97 @@
+"""A Sequence: one token timeline, and how much of it is in KV.
+
+    [0, reused)                  shared with a lane that had computed it
+    [reused, num_computed)       computed for this sequence
+    [num_computed, num_tokens)   waiting for a step
+
+Made by the pipeline, owned by the engine thread from submission until its stream ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.domain.params import SamplingParams
+
+_ids = itertools.count(1)
+
+
+class State(Enum):
+    WAITING = "waiting"  # submitted or preempted; holds no lane
+    RUNNING = "running"  # holds a lane
+    ENDED = "ended"
+
+
+class Sequence:
+    """One timeline. Identity counts: two sequences with equal tokens are still two."""
+
+    __slots__ = (
+        "id", "index", "params", "max_tokens", "stop", "logprobs", "prompt_logprobs", "cache_prompt", "deadline",
+        "owner", "priority", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "finish",
+        "arrived", "admitted", "first_token", "ended", "stream", "sampler", "stopper", "saved", "lookup", "num_failures",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        prompt: Iterable[int],
+        *,
+        params: SamplingParams | None = None,
+        index: int = 0,
+        max_tokens: int | None = None,
+        stop: tuple[str, ...] = (),
+        logprobs: int | None = None,
+        prompt_logprobs: bool = False,
+        cache_prompt: bool = True,
+        deadline: float | None = None,
+        owner: str = "",
+        priority: int = 0,
+    ) -> None:
+        self.id = next(_ids)
+        self.index = index  # its choice in the request
+        self.params = params or SamplingParams()
+        self.max_tokens = max_tokens
+        self.stop = stop
+        self.logprobs = logprobs
+        self.prompt_logprobs = prompt_logprobs
+        self.cache_prompt = cache_prompt
+        self.deadline = deadline  # on the engine's clock, seconds
+        self.owner = owner
+        self.priority = priority
+        self.tokens = array("i", prompt)
+        self.num_prompt = len(self.tokens)
+        self.num_computed = 0
+        self.reused = 0
+        self.lane: int | None = None
+        self.state = State.WAITING
+        self.finish: FinishReason | None = None
+        self.arrived = 0.0
+        self.admitted: float | None = None
+        self.first_token: float | None = None
+        self.ended: float | None = None
+        self.stream: Any = None  # engine.channels.Stream
+        self.sampler: Any = None  # engine.sampler.Sampler, made at admission
+        self.stopper: Any = None  # engine.stops.StopMatcher, if there are stop strings
+        self.saved: Any = None  # KV in host memory while preempted
+        self.lookup: Any = None  # (cache version, match): the last prefix look-up
+        self.num_failures = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def owed(self) -> int:
+        """Tokens whose KV is still missing. One while decoding, more while a prompt is computed."""
+        return len(self.tokens) - self.num_computed
+
+    def __repr__(self) -> str:
+        return f"<Sequence {self.id} {self.state.value} {self.num_computed}/{self.num_tokens} lane={self.lane}>"

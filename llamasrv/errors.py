@@ -1,0 +1,125 @@
+"""Every error a caller can meet, in one tree.
+
+    LlamasrvError                 status, code and the field it concerns
+    ├── InvalidRequest            400  the request itself is wrong
+    │   ├── ContextTooLong        400  context_length_exceeded
+    │   ├── Unsupported           400  a field or value that this server cannot honour
+    │   └── BodyTooLarge          413
+    ├── Unauthorized              401
+    ├── Forbidden                 403
+    ├── NotFound                  404  no such route
+    │   ├── ModelNotFound         404  model_not_found
+    │   └── MethodNotAllowed      405
+    ├── QueueFull                 429  with retry_after
+    ├── Unavailable               503  loading, draining or restarting; with retry_after
+    ├── DeadlineExceeded          504  the request's own time limit passed
+    └── EngineFailure             500  a decode failed, or the loop itself
+    ConfigError                   ends the start with one line, exit 78
+
+Knows no protocol and no HTTP library: `web/errors.py` turns these into replies.
+"""
+
+from __future__ import annotations
+
+
+class LlamasrvError(Exception):
+    """Base of all errors with a status. `param` names the field as the caller wrote it, or is None."""
+
+    status: int = 500
+    code: str | None = None
+    retry_after: float | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class InvalidRequest(LlamasrvError):
+    """The request is wrong. Raised before anything is allocated for it."""
+
+    status = 400
+
+
+class ContextTooLong(InvalidRequest):
+    """The prompt does not fit the context. Raised before a lane is taken."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, *, num_prompt: int, context: int, param: str | None = None) -> None:
+        super().__init__(
+            f"This model's maximum context length is {context} tokens. "
+            f"However, your messages resulted in {num_prompt} tokens. Please reduce the length of the messages.",
+            param=param,
+        )
+        self.num_prompt = num_prompt
+        self.context = context
+
+
+class Unsupported(InvalidRequest):
+    """A known field whose promise cannot be kept here; ignoring it would change the result."""
+
+    code = "unsupported_parameter"
+
+
+class BodyTooLarge(InvalidRequest):
+    status = 413
+    code = "request_too_large"
+
+
+class Unauthorized(LlamasrvError):
+    status = 401
+    code = "invalid_api_key"
+
+
+class Forbidden(LlamasrvError):
+    status = 403
+    code = "permission_denied"
+
+
+class NotFound(LlamasrvError):
+    status = 404
+    code = "unknown_url"
+
+
+class ModelNotFound(NotFound):
+    code = "model_not_found"
+
+
+class MethodNotAllowed(NotFound):
+    status = 405
+    code = "method_not_allowed"
+
+
+class QueueFull(LlamasrvError):
+    """The bounded queue is full. The client should come back after `retry_after` seconds."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+    retry_after = 1.0
+
+
+class Unavailable(LlamasrvError):
+    """Not now: the model is loading, the server is draining, the engine is restarting."""
+
+    status = 503
+    code = "overloaded"
+    retry_after = 2.0
+
+
+class DeadlineExceeded(LlamasrvError):
+    status = 504
+    code = "deadline_exceeded"
+
+
+class EngineFailure(LlamasrvError):
+    """A decode or the engine loop failed. Nothing of the cause that could carry content or addresses is told."""
+
+    status = 500
+    code = "engine_failure"
+
+
+class ConfigError(Exception):
+    """A wrong option, file or model. The command line prints it as one line and exits 78 (EX_CONFIG)."""
