@@ -1,0 +1,57 @@
+"""The rows of one decode: token, position, lane, and whether logits are wanted.
+
+The arrays live as long as the context and are filled by slices: 9 µs for 512 rows, against 300 µs attribute by
+attribute. A backend reads them in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+
+import numpy as np
+
+from llamasrv.domain.sequence import Sequence
+
+Part = tuple[Sequence, int]
+"""A sequence and how many of its owed tokens this step computes."""
+
+
+class Batch:
+    """At most `capacity` rows; `outputs` are the sequences of the rows with logits, in row order."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.token = np.zeros(capacity, np.int32)
+        self.position = np.zeros(capacity, np.int32)
+        self.lane = np.zeros(capacity, np.int32)
+        self.wants_logits = np.zeros(capacity, np.int8)
+        self.num_rows = 0
+        self.num_outputs = 0
+        self.parts: Rows[Part] = ()
+        self.outputs: list[tuple[Sequence, int]] = []  # (sequence, its number of output rows)
+
+    def fill(self, parts: Rows[Part]) -> None:
+        """Lay the parts out, row after row. Logits are for the last token of a timeline, or all of a scored prompt."""
+        assert sum(count for _, count in parts) <= self.capacity, "more rows than the batch holds"
+        self.parts = parts
+        outputs = self.outputs = []
+        row = 0
+        for seq, count in parts:
+            start = seq.num_computed
+            assert 0 < count <= seq.num_tokens - start, seq
+            end = row + count
+            self.token[row:end] = seq.tokens[start : start + count]
+            self.position[row:end] = range(start, start + count) if count > 1 else start
+            self.lane[row:end] = seq.lane
+            if seq.prompt_logprobs and start < seq.num_prompt:
+                self.wants_logits[row:end] = 1
+                outputs.append((seq, count))
+            else:
+                last = start + count == seq.num_tokens
+                self.wants_logits[row:end] = 0
+                self.wants_logits[end - 1] = last
+                if last:
+                    outputs.append((seq, 1))
+            row = end
+        self.num_rows = row
+        self.num_outputs = sum(count for _, count in outputs)

@@ -1,0 +1,220 @@
+"""Everything that crosses between the HTTP side and the engine thread.
+
+    HTTP side -> engine   Mailbox: a native queue of commands
+    engine -> HTTP side   Stream: a deque of deltas per request, and one Doorbell ring a step for all of them
+
+The only module that knows gevent: in a patched process `threading` makes greenlets, so real threads, native queues
+and the hub's wake-up come from here. In an unpatched process (tests, command line) the same classes use threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gevent import get_hub, getcurrent, monkey
+
+from llamasrv.domain.events import FinishReason, TokenLogprob
+from llamasrv.errors import LlamasrvError
+
+_start_new_thread = monkey.get_original("_thread", "start_new_thread")
+_allocate_lock = monkey.get_original("_thread", "allocate_lock")
+_SimpleQueue = monkey.get_original("queue", "SimpleQueue")
+_Empty = monkey.get_original("queue", "Empty")
+
+
+class Delta(NamedTuple):
+    """One token of one choice. `data` are its bytes (b"" for control tokens); may end inside a character."""
+
+    index: int
+    token: int
+    data: bytes
+    logprobs: TokenLogprob | None = None
+
+
+class PromptScored(NamedTuple):
+    """Log-probabilities of the prompt's tokens, before any Delta of that choice. Only where they were asked for."""
+
+    index: int
+    logprobs: tuple[TokenLogprob, ...]
+
+
+class End(NamedTuple):
+    """The last item of a choice; exactly one. `error` is set for FAILED and DEADLINE."""
+
+    index: int
+    reason: FinishReason
+    stop: str | None
+    error: LlamasrvError | None
+    num_prompt: int
+    num_reused: int
+    num_generated: int
+    queue_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+
+
+class RealThread:
+    """A real OS thread, also where `threading` is patched. `target` must not raise."""
+
+    def __init__(self, target: Callable[[], None]) -> None:
+        self._done = _allocate_lock()
+        self._target = target
+        self.alive = False
+
+    def start(self) -> None:
+        self._done.acquire()
+        self.alive = True
+        _start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        try:
+            self._target()
+        finally:
+            self.alive = False
+            self._done.release()
+
+    def join(self, timeout: float) -> bool:
+        """Wait, without stopping other greenlets; True when the thread has ended."""
+        deadline = time.monotonic() + timeout
+        while self.alive and time.monotonic() < deadline:
+            time.sleep(0.005)  # patched: lets the hub run; unpatched: lets the thread run
+        return not self.alive
+
+
+class Mailbox:
+    """Commands for the engine thread. Any thread puts, one thread takes; never blocks the putter."""
+
+    def __init__(self) -> None:
+        self._queue = _SimpleQueue()
+        self._put = self._queue.put
+
+    def put(self, command: Any) -> None:
+        self._put(command)
+
+    def take(self, timeout: float | None = 0) -> list[Any]:
+        """All commands that wait. With a timeout (seconds; None for ever) wait for the first."""
+        queue = self._queue
+        mail: list[Any] = []
+        if timeout == 0:
+            if queue.empty():
+                return mail
+        else:
+            try:
+                mail.append(queue.get(True, timeout))
+            except _Empty:
+                return mail
+        while not queue.empty():
+            mail.append(queue.get_nowait())
+        return mail
+
+
+class Stream:
+    """What one request hears: the items of all its choices, in order. The engine thread puts, one reader takes."""
+
+    __slots__ = ("_items", "_doorbell", "_waiter", "_rung", "open_choices")
+
+    def __init__(self, doorbell: Doorbell, choices: int = 1) -> None:
+        self._items: deque[Any] = deque()
+        self._doorbell = doorbell
+        self._waiter: Any = None
+        self._rung = False
+        self.open_choices = choices  # counted down by the engine thread as choices end
+
+    def put(self, item: Any) -> None:
+        """Engine thread only. Readers wake at the next `Doorbell.ring`."""
+        self._items.append(item)
+        if not self._rung:
+            self._rung = True
+            self._doorbell.ready.append(self)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def take(self) -> list[Any]:
+        """Everything that is there now."""
+        items = self._items
+        out = []
+        try:
+            while True:
+                out.append(items.popleft())
+        except IndexError:
+            return out
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until there is something to take; False after `timeout` seconds without."""
+        if self._items:
+            return True
+        return self._doorbell.wait(self, timeout)
+
+
+class Doorbell:
+    """Wakes the readers of all streams that got something, with one wake-up a step.
+
+    Make it on the HTTP side's thread (in the worker, after the fork): it binds to that thread's hub.
+    """
+
+    def __init__(self) -> None:
+        self.ready: deque[Stream] = deque()
+        self._green = monkey.is_module_patched("threading")
+        if self._green:
+            self._hub = get_hub()
+            self._async = self._hub.loop.async_()
+            self._async.start(self._wake_greenlets)
+            self.ring = self._ring_hub
+        else:
+            self._condition = threading.Condition()
+            self.ring = self._ring_threads
+
+    ring: Callable[[], None]
+
+    def _ring_hub(self) -> None:
+        if self.ready:
+            self._async.send()
+
+    def _wake_greenlets(self) -> None:
+        # Runs in the hub: it may switch to greenlets, but must not block.
+        ready = self.ready
+        while ready:
+            stream = ready.popleft()
+            stream._rung = False  # before the reader takes: an item put from now on rings again
+            waiter = stream._waiter
+            if waiter is not None:
+                stream._waiter = None
+                waiter.switch(True)
+
+    def _ring_threads(self) -> None:
+        if self.ready:
+            with self._condition:
+                while self.ready:
+                    self.ready.popleft()._rung = False
+                self._condition.notify_all()
+
+    def wait(self, stream: Stream, timeout: float | None) -> bool:
+        if not self._green:
+            with self._condition:
+                return self._condition.wait_for(lambda: len(stream) > 0, timeout)
+        hub = self._hub
+        timer = None
+        waiter = getcurrent()
+        stream._waiter = waiter
+        try:
+            if timeout is not None:
+                timer = hub.loop.timer(timeout)
+                timer.start(waiter.switch, False)
+            return bool(hub.switch())
+        finally:
+            # Also when the greenlet is killed while it waits: nobody may switch to it any more.
+            if stream._waiter is waiter:
+                stream._waiter = None
+            if timer is not None:
+                timer.stop()
+                timer.close()
+
+    def close(self) -> None:
+        if self._green:
+            self._async.stop()
+            self._async.close()

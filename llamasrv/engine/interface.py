@@ -1,0 +1,136 @@
+"""What the engine needs of a backend, and what a backend may raise. Two implement it: `backend.py` and `fake.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.batch import Batch
+
+Progress = Callable[[float], bool]
+"""Told the loaded share (0 to 1) now and then; False from it gives up loading."""
+
+
+class BackendError(Exception):
+    """Base of what a decode may raise."""
+
+
+class OutOfCells(BackendError):
+    """No cells for this batch. Nothing changed: make room and try again."""
+
+
+class DecodeAborted(BackendError):
+    """Stopped from outside. Part of the batch may be in KV: ask `length` of each lane."""
+
+
+class DecodeFailed(BackendError):
+    """The batch failed. What its lanes hold now is unknown: wipe them. `fatal`: the context is unusable."""
+
+    def __init__(self, message: str, *, fatal: bool = False) -> None:
+        super().__init__(message)
+        self.fatal = fatal
+
+
+class LoadFailed(Exception):
+    """The model cannot be served; the message names the file and the reason, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model file says of itself."""
+
+    name: str
+    path: str = ""
+    description: str = ""
+    architecture: str = ""
+    num_params: int = 0
+    size_bytes: int = 0
+    context_train: int = 0
+    n_embd: int = 0
+    n_layer: int = 0
+    n_vocab: int = 0
+    vocab_type: int = 0
+    file_type: str = ""
+    chat_template: str | None = None
+    templates: dict[str, str] = field(default_factory=dict)  # named ones: "tool_use", "rerank"
+    bos_token: str = ""
+    eos_token: str = ""
+    sampling_defaults: dict[str, Any] = field(default_factory=dict)  # the author's, names of SamplingParams
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+class Vocabulary(Protocol):
+    """Text to tokens and back. Safe from any thread: it touches no context."""
+
+    size: int
+    pieces: list[bytes]  # what each token writes; b"" for control tokens
+    eog: frozenset[int]  # tokens that end a generation
+    bos: int | None
+    eos: int | None
+    add_bos: bool
+    fim_pre: int | None
+    fim_suf: int | None
+    fim_mid: int | None
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]: ...
+
+    def is_control(self, token: int) -> bool: ...
+
+
+class Chain(Protocol):
+    """A native sampler chain of one sequence: chooses a token among candidates and remembers what was chosen."""
+
+    def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
+        """Choose among candidates (int32 ids, float32 logits, same length, at least one finite)."""
+
+    def accept(self, token: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """One model and its context. Everything but `info` and `vocab` belongs to the engine thread."""
+
+    info: ModelInfo
+    vocab: Vocabulary
+    num_lanes: int
+    num_cells: int
+    context: int  # most tokens of one sequence
+    batch: Batch  # rows to decode; `decode` reads them from here
+    ubatch_size: int
+    max_outputs: int  # most rows with logits in one batch
+    can_share: bool  # any prefix of one lane can be given to another
+    can_cut: bool  # a lane can be cut back to any length
+    split: bool  # every lane has cells of its own
+
+    def decode(self) -> None:
+        """Compute the batch. Raises OutOfCells, DecodeAborted, DecodeFailed."""
+
+    def logits(self, num_rows: int) -> np.ndarray:
+        """Logits of the rows that asked for them, in batch order: float32 [num_rows, n_vocab], writable."""
+
+    def usable(self, lane: int, length: int) -> bool:
+        """Whether the first `length` tokens of this lane are still whole in KV."""
+
+    def copy(self, source: int, target: int, length: int) -> None: ...
+
+    def cut(self, lane: int, length: int) -> bool: ...
+
+    def clear(self, lane: int) -> None: ...
+
+    def length(self, lane: int) -> int: ...
+
+    def save(self, lane: int) -> np.ndarray: ...
+
+    def restore(self, lane: int, saved: np.ndarray) -> bool: ...
+
+    def chain(self, params: SamplingParams, *, greedy: bool) -> Chain: ...
+
+    def reset(self) -> None:
+        """A fresh context, as after loading."""
+
+    def close(self) -> None: ...
