@@ -1,0 +1,25 @@
+"""Bounds on what one request may ask for. Each is an option; a request beyond one is refused before anything is made for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest value that is still accepted."""
+
+    body_bytes: int = 4 * 1024 * 1024
+    json_depth: int = 100
+    messages: int = 10_000
+    parts: int = 1_000  # content parts of one message
+    prompts: int = 512  # prompts of one completions request
+    choices: int = 128  # prompts x n, or prompts x best_of
+    stops: int = 16
+    stop_chars: int = 256
+    logit_bias: int = 10_000
+    top_logprobs: int = 20
+    max_tokens: int = 2**31 - 1
+    dry_breakers: int = 32
+    template_kwargs: int = 64
+    model_chars: int = 256
