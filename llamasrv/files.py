@@ -1,0 +1,32 @@
+"""Files that ship with the package: templates, configuration examples, the demo model.
+
+In a checkout and in an editable install `templates/` and `conf/` lie beside the package; a wheel carries them inside
+it. Knows no other module.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _folder(name: str) -> Path:
+    installed = _PACKAGE / name
+    return installed if installed.is_dir() else _PACKAGE.parent / name
+
+
+def templates_dir() -> Path:
+    """The folder with `web/*.html` and `chat/*.jinja`."""
+    return _folder("templates")
+
+
+def conf_dir() -> Path:
+    """The folder with gunicorn.conf.py, llamasrv.toml and the other files for operators."""
+    return _folder("conf")
+
+
+def demo_model() -> Path | None:
+    """The embedded demonstration model, where this build carries one."""
+    path = _PACKAGE / "demo" / "model.gguf"
+    return path if path.is_file() else None
