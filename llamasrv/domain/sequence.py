@@ -33,7 +33,7 @@ class Sequence:
     __slots__ = (
         "id", "index", "params", "max_tokens", "stop", "logprobs", "prompt_logprobs", "cache_prompt", "deadline",
         "owner", "priority", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "finish",
-        "arrived", "admitted", "first_token", "ended", "stream", "sampler", "stopper", "saved", "lookup", "num_failures",
+        "arrived", "admitted", "first_token", "ended", "stream", "sampler", "stopper", "saved", "scores", "held_back",
     )  # fmt: skip
 
     def __init__(
@@ -76,9 +76,9 @@ class Sequence:
         self.stream: Any = None  # engine.channels.Stream
         self.sampler: Any = None  # engine.sampler.Sampler, made at admission
         self.stopper: Any = None  # engine.stops.StopMatcher, if there are stop strings
-        self.saved: Any = None  # KV in host memory while preempted
-        self.lookup: Any = None  # (cache version, match): the last prefix look-up
-        self.num_failures = 0
+        self.saved: Any = None  # engine.engine.Saved: KV in host memory while preempted
+        self.scores: list[Any] = []  # TokenLogprob of the prompt, as far as it is scored
+        self.held_back: list[Any] = []  # deltas that may yet turn out to be a stop string
 
     @property
     def num_tokens(self) -> int:

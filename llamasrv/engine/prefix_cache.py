@@ -7,6 +7,7 @@ that is the lane table's order.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Container
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,19 +18,22 @@ KEY_LENGTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """`lane` has the first `length` tokens in KV. `coming`: so many more are being computed there right now."""
+    """`lane` has the first `length` tokens in KV. `coming`: so many more are being computed there right now.
+
+    `held`: a running sequence has the lane, so its cells are taken anyway.
+    """
 
     lane: int
     length: int
     coming: int = 0
+    held: bool = False
 
 
 class PrefixCache:
-    """Timelines by lane. `version` changes whenever a look-up could turn out differently."""
+    """Timelines by lane. Without `can_cut` a lane can only be gone on with as a whole (recurrent states)."""
 
     def __init__(self, *, can_cut: bool = True) -> None:
         self.can_cut = can_cut
-        self.version = 0
         self._timelines: dict[int, array[int]] = {}
         self._index: dict[bytes, set[int]] = {}
 
@@ -41,23 +45,21 @@ class PrefixCache:
         self.remove(lane)
         self._timelines[lane] = tokens
         self._index.setdefault(_key(tokens), set()).add(lane)
-        self.version += 1
 
     def remove(self, lane: int) -> None:
         tokens = self._timelines.pop(lane, None)
         if tokens is None:
             return
-        self.version += 1
         key = _key(tokens)
         lanes = self._index[key]
         lanes.discard(lane)
         if not lanes:
             del self._index[key]
 
-    def match(self, tokens: array[int], limit: int, computed: list[int]) -> Match | None:
-        """The lane with most of `tokens[:limit]`, given how much each lane has computed; None below KEY_LENGTH.
+    def match(self, tokens: array[int], limit: int, computed: list[int], held: Container[int]) -> Match | None:
+        """The lane with most of `tokens[:limit]`, given how much each lane has computed and which are held.
 
-        Prefers what is there over what is coming only if it is as long: a follower gains by waiting for its leader.
+        None below KEY_LENGTH. What is coming counts like what is there: a follower gains by waiting for its leader.
         """
         if limit < KEY_LENGTH:
             return None
@@ -65,22 +67,29 @@ class PrefixCache:
         best_total = KEY_LENGTH - 1
         mine = np.frombuffer(tokens, np.int32)[:limit]
         for lane in self._index.get(_key(tokens), ()):
-            common = _common(mine, np.frombuffer(self._timelines[lane], np.int32))
+            common = _common_length(mine, np.frombuffer(self._timelines[lane], np.int32))
             have = min(common, computed[lane])
             if not self.can_cut and not (common >= computed[lane] == have):
                 continue  # a state that went on past the common prefix cannot be brought back
             total = common if self.can_cut else have
             if total > best_total or (best and total == best_total and have > best.length):
-                best, best_total = Match(lane, have, total - have), total
+                best, best_total = Match(lane, have, total - have, lane in held), total
         return best
+
+
+def common_prefix(a: array[int], b: array[int]) -> int:
+    """How many first tokens are the same."""
+    return _common_length(np.frombuffer(a, np.int32), np.frombuffer(b, np.int32))
 
 
 def _key(tokens: array[int]) -> bytes:
     return tokens[:KEY_LENGTH].tobytes()
 
 
-def _common(a: np.ndarray, b: np.ndarray) -> int:
+def _common_length(a: np.ndarray, b: np.ndarray) -> int:
     n = min(len(a), len(b))
+    if not n:
+        return 0
     different = a[:n] != b[:n]
     first = int(different.argmax())
-    return first if n and different[first] else n
+    return first if different[first] else n

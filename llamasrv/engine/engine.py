@@ -1,0 +1,688 @@
+"""The engine: one real thread that owns one context and turns sequences into tokens.
+
+    take mail -> plan -> fill batch -> decode -> sample -> deliver -> account
+
+Every method below the line "engine thread" runs on that thread alone; the others may be called from anywhere.
+Knows tokens and bytes; knows no protocol, no HTTP and no chat. README.md in this folder has the invariants.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llamasrv.domain.events import FinishReason, TokenLogprob
+from llamasrv.domain.sequence import Sequence, State
+from llamasrv.engine import sampler as sampling
+from llamasrv.engine.channels import Delta, Doorbell, End, Mailbox, PromptScored, RealThread, Stream
+from llamasrv.engine.interface import (
+    Backend, DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress, Vocabulary,
+)  # fmt: skip
+from llamasrv.engine.lanes import LaneTable
+from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.engine.prefix_cache import KEY_LENGTH, Match, PrefixCache, common_prefix
+from llamasrv.engine.sampler import BadLogits, Sampler
+from llamasrv.engine.scheduler import Plan, Pool, Scheduler
+from llamasrv.engine.stops import StopMatcher
+from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, LlamasrvError, QueueFull, Unavailable
+
+log = logging.getLogger("llamasrv.engine")
+
+IDLE_CHECK = 1.0  # seconds without work after which the books are checked
+MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How a model runs. Zero means: choose from the model and the machine."""
+
+    context_cells: int = 0
+    parallel: int = 16
+    threads: int = 0
+    threads_batch: int = 0
+    batch_size: int = 2048
+    ubatch_size: int = 512
+    gpu_layers: int = -1
+    flash_attn: str = "auto"
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    deterministic: bool = False
+    queue_limit: int = 1024  # sequences that may wait
+    step_target: float = 0.1  # seconds a step may take while anybody decodes
+    swap_bytes: int = 1 << 30  # host memory for preempted sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`state` is loading, ready, draining, failed or stopped; `progress` of loading from 0 to 1."""
+
+    state: str
+    progress: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """KV of a preempted sequence in host memory: the first `length` tokens."""
+
+    data: np.ndarray
+    length: int
+
+
+class Engine:
+    """`start` it, `submit` sequences, read their streams; `drain` and `stop` it.
+
+    Make it on the HTTP side's thread. Tests drive it by hand instead: `open`, then `turn` by turn.
+    """
+
+    def __init__(
+        self,
+        open_backend: Callable[[Progress], Backend],
+        options: EngineOptions | None = None,
+        *,
+        name: str = "model",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.options = options or EngineOptions()
+        self.metrics = EngineMetrics()
+        self.status = Status("loading")
+        self.clock = clock
+        self._open_backend = open_backend
+        self._mailbox = Mailbox()
+        self._doorbell = Doorbell()
+        self._thread = RealThread(self._run)
+        self._num_submitted = 0  # written by the HTTP side only
+        self._num_ended = 0  # written by the engine thread only
+        self._stopping = False
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self._swapped_bytes = 0
+        self._failed_in_a_row = 0
+        self._next_expiry_check = 0.0
+        self.backend: Backend
+        self.lanes: LaneTable
+        self.cache: PrefixCache
+        self.scheduler: Scheduler
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.backend.info
+
+    @property
+    def vocab(self) -> Vocabulary:
+        return self.backend.vocab
+
+    @property
+    def context(self) -> int:
+        """Most tokens of one sequence, prompt and answer together."""
+        return self.backend.context
+
+    # -- any thread ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, sequences: list[Sequence]) -> Stream:
+        """Hand in the choices of one request; they share the stream that is returned."""
+        if self.status.state != "ready":
+            raise Unavailable(_UNAVAILABLE.get(self.status.state, "The model is not ready."))
+        for seq in sequences:
+            self._validate(seq)
+        pending = self._num_submitted - self._num_ended
+        if pending + len(sequences) > self.options.queue_limit + self.options.parallel:
+            raise QueueFull(f"The queue is full ({pending} sequences). Try again shortly.")
+        stream = Stream(self._doorbell, len(sequences))
+        now = self.clock()
+        for seq in sequences:
+            seq.stream = stream
+            seq.arrived = now
+        self._num_submitted += len(sequences)
+        self._mailbox.put((self._arrive, sequences))
+        return stream
+
+    def cancel(self, stream: Stream) -> None:
+        """Give up what is still open of a request. Each open choice still gets its End. Idempotent."""
+        if stream.open_choices:
+            self._mailbox.put((self._cancel, stream))
+
+    def preempt(self, seq: Sequence) -> None:
+        """Take its lane from a running sequence; it goes on later from where it was."""
+        self._mailbox.put((self._preempt_on_request, seq))
+
+    def drain(self) -> None:
+        """Refuse new work; what was accepted goes on."""
+        if self.status.state in ("ready", "loading"):
+            self.status = Status("draining", self.status.progress, "The server is shutting down.")
+
+    def fail_all(self, error: LlamasrvError) -> None:
+        """End everything that is open with this error."""
+        self._mailbox.put((self._fail_all, error))
+
+    def stop(self, timeout: float = 10.0) -> bool:
+        """End the thread; what was in flight is failed. True when it ended in time."""
+        self._stopping = True
+        self._mailbox.put((self._fail_all, Unavailable("The server is shutting down.")))
+        return self._thread.join(timeout)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.alive
+
+    @property
+    def num_open(self) -> int:
+        """Sequences accepted and not ended."""
+        return self._num_submitted - self._num_ended
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state at a glance, read without stopping anything: each figure is true, together they may be a step apart."""
+        lanes = getattr(self, "lanes", None)
+        return {
+            "status": self.status,
+            "running": [_describe(s) for s in list(self.running)],
+            "num_waiting": max(0, self.num_open - len(self.running)),
+            "cells": {
+                "total": lanes.num_cells if lanes else 0,
+                "used": lanes.used_cells if lanes else 0,
+                "held": lanes.held_cells if lanes else 0,
+            },
+            "lanes": {
+                "total": lanes.num_lanes if lanes else 0,
+                "held": len(lanes.held) if lanes else 0,
+                "resident": len(lanes.resident) if lanes else 0,
+            },
+            "swapped_bytes": self._swapped_bytes,
+        }
+
+    def _validate(self, seq: Sequence) -> None:
+        if not seq.num_prompt:
+            raise InvalidRequest("The prompt is empty: there is nothing to continue.", param="prompt")
+        context = self.context
+        if seq.num_prompt > context - (0 if seq.max_tokens == 0 else 1):
+            raise ContextTooLong(num_prompt=seq.num_prompt, context=context)
+        ids = np.frombuffer(seq.tokens, np.int32)
+        if int(ids.min()) < 0 or int(ids.max()) >= self.vocab.size:
+            raise InvalidRequest(f"A token id is outside the vocabulary (0 to {self.vocab.size - 1}).", param="prompt")
+        if any(not 0 <= token < self.vocab.size for token, _ in seq.params.logit_bias):
+            raise InvalidRequest(
+                f"A token id is outside the vocabulary (0 to {self.vocab.size - 1}).", param="logit_bias"
+            )
+
+    # -- engine thread ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self.open()
+        except LoadFailed as e:
+            self.status = Status("failed", reason=str(e))
+            return
+        except Exception:
+            log.exception("loading %s failed", self.name)
+            self.status = Status("failed", reason="loading the model failed; the log has the cause")
+            return
+        try:
+            while not self._stopping:
+                self._turn_safely()
+        finally:
+            self.close()
+
+    def open(self) -> None:
+        """Load the model. Raises LoadFailed."""
+        self.backend = self._open_backend(self._loading)
+        options = self.options
+        self.scheduler = Scheduler(
+            parallel=min(options.parallel, self.backend.num_lanes),
+            batch_size=self.backend.batch.capacity,
+            ubatch_size=self.backend.ubatch_size,
+            target=options.step_target,
+            deterministic=options.deterministic,
+        )
+        self._forget_context()
+        if self.status.state == "loading":  # a drain may have come in between
+            self.status = Status("ready", 1.0)
+
+    def close(self) -> None:
+        """Fail what is open, free everything."""
+        self._take_mail(wait=False)
+        self._fail_all(Unavailable("The server is shutting down."))
+        self._doorbell.ring()
+        self.status = Status("stopped")
+        self.backend.close()
+
+    def turn(self, *, wait: bool = False) -> bool:
+        """One turn of the loop; with `wait`, sleep while there is nothing to do. True when something was computed."""
+        self._take_mail(wait)
+        worked = bool(self.waiting or self.running) and self.step()
+        self._doorbell.ring()
+        return worked
+
+    def step(self) -> bool:
+        started = self.clock()
+        self._expire(started)
+        plan = self._plan(started)
+        self._carry_out(plan)
+        if not plan.parts:
+            return bool(plan.preempt)
+        self.backend.batch.fill(plan.parts)
+        if not self._decode(plan):
+            return True
+        for seq, token, logprobs in self._sample():
+            self._advance(seq, token, logprobs)
+        self._account(plan, self.clock() - started)
+        return True
+
+    def _turn_safely(self) -> None:
+        try:
+            if not self.turn(wait=True) and self.waiting:
+                # Nothing fits and nothing runs that could make room: only mail can change that.
+                self._take_mail(wait=True)
+        except Exception:
+            # Our own mistake: tell everybody, start over with a fresh context.
+            log.exception("the engine loop failed; its context is made anew")
+            self.metrics.restarts += 1
+            self.status = Status("failed", reason="the engine loop failed and is being restarted")
+            try:
+                self._fail_all(EngineFailure("The engine failed while working on this request."))
+                self._doorbell.ring()
+                self.backend.reset()
+                self._forget_context()
+                self.status = Status("ready", 1.0)
+            except Exception:
+                log.exception("the engine cannot be restarted")
+                self.status = Status("failed", reason="the engine failed and cannot be restarted")
+                self._stopping = True
+
+    def _loading(self, share: float) -> bool:
+        if self.status.state == "loading":
+            self.status = Status("loading", share)
+        return not self._stopping
+
+    def _forget_context(self) -> None:
+        self.lanes = LaneTable(self.backend.num_lanes, self.backend.num_cells)
+        self.cache = PrefixCache(can_cut=self.backend.can_cut)
+
+    def _take_mail(self, wait: bool) -> None:
+        timeout: float | None = 0
+        if wait and not self.running:
+            timeout = 0.05 if self.waiting else IDLE_CHECK
+        mail = self._mailbox.take(timeout)
+        if not mail and timeout == IDLE_CHECK:
+            self.lanes.check()
+            self.scheduler.forget_owners(self.waiting, self.running)
+        for act, argument in mail:
+            act(argument)
+
+    # commands
+
+    def _arrive(self, sequences: list[Sequence]) -> None:
+        self.metrics.requests += 1
+        for seq in sequences:
+            self.scheduler.arrive(seq)
+        self.waiting += sequences
+
+    def _cancel(self, stream: Stream) -> None:
+        for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
+            self._end(seq, FinishReason.CANCELLED)
+
+    def _fail_all(self, error: LlamasrvError) -> None:
+        for seq in [*self.running, *self.waiting]:
+            self._end(seq, FinishReason.FAILED, error=error)
+
+    def _preempt_on_request(self, seq: Sequence) -> None:
+        if seq.state is State.RUNNING:
+            self._preempt(seq)
+
+    def _expire(self, now: float) -> None:
+        if now < self._next_expiry_check:
+            return
+        self._next_expiry_check = now + 0.05
+        for seq in [s for s in (*self.running, *self.waiting) if s.deadline is not None and now >= s.deadline]:
+            self._end(seq, FinishReason.DEADLINE, error=DeadlineExceeded("The request's time limit passed."))
+
+    # plan and its consequences
+
+    def _plan(self, now: float) -> Plan:
+        lanes = self.lanes
+        pool = Pool(lanes.reclaimable_cells, len(lanes.free) + len(lanes.resident), self.backend.max_outputs)
+        return self.scheduler.plan(self.waiting, self.running, pool, now, self._lookup, self._common)
+
+    def _lookup(self, seq: Sequence) -> Match | None:
+        if not seq.cache_prompt or seq.prompt_logprobs or self.backend.split:
+            return None
+        match = self.cache.match(seq.tokens, seq.num_tokens - 1, self.lanes.lengths, self.lanes.held)
+        if match is None or (match.length < KEY_LENGTH and not match.coming):
+            return None
+        if not self.backend.usable(match.lane, match.length):
+            return None
+        if match.held and not self.backend.can_share:
+            return None
+        return match
+
+    def _common(self, a: Sequence, b: Sequence) -> int:
+        if not (self.backend.can_share and a.cache_prompt and b.cache_prompt) or a.prompt_logprobs or self.backend.split:
+            return 0
+        return min(common_prefix(a.tokens, b.tokens), a.num_tokens - 1)
+
+    def _carry_out(self, plan: Plan) -> None:
+        for seq in plan.preempt:
+            self._preempt(seq)
+        if plan.admit:
+            admitted = {id(seq) for seq, _ in plan.admit}
+            self.waiting = [s for s in self.waiting if id(s) not in admitted]
+            for seq, match in plan.admit:
+                self._admit(seq, match)
+        self._make_room(sum(count for _, count in plan.parts))
+
+    def _make_room(self, cells: int) -> None:
+        while self.lanes.free_cells < cells and self.lanes.resident:
+            self._evict()
+
+    def _evict(self) -> None:
+        lane = next(iter(self.lanes.resident))
+        self._drop_lane(lane)
+        self.metrics.evictions += 1
+
+    def _drop_lane(self, lane: int) -> None:
+        self.cache.remove(lane)
+        self.lanes.drop(lane)
+        self.backend.clear(lane)
+
+    def _admit(self, seq: Sequence, match: Match | None) -> None:
+        now = self.clock()
+        lanes = self.lanes
+        if match is not None and not match.held and (
+            match.length == lanes.lengths[match.lane] or not (lanes.free or len(lanes.resident) > 1)
+        ):
+            lane = match.lane  # go on in the resident lane itself
+            lanes.take_over(lane)
+            if match.length < lanes.lengths[lane]:
+                self.backend.cut(lane, match.length)
+                lanes.cut(lane, match.length)
+            seq.num_computed = match.length
+        else:
+            if match is not None:
+                lanes.touch(match.lane)  # not the one to be evicted now
+            if not lanes.free:
+                self._evict()
+            lane = lanes.take()
+            if match is not None and match.length:
+                self.backend.copy(match.lane, lane, match.length)
+                lanes.share(match.lane, lane, match.length)
+                seq.num_computed = match.length
+        seq.lane = lane
+        seq.state = State.RUNNING
+        self.running.append(seq)
+        if seq.saved is not None:
+            self._restore(seq)
+        if seq.admitted is None:
+            seq.reused = seq.num_computed
+            self.metrics.cached_tokens += seq.num_computed
+            self.metrics.queue_time.observe(now - seq.arrived)
+        seq.admitted = now
+        self.cache.put(lane, seq.tokens)
+        if seq.sampler is None:
+            seq.sampler = Sampler(seq, self.backend)
+            if seq.stop:
+                seq.stopper = StopMatcher(seq.stop)
+
+    def _preempt(self, seq: Sequence) -> None:
+        """Take the lane away; keep its KV in host memory if there is room, else it is computed again."""
+        self.metrics.preemptions += 1
+        size = self.options.swap_bytes - self._swapped_bytes
+        if seq.num_computed >= KEY_LENGTH and size > 0:
+            data = self.backend.save(seq.lane)
+            if data.nbytes <= size or self.options.deterministic:
+                seq.saved = Saved(data, seq.num_computed)
+                self._swapped_bytes += data.nbytes
+                self.metrics.swaps += 1
+        self._drop_lane(seq.lane)
+        seq.lane = None
+        seq.num_computed = 0
+        seq.state = State.WAITING
+        self.running.remove(seq)
+        self.waiting.insert(0, seq)
+
+    def _restore(self, seq: Sequence) -> None:
+        saved, seq.saved = seq.saved, None
+        self._swapped_bytes -= saved.data.nbytes
+        self._make_room(saved.length)
+        if self.backend.restore(seq.lane, saved.data):
+            self.lanes.extend(seq.lane, saved.length)
+            seq.num_computed = saved.length
+        else:
+            self.backend.clear(seq.lane)
+
+    # decode
+
+    def _decode(self, plan: Plan) -> bool:
+        """True when the batch was computed."""
+        try:
+            self.backend.decode()
+        except OutOfCells:
+            self._relieve(plan)
+            return False
+        except DecodeAborted:
+            for seq, _ in plan.parts:
+                self._resync(seq)
+            return False
+        except DecodeFailed as e:
+            log.error("a step failed: %s", e)
+            self._step_failed(plan, fatal=e.fatal)
+            return False
+        self._failed_in_a_row = 0
+        for seq, count in plan.parts:
+            seq.num_computed += count
+            self.lanes.extend(seq.lane, count)
+        return True
+
+    def _relieve(self, plan: Plan) -> None:
+        """The library found no cells although the books say there are some: give way one by one."""
+        if self.lanes.resident:
+            self._evict()
+        elif len(self.running) > 1:
+            self._preempt(max(self.running, key=lambda s: (s.admitted or 0.0, s.id)))
+        else:
+            for seq, _ in plan.parts:
+                self._end(seq, FinishReason.FAILED, error=EngineFailure("There is no memory left for this request."))
+
+    def _resync(self, seq: Sequence) -> None:
+        length = min(self.backend.length(seq.lane), seq.num_tokens)
+        if length > seq.num_computed:
+            self.lanes.extend(seq.lane, length - seq.num_computed)
+            seq.num_computed = length
+
+    def _step_failed(self, plan: Plan, *, fatal: bool) -> None:
+        """Only the sequences of this batch fail; what their lanes hold is not trusted again."""
+        self.metrics.failed_steps += 1
+        self._failed_in_a_row += 1
+        for seq, _ in plan.parts:
+            self._end(seq, FinishReason.FAILED, error=EngineFailure("Computing this request failed."))
+        if fatal or self._failed_in_a_row >= MAX_FAILED_STEPS:
+            for seq in list(self.running):
+                self._drop_lane(seq.lane)
+                seq.lane, seq.num_computed, seq.state = None, 0, State.WAITING
+                self.running.remove(seq)
+                self.waiting.insert(0, seq)
+            self.metrics.restarts += 1
+            self.backend.reset()
+            self._forget_context()
+            self._failed_in_a_row = 0
+
+    # sample and deliver
+
+    def _sample(self) -> list[tuple[Sequence, int, TokenLogprob | None]]:
+        """A token for each sequence whose last one was computed."""
+        batch = self.backend.batch
+        if not batch.num_outputs:
+            return []
+        rows = self.backend.logits(batch.num_outputs)
+        todo: list[tuple[Sequence, np.ndarray, int, TokenLogprob | None]] = []
+        at = 0
+        for seq, count in batch.outputs:
+            if seq.prompt_logprobs and len(seq.scores) < seq.num_prompt:
+                self._score(seq, rows[at : at + count], seq.num_computed - count)
+            at += count
+            if seq.num_computed == len(seq.tokens):
+                todo.append((seq, rows[at - 1], at - 1, None))
+        chosen: list[tuple[Sequence, int, TokenLogprob | None]] = []
+        for seq, row, _, _ in todo:
+            if seq.logprobs is None and seq.max_tokens != 0:
+                seq.sampler.adjust(row, len(seq.tokens) - seq.num_prompt)
+        blocks = sampling.block_maxima(rows) if any(s.sampler.chain is not None for s, *_ in todo) else None
+        pieces = self.backend.vocab.pieces
+        for seq, row, at, _ in todo:
+            if seq.max_tokens == 0:
+                self._end(seq, FinishReason.LENGTH)
+                continue
+            try:
+                if seq.logprobs is None:
+                    token = seq.sampler.choose(row, None if blocks is None else blocks[at], seq)
+                    chosen.append((seq, token, None))
+                    continue
+                # Log-probabilities are the model's own: taken before bias and bans.
+                original = row.copy()
+                seq.sampler.adjust(row, seq.num_generated)
+                token = seq.sampler.choose(row, None, seq)
+                chosen.append((seq, token, sampling.log_probability(original, token, seq.logprobs, pieces)))
+            except BadLogits:
+                log.error("sequence %d: no token can be chosen", seq.id)
+                self._end(seq, FinishReason.FAILED, error=EngineFailure("The model produced nothing to choose from."))
+        return chosen
+
+    def _score(self, seq: Sequence, rows: np.ndarray, start: int) -> None:
+        """Log-probabilities of prompt tokens: row i belongs to the token at start + i + 1."""
+        pieces, top = self.backend.vocab.pieces, seq.logprobs or 0
+        if not seq.scores:
+            seq.scores.append(TokenLogprob(seq.tokens[0], pieces[seq.tokens[0]], None))
+        for i in range(len(seq.scores) - 1 - start, len(rows)):
+            position = start + i + 1
+            if position < seq.num_prompt:
+                seq.scores.append(sampling.log_probability(rows[i], seq.tokens[position], top, pieces))
+        if len(seq.scores) == seq.num_prompt:
+            seq.stream.put(PromptScored(seq.index, tuple(seq.scores)))
+
+    def _advance(self, seq: Sequence, token: int, logprobs: TokenLogprob | None) -> None:
+        """One more token: deliver it, and end the sequence where it ends."""
+        tokens = seq.tokens
+        tokens.append(token)
+        num_generated = len(tokens) - seq.num_prompt
+        if seq.first_token is None:
+            seq.first_token = self.clock()
+        vocab = self.backend.vocab
+        if token in vocab.eog:
+            self._end(seq, FinishReason.STOP)
+            return
+        delta = Delta(seq.index, token, vocab.pieces[token], logprobs)
+        if seq.stopper is None:
+            seq.stream.put(delta)
+        elif (stop := self._hold_back(seq, delta)) is not None:
+            self._end(seq, FinishReason.STOP_STRING, stop=stop)
+            return
+        if seq.max_tokens is not None and num_generated >= seq.max_tokens:
+            self._end(seq, FinishReason.LENGTH)
+        elif len(tokens) >= self.backend.context:
+            self._end(seq, FinishReason.CONTEXT)
+
+    def _hold_back(self, seq: Sequence, delta: Delta) -> str | None:
+        """Deliver what cannot be part of a stop string any more; the stop string, if one is complete."""
+        unsure, stop = seq.stopper.feed(delta.data)
+        held = seq.held_back
+        held.append(delta)
+        # Whole tokens leave, so that log-probabilities stay with their text; the one a stop begins in is cut.
+        size = sum(len(d.data) for d in held) - unsure
+        while held and (size >= len(held[0].data) if stop is None else size > 0):
+            first = held.pop(0)
+            seq.stream.put(first if len(first.data) <= size else first._replace(data=first.data[:size]))
+            size -= len(first.data)
+        return stop
+
+    def _end(
+        self, seq: Sequence, reason: FinishReason, *, stop: str | None = None, error: LlamasrvError | None = None
+    ) -> None:
+        """Every sequence ends here, once; its client hears of it."""
+        assert seq.state is not State.ENDED, seq
+        if reason is not FinishReason.STOP_STRING:
+            for delta in seq.held_back:
+                seq.stream.put(delta)
+        seq.held_back = []
+        if seq.state is State.RUNNING:
+            self.running.remove(seq)
+            self._leave_lane(seq, trusted=reason is not FinishReason.FAILED)
+        else:
+            self.waiting.remove(seq)
+        if seq.saved is not None:
+            self._swapped_bytes -= seq.saved.data.nbytes
+            seq.saved = None
+        if seq.sampler is not None:
+            seq.sampler.close()
+        seq.state, seq.finish, seq.ended = State.ENDED, reason, self.clock()
+        end = self._farewell(seq, reason, stop, error)
+        self._num_ended += 1
+        seq.stream.open_choices -= 1
+        seq.stream.put(end)
+
+    def _leave_lane(self, seq: Sequence, *, trusted: bool) -> None:
+        lane = seq.lane
+        seq.lane = None
+        if trusted and seq.cache_prompt and seq.num_computed >= KEY_LENGTH and not self.backend.split:
+            self.lanes.retire(lane)
+        else:
+            self._drop_lane(lane)
+
+    def _farewell(self, seq: Sequence, reason: FinishReason, stop: str | None, error: LlamasrvError | None) -> End:
+        """The End of a sequence, and its share in the figures."""
+        m = self.metrics
+        ended = seq.ended or 0.0
+        admitted = seq.admitted if seq.admitted is not None else ended
+        first = seq.first_token if seq.first_token is not None else ended
+        generated = seq.num_generated
+        m.finished[reason.value] = m.finished.get(reason.value, 0) + 1
+        m.generated_tokens += generated
+        m.longest_sequence = max(m.longest_sequence, seq.num_tokens)
+        if generated:
+            m.first_token_time.observe(first - seq.arrived)
+        if generated > 1:
+            m.token_time.observe((ended - first) / (generated - 1))
+        return End(
+            seq.index, reason, stop, error, seq.num_prompt, seq.reused, generated,
+            max(0.0, admitted - seq.arrived), max(0.0, first - admitted), max(0.0, ended - first),
+        )  # fmt: skip
+
+    def _account(self, plan: Plan, seconds: float) -> None:
+        self.scheduler.account(plan, seconds)
+        m = self.metrics
+        m.steps += 1
+        m.busy_rows += plan.num_decodes
+        m.prompt_tokens += plan.num_prompt
+        m.step_time.observe(seconds)
+        m.batch_rows.observe(plan.num_decodes + plan.num_prompt)
+        if plan.num_prompt:
+            m.prefill_seconds += seconds
+        else:
+            m.decode_seconds += seconds
+
+
+_UNAVAILABLE = {
+    "loading": "Loading model",
+    "draining": "The server is shutting down.",
+    "stopped": "The server is shutting down.",
+    "failed": "The model is not available; the server's log has the reason.",
+}
+
+
+def _describe(seq: Sequence) -> dict[str, Any]:
+    return {
+        "id": seq.id,
+        "lane": seq.lane,
+        "num_prompt": seq.num_prompt,
+        "num_computed": seq.num_computed,
+        "num_reused": seq.reused,
+        "num_generated": seq.num_generated,
+        "max_tokens": seq.max_tokens,
+        "params": seq.params,
+    }

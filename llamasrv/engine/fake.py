@@ -1,0 +1,247 @@
+"""A backend without a model: deterministic, instant, strict.
+
+Tokens are bytes and a few specials. It answers a chat with "You said: ..." and continues raw text with an echo of its
+end. Its logits depend on nothing but the lane's tokens, so that alone, in a batch, after a reuse or a swap must be
+equal exactly; and it refuses whatever the real library would abort on. Used by most tests and by `--fake`.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from array import array
+from collections.abc import Callable
+
+import numpy as np
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.batch import Batch
+from llamasrv.engine.interface import ModelInfo, OutOfCells, Progress
+
+SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+BOS, IM_START, IM_END, END_OF_TEXT, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = range(256, 256 + len(SPECIALS))
+N_VOCAB = 256 + len(SPECIALS)
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+_SPECIAL = re.compile("(" + "|".join(re.escape(s) for s in SPECIALS) + ")")
+_PEAK, _NOISE = np.float32(9.0), np.float32(3.0)
+
+
+class FakeVocabulary:
+    size = N_VOCAB
+    pieces = [bytes([b]) for b in range(256)] + [b""] * len(SPECIALS)
+    eog = frozenset({IM_END, END_OF_TEXT})
+    bos: int | None = BOS
+    eos: int | None = IM_END
+    add_bos = False
+    fim_pre: int | None = FIM_PREFIX
+    fim_suf: int | None = FIM_SUFFIX
+    fim_mid: int | None = FIM_MIDDLE
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        if not parse_special:
+            return list(text.encode("utf-8"))
+        tokens: list[int] = []
+        for part in _SPECIAL.split(text):
+            tokens += [256 + SPECIALS.index(part)] if part in SPECIALS else part.encode("utf-8")
+        return tokens
+
+    def is_control(self, token: int) -> bool:
+        return token >= 256
+
+
+class FakeChain:
+    """Temperature, top_k, top_p and min_p with a seeded generator; the rest of the chain is the real backend's."""
+
+    def __init__(self, params: SamplingParams, *, greedy: bool) -> None:
+        self._params = params
+        self._greedy = greedy or params.temperature <= 0
+        self._random = np.random.default_rng(params.seed)
+        self.accepted: list[int] = []
+        self.closed = False
+
+    def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
+        order = np.lexsort((ids, -logits))
+        if self._greedy:
+            return int(ids[order[0]])
+        p = self._params
+        order = order[: p.top_k] if p.top_k > 0 else order
+        x = logits[order].astype(np.float64)
+        probs = np.exp(x - x[0])
+        keep = int(np.searchsorted(np.cumsum(probs / probs.sum()), p.top_p)) + 1
+        keep = min(keep, int(np.count_nonzero(probs >= p.min_p)))
+        weights = np.exp((x[:keep] - x[0]) / p.temperature)
+        pick = int(np.searchsorted(np.cumsum(weights), self._random.random() * weights.sum()))
+        return int(ids[order[min(pick, keep - 1)]])
+
+    def accept(self, token: int) -> None:
+        self.accepted.append(token)
+
+    def close(self) -> None:
+        assert not self.closed, "closed twice"
+        self.closed = True
+
+
+class FakeBackend:
+    """Records what it was asked; fails on demand through `fail_next`."""
+
+    can_share = True
+    can_cut = True
+    split = False
+    max_outputs = 64
+
+    def __init__(
+        self,
+        *,
+        num_lanes: int = 16,
+        num_cells: int = 4096,
+        context: int | None = None,
+        batch_size: int = 256,
+        ubatch_size: int = 64,
+        can_share: bool = True,
+        can_cut: bool = True,
+    ) -> None:
+        self.info = ModelInfo(
+            name="fake", description="fake model: echoes", architecture="fake", n_vocab=N_VOCAB,
+            context_train=context or num_cells, chat_template=CHATML, bos_token=SPECIALS[0], eos_token=SPECIALS[2],
+        )  # fmt: skip
+        self.vocab = FakeVocabulary()
+        self.num_lanes, self.num_cells = num_lanes, num_cells
+        self.context = context or num_cells
+        self.batch = Batch(batch_size)
+        self.ubatch_size = ubatch_size
+        self.can_share, self.can_cut = can_share, can_cut
+        self.calls: list[tuple] = []
+        self.fail_next: list[Exception] = []
+        self.spoil: Callable[[np.ndarray], None] | None = None  # may damage the logits of the next decode
+        self.chains: list[FakeChain] = []
+        self.closed = False
+        self._kv: list[list[int]] = []
+        self._cells: list[list[object]] = []  # one object per cell; lanes share objects
+        self._logits = np.empty((0, N_VOCAB), np.float32)
+        self._noise = np.random.default_rng(7).random((1024, N_VOCAB), np.float32) * _NOISE
+        self.reset()
+
+    def reset(self) -> None:
+        self.calls.append(("reset",))
+        self._kv = [[] for _ in range(self.num_lanes)]
+        self._cells = [[] for _ in range(self.num_lanes)]
+
+    def close(self) -> None:
+        assert not self.closed, "closed twice"
+        self.closed = True
+
+    @property
+    def used_cells(self) -> int:
+        return len({id(cell) for lane in self._cells for cell in lane})
+
+    def decode(self) -> None:
+        batch = self.batch
+        n = batch.num_rows
+        assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
+        self.calls.append(("decode", n))
+        if self.fail_next:
+            raise self.fail_next.pop(0)
+        if self.used_cells + n > self.num_cells:
+            raise OutOfCells
+        rows = []
+        for token, position, lane, wanted in zip(
+            batch.token[:n].tolist(), batch.position[:n].tolist(), batch.lane[:n].tolist(), batch.wants_logits[:n].tolist()
+        ):
+            assert 0 <= token < N_VOCAB and 0 <= lane < self.num_lanes
+            assert position == len(self._kv[lane]), f"position {position} on a lane of {len(self._kv[lane])}"
+            assert position < self.context, "past the context"
+            self._kv[lane].append(token)
+            self._cells[lane].append(object())
+            if wanted:
+                rows.append(self._row(self._kv[lane]))
+        self._logits = np.stack(rows) if rows else np.empty((0, N_VOCAB), np.float32)
+        if self.spoil is not None:
+            self.spoil(self._logits)
+            self.spoil = None
+
+    def logits(self, num_rows: int) -> np.ndarray:
+        assert num_rows == len(self._logits)
+        return self._logits
+
+    def _row(self, tokens: list[int]) -> np.ndarray:
+        row = self._noise[zlib.crc32(array("i", tokens).tobytes()) % len(self._noise)].copy()
+        script, said = _script(tokens)
+        if said < len(script):
+            row[script[said]] += _PEAK
+        else:
+            row[IM_END] += _PEAK
+            row[script[said % len(script)]] += _PEAK - 4  # what comes where ending is not allowed
+        return row
+
+    def usable(self, lane: int, length: int) -> bool:
+        return length <= len(self._kv[lane])
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        assert self.can_share and not self._kv[target] and length <= len(self._kv[source])
+        assert self.can_cut or length == len(self._kv[source])
+        self._kv[target] = self._kv[source][:length]
+        self._cells[target] = self._cells[source][:length]
+
+    def cut(self, lane: int, length: int) -> bool:
+        if not self.can_cut:
+            return False
+        del self._kv[lane][length:], self._cells[lane][length:]
+        return True
+
+    def clear(self, lane: int) -> None:
+        assert 0 <= lane < self.num_lanes
+        self._kv[lane], self._cells[lane] = [], []
+
+    def length(self, lane: int) -> int:
+        return len(self._kv[lane])
+
+    def save(self, lane: int) -> np.ndarray:
+        self.calls.append(("save", lane))
+        return np.array(self._kv[lane], np.int32)
+
+    def restore(self, lane: int, saved: np.ndarray) -> bool:
+        self.calls.append(("restore", lane))
+        if self.used_cells + len(saved) > self.num_cells:
+            return False
+        self._kv[lane] = saved.tolist()
+        self._cells[lane] = [object() for _ in self._kv[lane]]
+        return True
+
+    def chain(self, params: SamplingParams, *, greedy: bool) -> FakeChain:
+        self.chains.append(FakeChain(params, greedy=greedy))
+        return self.chains[-1]
+
+
+def _script(tokens: list[int]) -> tuple[list[int], int]:
+    """What to say after these tokens, and how much of it has been said."""
+    try:
+        turn = len(tokens) - 1 - tokens[::-1].index(IM_START)
+    except ValueError:
+        turn = -1
+    if turn >= 0:
+        start = turn + 1 + len(b"assistant\n")
+        said = max(0, len(tokens) - start)
+        user = [IM_START, *b"user\n"]
+        text: list[int] = []
+        for at in range(turn - 1, -1, -1):
+            if tokens[at : at + len(user)] == user:
+                rest = tokens[at + len(user) : turn]
+                text = rest[: rest.index(IM_END)] if IM_END in rest else rest
+                break
+        return [*b"You said: ", *text], said
+    return list(b" and so on, and so forth"), 0 if not tokens else _raw_said(tokens)
+
+
+def _raw_said(tokens: list[int]) -> int:
+    """Raw text has no mark where the answer began: count how much of the script its end already is."""
+    script = b" and so on, and so forth"
+    tail = bytes(t if t < 256 else 0 for t in tokens[-len(script) :])
+    return next((n for n in range(min(len(script), len(tail)), 0, -1) if tail.endswith(script[:n])), 0)
+
+
+def open_fake_backend(progress: Progress, *, num_lanes: int = 64, num_cells: int = 65536) -> FakeBackend:
+    progress(1.0)
+    return FakeBackend(num_lanes=num_lanes, num_cells=num_cells, context=8192, batch_size=2048, ubatch_size=512)

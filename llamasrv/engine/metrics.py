@@ -1,0 +1,57 @@
+"""What the engine counts. Plain numbers: the engine thread writes, anybody reads; no locks, no label objects."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+class Histogram:
+    """Counts per bucket (upper bounds, inclusive), with sum; Prometheus' shape."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """(upper bound as text, count up to it), the last one "+Inf"."""
+        out, count = [], 0
+        for bound, n in zip((*map(str, self.bounds), "+Inf"), self.counts):
+            count += n
+            out.append((bound, count))
+        return out
+
+
+class EngineMetrics:
+    """Totals since the start. Seconds are wall time."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.finished: dict[str, int] = {}  # by FinishReason value
+        self.prompt_tokens = 0  # computed
+        self.cached_tokens = 0  # reused instead of computed
+        self.generated_tokens = 0
+        self.steps = 0
+        self.busy_rows = 0  # summed over steps: sequences that decoded
+        self.prefill_seconds = 0.0
+        self.decode_seconds = 0.0
+        self.preemptions = 0
+        self.swaps = 0
+        self.evictions = 0
+        self.failed_steps = 0
+        self.restarts = 0
+        self.longest_sequence = 0
+        self.queue_time = Histogram(_SECONDS)
+        self.first_token_time = Histogram(_SECONDS)
+        self.token_time = Histogram(_SECONDS)
+        self.step_time = Histogram(_SECONDS)
+        self.batch_rows = Histogram(_ROWS)

@@ -1,0 +1,157 @@
+"""From logits to tokens.
+
+The native chain decides, but it sees only candidates: where `top_k` keeps k tokens, no other token of 150,000 can be
+chosen, so finding a superset of those k first (vectorised, over all rows at once) is exact and many times faster.
+Owns: bias, bans, candidates, log-probabilities. Knows no library and no thread.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+
+from llamasrv.domain.events import TokenLogprob, TopLogprob
+from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.sequence import Sequence
+from llamasrv.engine.interface import Backend
+
+_STRIDE = 64  # tokens per block when looking for the k-th largest logit
+_MAX_K = 1024
+_SMALL = 4096  # below this many tokens the chain may as well see all
+
+
+class BadLogits(Exception):
+    """The row has NaN or nothing to choose from. Concerns one sequence."""
+
+
+class Sampler:
+    """How one sequence chooses. Made at admission, closed when the sequence ends."""
+
+    __slots__ = ("chain", "greedy", "keep", "window", "bias_ids", "bias", "banned", "min_tokens")
+
+    def __init__(self, seq: Sequence, backend: Backend) -> None:
+        p = seq.params
+        penalised = p.repeat_last_n != 0 and (p.repeat_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0)
+        dry = p.dry_multiplier > 0 and p.dry_penalty_last_n != 0
+        # Only tokens of this window can lose (or win) by penalties; None: the whole timeline.
+        spans = [n for n, on in ((p.repeat_last_n, penalised), (p.dry_penalty_last_n, dry)) if on]
+        self.window: int | None = (None if min(spans) < 0 else max(spans)) if spans else 0
+        self.greedy = p.temperature <= 0 and p.mirostat == 0 and p.xtc_probability <= 0
+        plain = self.greedy and not spans
+        self.keep = 1 if self.greedy else _top_k_first(p)
+        self.chain = None if plain else backend.chain(replace(p, seed=_seed(p)), greedy=self.greedy)
+        if self.chain is not None and spans:
+            for token in seq.tokens if self.window is None else seq.tokens[-self.window :]:
+                self.chain.accept(token)
+        self.bias_ids = np.array([t for t, _ in p.logit_bias], np.int64) if p.logit_bias else None
+        self.bias = np.array([b for _, b in p.logit_bias], np.float32)
+        self.banned = np.array(sorted(backend.vocab.eog), np.int64) if p.ignore_eos or p.min_tokens else None
+        self.min_tokens = float("inf") if p.ignore_eos else p.min_tokens
+
+    def close(self) -> None:
+        if self.chain is not None:
+            self.chain.close()
+            self.chain = None
+
+    def adjust(self, row: np.ndarray, num_generated: int) -> None:
+        """Bias and bans, in place."""
+        if self.bias_ids is not None:
+            row[self.bias_ids] += self.bias
+        if self.banned is not None and num_generated < self.min_tokens:
+            row[self.banned] = -np.inf
+
+    def choose(self, row: np.ndarray, blocks: np.ndarray | None, seq: Sequence) -> int:
+        """The next token. `blocks`: maxima of the row's blocks of `_STRIDE`, where they were computed."""
+        if self.chain is None:
+            token = int(row.argmax())
+            if not np.isfinite(row[token]):
+                raise BadLogits
+            return token
+        seen: list[int] = []
+        if self.window != 0:
+            seen = list(set(seq.tokens if self.window is None else seq.tokens[-self.window :]))
+        keep = self.keep and self.keep + len(seen)
+        ids = _candidates(row, blocks, keep)
+        if seen:
+            ids = np.union1d(ids, np.array(seen, ids.dtype))
+        logits = row[ids]
+        if np.isnan(logits).any():
+            raise BadLogits
+        fine = logits > -np.inf
+        if not fine.all():
+            ids, logits = ids[fine], logits[fine]
+            if not len(ids):
+                raise BadLogits
+        token = self.chain.choose(ids, logits)
+        self.chain.accept(token)
+        return token
+
+
+def _seed(p: SamplingParams) -> int:
+    return random.getrandbits(32) if p.seed is None else p.seed & 0xFFFFFFFF
+
+
+def _top_k_first(p: SamplingParams) -> int | None:
+    """k, if top_k cuts before any sampler that looks at more of the distribution; else None."""
+    if p.mirostat or "top_k" not in p.samplers or not 0 < p.top_k <= _MAX_K:
+        return None
+    off = {
+        "top_n_sigma": p.top_n_sigma <= 0,
+        "typ_p": p.typical_p >= 1,
+        "top_p": p.top_p >= 1,
+        "min_p": p.min_p <= 0,
+        "xtc": p.xtc_probability <= 0,
+        "temperature": p.dynatemp_range <= 0,  # a fixed temperature keeps the order
+        "penalties": True,  # accounted for by the window
+        "dry": True,
+    }
+    before = p.samplers[: p.samplers.index("top_k")]
+    return max(p.top_k, p.min_keep) if all(off.get(name, False) for name in before) else None
+
+
+def block_maxima(rows: np.ndarray) -> np.ndarray | None:
+    """Maxima of strided blocks of each row: [rows, n // _STRIDE]; None for small vocabularies.
+
+    Tokens past the last whole block are not covered: `_candidates` takes them all.
+    """
+    n = rows.shape[1]
+    if n < _SMALL:
+        return None
+    count = n // _STRIDE
+    return rows[:, : count * _STRIDE].reshape(len(rows), _STRIDE, count).max(axis=1)
+
+
+def _candidates(row: np.ndarray, blocks: np.ndarray | None, keep: int | None) -> np.ndarray:
+    """Ids of a superset of the `keep` largest logits (int64, ascending); all ids where that saves nothing.
+
+    The k-th largest block maximum is a floor of the k-th largest logit: k blocks have an element at least as large.
+    """
+    n = len(row)
+    if keep is None or blocks is None or keep >= len(blocks):
+        return np.arange(n)
+    floor = np.partition(blocks, len(blocks) - keep)[len(blocks) - keep]
+    whole = len(blocks) * _STRIDE
+    above = row[:whole] >= floor
+    if floor != floor or np.isnan(blocks).any():
+        raise BadLogits
+    ids = np.flatnonzero(above)
+    return ids if whole == n else np.concatenate((ids, np.arange(whole, n)))
+
+
+def log_probability(row: np.ndarray, token: int, top: int, pieces: list[bytes]) -> TokenLogprob:
+    """Of the model's own distribution, before any sampling parameter: log softmax, natural logarithm."""
+    peak = row.max()
+    norm = float(peak) + float(np.log(np.exp(row - peak).sum(dtype=np.float64)))
+    alternatives: tuple[TopLogprob, ...] = ()
+    if top:
+        ids = np.argpartition(row, len(row) - top)[-top:]
+        ids = ids[np.lexsort((ids, -row[ids]))]
+        alternatives = tuple(TopLogprob(int(t), pieces[t], _finite(float(row[t]) - norm)) for t in ids)
+    return TokenLogprob(token, pieces[token], _finite(float(row[token]) - norm), alternatives)
+
+
+def _finite(x: float) -> float:
+    """-9999 is the sentinel for "very unlikely" that OpenAI's API uses; infinities are not JSON."""
+    return x if x > -9999.0 else -9999.0

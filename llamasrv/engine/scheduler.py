@@ -1,0 +1,188 @@
+"""What to compute next.
+
+A pure decision: from the sequences that wait and run, and the cells and lanes at hand, to a Plan. Holds no lock, no
+clock, no thread and no library; the engine carries the plan out.
+
+    1. every running sequence that owes one token goes in: decodes never wait for prompts
+    2. prompt tokens fill up what the latency target leaves
+    3. new sequences by priority, then fair share per owner, then age; followers of a prefix that is just being
+       computed wait for it
+    4. admission is optimistic: what is free now counts, not what might be needed; the youngest gives way later
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from llamasrv.domain.sequence import Sequence
+from llamasrv.engine.batch import Part
+from llamasrv.engine.prefix_cache import Match
+from llamasrv.engine.steptime import StepTime
+
+FOLLOW = 16  # so many tokens under way elsewhere are worth waiting for
+HEADROOM = 16  # cells kept back per running sequence when another is admitted
+LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue costs little
+AGEING = 30.0  # seconds of waiting that weigh as much as one priority
+SMALLEST_CHUNK = 16  # prompt tokens a step at least, so that prompts advance beside any load
+CHUNK_SECONDS = 0.5  # longest step while nobody decodes: newcomers are noticed, cancels heard
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Cells and lanes as they stand. `reclaimable` counts the free ones and those that eviction frees."""
+
+    reclaimable_cells: int
+    available_lanes: int
+    max_outputs: int
+
+
+@dataclass(slots=True)
+class Plan:
+    preempt: list[Sequence] = field(default_factory=list)
+    admit: list[tuple[Sequence, Match | None]] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    num_decodes: int = 0  # the first parts: one owed token each
+    num_prompt: int = 0  # prompt tokens in the other parts
+
+
+Lookup = Callable[[Sequence], "Match | None"]
+Common = Callable[[Sequence, Sequence], int]
+
+
+class Scheduler:
+    """`parallel` sequences run at once; `target` is the wanted step time, in seconds, while anybody decodes."""
+
+    def __init__(
+        self, *, parallel: int, batch_size: int, ubatch_size: int, target: float = 0.1, deterministic: bool = False
+    ) -> None:
+        self.parallel = parallel
+        self.batch_size = batch_size
+        self.ubatch_size = ubatch_size
+        self.target = target
+        self.deterministic = deterministic
+        self.time = StepTime()
+        self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
+        self._prompt_turn = False
+
+    def plan(
+        self, waiting: list[Sequence], running: list[Sequence], pool: Pool, now: float, lookup: Lookup, common: Common
+    ) -> Plan:
+        plan = Plan()
+        decodes = [s for s in running if s.owed == 1]
+        prompts = [s for s in running if s.owed > 1]
+        cells = pool.reclaimable_cells
+        # Make room for the decodes: the youngest give way until the others fit.
+        while len(decodes) > cells or (not decodes and prompts and cells < 1):
+            victim = max(decodes + prompts, key=lambda s: (s.admitted or 0.0, s.id))
+            (decodes if victim in decodes else prompts).remove(victim)
+            plan.preempt.append(victim)
+            cells += victim.num_computed - victim.reused
+            if not decodes and not prompts:
+                break
+        cells -= len(decodes)
+        budget = self._prompt_budget(len(decodes))
+        if not plan.preempt:  # who had to give way must not be let in again at once
+            self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
+        starts = {s.id: _start(s, m) for s, m in plan.admit}
+        prompts += [s for s, _ in plan.admit]
+        if self.deterministic:
+            return self._one_kind(plan, decodes, prompts, starts)
+        plan.parts = [(s, 1) for s in decodes]
+        plan.num_decodes = len(decodes)
+        outputs = pool.max_outputs - len(decodes)
+        # The shortest rest first, older ones counting as shorter: more first tokens sooner, nobody starves.
+        prompts.sort(key=lambda s: (s.num_tokens - starts.get(s.id, s.num_computed)) / (1.0 + max(0.0, now - s.arrived)))
+        for seq in prompts:
+            count = min(seq.num_tokens - starts.get(seq.id, seq.num_computed), budget, cells)
+            rows_out = 1
+            if seq.prompt_logprobs and seq.num_computed < seq.num_prompt:
+                count = rows_out = min(count, outputs)
+            if count < 1 or outputs < 1:
+                continue
+            plan.parts.append((seq, count))
+            plan.num_prompt += count
+            budget -= count
+            cells -= count
+            outputs -= rows_out
+        return plan
+
+    def account(self, plan: Plan, seconds: float) -> None:
+        """Learn from a step that took `seconds`."""
+        self.time.learn(plan.num_prompt, plan.num_decodes, seconds)
+        for seq, count in plan.parts:
+            self.served[seq.owner] = self.served.get(seq.owner, 0.0) + count
+
+    def forget_owners(self, waiting: list[Sequence], running: list[Sequence]) -> None:
+        """Nobody may save up credit while away, and the table must not grow: keep who is here."""
+        here = {s.owner for s in waiting} | {s.owner for s in running}
+        self.served = {owner: served for owner, served in self.served.items() if owner in here}
+
+    def arrive(self, seq: Sequence) -> None:
+        """A newcomer starts level with whoever was served least."""
+        if seq.owner not in self.served:
+            self.served[seq.owner] = min(self.served.values(), default=0.0)
+
+    def _prompt_budget(self, num_decodes: int) -> int:
+        room = self.batch_size - num_decodes
+        if not num_decodes:
+            fits = self.time.prompt_tokens_within(CHUNK_SECONDS, 0)
+            return min(room, max(self.ubatch_size, fits // self.ubatch_size * self.ubatch_size))
+        fits = self.time.prompt_tokens_within(self.target, num_decodes)
+        if fits > 64:
+            fits = fits // 32 * 32  # few different shapes: the graph is reused
+        return min(room, max(SMALLEST_CHUNK, fits))
+
+    def _admit(
+        self, plan: Plan, waiting: list[Sequence], decodes: list[Sequence], prompts: list[Sequence],
+        cells: int, budget: int, pool: Pool, now: float, lookup: Lookup, common: Common,
+    ) -> None:  # fmt: skip
+        places = min(self.parallel - len(decodes) - len(prompts), pool.available_lanes)
+        if places <= 0 or not waiting:
+            return
+        owed = sum(s.owed for s in prompts)
+        budget -= owed
+        cells -= owed + HEADROOM * (len(decodes) + len(prompts))
+        for seq in self._in_order(waiting, now, places * LOOK_AHEAD):
+            if not places or (budget <= 0 and plan.admit):
+                return
+            match = None if seq.saved is not None else lookup(seq)
+            have = _start(seq, match)
+            if match and match.coming >= FOLLOW:
+                continue
+            if any(common(seq, other) - have >= FOLLOW for other, _ in plan.admit):
+                continue
+            need = seq.num_tokens + 1 - (have if match and match.held else 0)
+            alone = not (decodes or prompts or plan.admit)
+            if need > cells and not alone:
+                return  # the next in line may be smaller, but would keep this one out for ever
+            plan.admit.append((seq, match))
+            places -= 1
+            cells -= need + HEADROOM
+            budget -= seq.num_tokens - have
+
+    def _in_order(self, waiting: list[Sequence], now: float, most: int) -> list[Sequence]:
+        def rank(s: Sequence) -> tuple:
+            resumed = s.num_generated > 0 or s.saved is not None
+            return (not resumed, -s.priority - int((now - s.arrived) / AGEING), self.served.get(s.owner, 0.0), s.arrived, s.id)
+
+        return sorted(waiting, key=rank)[:most]
+
+    def _one_kind(self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence], starts: dict[int, int]) -> Plan:
+        """Deterministic: either all decodes, or one chunk of one prompt that ends at a fixed position."""
+        self._prompt_turn = bool(prompts) and (not decodes or not self._prompt_turn)
+        if self._prompt_turn:
+            seq = min(prompts, key=lambda s: (s.arrived, s.id))
+            start = starts.get(seq.id, seq.num_computed)
+            count = min(seq.num_tokens - start, self.ubatch_size - start % self.ubatch_size)
+            plan.parts, plan.num_prompt = [(seq, count)], count
+        else:
+            plan.parts, plan.num_decodes = [(s, 1) for s in decodes], len(decodes)
+        return plan
+
+
+def _start(seq: Sequence, match: Match | None) -> int:
+    """How much of a sequence is in KV once it is admitted."""
+    if seq.saved is not None:
+        return seq.saved.length
+    return match.length if match else 0
