@@ -218,3 +218,10 @@ class Doorbell:
         if self._green:
             self._async.stop()
             self._async.close()
+
+
+def off_hub(function: Callable[..., Any], *args: Any) -> Any:
+    """Call on a native thread where `threading` is patched, so that long work leaves the hub to others."""
+    if monkey.is_module_patched("threading"):
+        return get_hub().threadpool.apply(function, args)
+    return function(*args)

@@ -1,0 +1,265 @@
+"""The ground that every protocol's schema stands on: strict field types, verdicts, and a loader that is cheap.
+
+A schema declares every field that its endpoint knows, each with a verdict: it is honoured, ignored or refused.
+`Loader` turns a parsed body into checked values, or raises InvalidRequest that names the field as the client wrote
+it. Unknown fields and nulls are dropped. Knows no endpoint and no HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from marshmallow import EXCLUDE, Schema, ValidationError, fields
+
+from llamasrv.errors import InvalidRequest, Unsupported
+from llamasrv.protocols.limits import Limits
+
+HONOURED, IGNORED, REFUSED = "honoured", "ignored", "refused"
+
+_SCHEMAS_KEPT = 256  # combinations of keys whose schema is kept; a client repeats its own
+
+
+class Complaint(str):
+    """What is wrong with a value, and the error that says so."""
+
+    code: str | None
+    error: type[InvalidRequest]
+
+    def __new__(
+        cls, text: str, *, code: str | None = "invalid_value", error: type[InvalidRequest] = InvalidRequest
+    ) -> Complaint:
+        self = super().__new__(cls, text)
+        self.code = code
+        self.error = error
+        return self
+
+
+class Invalid(ValidationError):
+    """One wrong value, perhaps deep inside the field: `Invalid("must not be empty", 3, "content")`."""
+
+    def __init__(self, text: str, *path: int | str, code: str | None = "invalid_value") -> None:
+        self.complaint = Complaint(text, code=code)
+        messages: Any = [self.complaint]
+        for step in reversed(path):
+            messages = {step: messages}
+        super().__init__(messages)
+
+
+class Refusal(ValidationError):
+    """A known field whose promise cannot be kept."""
+
+    def __init__(self, text: str, *path: int | str) -> None:
+        messages: Any = [Complaint(text, code="unsupported_parameter", error=Unsupported)]
+        for step in reversed(path):
+            messages = {step: messages}
+        super().__init__(messages)
+
+
+_KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "an array", dict: "an object"}
+
+
+def wrong_type(expected: str, value: Any, *path: int | str) -> Invalid:
+    got = _KINDS.get(type(value), "null")
+    return Invalid(f"expected {expected}, but got {got} instead.", *path, code="invalid_type")
+
+
+class WireSchema(Schema):
+    """Base of all request schemas. Unknown fields are dropped: clients add some every month."""
+
+    class Meta:
+        unknown = EXCLUDE
+
+    limits: Limits = Limits()
+
+    def __init__(self, *, limits: Limits, only: Sequence[str] | None = None) -> None:
+        super().__init__(only=only)
+        self.limits = limits
+
+
+class WireField(fields.Field):
+    """Base of all request fields. `note` completes the verdict in the documentation."""
+
+    verdict = HONOURED
+
+    def __init__(self, note: str = "", *, required: bool = False) -> None:
+        super().__init__(required=required, metadata={"verdict": self.verdict, "note": note})
+
+    @property
+    def limits(self) -> Limits:
+        return self.root.limits  # type: ignore[union-attr]
+
+
+class Ignored(WireField):
+    """Accepted, and without effect here."""
+
+    verdict = IGNORED
+
+
+class Refused(WireField):
+    """A field that asks for something this server does not do. Values in `harmless` ask for nothing."""
+
+    verdict = REFUSED
+
+    def __init__(self, note: str, *, harmless: tuple[Any, ...] = (False, [], {}, "")) -> None:
+        super().__init__(note)
+        self.harmless = harmless
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
+        if value not in self.harmless:
+            raise Refusal(f"'{attr}' is not supported by this server: {self.metadata['note']}")
+
+
+class Text(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if type(value) is not str:
+            raise wrong_type("a string", value)
+        return value
+
+
+class Flag(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
+        if type(value) is not bool:
+            raise wrong_type("a boolean", value)
+        return value
+
+
+class Count(WireField):
+    """An integer between two bounds. 3.0 is one; true and "3" are not. A bound may be the name of a limit."""
+
+    def __init__(self, low: int, high: int | str, note: str = "", *, also: tuple[int, ...] = ()) -> None:
+        super().__init__(note)
+        self.low, self.high, self.also = low, high, also
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
+        if type(value) is not int:
+            if type(value) is not float or not value.is_integer():
+                raise wrong_type("an integer", value)
+            value = int(value)
+        high = self.high
+        if type(high) is str:
+            high = getattr(self.limits, high)
+        if not self.low <= value <= high and value not in self.also:  # type: ignore[operator]
+            bound = f">= {self.low}" if value < self.low else f"<= {high}"
+            side = "below minimum" if value < self.low else "above maximum"
+            raise Invalid(f"integer {side} value. Expected a value {bound}, but got {value} instead.")
+        return value
+
+
+class Number(WireField):
+    """A number between two bounds, both included unless `above` excludes the lower."""
+
+    def __init__(self, low: float, high: float, note: str = "", *, above: bool = False) -> None:
+        super().__init__(note)
+        self.low, self.high, self.above = low, high, above
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
+        if type(value) is not float:
+            if type(value) is not int:
+                raise wrong_type("a number", value)
+            value = float(value)
+        if not self.low <= value <= self.high or (self.above and value == self.low):
+            low = f"greater than {self.low:g}" if self.above else f"at least {self.low:g}"
+            raise Invalid(f"number out of range. Expected a value {low} and at most {self.high:g}, but got {value:g}.")
+        return value
+
+
+class Object(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        return value
+
+
+class Names(WireField):
+    """A list of strings, or one string alone; none of them empty."""
+
+    def __init__(self, most: str, chars: int | str, note: str = "") -> None:
+        super().__init__(note)
+        self.most, self.chars = most, chars
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
+        if type(value) is str:
+            value = (value,)
+            paths: tuple[tuple[int, ...], ...] = ((),)
+        elif type(value) is list:
+            paths = tuple((i,) for i in range(len(value)))
+        else:
+            raise wrong_type("a string or an array of strings", value)
+        most = getattr(self.limits, self.most)
+        chars = self.chars if type(self.chars) is int else getattr(self.limits, str(self.chars))
+        if len(value) > most:
+            raise Invalid(f"array too long. Expected at most {most} entries, but got {len(value)}.")
+        for path, text in zip(paths, value):
+            if type(text) is not str:
+                raise wrong_type("a string", text, *path)
+            if not text:
+                raise Invalid("must not be an empty string.", *path)
+            if len(text) > chars:
+                raise Invalid(f"string too long. Expected at most {chars} characters, but got {len(text)}.", *path)
+        return tuple(value)
+
+
+class Loader:
+    """Loads bodies through one schema.
+
+    A schema costs by declared field, also for those that are absent, so each combination of keys gets its own
+    small instance, made once.
+    """
+
+    def __init__(self, schema: type[WireSchema], limits: Limits) -> None:
+        declared = schema._declared_fields  # marshmallow's own name for the class's fields, in order
+        self._order = {name: i for i, name in enumerate(declared)}
+        self._active = frozenset(name for name, field in declared.items() if not isinstance(field, Ignored))
+        self._required = frozenset(name for name, field in declared.items() if field.required)
+
+        @lru_cache(maxsize=_SCHEMAS_KEPT)
+        def restricted(names: frozenset[str]) -> WireSchema:
+            return schema(limits=limits, only=sorted(names, key=self._order.__getitem__))
+
+        self._restricted = restricted
+
+    def load(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        active = self._active
+        given = {name: value for name, value in body.items() if value is not None and name in active}
+        try:
+            return self._restricted(self._required | given.keys()).load(given)  # type: ignore[return-value]
+        except ValidationError as error:
+            raise invalid_request(error.messages) from None
+
+
+def invalid_request(messages: Any) -> InvalidRequest:
+    """The first complaint, as an error that names the field: `messages[1].content`."""
+    param = ""
+    while isinstance(messages, dict):
+        step, messages = next(iter(messages.items()))
+        param += f"[{step}]" if isinstance(step, int) else f".{step}" if param else step
+    complaint = messages[0]
+    if not isinstance(complaint, Complaint):  # marshmallow's own: a required field is missing
+        return InvalidRequest(
+            f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
+        )
+    if complaint.error is Unsupported:
+        return Unsupported(str(complaint), param=param)
+    kind = " type for" if complaint.code == "invalid_type" else ""
+    return complaint.error(f"Invalid{kind} '{param}': {complaint}", param=param, code=complaint.code)
+
+
+class Row(NamedTuple):
+    """One line of an endpoint's table in the documentation."""
+
+    field: str
+    verdict: str
+    note: str
+
+
+def rows(schema: type[Schema], *, prefix: str = "") -> list[Row]:
+    """What the endpoint does with each field that it knows."""
+    table = []
+    for name, field in schema._declared_fields.items():
+        table.append(Row(prefix + name, field.metadata["verdict"], field.metadata["note"]))
+    return table
+
+
+Check = Callable[[dict[str, Any]], None]
