@@ -1,0 +1,276 @@
+"""Conversations made acceptable: what a template finds out to want is what it gets."""
+
+from __future__ import annotations
+
+import pytest
+from chat_samples import HERMES, STRICT
+
+from llamasrv.chat.normalise import Traits, prepare
+from llamasrv.chat.template import ChatTemplate, fallback_source
+from llamasrv.domain.request import ChatPrompt, Message, TextPart, Tool, ToolCall
+from llamasrv.errors import InvalidRequest
+
+WEATHER = Tool("weather", "Looks outside", {"type": "object", "properties": {"town": {"type": "string"}}})
+CLOCK = Tool("clock", "Tells the time")
+
+
+def user(text="Hi"):
+    return Message("user", text)
+
+
+def system(text="Be kind"):
+    return Message("system", text)
+
+
+def answer(text="Fine", **kwargs):
+    return Message("assistant", text, **kwargs)
+
+
+def call(*names, text=None):
+    return Message("assistant", text, tool_calls=tuple(ToolCall(f"id-{n}", n, '{"town": "Bern"}') for n in names))
+
+
+def result(name, text):
+    return Message("tool", text, tool_call_id=f"id-{name}")
+
+
+def roles(messages, **traits):
+    return [m["role"] for m in prepare(ChatPrompt(tuple(messages)), Traits(**traits)).messages]
+
+
+def contents(messages, **traits):
+    return [m.get("content") for m in prepare(ChatPrompt(tuple(messages)), Traits(**traits)).messages]
+
+
+def text(source, messages, **kwargs):
+    return ChatTemplate(source).render(ChatPrompt(tuple(messages), **kwargs)).text
+
+
+# -- what examination finds
+
+
+def test_it_finds_what_a_liberal_template_accepts():
+    traits = ChatTemplate(HERMES).traits
+    assert traits.tools and traits.calls and traits.parallel_calls and traits.results
+    assert traits.reasoning == "reasoning_content"
+    assert traits.arguments == "object" and traits.no_content == "empty"
+    assert traits.system and traits.late_system and traits.repeated_roles and not traits.developer
+
+
+def test_it_finds_what_a_strict_template_refuses():
+    traits = ChatTemplate(STRICT).traits
+    assert not (traits.system or traits.late_system or traits.repeated_roles or traits.tools or traits.calls)
+
+
+def test_it_finds_that_arguments_must_be_text():
+    source = HERMES.replace("call.function.arguments | tojson", "call.function.arguments")
+    assert ChatTemplate(source).traits.arguments == "text"
+
+
+def test_it_finds_that_content_must_be_parts():
+    source = "{% for m in messages %}{% for p in m.content %}{{ p.text }};{% endfor %}{% endfor %}"
+    assert ChatTemplate(source).traits.parts
+    assert text(source, [user("Hi")]) == "Hi;"
+
+
+def test_it_finds_that_call_ids_must_be_short():
+    source = HERMES.replace(
+        "{%- for call in message.tool_calls -%}",
+        "{%- for call in message.tool_calls -%}{%- if call.id | length != 9 -%}"
+        "{{- raise_exception('nine') -}}{%- endif -%}{{- '[' + call.id + ']' -}}",
+    )
+    assert ChatTemplate(source).traits.short_ids
+    assert "weather" in text(source, [user(), call("weather"), result("weather", "wet")], tools=(WEATHER,))
+
+
+# -- system and developer turns
+
+
+def test_several_system_turns_become_one_at_the_head():
+    messages = [system("A"), user(), answer(), system("B"), user()]
+    assert roles(messages, late_system=False) == ["system", "user", "assistant", "user"]
+    assert contents(messages, late_system=False)[0] == "A\n\nB"
+
+
+def test_system_turns_stay_where_they_are_for_templates_that_show_them():
+    messages = [user(), answer(), system("B"), user()]
+    assert roles(messages) == ["user", "assistant", "system", "user"]
+
+
+def test_system_text_opens_the_first_user_turn_where_there_is_no_system_role():
+    messages = [system("A"), user("Q"), system("B")]
+    assert contents(messages, system=False) == ["A\n\nB\n\nQ"]
+
+
+def test_a_developer_is_a_system_turn_unless_the_template_knows_better():
+    messages = [Message("developer", "A"), user()]
+    assert roles(messages) == ["system", "user"]
+    assert roles(messages, developer=True) == ["developer", "user"]
+
+
+def test_only_system_turns_still_make_a_conversation():
+    assert "Be kind" in text(STRICT, [system()])
+
+
+# -- turns that must alternate
+
+
+def test_repeated_roles_are_merged_where_they_must_alternate():
+    messages = [user("A"), user("B"), answer("C"), answer("D"), user("E")]
+    assert contents(messages, repeated_roles=False) == ["A\n\nB", "C\n\nD", "E"]
+
+
+def test_an_assistant_that_opens_gets_an_empty_question():
+    assert roles([answer(), user()], assistant_first=False) == ["user", "assistant", "user"]
+
+
+def test_a_user_turn_after_a_result_gets_an_answer_between():
+    messages = [user(), call("weather"), result("weather", "wet"), user()]
+    traits = dict(calls=True, results=True, user_after_result=False)
+    assert roles(messages, **traits) == ["user", "assistant", "tool", "assistant", "user"]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [system(), user(), answer(), user()],
+        [user("A"), user("B")],
+        [answer(), answer(), user()],
+        [system(), system(), user(), system(), user(), Message("developer", "D")],
+        [user(), call("weather", "clock"), result("clock", "noon"), result("weather", "wet"), user("So?")],
+        [user(), Message("assistant", None), user()],
+    ],
+)
+def test_strict_templates_accept_every_order(messages):
+    shown = text(STRICT, messages, tools=(WEATHER, CLOCK))
+    for message in messages:
+        assert (message.content or "") in shown
+
+
+# -- contents
+
+
+def test_text_parts_become_one_text():
+    assert contents([user((TextPart("a"), TextPart("b")))]) == ["a\nb"]
+
+
+@pytest.mark.parametrize("how, expected", [("null", None), ("empty", "")])
+def test_no_content_beside_a_call_is_said_as_the_template_wants(how, expected):
+    (message,) = prepare(ChatPrompt((call("weather"),)), Traits(calls=True, no_content=how)).messages
+    assert message["content"] == expected
+
+
+def test_no_content_can_be_left_out():
+    (message,) = prepare(ChatPrompt((call("weather"),)), Traits(calls=True, no_content="absent")).messages
+    assert "content" not in message
+
+
+def test_null_content_without_calls_is_empty():
+    assert contents([answer(None)]) == [""]
+
+
+# -- calls and results
+
+
+def test_arguments_are_an_object_where_the_template_wants_one():
+    (message,) = prepare(ChatPrompt((call("weather"),)), Traits(calls=True)).messages
+    assert message["tool_calls"][0]["function"]["arguments"] == {"town": "Bern"}
+
+
+def test_arguments_that_are_not_json_are_passed_as_written():
+    messages = (Message("assistant", None, tool_calls=(ToolCall("c", "f", "{oops"),)),)
+    (message,) = prepare(ChatPrompt(messages), Traits(calls=True)).messages
+    assert message["tool_calls"][0]["function"]["arguments"] == "{oops"
+
+
+def test_results_follow_the_order_of_their_calls():
+    messages = [user(), call("weather", "clock"), result("clock", "noon"), result("weather", "wet")]
+    prepared = prepare(ChatPrompt(tuple(messages)), Traits(calls=True, results=True, parallel_calls=True)).messages
+    assert [m["content"] for m in prepared[2:]] == ["wet", "noon"]
+    assert [m["name"] for m in prepared[2:]] == ["weather", "clock"]
+
+
+def test_parallel_calls_are_told_one_after_another_where_the_template_knows_single_ones():
+    messages = [user(), call("weather", "clock"), result("clock", "noon"), result("weather", "wet")]
+    prepared = prepare(ChatPrompt(tuple(messages)), Traits(calls=True, results=True)).messages
+    assert [m["role"] for m in prepared] == ["user", "assistant", "tool", "assistant", "tool"]
+    assert [m["content"] for m in prepared if m["role"] == "tool"] == ["wet", "noon"]
+
+
+def test_calls_and_results_are_written_out_where_the_template_would_drop_them():
+    messages = [user(), call("weather", text="Let me look."), result("weather", "wet <b>")]
+    shown = text(STRICT, messages, tools=(WEATHER,))
+    assert "Let me look." in shown and '{"name": "weather", "arguments": {"town": "Bern"}}' in shown
+    assert "wet <b>" in shown
+
+
+def test_tools_are_described_where_the_template_has_no_words_for_them():
+    shown = text(STRICT, [user()], tools=(WEATHER, CLOCK))
+    assert "Looks outside" in shown and "clock" in shown and "<tool_call>" in shown
+
+
+def test_tools_go_through_the_template_where_it_has_words_for_them():
+    shown = text(HERMES, [user()], tools=(WEATHER,))
+    assert "Looks outside" in shown and "<tool_call>" not in shown
+
+
+# -- reasoning
+
+
+def test_earlier_reasoning_goes_under_the_key_that_the_template_reads():
+    shown = text(HERMES, [user(), answer("Yes", reasoning="I wonder"), user()])
+    assert "<think>\nI wonder\n</think>\n\nYes" in shown
+
+
+def test_earlier_reasoning_can_be_a_part_of_the_content():
+    (message,) = prepare(ChatPrompt((answer("Yes", reasoning="Hm"),)), Traits(reasoning="block")).messages
+    assert message["content"] == [{"type": "thinking", "thinking": "Hm"}, {"type": "text", "text": "Yes"}]
+
+
+def test_reasoning_and_content_beside_a_call_become_one_where_only_one_may_be():
+    message = Message("assistant", "Yes", reasoning="Hm", tool_calls=(ToolCall("c", "f", "{}"),))
+    traits = Traits(calls=True, reasoning="thinking", reasoning_or_content=True)
+    (message,) = prepare(ChatPrompt((message,)), traits).messages
+    assert message["thinking"] == "Hm\n\nYes" and message["content"] == ""
+
+
+# -- real templates
+
+
+CONVERSATIONS = {
+    "system anywhere": [system("qA"), user("qB"), system("qC"), answer("qD"), user("qE"), system("qF")],
+    "developer": [Message("developer", "qA"), user("qB")],
+    "repeated": [user("qA"), user("qB"), answer("qC"), answer("qD"), user("qE")],
+    "assistant first": [answer("qA"), user("qB")],
+    "empty answer": [user("qA"), answer(""), user("qB")],
+    "no answer": [user("qA"), answer(None), user("qB")],
+    "calls": [user("qA"), call("weather"), result("weather", "qB")],
+    "two calls": [user("qA"), call("weather", "clock", text="qB"), result("clock", "qC"), result("weather", "qD")],
+    "question after result": [user("qA"), call("weather"), result("weather", "qB"), user("qC"), answer("qD"), user("qE")],
+    "parts": [user((TextPart("qA"), TextPart("qB")))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONVERSATIONS)
+@pytest.mark.parametrize("with_tools", [False, True])
+def test_every_template_of_the_collection_accepts_and_shows(template_file, case, with_tools):
+    messages = CONVERSATIONS[case]
+    shown = text(template_file.read_text(), messages, tools=(WEATHER, CLOCK) if with_tools else ())
+    for message in messages:
+        for word in ("qA", "qB", "qC", "qD", "qE", "qF"):
+            if word in str(message.content):
+                assert word in shown
+    if any(message.tool_calls for message in messages):
+        assert "Bern" in shown
+
+
+def test_what_still_fails_is_the_templates_own_sentence():
+    source = "{{ raise_exception('Never on ' + messages[0].content) }}"
+    with pytest.raises(InvalidRequest, match="^Never on Hi$"):
+        text(source, [user()])
+
+
+def test_the_fallback_template_takes_tools_and_calls():
+    messages = [user(), call("weather"), result("weather", "wet"), user("And?")]
+    shown = text(fallback_source(), messages, tools=(WEATHER,))
+    assert shown.startswith("<|im_start|>system\n") and "Bern" in shown and "wet" in shown
