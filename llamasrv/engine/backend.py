@@ -1,0 +1,497 @@
+"""llama.cpp through its C API: the only caller of the library.
+
+Everything that would abort the process is checked here before the call: rows past the batch, bad lanes, partial copies
+across KV streams, empty candidate sets, NULL results. Knows no scheduling: it does what it is told or raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import re
+import time
+from array import array
+from typing import Any
+
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
+
+import llama_cpp
+import llama_cpp.llama_cpp as C
+import numpy as np
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.batch import Batch
+from llamasrv.engine.interface import DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress
+
+log = logging.getLogger("llamasrv.llama")
+
+MAX_LANES = 256  # LLAMA_MAX_SEQ
+CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7}
+FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+
+# A second handle that keeps the GIL: for calls of a microsecond, where giving it up costs more than the call and
+# may lose it to another thread for milliseconds.
+_fast = ctypes.PyDLL(C._lib._name)
+_apply = _fast.llama_sampler_apply
+_apply.argtypes, _apply.restype = [ctypes.c_void_p, ctypes.c_void_p], None
+_accept = _fast.llama_sampler_accept
+_accept.argtypes, _accept.restype = [ctypes.c_void_p, ctypes.c_int32], None
+_apply_freely = ctypes.CDLL(C._lib._name).llama_sampler_apply  # a whole vocabulary takes a millisecond
+_apply_freely.argtypes, _apply_freely.restype = [ctypes.c_void_p, ctypes.c_void_p], None
+_FEW = 4096
+_get_logits = _fast.llama_get_logits
+_get_logits.argtypes, _get_logits.restype = [ctypes.c_void_p], ctypes.c_void_p
+
+_last_errors: list[str] = []
+
+
+@C.llama_log_callback
+def _on_log(level: int, text: bytes, _: Any) -> None:
+    """ggml.h: 1 debug, 2 info, 3 warning, 4 error, 5 continues the line before."""
+    line = text.decode("utf-8", "replace").rstrip()
+    if not line:
+        return
+    if level == 4:
+        _last_errors.append(line)
+        del _last_errors[:-20]
+    log.debug("%s", line)
+
+
+C.llama_log_set(_on_log, None)
+C.llama_backend_init()
+
+
+class LlamaVocabulary:
+    """The model's tokenizer. Reads only the vocabulary, so any thread may use it."""
+
+    def __init__(self, model: Any) -> None:
+        vocab = self.pointer = C.llama_model_get_vocab(model)
+        self.size: int = C.llama_vocab_n_tokens(vocab)
+        self.pieces = _pieces(vocab, self.size)
+        self.eog = frozenset(t for t in range(self.size) if C.llama_vocab_is_eog(vocab, t))
+        self._control = frozenset(t for t in range(self.size) if not self.pieces[t] and C.llama_vocab_is_control(vocab, t))
+        self.bos = _token(C.llama_vocab_bos(vocab))
+        self.eos = _token(C.llama_vocab_eos(vocab))
+        self.add_bos = bool(C.llama_vocab_get_add_bos(vocab))
+        self.fim_pre = _token(C.llama_vocab_fim_pre(vocab))
+        self.fim_suf = _token(C.llama_vocab_fim_suf(vocab))
+        self.fim_mid = _token(C.llama_vocab_fim_mid(vocab))
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        data = text.encode("utf-8", "replace")
+        room = len(data) + 8
+        tokens = array("i", bytes(4 * room))
+        out = (ctypes.c_int32 * room).from_buffer(tokens)
+        count = C.llama_tokenize(self.pointer, data, len(data), out, room, add_special, parse_special)
+        if count < 0:
+            room = -count
+            out = (ctypes.c_int32 * room)()
+            count = C.llama_tokenize(self.pointer, data, len(data), out, room, add_special, parse_special)
+        return out[:count]
+
+    def is_control(self, token: int) -> bool:
+        return token in self._control
+
+    def text(self, token: int | None) -> str:
+        """A token as its vocabulary entry is written, control tokens included; "" for none."""
+        return C.llama_vocab_get_text(self.pointer, token).decode("utf-8", "replace") if token is not None else ""
+
+
+def _token(token: int) -> int | None:
+    return token if token >= 0 else None
+
+
+def _pieces(vocab: Any, size: int) -> list[bytes]:
+    """What each token writes; read once, so that generating never asks again."""
+    to_piece = _fast.llama_token_to_piece
+    to_piece.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_bool]
+    to_piece.restype = ctypes.c_int32
+    room = 256
+    buffer = ctypes.create_string_buffer(room)
+    pieces = []
+    for token in range(size):
+        n = to_piece(vocab, token, buffer, room, 0, False)
+        if n < 0:
+            room = -n
+            buffer = ctypes.create_string_buffer(room)
+            n = to_piece(vocab, token, buffer, room, 0, False)
+        pieces.append(buffer.raw[:n] if n > 32 else ctypes.string_at(buffer, n))
+    return pieces
+
+
+class LlamaChain:
+    """A native sampler chain over candidates. The chain owns its samplers; `close` frees them all."""
+
+    __slots__ = ("_pointer", "_data", "_array", "_address", "_ids", "_logits", "_room")
+
+    def __init__(self, samplers: list[Any]) -> None:
+        self._pointer = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
+        for sampler in samplers:
+            C.llama_sampler_chain_add(self._pointer, sampler)
+        self._pointer = ctypes.cast(self._pointer, ctypes.c_void_p).value
+        self._array = C.llama_token_data_array()
+        self._address = ctypes.addressof(self._array)
+        self._grow(512)
+
+    def _grow(self, room: int) -> None:
+        self._room = room
+        self._data = np.zeros(room, np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")]))
+        self._ids, self._logits = self._data["id"], self._data["logit"]
+        self._array.data = self._data.ctypes.data_as(C.llama_token_data_p)
+
+    def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
+        n = len(ids)
+        assert n, "nothing to choose from would abort the process"
+        if n > self._room:
+            self._grow(1 << n.bit_length())
+        self._ids[:n] = ids
+        self._logits[:n] = logits
+        a = self._array
+        a.size, a.selected, a.sorted = n, -1, False
+        data = a.data
+        (_apply if n <= _FEW else _apply_freely)(self._pointer, self._address)
+        at = a.selected
+        assert 0 <= at < a.size, "the chain selected nothing"
+        token = a.data[at].id
+        a.data = data  # samplers may have pointed it at a buffer of their own
+        return token
+
+    def accept(self, token: int) -> None:
+        _accept(self._pointer, token)
+
+    def close(self) -> None:
+        if self._pointer:
+            C.llama_sampler_free(ctypes.cast(self._pointer, C.llama_sampler_p_ctypes))
+            self._pointer = None
+
+
+def _chain(params: SamplingParams, vocab: LlamaVocabulary, context_train: int, *, greedy: bool) -> LlamaChain:
+    """The chain in llama.cpp's order of construction (common/sampling.cpp): the listed samplers, then the choice.
+
+    Bias is not in it: it is applied to the logits before.
+    """
+    p = params
+    if p.mirostat:
+        pick = (
+            C.llama_sampler_init_mirostat(vocab.size, p.seed, p.mirostat_tau, p.mirostat_eta, 100)
+            if p.mirostat == 1
+            else C.llama_sampler_init_mirostat_v2(p.seed, p.mirostat_tau, p.mirostat_eta)
+        )
+        return LlamaChain([_penalties(p, vocab, context_train), C.llama_sampler_init_temp(p.temperature), pick])
+    breakers = [b.encode("utf-8") for b in p.dry_sequence_breakers]
+    make = {
+        "penalties": lambda: _penalties(p, vocab, context_train),
+        "dry": lambda: C.llama_sampler_init_dry(
+            vocab.pointer, p.dry_multiplier, p.dry_base, p.dry_allowed_length, _window(p.dry_penalty_last_n, context_train),
+            (ctypes.c_char_p * len(breakers))(*breakers), len(breakers),
+        ),
+        "top_n_sigma": lambda: C.llama_sampler_init_top_n_sigma(p.top_n_sigma),
+        "top_k": lambda: C.llama_sampler_init_top_k(p.top_k),
+        "typ_p": lambda: C.llama_sampler_init_typical(p.typical_p, p.min_keep),
+        "top_p": lambda: C.llama_sampler_init_top_p(p.top_p, p.min_keep),
+        "min_p": lambda: C.llama_sampler_init_min_p(p.min_p, p.min_keep),
+        "xtc": lambda: C.llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed),
+        "temperature": lambda: C.llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent),
+    }  # fmt: skip
+    wanted = {
+        "penalties": p.repeat_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0,
+        "dry": p.dry_multiplier > 0,
+        "top_n_sigma": p.top_n_sigma > 0,
+        "top_k": p.top_k > 0,
+        "typ_p": p.typical_p < 1,
+        "top_p": p.top_p < 1,
+        "min_p": p.min_p > 0,
+        "xtc": p.xtc_probability > 0,
+        "temperature": True,
+    }
+    names = [n for n in p.samplers if n in ("penalties", "dry")] if greedy else list(p.samplers)
+    samplers = [make[n]() for n in names if wanted[n]]
+    return LlamaChain([*samplers, C.llama_sampler_init_greedy() if greedy else C.llama_sampler_init_dist(p.seed)])
+
+
+def _window(last_n: int, context_train: int) -> int:
+    return context_train if last_n < 0 else last_n
+
+
+def _penalties(p: SamplingParams, vocab: LlamaVocabulary, context_train: int) -> Any:
+    last_n = _window(p.repeat_last_n, context_train)
+    return C.llama_sampler_init_penalties(vocab.size, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty)
+
+
+class LlamaBackend:
+    """One model, one context. All but `info` and `vocab` belong to the engine thread."""
+
+    def __init__(self, path: str, options: Any, progress: Progress) -> None:
+        """`options`: engine.engine.EngineOptions. Raises LoadFailed."""
+        self._options = options
+        self._model = _load(path, options, progress)
+        self.vocab = LlamaVocabulary(self._model)
+        if not self.vocab.size:
+            raise LoadFailed(f"{path}: the model has no vocabulary")
+        self.info = _info(path, self._model, self.vocab)
+        model = self._model
+        self._n_swa: int = C.llama_model_n_swa(model)
+        stateful = bool(C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
+        self.split = bool(options.deterministic)
+        self.can_cut = not stateful
+        self.can_share = not stateful and not self.split
+        # Room for resident prefixes beside the running sequences; a recurrent lane costs a whole state.
+        spare = 4 if stateful else 0 if self.split else max(16, options.parallel)
+        self._lanes_wanted = min(MAX_LANES, options.parallel + spare)
+        self._context: Any = None
+        self.batch = Batch(max(options.batch_size, self._lanes_wanted))
+        self._open_context()
+        self._stateful_only = bool(C.llama_model_is_recurrent(model))
+        self.num_lanes: int = C.llama_n_seq_max(self._context)
+        per_lane: int = C.llama_n_ctx_seq(self._context)
+        train = self.info.context_train or per_lane
+        self.context = min(per_lane, train)
+        # A recurrent state does not grow, split lanes have their own cells: there the pool is never the limit.
+        self.num_cells: int = self.num_lanes * self.context if self.split or self._stateful_only else C.llama_n_ctx(self._context)
+        self.ubatch_size: int = C.llama_n_ubatch(self._context)
+        self._llama_batch = self._bind_batch()
+
+    def _open_context(self) -> None:
+        o = self._options
+        p = C.llama_context_default_params()
+        cells = o.context_cells or min(max(self.info.context_train, 4096), 32768)
+        p.n_ctx = cells * self._lanes_wanted if self.split else cells
+        p.n_batch = self.batch.capacity
+        p.n_ubatch = min(o.ubatch_size, self.batch.capacity)
+        p.n_seq_max = self._lanes_wanted
+        self.max_outputs = p.n_outputs_max = max(64, self._lanes_wanted)
+        p.n_threads = o.threads or _num_cores()
+        p.n_threads_batch = o.threads_batch or p.n_threads
+        p.kv_unified = not self.split
+        p.flash_attn_type = FLASH_ATTN["off" if self.split and o.flash_attn == "auto" else o.flash_attn]
+        p.type_k, p.type_v = CACHE_TYPES[o.cache_type_k], CACHE_TYPES[o.cache_type_v]
+        p.no_perf = True
+        _last_errors.clear()
+        context = C.llama_init_from_model(self._model, p)
+        if not context:
+            raise LoadFailed(f"{self.info.path}: no context of {p.n_ctx} tokens can be made ({_reason()})")
+        self._context = context
+        self._memory = C.llama_get_memory(context)
+        self._logits_at: tuple[int, Any] = (0, None)
+
+    def _bind_batch(self) -> Any:
+        """A llama_batch that lies on the arrays of `self.batch`."""
+        b = self.batch
+        self._one_lane = np.ones(b.capacity, np.int32)
+        self._lane_pointers = (b.lane.ctypes.data + 4 * np.arange(b.capacity)).astype(np.uint64)
+
+        def at(a: np.ndarray, kind: Any) -> Any:
+            return ctypes.cast(a.ctypes.data, ctypes.POINTER(kind))
+
+        batch = C.llama_batch()
+        batch.token, batch.pos = at(b.token, C.llama_token), at(b.position, C.llama_pos)
+        batch.n_seq_id = at(self._one_lane, ctypes.c_int32)
+        batch.seq_id = ctypes.cast(self._lane_pointers.ctypes.data, ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
+        batch.logits = at(b.wants_logits, ctypes.c_int8)
+        return batch
+
+    def decode(self) -> None:
+        batch = self.batch
+        n = batch.num_rows
+        assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
+        assert 0 <= batch.lane[:n].min() and batch.lane[:n].max() < self.num_lanes
+        self._llama_batch.n_tokens = n
+        code = C.llama_decode(self._context, self._llama_batch)
+        if code == 0:
+            C.llama_synchronize(self._context)  # GPUs answer later: wait here, where the GIL is free
+        elif code == 1:
+            raise OutOfCells
+        elif code == 2:
+            raise DecodeAborted
+        else:
+            raise DecodeFailed(f"llama_decode returned {code} ({_reason()})", fatal=code == -3)
+
+    def logits(self, num_rows: int) -> np.ndarray:
+        address = _get_logits(self._context)
+        assert address, "logits of a batch without outputs"
+        if self._logits_at[0] != address:
+            size = self.max_outputs * self.vocab.size
+            view = np.ctypeslib.as_array((ctypes.c_float * size).from_address(address))
+            self._logits_at = address, view.reshape(self.max_outputs, self.vocab.size)
+        return self._logits_at[1][:num_rows]
+
+    def usable(self, lane: int, length: int) -> bool:
+        if not self._n_swa or not length:
+            return True
+        return C.llama_memory_seq_pos_min(self._memory, lane) == 0  # else the window has moved on
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        assert self.can_share and source != target and max(source, target) < self.num_lanes
+        C.llama_memory_seq_cp(self._memory, source, target, 0, length)
+
+    def cut(self, lane: int, length: int) -> bool:
+        return self.can_cut and bool(C.llama_memory_seq_rm(self._memory, lane, length, -1))
+
+    def clear(self, lane: int) -> None:
+        assert 0 <= lane < self.num_lanes
+        C.llama_memory_seq_rm(self._memory, lane, -1, -1)
+
+    def length(self, lane: int) -> int:
+        return C.llama_memory_seq_pos_max(self._memory, lane) + 1
+
+    def save(self, lane: int) -> np.ndarray:
+        size = C.llama_state_seq_get_size_ext(self._context, lane, 0)
+        data = np.empty(size, np.uint8)
+        written = C.llama_state_seq_get_data_ext(self._context, _bytes_at(data), size, lane, 0)
+        return data[:written]
+
+    def restore(self, lane: int, saved: np.ndarray) -> bool:
+        return C.llama_state_seq_set_data_ext(self._context, _bytes_at(saved), len(saved), lane, 0) == len(saved)
+
+    def chain(self, params: SamplingParams, *, greedy: bool) -> LlamaChain:
+        return _chain(params, self.vocab, self.info.context_train or self.context, greedy=greedy)
+
+    def warm_up(self) -> None:
+        """Touch the weights once, so that the first request does not pay for it."""
+        self._decode_row([self.vocab.bos or 0], position=0)
+        self.clear(0)
+
+    def measure_decode(self, num_sequences: int, num_tokens: int) -> float:
+        """Tokens/s of `num_tokens` decodes of one token for each of so many lanes."""
+        tokens = [17 % self.vocab.size] * num_sequences
+        for position in range(8):
+            self._decode_row(tokens, position)
+        start = time.perf_counter()
+        for position in range(8, 8 + num_tokens):
+            self._decode_row(tokens, position)
+        seconds = time.perf_counter() - start
+        for lane in range(num_sequences):
+            self.clear(lane)
+        return num_sequences * num_tokens / seconds
+
+    def _decode_row(self, tokens: list[int], position: int) -> None:
+        """One token for each of the first lanes, at the same position."""
+        n = len(tokens)
+        b = self.batch
+        b.token[:n], b.position[:n], b.lane[:n], b.wants_logits[:n] = tokens, position, range(n), 1
+        b.num_rows = b.num_outputs = n
+        self.decode()
+
+    def reset(self) -> None:
+        C.llama_free(self._context)
+        self._context = None
+        self._open_context()
+
+    def close(self) -> None:
+        if self._context:
+            C.llama_free(self._context)
+            self._context = None
+        if self._model:
+            C.llama_model_free(self._model)
+            self._model = None
+
+
+def _bytes_at(data: np.ndarray) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _reason() -> str:
+    """The library's last error line, without its function names."""
+    return re.sub(r"^\w+: ", "", _last_errors[-1]) if _last_errors else "the library gave no reason"
+
+
+def _load(path: str, options: Any, progress: Progress) -> Any:
+    params = C.llama_model_default_params()
+    params.n_gpu_layers = options.gpu_layers
+    params.progress_callback = callback = C.llama_progress_callback(lambda share, _: progress(share))
+    _last_errors.clear()
+    model = C.llama_model_load_from_file(os.fsencode(path), params)
+    del callback
+    if not model:
+        raise LoadFailed(f"{path}: cannot be loaded ({_reason()})")
+    return model
+
+
+_SAMPLING_KEYS = {
+    "temp": ("temperature", float),
+    "top_k": ("top_k", int),
+    "top_p": ("top_p", float),
+    "min_p": ("min_p", float),
+    "xtc_probability": ("xtc_probability", float),
+    "xtc_threshold": ("xtc_threshold", float),
+    "penalty_last_n": ("repeat_last_n", int),
+    "penalty_repeat": ("repeat_penalty", float),
+    "mirostat": ("mirostat", int),
+    "mirostat_tau": ("mirostat_tau", float),
+    "mirostat_eta": ("mirostat_eta", float),
+}
+"""What a model's author recommends: `general.sampling.*` in the GGUF."""
+
+
+def _info(path: str, model: Any, vocab: LlamaVocabulary) -> ModelInfo:
+    metadata = _metadata(model)
+    sampling = {}
+    for key, (name, kind) in _SAMPLING_KEYS.items():
+        with contextlib.suppress(KeyError, ValueError):
+            sampling[name] = kind(float(metadata[f"general.sampling.{key}"]))
+    templates = {}
+    for name in ("tool_use", "rerank"):
+        if template := C.llama_model_chat_template(model, name.encode()):
+            templates[name] = template.decode("utf-8", "replace")
+    template = C.llama_model_chat_template(model, None)
+    description = ctypes.create_string_buffer(256)
+    C.llama_model_desc(model, description, 256)
+    text = description.value.decode("utf-8", "replace")
+    return ModelInfo(
+        name=metadata.get("general.name") or os.path.splitext(os.path.basename(path))[0],
+        path=path,
+        description=text,
+        architecture=metadata.get("general.architecture", ""),
+        num_params=C.llama_model_n_params(model),
+        size_bytes=C.llama_model_size(model),
+        context_train=C.llama_model_n_ctx_train(model),
+        n_embd=C.llama_model_n_embd(model),
+        n_layer=C.llama_model_n_layer(model),
+        n_vocab=vocab.size,
+        vocab_type=C.llama_vocab_type(vocab.pointer),
+        file_type=text.rpartition(" ")[2],
+        chat_template=template.decode("utf-8", "replace") if template else None,
+        templates=templates,
+        bos_token=vocab.text(vocab.bos),
+        eos_token=vocab.text(vocab.eos),
+        sampling_defaults=sampling,
+        metadata=metadata,
+    )
+
+
+def _metadata(model: Any) -> dict[str, str]:
+    out = {}
+    buffer = ctypes.create_string_buffer(1 << 16)
+    for i in range(C.llama_model_meta_count(model)):
+        C.llama_model_meta_key_by_index(model, i, buffer, 512)
+        key = buffer.value.decode("utf-8", "replace")
+        if C.llama_model_meta_val_str_by_index(model, i, buffer, len(buffer)) >= 0 and key != "tokenizer.chat_template":
+            out[key] = buffer.value.decode("utf-8", "replace")
+    return out
+
+
+def open_model(path: str, options: Any, progress: Progress) -> LlamaBackend:
+    """Load a GGUF and make its context, warmed up. Raises LoadFailed with file and reason."""
+    backend = LlamaBackend(path, options, progress)
+    backend.warm_up()
+    progress(1.0)
+    return backend
+
+
+def bare_decode(path: str, num_sequences: int, num_tokens: int, options: Any) -> float:
+    """Tokens/s of the kernels alone: so many sequences, one token each, decode after decode and nothing else."""
+    backend = LlamaBackend(path, options, lambda share: True)
+    try:
+        return backend.measure_decode(num_sequences, num_tokens)
+    finally:
+        backend.close()
+
+
+__all__ = ["LlamaBackend", "bare_decode", "open_model"]
+LLAMA_CPP_PYTHON_VERSION: str = llama_cpp.__version__
