@@ -1,0 +1,5 @@
+"""`python -m llamasrv`."""
+
+from llamasrv.cli import main
+
+main()

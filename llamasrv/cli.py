@@ -1,0 +1,105 @@
+"""The command line: `llamasrv serve | chat | bench | check`.
+
+Flags come from the options in config.py. Every refusal is one line on standard error: exit 78 for a wrong option, file
+or model, 64 for a wrong command line. Commands are imported when they are called, so that a wrong option is told at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from llamasrv import __version__, config
+from llamasrv.config import OPTIONS, Option, Settings
+from llamasrv.errors import ConfigError
+
+EX_USAGE, EX_CONFIG, INTERRUPTED = 64, 78, 130
+
+Function = Callable[..., Any]
+
+
+def with_options(*sections: str) -> Callable[[Function], Function]:
+    """Give a command the flags of these sections (all without any) and `settings` made from them."""
+
+    def decorate(function: Function) -> Function:
+        def command(config_file: Path | None, **values: Any) -> Any:
+            names = {option.name for option in OPTIONS}
+            flags = {name: value for name, value in values.items() if name in names}
+            others = {name: value for name, value in values.items() if name not in names}
+            return function(settings=config.load(flags, config=config_file), **others)
+
+        command.__doc__ = function.__doc__
+        command.__name__ = function.__name__
+        command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        for option in reversed([o for o in OPTIONS if not sections or o.section in sections]):
+            command = _flag(option)(command)  # type: ignore[assignment]
+        return click.option(
+            "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE",
+            help=f"A TOML file with options; {config.CONFIG_VARIABLE} names one, too.",
+        )(command)  # fmt: skip
+
+    return decorate
+
+
+def _flag(option: Option) -> Callable[[Function], Function]:
+    default = f"  [{config.shown(option, option.default)}]" if option.default not in (None, (), False) else ""
+    text = option.help + default
+    if option.kind == "bool":
+        names = f"{option.long_flag}/--no-{option.long_flag[2:]}"
+        return click.option(names, option.name, is_flag=True, default=None, help=text)
+    metavar = "|".join(option.choices) if 0 < len(option.choices) < 4 else option.kind.upper()
+    many = option.kind == "list"
+    return click.option(
+        *option.flags, option.name, default=None, multiple=many, metavar=metavar, help=text, callback=_given
+    )
+
+
+def _given(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    return None if value == () else value
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, "--version", "-V", message="llamasrv %(version)s")
+def cli() -> None:
+    """Serve GGUF models behind the APIs that applications already speak."""
+
+
+@cli.command()
+@with_options()
+def serve(settings: Settings) -> None:
+    """Serve a model over HTTP until a signal ends it."""
+    from llamasrv.commands.serve import run
+
+    run(settings)
+
+
+def main(arguments: Iterable[str] | None = None) -> NoReturn:
+    """Run one command and leave the process with its exit code."""
+    try:
+        code = cli.main(None if arguments is None else list(arguments), "llamasrv", standalone_mode=False)
+    except ConfigError as error:
+        code = _refuse(str(error), EX_CONFIG)
+    except click.NoSuchOption as error:
+        code = _refuse(f"{error.option_name}: unknown option{config.nearest(error.option_name, _flags(error.ctx))}", EX_CONFIG)
+    except click.BadParameter as error:
+        code = _refuse(error.format_message(), EX_CONFIG)
+    except click.UsageError as error:
+        code = _refuse(error.format_message(), EX_USAGE)
+    except click.ClickException as error:
+        code = _refuse(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse(line: str, code: int) -> int:
+    print(f"llamasrv: {' '.join(line.split())}", file=sys.stderr)
+    return code
+
+
+def _flags(context: click.Context | None) -> list[str]:
+    return [] if context is None else [flag for parameter in context.command.params for flag in parameter.opts]

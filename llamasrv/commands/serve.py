@@ -1,0 +1,46 @@
+"""`llamasrv serve`: gunicorn in this process, with the settings of conf/gunicorn.conf.py."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from gunicorn import util
+from gunicorn.app.base import Application
+
+from llamasrv import config, files, startup
+from llamasrv.config import Settings
+from llamasrv.errors import ConfigError
+
+
+class Server(Application):
+    """gunicorn without its command line: the configuration file is ours, the settings come from `config.current`."""
+
+    def load_config(self) -> None:
+        self.load_config_from_file(str(files.conf_dir() / "gunicorn.conf.py"))
+
+    def load(self) -> Any:
+        return util.import_app(self.cfg.wsgi_app)
+
+
+def run(settings: Settings) -> None:
+    """Serve until a signal; raises ConfigError before anything is started."""
+    settings = startup.prepare(settings)
+    check_address(settings)
+    config.use(settings)
+    Server(prog="llamasrv").run()
+
+
+def check_address(settings: Settings) -> None:
+    """Whether the address can be listened on, unless a listening socket was handed to this process."""
+    if settings.socket_path is not None or "LISTEN_FDS" in os.environ or "GUNICORN_FD" in os.environ:
+        return
+    host, port = settings.server_host.strip("[]"), settings.server_port
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(found[0][4])
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None

@@ -1,0 +1,699 @@
+"""Options: each one once, with its name, flags, default, range and meaning.
+
+    TOML file  <  environment LLAMASRV_*  <  flags
+
+The command line, the environment, conf/llamasrv.toml and the README's table all follow from `Settings`. An unknown key
+or a bad value raises ConfigError with one line that says where, which key, which value and what would be right. Knows
+nothing of models, engines or HTTP, and reads no file but the one it is pointed at (and the key file).
+
+`python -m llamasrv.config toml` and `... markdown` print the two documents.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from llamasrv.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PREFIX = "LLAMASRV_"
+CONFIG_VARIABLE = "LLAMASRV_CONFIG"
+
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+# Kubernetes puts variables like these into every pod that can see a service named "llamasrv".
+_SERVICE_LINK = re.compile(r"LLAMASRV_(SERVICE_(HOST|PORT\w*)=|PORT_\d+_\w+=|PORT=\w+://).*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as declared. `default` None means unset: something else (the model, the machine) decides."""
+
+    section: str
+    flags: tuple[str, ...]
+    kind: str
+    default: Any
+    help: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+    name: str = ""  # the attribute of Settings
+
+    @property
+    def key(self) -> str:
+        """The key in the TOML file, with its table."""
+        return f"{self.section}.{self.name.removeprefix(self.section + '_')}"
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.long_flag[2:].replace("-", "_").upper()
+
+    @property
+    def long_flag(self) -> str:
+        return next(flag for flag in self.flags if flag.startswith("--"))
+
+    @property
+    def expects(self) -> str:
+        """What a good value looks like, for error lines and tables."""
+        if self.choices:
+            return ", ".join(self.choices)
+        words = {
+            "int": "a whole number", "float": "a number", "bool": "true or false", "text": "text", "path": "a path",
+            "list": "a list", "size": "bytes, or like 4MiB",
+        }[self.kind]  # fmt: skip
+        if self.low is None and self.high is None:
+            return words
+        if self.high is None:
+            return f"{words}, {_short(self.low)} or more"
+        return f"{words}, {_short(self.low)} to {_short(self.high)}"
+
+
+def _short(number: float | None) -> str:
+    return "" if number is None else f"{number:g}" if isinstance(number, float) else str(number)
+
+
+def _option(
+    section: str,
+    kind: str,
+    default: Any,
+    *flags: str,
+    help: str,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
+    spec = Option(section, flags, kind, default, help, low, high, choices, secret)
+    return field(default=default, repr=not secret, metadata={"option": spec})
+
+
+_model = partial(_option, "model")
+_server = partial(_option, "server")
+_engine = partial(_option, "engine")
+_sampling = partial(_option, "sampling")
+_limits = partial(_option, "limits")
+_cache = partial(_option, "cache")
+_log = partial(_option, "log")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All options, resolved. Field order is the order of every document."""
+
+    model_path: Path | None = _model("path", None, "-m", "--model", help="The GGUF file to serve.")
+    model_alias: tuple[str, ...] = _model(
+        "list", (), "-a", "--alias", help="Further names that clients may call the model by, separated by commas."
+    )
+    model_chat_template: str | None = _model(
+        "text", None, "--chat-template",
+        help="A Jinja chat template, or the name of a packaged one (chatml, plain), instead of the model's own.",
+    )  # fmt: skip
+    model_chat_template_file: Path | None = _model(
+        "path", None, "--chat-template-file", help="The same, read from a file."
+    )
+    model_fake: bool = _model(
+        "bool", False, "--fake", help="Serve a model without weights that repeats what it is told: for trying clients."
+    )
+
+    server_host: str = _server(
+        "text", "127.0.0.1", "--host", help="Address to listen on, or a path ending in .sock for a Unix socket."
+    )
+    server_port: int = _server("int", 8080, "--port", low=0, high=65535, help="Port to listen on; 0 picks a free one.")
+    server_api_key: tuple[str, ...] = _server(
+        "list", (), "--api-key", secret=True,
+        help="Keys, separated by commas, of which every request must carry one. A file is safer than a flag.",
+    )  # fmt: skip
+    server_api_key_file: Path | None = _server(
+        "path", None, "--api-key-file", help="A file with one key a line; empty lines and lines with # are skipped."
+    )
+    server_allow_keyless: bool = _server(
+        "bool", False, "--allow-keyless", help="Listen on other addresses than loopback although there is no key."
+    )
+    server_connections: int = _server(
+        "int", 2000, "--connections", low=1, high=100_000, help="Most connections open at once; more wait to be accepted."
+    )
+    server_idle_timeout: int = _server(
+        "int", 75, "--idle-timeout", low=1, high=86_400,
+        help="Seconds that a connection may stay open without a request. Keep it above the proxy's own.",
+    )  # fmt: skip
+    server_keepalive: float = _server(
+        "float", 15.0, "--keepalive", "--sse-ping-interval", low=0.1, high=3600.0,
+        help="Seconds of silence after which a stream gets a comment line, so that nobody takes it for dead.",
+    )  # fmt: skip
+    server_drain_timeout: int = _server(
+        "int", 30, "--drain-timeout", low=1, high=86_400,
+        help="Seconds that running requests have left to finish after SIGTERM.",
+    )  # fmt: skip
+    server_drain_notice: float = _server(
+        "float", 0.0, "--drain-notice", low=0.0, high=600.0,
+        help="Seconds after SIGTERM during which connections are still accepted while /readyz says 503, "
+        "for a load balancer to notice.",
+    )  # fmt: skip
+
+    engine_ctx_size: int = _engine(
+        "int", 0, "-c", "--ctx-size", low=0, high=16_777_216,
+        help="Cells of KV, shared by all sequences; 0 chooses from the model and the memory at hand.",
+    )  # fmt: skip
+    engine_parallel: int = _engine(
+        "int", 16, "-np", "--parallel", low=1, high=256, help="Most sequences computed at once; more wait in the queue."
+    )
+    engine_threads: int = _engine(
+        "int", -1, "-t", "--threads", low=-1, high=1024, help="Threads for steps of one row; -1: one for each core."
+    )
+    engine_threads_batch: int = _engine(
+        "int", -1, "-tb", "--threads-batch", low=-1, high=1024,
+        help="Threads for steps of several rows; -1: as many as --threads.",
+    )  # fmt: skip
+    engine_batch_size: int = _engine(
+        "int", 2048, "-b", "--batch-size", low=1, high=65_536, help="Most rows in one step."
+    )
+    engine_ubatch_size: int = _engine(
+        "int", 512, "-ub", "--ubatch-size", low=1, high=65_536, help="Most rows that the back end computes together."
+    )
+    engine_n_gpu_layers: int = _engine(
+        "int", -1, "-ngl", "--n-gpu-layers", "--gpu-layers", low=-1, high=100_000,
+        help="Layers to place on a GPU, where llama.cpp was built for one; -1: all.",
+    )  # fmt: skip
+    engine_flash_attn: str = _engine(
+        "choice", "auto", "-fa", "--flash-attn", choices=("auto", "on", "off"), help="Flash attention."
+    )
+    engine_cache_type_k: str = _engine(
+        "choice", "f16", "-ctk", "--cache-type-k", choices=CACHE_TYPES, help="Number format of the keys in KV."
+    )
+    engine_cache_type_v: str = _engine(
+        "choice", "f16", "-ctv", "--cache-type-v", choices=CACHE_TYPES,
+        help="Number format of the values in KV. Quantised formats need flash attention.",
+    )  # fmt: skip
+    engine_deterministic: bool = _engine(
+        "bool", False, "--deterministic",
+        help="The same request gives exactly the same answer whatever runs beside it; slower, and prefixes are not reused.",
+    )  # fmt: skip
+    engine_queue_limit: int = _engine(
+        "int", 1024, "--queue-limit", low=0, high=100_000,
+        help="Most sequences that wait; further requests are refused with 429.",
+    )  # fmt: skip
+    engine_step_target_ms: float = _engine(
+        "float", 100.0, "--step-target-ms", low=1.0, high=60_000.0,
+        help="Milliseconds that a step may take while streams decode: long prompts are cut into parts that fit.",
+    )  # fmt: skip
+
+    sampling_temp: float | None = _sampling(
+        "float", None, "--temp", "--temperature", low=0.0, high=100.0, help="Temperature (llama.cpp: 0.8); 0 is greedy."
+    )
+    sampling_top_k: int | None = _sampling(
+        "int", None, "--top-k", low=0, high=1_000_000, help="Keep the k likeliest tokens (40); 0 is off."
+    )
+    sampling_top_p: float | None = _sampling(
+        "float", None, "--top-p", low=0.0, high=1.0, help="Keep the likeliest tokens that sum up to p (0.95); 1 is off."
+    )
+    sampling_min_p: float | None = _sampling(
+        "float", None, "--min-p", low=0.0, high=1.0,
+        help="Drop tokens less likely than p times the likeliest (0.05); 0 is off.",
+    )  # fmt: skip
+    sampling_typical: float | None = _sampling(
+        "float", None, "--typical", "--typical-p", low=0.0, high=1.0, help="Locally typical sampling (1.0: off)."
+    )
+    sampling_top_n_sigma: float | None = _sampling(
+        "float", None, "--top-nsigma", "--top-n-sigma", low=-1.0, high=100.0,
+        help="Keep tokens within n standard deviations of the best logit (-1: off).",
+    )  # fmt: skip
+    sampling_dynatemp_range: float | None = _sampling(
+        "float", None, "--dynatemp-range", low=0.0, high=100.0, help="Dynamic temperature, range (0: off)."
+    )
+    sampling_dynatemp_exp: float | None = _sampling(
+        "float", None, "--dynatemp-exp", low=0.0, high=100.0, help="Dynamic temperature, exponent (1.0)."
+    )
+    sampling_xtc_probability: float | None = _sampling(
+        "float", None, "--xtc-probability", low=0.0, high=1.0, help="Chance of excluding the top choices (0: off)."
+    )
+    sampling_xtc_threshold: float | None = _sampling(
+        "float", None, "--xtc-threshold", low=0.0, high=1.0, help="Probability from which a choice is a top one (0.1)."
+    )
+    sampling_repeat_penalty: float | None = _sampling(
+        "float", None, "--repeat-penalty", low=0.01, high=100.0, help="Divides logits of recent tokens (1.0: off)."
+    )
+    sampling_repeat_last_n: int | None = _sampling(
+        "int", None, "--repeat-last-n", low=-1, high=16_777_216,
+        help="Tokens that the penalties look back (64); -1 is the whole context.",
+    )  # fmt: skip
+    sampling_presence_penalty: float | None = _sampling(
+        "float", None, "--presence-penalty", low=-100.0, high=100.0, help="Subtracted once from used tokens (0: off)."
+    )
+    sampling_frequency_penalty: float | None = _sampling(
+        "float", None, "--frequency-penalty", low=-100.0, high=100.0, help="Subtracted for each use of a token (0: off)."
+    )
+    sampling_dry_multiplier: float | None = _sampling(
+        "float", None, "--dry-multiplier", low=0.0, high=100.0, help="DRY penalty against repeated phrases (0: off)."
+    )
+    sampling_dry_base: float | None = _sampling(
+        "float", None, "--dry-base", low=1.0, high=100.0, help="DRY: how fast the penalty grows (1.75)."
+    )
+    sampling_dry_allowed_length: int | None = _sampling(
+        "int", None, "--dry-allowed-length", low=0, high=100_000, help="DRY: repeated tokens that are free (2)."
+    )
+    sampling_dry_penalty_last_n: int | None = _sampling(
+        "int", None, "--dry-penalty-last-n", low=-1, high=16_777_216,
+        help="DRY: tokens to look back (64); -1 is the whole context.",
+    )  # fmt: skip
+    sampling_mirostat: int | None = _sampling(
+        "int", None, "--mirostat", low=0, high=2, help="Mirostat version (0: off); replaces the other filters."
+    )
+    sampling_mirostat_ent: float | None = _sampling(
+        "float", None, "--mirostat-ent", low=0.0, high=100.0, help="Mirostat: target entropy, tau (5.0)."
+    )
+    sampling_mirostat_lr: float | None = _sampling(
+        "float", None, "--mirostat-lr", low=0.0, high=1.0, help="Mirostat: learning rate, eta (0.1)."
+    )
+    sampling_samplers: tuple[str, ...] | None = _sampling(
+        "list", None, "--samplers",
+        help="Order of the samplers, separated by commas or semicolons "
+        "(penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature).",
+    )  # fmt: skip
+    sampling_seed: int | None = _sampling(
+        "int", None, "-s", "--seed", low=-1, high=4_294_967_295, help="Seed of requests that bring none (-1: fresh)."
+    )
+    sampling_ignore_eos: bool | None = _sampling(
+        "bool", None, "--ignore-eos", help="Go on past the model's end token (false)."
+    )
+
+    limits_n_predict: int = _limits(
+        "int", -1, "-n", "--n-predict", "--predict", low=-1, high=16_777_216,
+        help="Most tokens generated for one choice, also when a request asks for more; -1: until the context is full.",
+    )  # fmt: skip
+    limits_timeout: float = _limits(
+        "float", 3600.0, "--timeout", low=0.0, high=1_000_000.0,
+        help="Most seconds for one request, waiting included; 0 is no limit.",
+    )  # fmt: skip
+    limits_body_bytes: int = _limits(
+        "size", 4 * 2**20, "--max-body-bytes", low=1024, high=2**40, help="Largest request body."
+    )
+    limits_json_depth: int = _limits(
+        "int", 100, "--max-json-depth", low=5, high=500, help="Deepest nesting of a JSON body."
+    )
+    limits_messages: int = _limits(
+        "int", 10_000, "--max-messages", low=1, high=1_000_000, help="Most messages in one conversation."
+    )
+    limits_parts: int = _limits(
+        "int", 1_000, "--max-parts", low=1, high=1_000_000, help="Most content parts of one message."
+    )
+    limits_prompts: int = _limits(
+        "int", 512, "--max-prompts", low=1, high=65_536, help="Most prompts of one completions request."
+    )
+    limits_choices: int = _limits(
+        "int", 128, "--max-choices", low=1, high=65_536, help="Most choices of one request: prompts times n (or best_of)."
+    )
+    limits_stops: int = _limits(
+        "int", 16, "--max-stops", low=1, high=1024, help="Most stop strings of one request."
+    )
+    limits_stop_chars: int = _limits(
+        "int", 256, "--max-stop-chars", low=1, high=65_536, help="Longest stop string."
+    )
+    limits_logit_bias: int = _limits(
+        "int", 10_000, "--max-logit-bias", low=1, high=1_000_000, help="Most entries of logit_bias."
+    )
+    limits_top_logprobs: int = _limits(
+        "int", 20, "--max-top-logprobs", low=0, high=1_000, help="Most alternatives told for each token."
+    )
+
+    cache_ram: int = _cache(
+        "size", 2**30, "--cache-ram", low=0, high=2**50,
+        help="Memory outside KV for sequences that had to make room; a plain number is bytes, 0 computes them again.",
+    )  # fmt: skip
+
+    log_level: str = _log(
+        "choice", "info", "--log-level", choices=("debug", "info", "warning", "error"), help="Least urgent line to log."
+    )
+    log_format: str = _log(
+        "choice", "text", "--log-format", choices=("text", "json"), help="Form of a log line, on standard error."
+    )
+    log_requests: bool = _log("bool", True, "--log-requests", help="One line for each request, without its content.")
+    log_llama: bool = _log("bool", False, "--log-llama", help="Log what llama.cpp says, too.")
+
+    def sampling(self) -> dict[str, Any]:
+        """Sampling defaults that the operator set, under the names of SamplingParams."""
+        given = {}
+        for option in OPTIONS:
+            value = getattr(self, option.name)
+            if option.section == "sampling" and value is not None:
+                name = option.name.removeprefix("sampling_")
+                given[_PARAM_NAMES.get(name, name)] = value
+        if given.get("seed") == -1:
+            given["seed"] = None
+        return given
+
+    def api_keys(self) -> tuple[str, ...]:
+        """Keys given directly and those of the key file."""
+        if self.server_api_key_file is None:
+            return self.server_api_key
+        try:
+            lines = self.server_api_key_file.read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"server.api_key_file = {str(self.server_api_key_file)!r}: {_reason(error)}") from None
+        keys = tuple(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
+        if not keys:
+            raise ConfigError(f"server.api_key_file = {str(self.server_api_key_file)!r}: there is no key in it")
+        return self.server_api_key + keys
+
+    @property
+    def socket_path(self) -> Path | None:
+        """The Unix socket to listen on, if that is what `server.host` names."""
+        return Path(self.server_host) if self.server_host.endswith(".sock") else None
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine finds the server."""
+        if self.socket_path is not None:
+            return f"unix:{self.socket_path}"
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.server_host, self.server_host)
+        return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.server_port}"
+
+
+# Where the name in SamplingParams is not the flag's.
+_PARAM_NAMES = {
+    "temp": "temperature",
+    "typical": "typical_p",
+    "dynatemp_exp": "dynatemp_exponent",
+    "mirostat_ent": "mirostat_tau",
+    "mirostat_lr": "mirostat_eta",
+}
+
+OPTIONS: tuple[Option, ...] = tuple(
+    dataclasses.replace(f.metadata["option"], name=f.name) for f in dataclasses.fields(Settings)
+)
+
+
+# Where options come from
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    config: Path | None = None,
+) -> Settings:
+    """Settings from a TOML file, the environment and flags (by name of the attribute; None is not given)."""
+    environ = os.environ if environ is None else environ
+    if config is None and environ.get(CONFIG_VARIABLE):
+        config = Path(environ[CONFIG_VARIABLE])
+    values: dict[str, Any] = {}
+    if config is not None:
+        values.update(_from_file(config))
+    values.update(_from_environment(environ))
+    for option in OPTIONS:
+        value = (flags or {}).get(option.name)
+        if value is not None:
+            values[option.name] = convert(option, value, f"{option.long_flag} {value!r}")
+    settings = Settings(**values)
+    _check_together(settings)
+    return settings
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {_reason(error)}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    by_key = {option.key: option for option in OPTIONS}
+    sections = {option.section for option in OPTIONS}
+    values = {}
+    for key, value in _flatten(document, sections):
+        option = by_key.get(key)
+        if option is None:
+            raise ConfigError(f"{path}: {key} = {_show(value)}: unknown key{nearest(key, by_key)}")
+        values[option.name] = convert(option, value, f"{path}: {key} = {_show(value, secret=option.secret)}")
+    return values
+
+
+def _flatten(document: Mapping[str, Any], sections: set[str]) -> Iterator[tuple[str, Any]]:
+    for name, value in document.items():
+        if name in sections and isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", inner) for key, inner in value.items())
+        else:
+            yield name, value
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    by_variable = {option.variable: option for option in OPTIONS}
+    values = {}
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE or _is_service_link(variable, environ):
+            continue
+        option = by_variable.get(variable)
+        if option is None:
+            raise ConfigError(f"environment: {variable}={environ[variable]!r}: unknown name{nearest(variable, by_variable)}")
+        shown = _show(environ[variable], secret=option.secret)
+        values[option.name] = convert(option, environ[variable], f"environment: {variable}={shown}")
+    return values
+
+
+def _is_service_link(variable: str, environ: Mapping[str, str]) -> bool:
+    return _SERVICE_LINK.fullmatch(f"{variable}={environ[variable]}") is not None
+
+
+# How a value is read
+
+
+def convert(option: Option, value: Any, where: str) -> Any:
+    """The value with its right type; ConfigError, beginning with `where`, if it cannot be."""
+    try:
+        return _CONVERTERS[option.kind](option, value)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {str(error) or f'must be {option.expects}'}") from None
+
+
+def _int(option: Option, value: Any) -> int:
+    if isinstance(value, str) and re.fullmatch(r"\s*[-+]?[0-9_]{1,18}\s*", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError
+    return _ranged(option, value)
+
+
+def _float(option: Option, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise ValueError from None
+    if not math.isfinite(number):
+        raise ValueError
+    return _ranged(option, number)
+
+
+def _ranged(option: Option, value: Any) -> Any:
+    if (option.low is not None and value < option.low) or (option.high is not None and value > option.high):
+        raise ValueError
+    return value
+
+
+def _bool(option: Option, value: Any) -> bool:
+    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()]
+    raise ValueError
+
+
+def _text(option: Option, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return value
+
+
+def _path(option: Option, value: Any) -> Path:
+    if isinstance(value, Path):
+        return value
+    return Path(_text(option, value)).expanduser()
+
+
+def _choice(option: Option, value: Any) -> str:
+    if isinstance(value, str) and value.strip().lower() in option.choices:
+        return value.strip().lower()
+    raise ValueError(f"must be one of {option.expects}{nearest(str(value), option.choices)}")
+
+
+def _list(option: Option, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = re.split(r"[,;]", value)
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise ValueError("must be a list of text")
+    items = tuple(piece.strip() for item in value for piece in re.split(r"[,;]", item) if piece.strip())
+    if option.name == "sampling_samplers":
+        _check_samplers(items)
+    return items
+
+
+def _check_samplers(names: tuple[str, ...]) -> None:
+    from llamasrv.domain.params import SAMPLER_ORDER
+
+    for name in names:
+        if name not in SAMPLER_ORDER:
+            raise ValueError(f"unknown sampler {name!r}{nearest(name, SAMPLER_ORDER)}")
+
+
+def _size(option: Option, value: Any) -> int:
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(?:i?B)?\s*", value, re.IGNORECASE)
+        if match is None:
+            raise ValueError
+        value = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError
+    return _ranged(option, value)
+
+
+_CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
+    "int": _int, "float": _float, "bool": _bool, "text": _text, "path": _path,
+    "choice": _choice, "list": _list, "size": _size,
+}  # fmt: skip
+
+
+# What only the options together can tell
+
+
+def _check_together(s: Settings) -> None:
+    def refuse(first: str, message: str) -> None:
+        raise ConfigError(f"{_option_named(first).key}: {message}")
+
+    if s.model_fake and s.model_path is not None:
+        refuse("model_fake", "a fake model and model.path exclude each other")
+    if s.model_chat_template is not None and s.model_chat_template_file is not None:
+        refuse("model_chat_template", "give the template or the file, not both")
+    if s.engine_batch_size < s.engine_parallel:
+        refuse("engine_batch_size", f"{s.engine_batch_size} is less than engine.parallel = {s.engine_parallel}: "
+               "each sequence needs a row of the batch")  # fmt: skip
+    if s.engine_ubatch_size > s.engine_batch_size:
+        refuse("engine_ubatch_size", f"{s.engine_ubatch_size} is more than engine.batch_size = {s.engine_batch_size}")
+    if s.engine_flash_attn == "off" and s.engine_cache_type_v not in ("f32", "f16", "bf16"):
+        refuse("engine_cache_type_v", f"{s.engine_cache_type_v} needs flash attention, and engine.flash_attn is off")
+    if not s.server_allow_keyless and not _is_local(s) and not s.server_api_key and s.server_api_key_file is None:
+        refuse("server_host", f"{s.server_host} can be reached from other machines and there is no key: "
+               "give --api-key-file (or --allow-keyless if that is meant)")  # fmt: skip
+
+
+def _is_local(settings: Settings) -> bool:
+    host = settings.server_host.strip("[]")
+    return settings.socket_path is not None or host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _option_named(name: str) -> Option:
+    return next(option for option in OPTIONS if option.name == name)
+
+
+# Words for error lines
+
+
+def nearest(name: str, names: Sequence[str] | Mapping[str, Any]) -> str:
+    """The valid name that was probably meant, with a full key also for its last part alone."""
+    tails = {key.rpartition(".")[2]: key for key in names}
+    found = difflib.get_close_matches(name, list(names), 1, 0.6) or [
+        tails[tail] for tail in difflib.get_close_matches(name.rpartition(".")[2], list(tails), 1, 0.6)
+    ]
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _show(value: Any, *, secret: bool = False) -> str:
+    text = "***" if secret else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8 text"
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+# The two documents
+
+
+def as_toml(settings: Settings | None = None) -> str:
+    """Every option with its meaning. Without settings: commented, at the defaults; with: as they are, keys hidden."""
+    lines = [] if settings else ["# llamasrv: every option, at its default. The environment and flags go before this file."]
+    section = None
+    for option in OPTIONS:
+        if option.section != section:
+            section = option.section
+            lines += ["", f"[{section}]"]
+        key = option.key.partition(".")[2]
+        if settings is None:
+            lines += [f"# {option.help}", f"#   {option.long_flag}, {option.variable}: {option.expects}"]
+            lines += [f"# {key} = {shown(option, option.default)}".rstrip(), ""]
+        else:
+            value = getattr(settings, option.name)
+            if value is not None:
+                lines.append(f"{key} = " + ('"***"' if option.secret and value else shown(option, value)))
+    return "\n".join(lines).replace("\n\n\n", "\n\n").strip() + "\n"
+
+
+def shown(option: Option, value: Any) -> str:
+    """A value as the TOML file writes it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(shown(option, item) for item in value) + "]"
+    if option.kind == "size":
+        return shown(_TEXT, as_size(value))
+    if isinstance(value, (int, float)):
+        return str(value)
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+_TEXT = Option("", (), "text", None, "")
+
+
+def as_size(value: int) -> str:
+    """Bytes as a person writes them, exactly where that is short: 16MiB, 1.5GiB, 1000B."""
+    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if value >= unit and (value * 10) % unit == 0:
+            return f"{value / unit:g}{name}"
+    return f"{value}B"
+
+
+def as_markdown() -> str:
+    """The README's table of options."""
+    rows = ["| flag | TOML key | default | value | meaning |", "|---|---|---|---|---|"]
+    for option in OPTIONS:
+        flags = ", ".join(f"`{flag}`" for flag in option.flags)
+        default = f"`{shown(option, option.default)}`" if option.default not in (None, ()) else ""
+        rows.append(f"| {flags} | `{option.key}` | {default} | {option.expects} | {option.help} |")
+    return "\n".join(rows) + "\n"
+
+
+# The settings of this process
+
+_current: Settings | None = None
+
+
+def use(settings: Settings) -> None:
+    """Make `settings` those of this process and of the workers that it forks."""
+    global _current
+    _current = settings
+
+
+def current() -> Settings:
+    """The settings in use; without `use`, those of the environment (and the file that LLAMASRV_CONFIG names)."""
+    return _current if _current is not None else load()
+
+
+if __name__ == "__main__":
+    print({"toml": as_toml, "markdown": as_markdown}[sys.argv[1]](), end="")

@@ -1,0 +1,103 @@
+"""Logging: one line for each event on standard error, as text or as JSON.
+
+A record may carry `extra={"fields": {...}}`: JSON merges them in, text appends them as name=value. Whatever a line
+contains, control characters in it are escaped, so that nothing a client sent can forge a line or move a cursor.
+
+    llamasrv            the server's own life        llamasrv.llama     what llama.cpp says
+    llamasrv.request    one line for each request    gunicorn.error     the process manager
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+_PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+_ESCAPES = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160))} | {0x2028: "\\u2028", 0x2029: "\\u2029"}
+_ESCAPES |= {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
+
+# What the process manager says around an end that has been explained already.
+_ECHOES = ("Worker (pid:%s) exited with code %s.", "Shutting down: %s", "Reason: %s")
+
+
+def configure(*, level: str = "info", form: str = "text", requests: bool = True, llama: bool = False) -> None:
+    """Set up the loggers above. Calling it again replaces what an earlier call did."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(journal=_is_journal(sys.stderr)))
+    handler.addFilter(_is_news)
+    levels = {
+        "llamasrv": level.upper(),
+        "llamasrv.request": "INFO" if requests else "CRITICAL",
+        "llamasrv.llama": "DEBUG" if llama else "WARNING",
+        "gunicorn.error": "DEBUG" if level == "debug" else "WARNING",
+    }
+    for name, least in levels.items():
+        logger = logging.getLogger(name)
+        logger.setLevel(least)
+        if "." not in name or name.startswith("gunicorn"):
+            logger.handlers[:] = [handler]
+            logger.propagate = False
+
+
+def escape(text: str) -> str:
+    """The text on one line, with every control character shown as an escape."""
+    return text.translate(_ESCAPES)
+
+
+class TextFormatter(logging.Formatter):
+    """`time LEVEL message name=value ...`; under systemd its priority mark instead of time and level."""
+
+    def __init__(self, *, journal: bool = False) -> None:
+        super().__init__()
+        self.journal = journal
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = escape(record.getMessage())
+        for name, value in _fields(record).items():
+            text = f"{value:.3f}" if isinstance(value, float) else str(value)
+            line += f" {name}={json.dumps(text) if ' ' in text or not text else escape(text)}"
+        if self.journal:
+            head = f"<{_PRIORITY.get(record.levelno, 6)}>"
+        else:
+            head = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {record.levelname.lower():<7} "
+        if record.exc_info:
+            # A traceback keeps its lines; each is escaped by itself.
+            line += "".join("\n  " + escape(part) for part in self.formatException(record.exc_info).splitlines())
+        return head + line
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
+    fields = getattr(record, "fields", None)
+    return fields if isinstance(fields, Mapping) else {}
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.name != "gunicorn.error" or record.msg not in _ECHOES
+
+
+def _is_journal(stream: TextIO) -> bool:
+    """Whether the stream goes to systemd's journal, as the variable that it sets for us says."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"

@@ -1,0 +1,218 @@
+"""How much memory a model will need, and how large a context this machine can hold.
+
+An estimate from the header: weights, KV for each cell, state of recurrent layers, work buffers. Knows nothing of
+llama.cpp; reads only /proc and /sys.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llamasrv.errors import ConfigError
+from llamasrv.models.gguf import Header
+
+MOST_CELLS = 65_536  # of an automatic context, except where the model itself was trained on more
+LEAST_CELLS = 512
+PAD = 256  # llama.cpp rounds a context up to this
+
+# Bytes of one number in KV: bytes of a block / numbers in it.
+_CACHE_BYTES = {
+    "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32, "q4_1": 20 / 32, "iq4_nl": 18 / 32,
+    "q5_0": 22 / 32, "q5_1": 24 / 32,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes by purpose, for a context of `cells`."""
+
+    cells: int
+    context: int  # most tokens of one sequence
+    weights: int
+    cell: int  # KV of one cell
+    states: int  # recurrent layers, all lanes
+    buffers: int
+
+    @property
+    def kv(self) -> int:
+        return self.cells * self.cell
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv + self.states + self.buffers
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The options that memory depends on."""
+
+    parallel: int = 16
+    batch_size: int = 2048
+    ubatch_size: int = 512
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    flash_attn: bool = True
+    split: bool = False  # every lane has cells of its own
+
+
+def estimate(header: Header, cells: int, shape: Shape) -> Need:
+    """What serving this model with a context of `cells` needs."""
+    cells = _padded(cells, shape)
+    train = header.number("context_length")
+    own = cells // shape.parallel if shape.split else cells
+    return Need(
+        cells=cells,
+        context=min(own, train) if train else own,
+        weights=header.size,
+        cell=_cell_bytes(header, shape),
+        states=_state_bytes(header) * shape.parallel,
+        buffers=_buffer_bytes(header, cells, shape),
+    )
+
+
+def choose(header: Header, shape: Shape, available: int) -> Need:
+    """The context that suits this model: several times what it was trained on, within half of the memory that is free
+    beside its weights. Raises ConfigError where not even a small one fits."""
+    train = header.number("context_length") or 4096
+    most = max(train, MOST_CELLS)
+    wanted = min(shape.parallel * train, most) if shape.split else min(4 * train, most)
+    bare = estimate(header, LEAST_CELLS, shape)
+    free = available - bare.weights - bare.states
+    cells = wanted
+    # Buffers grow with the context too: come down until both fit.
+    while cells > LEAST_CELLS and _grown(header, cells, shape) > free // 2:
+        cells = max(LEAST_CELLS, cells // 2)
+    need = estimate(header, cells, shape)
+    if need.total > available:
+        raise ConfigError(
+            f"{header.path}: needs about {_gib(need.total)} of memory even with a context of {need.cells} tokens, "
+            f"and {_gib(available)} are free"
+        )
+    return need
+
+
+def _grown(header: Header, cells: int, shape: Shape) -> int:
+    need = estimate(header, cells, shape)
+    return need.kv + need.buffers
+
+
+def _padded(cells: int, shape: Shape) -> int:
+    lanes = shape.parallel if shape.split else 1
+    return math.ceil(cells / lanes / PAD) * PAD * lanes
+
+
+def _cell_bytes(header: Header, shape: Shape) -> int:
+    width_k, width_v = _CACHE_BYTES[shape.cache_type_k], _CACHE_BYTES[shape.cache_type_v]
+    rank = header.number("attention.kv_lora_rank")
+    layers = header.number("block_count")
+    if rank:  # latent attention keeps one compressed row for all heads
+        return math.ceil(layers * (rank + header.number("rope.dimension_count")) * width_k)
+    heads = max(1, _largest(header.get("attention.head_count"), 1))
+    head = header.number("embedding_length") // heads
+    key, value = header.number("attention.key_length", head), header.number("attention.value_length", head)
+    rows = sum(_each_layer(header.get("attention.head_count_kv", header.get("attention.head_count")), layers))
+    return math.ceil(rows * (key * width_k + value * width_v))
+
+
+def _each_layer(value: Any, layers: int) -> list[int]:
+    """A number for each layer, where the file gives one for all or a list."""
+    if isinstance(value, list):
+        return [n if isinstance(n, int) else 0 for n in value[:layers]]
+    return [value if isinstance(value, int) else 0] * layers
+
+
+def _largest(value: Any, default: int) -> int:
+    numbers = [n for n in (value if isinstance(value, list) else [value]) if isinstance(n, int)]
+    return max(numbers, default=default)
+
+
+def _state_bytes(header: Header) -> int:
+    """State of one sequence in the recurrent layers (Mamba and its kind), 32-bit numbers."""
+    inner, state = header.number("ssm.inner_size"), header.number("ssm.state_size")
+    if not inner or not state:
+        return 0
+    window = max(0, header.number("ssm.conv_kernel") - 1)
+    groups = header.number("ssm.group_count")
+    return header.number("block_count") * (inner * state + window * (inner + 2 * groups * state)) * 4
+
+
+def _buffer_bytes(header: Header, cells: int, shape: Shape) -> int:
+    """Work space of one ubatch: its logits, activations and attention mask; and the logits handed out."""
+    rows = min(shape.ubatch_size, shape.batch_size)
+    width = 4 * header.number("embedding_length") + _largest(header.get("feed_forward_length"), 0)
+    vocabulary = max(header.n_vocab, header.number("vocab_size"))
+    # Without flash attention the scores of a layer are laid out whole; they and the logits use the same space.
+    scores = 0 if shape.flash_attn else cells * rows * 4 * _largest(header.get("attention.head_count"), 1)
+    mask = cells * rows * (2 if shape.flash_attn else 4)
+    return max(rows * vocabulary * 4, scores) + rows * width * 4 + mask + shape.parallel * vocabulary * 4
+
+
+# The machine
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes that this process may still take: what the system has free, and what its control group allows."""
+    free = [_meminfo(root)]
+    for group in _groups(root):
+        limit, used = _number(group / "memory.max"), _number(group / "memory.current")
+        if limit is not None and used is not None:
+            free.append(max(0, limit - used))
+    return min(free)
+
+
+def available_cores(root: Path = Path("/")) -> int:
+    """Physical cores that this process may use, within the quota of its control group."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    siblings = {_siblings(root, cpu) for cpu in allowed}
+    cores = len(siblings)
+    for group in _groups(root):
+        quota = _words(group / "cpu.max")
+        if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and int(quota[1]):
+            cores = min(cores, max(1, math.ceil(int(quota[0]) / int(quota[1]))))
+    return max(1, cores)
+
+
+def _siblings(root: Path, cpu: int) -> str:
+    words = _words(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    return words[0] if words else str(cpu)
+
+
+def _groups(root: Path) -> list[Path]:
+    """The process's control group and those above it (version 2)."""
+    top = root / "sys/fs/cgroup"
+    for line in _lines(root / "proc/self/cgroup"):
+        if line.startswith("0::"):
+            path = top / line[3:].lstrip("/")
+            return [path, *(parent for parent in path.parents if parent == top or top in parent.parents)]
+    return []
+
+
+def _meminfo(root: Path) -> int:
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
+
+
+def _number(path: Path) -> int | None:
+    words = _words(path)
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+def _words(path: Path) -> list[str]:
+    return " ".join(_lines(path)).split()
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("ascii", "replace").splitlines()
+    except OSError:
+        return []
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

@@ -1,0 +1,47 @@
+"""What an operator sees while a model loads: a bar on a terminal, otherwise a log line every second."""
+
+from __future__ import annotations
+
+import logging
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+log = logging.getLogger("llamasrv")
+
+
+class LoadingDisplay:
+    """Told the loaded share again and again; shows it."""
+
+    def __init__(self, name: str, *, console: Console | None = None) -> None:
+        self.name = name
+        self._console = console or Console(stderr=True)
+        self._last_line = time.monotonic()
+        self._bar: Progress | None = None
+        if self._console.is_terminal:
+            # Drawn only when told: the bar's own thread would be one more beside the engine's.
+            self._bar = Progress(
+                TextColumn("loading {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
+                console=self._console, transient=True, auto_refresh=False,
+            )  # fmt: skip
+            self._task = self._bar.add_task(name, total=1.0)
+
+    def __enter__(self) -> LoadingDisplay:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def update(self, share: float) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=share, refresh=True)
+        elif time.monotonic() - self._last_line >= 1.0:
+            self._last_line = time.monotonic()
+            log.info("loading %s: %d %%", self.name, share * 100)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,11 @@
+"""Entry point for gunicorn: `gunicorn -c conf/gunicorn.conf.py llamasrv.wsgi:app`.
+
+Importing this module starts the engines, so it belongs in the worker, never in the process that forks it.
+"""
+
+from __future__ import annotations
+
+from llamasrv import config, startup
+from llamasrv.web.app import create_app
+
+app = create_app(startup.build(config.current()))
