@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from llamasrv import files, log
 from llamasrv.config import Settings
 from llamasrv.engine.engine import Engine, EngineOptions
-from llamasrv.engine.interface import Backend, Progress
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
 from llamasrv.models.registry import CATCH_ALL, Model, Registry
@@ -105,7 +103,8 @@ def engine_options(settings: Settings) -> EngineOptions:
 
 
 def web_options(settings: Settings) -> WebOptions:
-    limits = {f.name: getattr(settings, f"limits_{f.name}", f.default) for f in dataclasses.fields(Limits)}
+    names = [f.name for f in dataclasses.fields(Limits) if hasattr(settings, f"limits_{f.name}")]
+    limits: dict[str, Any] = {name: getattr(settings, f"limits_{name}") for name in names}
     return WebOptions(
         limits=Limits(**limits),
         api_keys={f"key-{n}": key for n, key in enumerate(settings.api_keys(), 1)},
@@ -131,7 +130,7 @@ def build(settings: Settings) -> Service:
     """The service, its engines started: loading goes on in their threads. Call it in the process that serves."""
     settings = prepare(settings)
     options = engine_options(settings)
-    opening: Callable[[Progress], Backend]
+    opening: Any  # Callable[[Progress], Backend]
     if settings.model_fake:
         from llamasrv.engine.fake import open_fake_backend
 

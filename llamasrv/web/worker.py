@@ -42,6 +42,8 @@ ENGINE_STOP = 5.0  # seconds for the engine thread to end
 
 
 class Worker(GeventWorker):
+    alive: bool
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Made before the fork and shared with the master: the exit code that it should end with, too.
@@ -191,7 +193,7 @@ def settings_or_exit() -> Settings:
 
 def when_ready(server: Any) -> None:
     """A second SIGTERM ends at once what the first lets finish."""
-    seen = []
+    seen: list[int] = []
 
     def terminate(sig: int, frame: Any) -> None:
         server.signal(signal.SIGQUIT if seen else signal.SIGTERM, frame)
