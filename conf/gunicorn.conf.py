@@ -9,7 +9,9 @@ from llamasrv.web.worker import child_exit, settings_or_exit, when_ready  # noqa
 
 _settings = settings_or_exit()
 
-bind = [f"unix:{_settings.socket_path}" if _settings.socket_path else f"{_settings.server_host}:{_settings.server_port}"]
+bind = [
+    f"unix:{_settings.socket_path}" if _settings.socket_path else f"{_settings.server_host}:{_settings.server_port}"
+]
 wsgi_app = "llamasrv.wsgi:app"
 worker_class = "llamasrv.web.worker.Worker"
 

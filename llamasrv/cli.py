@@ -1,11 +1,13 @@
 """The command line: `llamasrv serve | chat | bench | check`.
 
 Flags come from the options in config.py. Every refusal is one line on standard error: exit 78 for a wrong option, file
-or model, 64 for a wrong command line. Commands are imported when they are called, so that a wrong option is told at once.
+or model, 64 for a wrong command line. Commands are imported when they are called: a wrong option is told at once.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from llamasrv import __version__, config
+from llamasrv import __version__, config, reference
 from llamasrv.config import OPTIONS, Option, Settings
 from llamasrv.errors import ConfigError
 
@@ -46,7 +48,7 @@ def with_options(*sections: str) -> Callable[[Function], Function]:
 
 
 def _flag(option: Option) -> Callable[[Function], Function]:
-    default = f"  [{config.shown(option, option.default)}]" if option.default not in (None, (), False) else ""
+    default = f"  [{reference.shown(option, option.default)}]" if option.default not in (None, (), False) else ""
     text = option.help + default
     if option.kind == "bool":
         names = f"{option.long_flag}/--no-{option.long_flag[2:]}"
@@ -77,6 +79,47 @@ def serve(settings: Settings) -> None:
     run(settings)
 
 
+@cli.command()
+@click.argument("url", required=False)
+@click.option("--system", metavar="TEXT", help="The system prompt.")
+@click.option("--name", "model", metavar="NAME", help="Which of the server's models to talk to.")
+@with_options()
+def chat(settings: Settings, url: str | None, system: str | None, model: str | None) -> int:
+    """Talk to the server at URL, or to a model, in the terminal.
+
+    Without URL the model that --model names is started; without both, a server on this machine is looked for.
+    """
+    from llamasrv.commands.chat import run
+
+    return run(settings, url, system, model)
+
+
+@cli.command()
+@click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.option("--sequences", default="1,2,4,8,16", metavar="LIST", help="How many at once.  [1,2,4,8,16]")
+@click.option("--tokens", default=128, type=click.IntRange(8, 100_000), metavar="INT", help="Tokens of each.  [128]")
+@with_options("model", "engine", "cache")
+def bench(settings: Settings, model: Path | None, sequences: str, tokens: int) -> int:
+    """Measure MODEL: the kernels alone, the server over HTTP, and their ratio."""
+    from llamasrv.commands.bench import run
+
+    if model is not None:
+        settings = dataclasses.replace(settings, model_path=model)
+    if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", sequences) or not all(1 <= int(n) <= 256 for n in sequences.split(",")):
+        raise ConfigError(f"--sequences {sequences!r}: must be numbers from 1 to 256, separated by commas")
+    return run(settings, tuple(int(n) for n in sequences.split(",")), tokens)
+
+
+@cli.command()
+@click.option("--print-config", is_flag=True, help="Print all options as they are, keys hidden, as TOML.")
+@with_options()
+def check(settings: Settings, print_config: bool) -> int:
+    """Say whether a configuration is right, and what memory it will need."""
+    from llamasrv.commands.check import run
+
+    return run(settings, print_config)
+
+
 def main(arguments: Iterable[str] | None = None) -> NoReturn:
     """Run one command and leave the process with its exit code."""
     try:
@@ -84,7 +127,8 @@ def main(arguments: Iterable[str] | None = None) -> NoReturn:
     except ConfigError as error:
         code = _refuse(str(error), EX_CONFIG)
     except click.NoSuchOption as error:
-        code = _refuse(f"{error.option_name}: unknown option{config.nearest(error.option_name, _flags(error.ctx))}", EX_CONFIG)
+        meant = config.nearest(error.option_name, _flags(error.ctx))
+        code = _refuse(f"{error.option_name}: unknown option{meant}", EX_CONFIG)
     except click.BadParameter as error:
         code = _refuse(error.format_message(), EX_CONFIG)
     except click.UsageError as error:

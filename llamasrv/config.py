@@ -4,9 +4,8 @@
 
 The command line, the environment, conf/llamasrv.toml and the README's table all follow from `Settings`. An unknown key
 or a bad value raises ConfigError with one line that says where, which key, which value and what would be right. Knows
-nothing of models, engines or HTTP, and reads no file but the one it is pointed at (and the key file).
-
-`python -m llamasrv.config toml` and `... markdown` print the two documents.
+nothing of models, engines or HTTP, and reads no file but the one it is pointed at (and the key file). `reference.py`
+writes the documents.
 """
 
 from __future__ import annotations
@@ -51,6 +50,7 @@ class Option:
     high: float | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
+    unit: int = 1  # what a plain number counts, of a size
     name: str = ""  # the attribute of Settings
 
     @property
@@ -73,9 +73,9 @@ class Option:
             return ", ".join(self.choices)
         words = {
             "int": "a whole number", "float": "a number", "bool": "true or false", "text": "text", "path": "a path",
-            "list": "a list", "size": "bytes, or like 4MiB",
+            "list": "a list", "size": "a size like 4MiB",
         }[self.kind]  # fmt: skip
-        if self.low is None and self.high is None:
+        if self.kind == "size" or (self.low is None and self.high is None):
             return words
         if self.high is None:
             return f"{words}, {_short(self.low)} or more"
@@ -96,8 +96,9 @@ def _option(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     secret: bool = False,
+    unit: int = 1,
 ) -> Any:
-    spec = Option(section, flags, kind, default, help, low, high, choices, secret)
+    spec = Option(section, flags, kind, default, help, low, high, choices, secret, unit)
     return field(default=default, repr=not secret, metadata={"option": spec})
 
 
@@ -144,7 +145,12 @@ class Settings:
         "bool", False, "--allow-keyless", help="Listen on other addresses than loopback although there is no key."
     )
     server_connections: int = _server(
-        "int", 2000, "--connections", low=1, high=100_000, help="Most connections open at once; more wait to be accepted."
+        "int",
+        2000,
+        "--connections",
+        low=1,
+        high=100_000,
+        help="Most connections open at once; more wait to be accepted.",
     )
     server_idle_timeout: int = _server(
         "int", 75, "--idle-timeout", low=1, high=86_400,
@@ -200,7 +206,7 @@ class Settings:
     )  # fmt: skip
     engine_deterministic: bool = _engine(
         "bool", False, "--deterministic",
-        help="The same request gives exactly the same answer whatever runs beside it; slower, and prefixes are not reused.",
+        help="The same request gives exactly the same answer whatever runs beside it; slower, no prefix is reused.",
     )  # fmt: skip
     engine_queue_limit: int = _engine(
         "int", 1024, "--queue-limit", low=0, high=100_000,
@@ -254,7 +260,12 @@ class Settings:
         "float", None, "--presence-penalty", low=-100.0, high=100.0, help="Subtracted once from used tokens (0: off)."
     )
     sampling_frequency_penalty: float | None = _sampling(
-        "float", None, "--frequency-penalty", low=-100.0, high=100.0, help="Subtracted for each use of a token (0: off)."
+        "float",
+        None,
+        "--frequency-penalty",
+        low=-100.0,
+        high=100.0,
+        help="Subtracted for each use of a token (0: off).",
     )
     sampling_dry_multiplier: float | None = _sampling(
         "float", None, "--dry-multiplier", low=0.0, high=100.0, help="DRY penalty against repeated phrases (0: off)."
@@ -314,14 +325,15 @@ class Settings:
         "int", 512, "--max-prompts", low=1, high=65_536, help="Most prompts of one completions request."
     )
     limits_choices: int = _limits(
-        "int", 128, "--max-choices", low=1, high=65_536, help="Most choices of one request: prompts times n (or best_of)."
+        "int",
+        128,
+        "--max-choices",
+        low=1,
+        high=65_536,
+        help="Most choices of one request: prompts times n (or best_of).",
     )
-    limits_stops: int = _limits(
-        "int", 16, "--max-stops", low=1, high=1024, help="Most stop strings of one request."
-    )
-    limits_stop_chars: int = _limits(
-        "int", 256, "--max-stop-chars", low=1, high=65_536, help="Longest stop string."
-    )
+    limits_stops: int = _limits("int", 16, "--max-stops", low=1, high=1024, help="Most stop strings of one request.")
+    limits_stop_chars: int = _limits("int", 256, "--max-stop-chars", low=1, high=65_536, help="Longest stop string.")
     limits_logit_bias: int = _limits(
         "int", 10_000, "--max-logit-bias", low=1, high=1_000_000, help="Most entries of logit_bias."
     )
@@ -330,8 +342,8 @@ class Settings:
     )
 
     cache_ram: int = _cache(
-        "size", 2**30, "--cache-ram", low=0, high=2**50,
-        help="Memory outside KV for sequences that had to make room; a plain number is bytes, 0 computes them again.",
+        "size", 2**30, "--cache-ram", low=0, high=2**50, unit=2**20,
+        help="Memory outside KV for sequences that had to make room; a plain number counts MiB, 0 computes them again.",
     )  # fmt: skip
 
     log_level: str = _log(
@@ -456,7 +468,9 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             continue
         option = by_variable.get(variable)
         if option is None:
-            raise ConfigError(f"environment: {variable}={environ[variable]!r}: unknown name{nearest(variable, by_variable)}")
+            raise ConfigError(
+                f"environment: {variable}={environ[variable]!r}: unknown name{nearest(variable, by_variable)}"
+            )
         shown = _show(environ[variable], secret=option.secret)
         values[option.name] = convert(option, environ[variable], f"environment: {variable}={shown}")
     return values
@@ -551,13 +565,27 @@ def _check_samplers(names: tuple[str, ...]) -> None:
 
 def _size(option: Option, value: Any) -> int:
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(?:i?B)?\s*", value, re.IGNORECASE)
+        match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(i?B)?\s*", value, re.IGNORECASE)
         if match is None:
             raise ValueError
-        value = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
-    if isinstance(value, bool) or not isinstance(value, int):
+        plain = not match[2] and not match[3]
+        value = int(float(match[1]) * (option.unit if plain else 1024 ** " KMGT".index(match[2].upper() or " ")))
+    elif isinstance(value, bool) or not isinstance(value, int):
         raise ValueError
-    return _ranged(option, value)
+    else:
+        value *= option.unit
+    if (option.low is not None and value < option.low) or (option.high is not None and value > option.high):
+        raise ValueError(f"must be from {as_size(option.low)} to {as_size(option.high)}")
+    return value
+
+
+def as_size(value: float | None) -> str:
+    """Bytes as a person writes them, exactly where that is short: 16MiB, 1.5GiB, 1000B."""
+    number = int(value or 0)
+    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if number >= unit and (number * 10) % unit == 0:
+            return f"{number / unit:g}{name}"
+    return f"{number}B"
 
 
 _CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
@@ -598,6 +626,17 @@ def _option_named(name: str) -> Option:
     return next(option for option in OPTIONS if option.name == name)
 
 
+def as_environment(settings: Settings) -> dict[str, str]:
+    """The variables that give another process these settings."""
+    variables = {}
+    for option in OPTIONS:
+        value = getattr(settings, option.name)
+        if value != option.default:
+            text = ",".join(value) if isinstance(value, tuple) else f"{value}B" if option.kind == "size" else str(value)
+            variables[option.variable] = text
+    return variables
+
+
 # Words for error lines
 
 
@@ -621,64 +660,6 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-# The two documents
-
-
-def as_toml(settings: Settings | None = None) -> str:
-    """Every option with its meaning. Without settings: commented, at the defaults; with: as they are, keys hidden."""
-    lines = [] if settings else ["# llamasrv: every option, at its default. The environment and flags go before this file."]
-    section = None
-    for option in OPTIONS:
-        if option.section != section:
-            section = option.section
-            lines += ["", f"[{section}]"]
-        key = option.key.partition(".")[2]
-        if settings is None:
-            lines += [f"# {option.help}", f"#   {option.long_flag}, {option.variable}: {option.expects}"]
-            lines += [f"# {key} = {shown(option, option.default)}".rstrip(), ""]
-        else:
-            value = getattr(settings, option.name)
-            if value is not None:
-                lines.append(f"{key} = " + ('"***"' if option.secret and value else shown(option, value)))
-    return "\n".join(lines).replace("\n\n\n", "\n\n").strip() + "\n"
-
-
-def shown(option: Option, value: Any) -> str:
-    """A value as the TOML file writes it."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(shown(option, item) for item in value) + "]"
-    if option.kind == "size":
-        return shown(_TEXT, as_size(value))
-    if isinstance(value, (int, float)):
-        return str(value)
-    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-
-
-_TEXT = Option("", (), "text", None, "")
-
-
-def as_size(value: int) -> str:
-    """Bytes as a person writes them, exactly where that is short: 16MiB, 1.5GiB, 1000B."""
-    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if value >= unit and (value * 10) % unit == 0:
-            return f"{value / unit:g}{name}"
-    return f"{value}B"
-
-
-def as_markdown() -> str:
-    """The README's table of options."""
-    rows = ["| flag | TOML key | default | value | meaning |", "|---|---|---|---|---|"]
-    for option in OPTIONS:
-        flags = ", ".join(f"`{flag}`" for flag in option.flags)
-        default = f"`{shown(option, option.default)}`" if option.default not in (None, ()) else ""
-        rows.append(f"| {flags} | `{option.key}` | {default} | {option.expects} | {option.help} |")
-    return "\n".join(rows) + "\n"
-
-
 # The settings of this process
 
 _current: Settings | None = None
@@ -693,7 +674,3 @@ def use(settings: Settings) -> None:
 def current() -> Settings:
     """The settings in use; without `use`, those of the environment (and the file that LLAMASRV_CONFIG names)."""
     return _current if _current is not None else load()
-
-
-if __name__ == "__main__":
-    print({"toml": as_toml, "markdown": as_markdown}[sys.argv[1]](), end="")

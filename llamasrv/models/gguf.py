@@ -48,7 +48,7 @@ class Items(NamedTuple):
     """A long array that was stepped over."""
 
     kind: int
-    count: int
+    length: int
 
 
 class Tensor(NamedTuple):
@@ -108,7 +108,7 @@ class Header:
     @property
     def n_vocab(self) -> int:
         tokens = self.metadata.get("tokenizer.ggml.tokens")
-        return tokens.count if isinstance(tokens, Items) else len(tokens) if isinstance(tokens, list) else 0
+        return tokens.length if isinstance(tokens, Items) else len(tokens) if isinstance(tokens, list) else 0
 
     @property
     def num_params(self) -> int:
@@ -188,7 +188,9 @@ def _parse(path: Path, data: mmap.mmap, size: int) -> Header:
         raise _Bad("it does not begin with GGUF")
     (version,) = struct.unpack_from("<I", data, 4)
     if version not in (2, 3):
-        raise _Bad("written for big-endian machines" if version & 0xFFFF == 0 else f"version {version} is not supported")
+        raise _Bad(
+            "written for big-endian machines" if version & 0xFFFF == 0 else f"version {version} is not supported"
+        )
     reader = _Reader(data, size)
     reader.at = 8
     num_tensors, num_entries = reader.count(24), reader.count(13)

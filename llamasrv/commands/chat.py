@@ -1,0 +1,196 @@
+"""`llamasrv chat`: a conversation in the terminal, with a running server or with one started for it.
+
+Piped input is one message and its answer, without colours or prompts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+
+from llamasrv import __version__, files
+from llamasrv.commands import server
+from llamasrv.config import Settings
+from llamasrv.errors import ConfigError
+from llamasrv.startup import NO_MODEL
+
+HELP = """[bold]/reset[/]            forget the conversation
+[bold]/system[/] TEXT      set the system prompt and begin anew; without TEXT, remove it
+[bold]/help[/]             this list
+[bold]/exit[/]             leave (Ctrl-D does, too)
+Ctrl-C stops an answer."""
+
+
+class ChatError(Exception):
+    """The server refused or could not be reached; the message says why."""
+
+
+@dataclass
+class Answer:
+    """What came of one turn."""
+
+    text: str = ""
+    num_tokens: int | None = None
+    seconds: float = 0.0
+    stopped: bool = False
+
+
+@dataclass
+class Conversation:
+    """The messages so far, and the server that answers them."""
+
+    url: str
+    key: str | None = None
+    model: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)  # further fields of each request
+    system: str | None = None
+    turns: list[dict[str, str]] = field(default_factory=list)
+
+    def ask(self, text: str) -> Iterator[tuple[str, str]]:
+        """Pieces of the answer as they come: ("reasoning" or "content", text). Kept in `last` when it is over."""
+        self.turns.append({"role": "user", "content": text})
+        self.last = Answer()
+        began = time.monotonic()
+        try:
+            for data in self._events():
+                if "error" in data:
+                    raise ChatError(str(data["error"].get("message", data["error"])))
+                usage = data.get("usage")
+                if usage:
+                    self.last.num_tokens = usage.get("completion_tokens")
+                for choice in data.get("choices", []):
+                    delta = choice.get("delta", {})
+                    thought = delta.get("reasoning_content") or delta.get("reasoning")
+                    if thought:
+                        yield "reasoning", thought
+                    if delta.get("content"):
+                        self.last.text += delta["content"]
+                        yield "content", delta["content"]
+        except KeyboardInterrupt:
+            self.last.stopped = True
+        finally:
+            self.last.seconds = time.monotonic() - began
+            if self.last.text:
+                self.turns.append({"role": "assistant", "content": self.last.text})
+            else:
+                self.turns.pop()
+
+    def reset(self, system: str | None) -> None:
+        self.system = system
+        self.turns.clear()
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        messages = [{"role": "system", "content": self.system}] if self.system else []
+        body = {"messages": messages + self.turns, "stream": True, "stream_options": {"include_usage": True}}
+        headers = {"Content-Type": "application/json"}
+        if self.model:
+            body["model"] = self.model
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        with closing(server.connect(self.url, 3600)) as connection:
+            try:
+                connection.request("POST", "/v1/chat/completions", json.dumps(body | self.extra), headers)
+                reply = connection.getresponse()
+                if reply.status != 200:
+                    raise ChatError(_reason(reply.status, reply.read()))
+                for line in reply:
+                    if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
+                        yield json.loads(line[6:])
+            except OSError as error:
+                raise ChatError(f"{self.url}: {error.strerror or error}") from None
+
+
+def _reason(status: int, body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"the server answered with status {status}"
+
+
+def run(settings: Settings, url: str | None, system: str | None, model: str | None) -> int:
+    """Talk to `url`; without one, to a server started for the model that the settings name, or to a running one."""
+    with nullcontext(url) if url else _server_for(settings) as where:
+        keys = settings.api_keys()
+        extra = settings.sampling()
+        if settings.limits_n_predict > 0:
+            extra["max_tokens"] = settings.limits_n_predict
+        talk = Conversation(where, keys[0] if keys else None, model, extra if url else {}, system)
+        return _in_terminal(talk) if sys.stdin.isatty() else _piped(talk)
+
+
+def _server_for(settings: Settings) -> Any:
+    if settings.model_path or settings.model_fake:
+        return server.running(settings)
+    if server.health(settings.url) == 200:
+        return nullcontext(settings.url)
+    if files.demo_model() is None:
+        raise ConfigError(NO_MODEL + f", or the URL of a server; nothing answers at {settings.url}")
+    return server.running(settings)
+
+
+def _piped(talk: Conversation) -> int:
+    try:
+        for kind, text in talk.ask(sys.stdin.read()):
+            if kind == "content":
+                print(text, end="", flush=True)
+    except ChatError as error:
+        print(f"llamasrv: {error}", file=sys.stderr)
+        return 1
+    print()
+    return 0
+
+
+def _in_terminal(talk: Conversation) -> int:
+    import readline  # noqa: F401 (gives `input` a history and editing keys)
+
+    console = Console(highlight=False)
+    console.print(Panel(f"llamasrv {__version__} at {talk.url}\n{HELP}", expand=False, border_style="dim"))
+    while True:
+        try:
+            text = console.input("[bold cyan]you[/] › ").strip()
+        except EOFError:
+            console.print()
+            return 0
+        except KeyboardInterrupt:
+            console.print()
+            continue
+        command, _, rest = text.partition(" ")
+        if command in ("/exit", "/quit"):
+            return 0
+        if command in ("/reset", "/system"):
+            talk.reset((rest.strip() or None) if command == "/system" else talk.system)
+            console.print(
+                f"[dim]a new conversation{', system prompt: ' + escape(talk.system) if talk.system else ''}[/]"
+            )
+        elif command.startswith("/"):
+            console.print(HELP)
+        elif text:
+            _show_answer(console, talk, text)
+
+
+def _show_answer(console: Console, talk: Conversation, text: str) -> None:
+    console.print("[bold green]model[/] › ", end="")
+    last = "content"
+    try:
+        for kind, piece in talk.ask(text):
+            if last == "reasoning" and kind == "content":
+                console.print("\n")
+            last = kind
+            console.print(escape(piece), end="", style="dim italic" if kind == "reasoning" else None, soft_wrap=True)
+    except ChatError as error:
+        console.print(f"[red]{escape(str(error))}[/]")
+        return
+    answer = talk.last
+    notes = ["stopped"] if answer.stopped else []
+    if answer.num_tokens and answer.seconds:
+        notes.append(f"{answer.num_tokens} tokens, {answer.num_tokens / answer.seconds:.1f} tokens/s")
+    console.print(f"\n[dim]{', '.join(notes)}[/]" if notes else "")

@@ -1,0 +1,85 @@
+"""`llamasrv check`: is this configuration right, and will it fit? Nothing is started and no weight is read."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from llamasrv import reference, startup
+from llamasrv.config import Settings, as_size
+from llamasrv.models import gguf, memory
+
+
+def run(settings: Settings, print_config: bool) -> int:
+    """Print what was understood; raises ConfigError for what is wrong."""
+    settings = startup.prepare(settings)
+    if print_config:
+        print(reference.as_toml(settings), end="")
+        return 0
+    console = Console()
+    if settings.model_path is None:
+        console.print("The configuration is right. The fake model needs no memory.")
+        return 0
+    header = gguf.read_header(settings.model_path)
+    need = startup.needed_memory(settings, header)
+    console.print(_model_table(settings, header, need))
+    console.print(_memory_table(need, memory.available_memory()))
+    if need.total > memory.available_memory():
+        console.print("[yellow]This is more than is free now: the machine may have to swap, or end the server.[/]")
+    console.print("The configuration is right.")
+    return 0
+
+
+def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> Table:
+    table = Table(title=str(settings.model_path), show_header=False, title_justify="left")
+    rows = {
+        "name": startup.served_name(settings),
+        "architecture": header.architecture,
+        "parameters": _count(header.num_params),
+        "quantisation": header.file_type or "unknown",
+        "trained context": f"{header.number('context_length')} tokens",
+        "served context": f"{need.context} tokens for one sequence, {need.cells} cells for all",
+        "in parallel": str(settings.engine_parallel),
+        "threads": f"{settings.engine_threads}, {settings.engine_threads_batch} for batches",
+        "chat template": _template(settings, header),
+        "listens at": settings.url,
+        "keys": str(len(settings.api_keys())) if settings.api_keys() else "none needed",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _memory_table(need: memory.Need, free: int) -> Table:
+    table = Table("memory", "bytes", title_justify="left")
+    table.columns[1].justify = "right"
+    parts = {
+        "weights (mapped from the file)": need.weights,
+        f"KV ({need.cells} cells of {as_size(need.cell)})": need.kv,
+        "recurrent states": need.states,
+        "work buffers (estimate)": need.buffers,
+    }
+    for name, size in parts.items():
+        if size:
+            table.add_row(name, _rounded(size))
+    table.add_section()
+    table.add_row("needed", _rounded(need.total))
+    table.add_row("free on this machine", _rounded(free))
+    return table
+
+
+def _template(settings: Settings, header: gguf.Header) -> str:
+    if startup.template_source(settings) is not None:
+        return "from the configuration"
+    return "the model's own" if header.chat_template else "none in the file: chatml"
+
+
+def _count(number: int) -> str:
+    for unit, name in ((10**9, "B"), (10**6, "M")):
+        if number >= unit:
+            return f"{number / unit:.1f} {name}"
+    return str(number)
+
+
+def _rounded(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

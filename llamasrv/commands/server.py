@@ -1,0 +1,85 @@
+"""A server for one command: started as a process of its own, ready when the block begins, ended with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from llamasrv import config
+from llamasrv.config import Settings
+from llamasrv.errors import ConfigError
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[str]:
+    """The URL of a server with these settings on a free port of loopback. Its errors and its progress bar are shown."""
+    settings = dataclasses.replace(
+        settings, server_host="127.0.0.1", server_port=_free_port(), log_level="warning", log_requests=False
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(config.PREFIX)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "llamasrv", "serve"],
+        env=environment | config.as_environment(settings),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C in this terminal stops an answer, not the server
+    )
+    try:
+        _wait_until_ready(process, settings.url)
+        yield settings.url
+    finally:
+        _end(process)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
+    while process.poll() is None:
+        if health(url) == 200:
+            return
+        time.sleep(0.05)
+    raise ConfigError(f"the server ended with exit code {process.returncode} before it was ready")
+
+
+def health(url: str, timeout: float = 2.0) -> int | None:
+    """The status of GET /health; None where nothing answers."""
+    connection = connect(url, timeout)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def connect(url: str, timeout: float) -> http.client.HTTPConnection:
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+    try:
+        return kinds[parts.scheme](parts.hostname or "", parts.port, timeout=timeout)
+    except (KeyError, ValueError):
+        raise ConfigError(f"{url}: not the URL of a server") from None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number, patience in ((signal.SIGINT, 10), (signal.SIGKILL, 10)):
+        if process.poll() is not None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
