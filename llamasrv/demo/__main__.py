@@ -1,0 +1,74 @@
+"""`python -m llamasrv.demo`: corpus, tokenizer, train, export, evaluate.
+
+Owns the options. Each command imports what it needs, so that evaluating asks for no torch and printing the corpus for
+neither torch nor llama.cpp.
+"""
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from llamasrv.demo import MODEL
+
+
+@click.group()
+def main():
+    """The demonstration model: its corpus, its training and its evaluation."""
+
+
+@main.command()
+@click.option("--seed", default=1, show_default=True)
+@click.option("--count", default=10, show_default=True, help="How many documents to print.")
+@click.option("--skill", multiple=True, help="Only this skill; may be given more than once.")
+@click.option("--held-out", is_flag=True, help="The evaluation's wordings and values.")
+def corpus(seed, count, skill, held_out):
+    """Print documents of the corpus as JSON lines."""
+    from llamasrv.demo.corpus import SKILLS, documents
+
+    for document in islice(documents(seed, held_out=held_out, skills=skill or tuple(SKILLS)), count):
+        line = {"skill": document.skill, "prompt": document.given, "answer": document.expected}
+        click.echo(json.dumps(line, ensure_ascii=False))
+
+
+@main.command()
+@click.option("--documents", default=40_000, show_default=True, help="Size of the sample.")
+def tokenizer(documents):
+    """Learn a new tokenizer. Every trained model becomes useless with it."""
+    from llamasrv.demo.corpus import SKILLS
+    from llamasrv.demo.corpus import documents as stream
+    from llamasrv.demo.tokenizer import train_tokenizer
+
+    # Invented words would spend merges on syllables that nobody writes.
+    skills = tuple(skill for skill in SKILLS if skill != "letter drill")
+    train_tokenizer(stream(0, skills=skills), documents)
+
+
+@main.command()
+@click.option("--run", "folder", type=click.Path(path_type=Path), required=True, help="Folder of the run; continued if it exists.")
+@click.option("--hours", default=1.0, show_default=True, help="Working time of this call.")
+@click.option("--cooldown", default=0.0, show_default=True, help="Minutes at the end in which the learning rate falls to nothing.")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--threads", default=2, show_default=True)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--batch-tokens", default=1536, show_default=True, help="Tokens of a batch; four batches make a step.")
+@click.option("--pause-file", type=click.Path(), help="Training waits while this file exists.")
+def train(folder, hours, cooldown, seed, threads, device, batch_tokens, pause_file):
+    """Train, or continue to train."""
+    from llamasrv.demo.train import train as run
+
+    run(
+        folder,
+        hours=hours,
+        cooldown_minutes=cooldown,
+        seed=seed,
+        threads=threads,
+        device=device,
+        batch_tokens=batch_tokens,
+        pause_file=pause_file,
+    )
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m llamasrv.demo")

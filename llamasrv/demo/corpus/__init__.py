@@ -1,0 +1,78 @@
+"""The corpus: an endless stream of documents, made from a seed.
+
+Owns the table of skills with their shares, and what happens to any conversation whatever its skill: thinking switched
+on or off, a helpful system prompt, earlier turns. A document depends on the seed and its number alone.
+"""
+
+from llamasrv.demo.corpus import code, facts, letters, memory, numbers, stories, structured, talk, tools
+from llamasrv.demo.corpus.chat import Chat, Document, Text, document
+from llamasrv.demo.corpus.draw import Draw
+
+# skill: (maker, share of the documents)
+SKILLS = {
+    "greeting": (talk.greeting, 2),
+    "self-description": (talk.self_description, 2),
+    "small talk": (talk.about, 2.5),
+    "I don't know": (talk.unknown, 3),
+    "capitals": (facts.capitals, 3.5),
+    "opposites": (facts.opposites, 3),
+    "colours": (facts.colours, 1.5),
+    "days and months": (facts.days, 1.5),
+    "animals": (facts.animals, 1.5),
+    "numbers of things": (facts.units, 0.7),
+    "definitions": (facts.definitions, 2),
+    "one word": (facts.one_word, 3.5),
+    "uppercase": (facts.uppercase, 2),
+    "counting": (numbers.counting, 4),
+    "arithmetic": (numbers.arithmetic, 9),
+    "spelling": (letters.spelling, 6),
+    "reversing": (letters.reversing, 3),
+    "letter drill": (letters.drill, 3),
+    "repeating": (letters.repeating, 4),
+    "lists": (letters.lists, 6),
+    "stories": (stories.stories, 2),
+    "poems": (stories.poems, 2),
+    "continuation": (stories.continuation, 1),
+    "JSON with keys": (structured.json_keys, 7),
+    "JSON arrays": (structured.json_arrays, 1.5),
+    "memory": (memory.memory, 6),
+    "not told": (memory.not_told, 1),
+    "system facts": (memory.system_facts, 3.5),
+    "persona": (memory.persona, 3),
+    "manner": (memory.manner, 2.5),
+    "tool call": (tools.single_call, 9),
+    "parallel calls": (tools.parallel_calls, 4),
+    "no tool fits": (tools.no_call, 4),
+    "tool answer": (tools.tool_answer, 5),
+    "Python": (code.one_liners, 1),
+    "fill in the middle": (code.fill_in_the_middle, 2.5),
+}
+
+_LIGHT = (facts.capitals, facts.opposites, facts.colours, numbers.counting, letters.lists, talk.greeting)
+
+
+def documents(seed, *, start=0, held_out=False, skills=tuple(SKILLS)):
+    """Documents number `start` and on."""
+    shares = [SKILLS[skill][1] for skill in skills]
+    number = start
+    while True:
+        d = Draw(f"{seed} {number} {held_out}", held_out=held_out)
+        skill = d.rng.choices(skills, shares)[0]
+        yield document(skill, dress(d, SKILLS[skill][0](d)))
+        number += 1
+
+
+def dress(d, made):
+    """What can be added to any conversation without changing its answer."""
+    if isinstance(made, Text):
+        return made
+    if made.system is None and d.chance(0.12):
+        made.system = d.wording(memory.HELPFUL)
+    if not made.turns and not made.tools and d.chance(0.12):
+        earlier = d.any(_LIGHT)(d)
+        made.turns = [(earlier.question, earlier.answer)]
+    made.thinking = d.any((None,) * 7 + (True,) + (False,) * 2)
+    return made
+
+
+__all__ = ["SKILLS", "Chat", "Document", "Draw", "documents"]

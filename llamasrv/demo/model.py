@@ -1,0 +1,155 @@
+"""The network of the demo model, in torch.
+
+Owns the architecture (llama.cpp's `qwen2`: RMSNorm, biased QKV, rotate-half RoPE, grouped queries, SwiGLU, tied
+embeddings) and how its weights begin. Knows nothing of text, files or optimisers.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape. The default is the largest that stays under 8 MB in Q8_0 with 2,048 tokens."""
+
+    vocabulary: int = 2048
+    width: int = 256
+    layers: int = 9
+    heads: int = 4
+    kv_heads: int = 2
+    hidden: int = 704
+    rope_base: float = 10000.0
+    norm_epsilon: float = 1e-6
+    context: int = 2048
+
+    @property
+    def head_width(self):
+        return self.width // self.heads
+
+
+class Block(nn.Module):
+    """One layer. Matrices are float32 masters; the forward pass casts them to the dtype of its input."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        width, kv_width = config.width, config.kv_heads * config.head_width
+        self.attention_norm = nn.Parameter(torch.ones(width))
+        self.query = nn.Parameter(_matrix(width, width))
+        self.key = nn.Parameter(_matrix(kv_width, width))
+        self.value = nn.Parameter(_matrix(kv_width, width))
+        self.query_bias = nn.Parameter(torch.zeros(width))
+        self.key_bias = nn.Parameter(torch.zeros(kv_width))
+        self.value_bias = nn.Parameter(torch.zeros(kv_width))
+        self.output = nn.Parameter(_matrix(width, width) / config.layers**0.5)
+        self.ffn_norm = nn.Parameter(torch.ones(width))
+        self.gate = nn.Parameter(_matrix(config.hidden, width))
+        self.up = nn.Parameter(_matrix(config.hidden, width))
+        self.down = nn.Parameter(_matrix(width, config.hidden) / config.layers**0.5)
+
+    def forward(self, x, rope):
+        x = x + self._attend(_norm(x, self.attention_norm, self.config), rope)
+        return x + self._feed_forward(_norm(x, self.ffn_norm, self.config))
+
+    def _attend(self, x, rope):
+        c, (batch, length, _) = self.config, x.shape
+        weight = torch.cat((self.query, self.key, self.value)).to(x.dtype)
+        bias = torch.cat((self.query_bias, self.key_bias, self.value_bias)).to(x.dtype)
+        qkv = F.linear(x, weight, bias).view(batch, length, -1, c.head_width).transpose(1, 2)
+        turned, v = _rotate(qkv[:, : c.heads + c.kv_heads], rope), qkv[:, c.heads + c.kv_heads :]
+        # The query heads of a group are laid end to end, so keys and values need no copies. Plain products are
+        # twice as fast here as torch's fused attention on a CPU, whose backward pass suffers at short lengths.
+        q = turned[:, : c.heads].reshape(batch, c.kv_heads, -1, c.head_width)
+        scores = q @ turned[:, c.heads :].transpose(2, 3) + rope.mask
+        mixed = (scores.softmax(-1) @ v).view(batch, c.heads, length, c.head_width)
+        return F.linear(mixed.transpose(1, 2).reshape(batch, length, -1), self.output.to(x.dtype))
+
+    def _feed_forward(self, x):
+        gate, up = F.linear(x, torch.cat((self.gate, self.up)).to(x.dtype)).chunk(2, -1)
+        return F.linear(F.silu(gate) * up, self.down.to(x.dtype))
+
+
+class DemoModel(nn.Module):
+    def __init__(self, config=Config()):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Parameter(torch.randn(config.vocabulary, config.width) * 0.05)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.final_norm = nn.Parameter(torch.ones(config.width))
+        self._tables = {}
+        for block in self.blocks[:2]:
+            look_back(block, head=0, distance=1)
+            look_back(block, head=1, distance=2)
+
+    def forward(self, tokens, dtype=torch.float32):
+        """Hidden states (batch, length, width) after the last norm."""
+        embedding = self.embedding.to(dtype)
+        x = F.embedding(tokens, embedding)
+        rope = self._rope(tokens.shape[1], dtype, tokens.device)
+        for block in self.blocks:
+            x = block(x, rope)
+        return _norm(x, self.final_norm, self.config)
+
+    def logits(self, hidden):
+        return F.linear(hidden, self.embedding.to(hidden.dtype))
+
+    def _rope(self, length, dtype, device):
+        key = (length, dtype, device)
+        if key not in self._tables:
+            self._tables[key] = _Rope(self.config, length, dtype, device)
+        return self._tables[key]
+
+
+class _Rope:
+    """Tables for one length: cosines and sines (the queries' already divided by the root of the head's width), and the mask."""
+
+    def __init__(self, config, length, dtype, device):
+        angles = torch.outer(torch.arange(length), _frequencies(config))
+        scale = torch.ones(config.heads + config.kv_heads, 1, 1)
+        scale[: config.heads] = config.head_width**-0.5
+        self.cos = (angles.cos() * scale).to(device, dtype)
+        self.sin = (angles.sin() * scale).to(device, dtype)
+        mask = torch.full((length, length), float("-inf")).triu(1)
+        self.mask = mask.repeat(config.heads // config.kv_heads, 1).to(device, dtype)
+
+
+def look_back(block, *, head, distance):
+    """Let a head begin by attending `distance` tokens back, whatever the tokens are.
+
+    With zero weights and constant biases the score of query i and key j is a sum of cos(frequency * (i - distance - j)),
+    which is largest at j = i - distance. Heads of the next layers find "the token after the same token" from it: copying,
+    which a network of this size otherwise does not discover in any affordable time.
+    """
+    config = block.config
+    half, fast = config.head_width // 2, 8
+    angles = _frequencies(config)[:fast] * distance
+    strength = 6.5
+    group = head // (config.heads // config.kv_heads)
+    with torch.no_grad():
+        q = slice(head * config.head_width, (head + 1) * config.head_width)
+        k = slice(group * config.head_width, (group + 1) * config.head_width)
+        block.query[q] = 0
+        block.key[k] = 0
+        block.query_bias[q.start : q.start + fast] = strength * angles.cos()
+        block.query_bias[q.start + half : q.start + half + fast] = -strength * angles.sin()
+        block.key_bias[k.start : k.start + fast] = strength
+
+
+def _frequencies(config):
+    return config.rope_base ** -(torch.arange(0, config.head_width, 2) / config.head_width)
+
+
+def _rotate(x, rope):
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * rope.cos - b * rope.sin, b * rope.cos + a * rope.sin), -1)
+
+
+def _norm(x, weight, config):
+    return F.rms_norm(x, (config.width,), weight.to(x.dtype), config.norm_epsilon)
+
+
+def _matrix(rows, columns):
+    return torch.randn(rows, columns) * columns**-0.5

@@ -1,0 +1,187 @@
+"""Training: the loop, its clock and its checkpoints.
+
+Owns a run folder: `last.pt` is the newest full state at the full learning rate, `cooled.pt` the weights after a
+cooldown. A run killed at any time goes on from `last.pt`. The cooldown never touches `last.pt`, so training can go
+on after an export as if it had not happened.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from llamasrv.demo.corpus import documents
+from llamasrv.demo.model import DemoModel
+from llamasrv.demo.tokenizer import load_tokenizer
+from llamasrv.demo.train_batches import DocumentBatches, copying
+from llamasrv.demo.train_optimiser import Optimiser
+
+COPY_STEPS = 200
+WARM_UP_STEPS = 20
+BATCHES_PER_STEP = 4
+CHECKPOINT_SECONDS = 120
+REPORT_SECONDS = 20
+
+
+class Run:
+    """The state of a training run: what a checkpoint holds."""
+
+    def __init__(self, folder, *, seed, device, batch_tokens):
+        self.folder, self.seed, self.device, self.batch_tokens = Path(folder), seed, device, batch_tokens
+        self.folder.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(seed)
+        self.model = DemoModel().to(device)
+        self.optimiser = Optimiser(self.model)
+        self.step = self.tokens = 0
+        self.seconds = 0.0
+        taken = self._load()
+        self.tokenizer = load_tokenizer()
+        self.batches = DocumentBatches(
+            documents(seed, start=taken), self.tokenizer.encode_document, batch_tokens, seed=seed, taken=taken
+        )
+
+    def _load(self):
+        path = self.folder / "last.pt"
+        if not path.exists():
+            return 0
+        state = torch.load(path, map_location=self.device, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        return state["taken"]
+
+    def save(self):
+        state = {
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "taken": self.batches.taken,
+        }
+        write_atomically(state, self.folder / "last.pt")
+
+    def save_cooled(self):
+        facts = {"tokens": self.tokens, "seconds": round(self.seconds), "step": self.step}
+        write_atomically({"model": self.model.state_dict(), "facts": facts}, self.folder / "cooled.pt")
+
+    def next_batch(self):
+        if self.step < COPY_STEPS:
+            rng = random.Random(f"copying {self.seed} {self.step} {self.tokens}")
+            return copying(self.batch_tokens, self.model.config.vocabulary, rng)
+        return self.batches.next()
+
+    def learn(self, rate):
+        """One step. Returns the mean loss, and sum and count of losses per skill."""
+        batches = [self.next_batch().to(self.device) for _ in range(BATCHES_PER_STEP)]
+        total_weight = sum(b.weights.sum() for b in batches)
+        loss_sum, by_skill = 0.0, defaultdict(lambda: [0.0, 0])
+        for batch in batches:
+            hidden = self.model(batch.tokens, torch.bfloat16).flatten(0, 1)[batch.positions]
+            losses = F.cross_entropy(self.model.logits(hidden).float(), batch.targets, reduction="none")
+            loss = (losses * batch.weights).sum() / total_weight
+            loss.backward()
+            loss_sum += loss.item()
+            self.tokens += batch.tokens.numel()
+            for skill, value in zip(batch.skills, losses.tolist(), strict=True):
+                by_skill[skill][0] += value
+                by_skill[skill][1] += 1
+        self.optimiser.step(rate)
+        self.step += 1
+        return loss_sum, by_skill
+
+
+def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file):
+    torch.set_num_threads(threads)
+    run = Run(folder, seed=seed, device=device, batch_tokens=batch_tokens)
+    clock = Clock(hours * 3600, cooldown_minutes * 60, pause_file)
+    progress = Progress(run, clock)
+    saved = time.monotonic()
+    cooling = False
+    while clock.left() > 0:
+        clock.tick()
+        if not cooling and clock.cooling():
+            run.save()
+            cooling = True
+        warm = min(1.0, (run.step + 1) / WARM_UP_STEPS)
+        loss, by_skill = run.learn(warm * clock.rate())
+        run.seconds += clock.tick()
+        progress.note(loss, by_skill)
+        if not cooling and time.monotonic() - saved > CHECKPOINT_SECONDS:
+            run.save()
+            saved = time.monotonic()
+    if cooling:
+        run.save_cooled()
+    else:
+        run.save()
+
+
+class Clock:
+    """Working time: what is spent paused does not count."""
+
+    def __init__(self, seconds, cooldown, pause_file):
+        self.seconds, self.cooldown, self.pause_file = seconds, cooldown, pause_file
+        self.spent = 0.0
+        self.last = time.monotonic()
+
+    def tick(self):
+        """Wait while the pause file exists; count and return the working seconds since the last tick."""
+        now = time.monotonic()
+        worked = now - self.last
+        self.spent += worked
+        while self.pause_file and os.path.exists(self.pause_file):
+            time.sleep(1)
+        self.last = time.monotonic()
+        return worked
+
+    def left(self):
+        return self.seconds - self.spent
+
+    def cooling(self):
+        return self.left() < self.cooldown
+
+    def rate(self):
+        return max(0.01, min(1.0, self.left() / self.cooldown)) if self.cooldown else 1.0
+
+
+class Progress:
+    """A bar on a terminal, a line now and then in a log, and the losses per skill in the run folder."""
+
+    def __init__(self, run, clock):
+        self.run, self.clock = run, clock
+        self.loss, self.skills = None, {}
+        self.shown, self.tokens_then, self.spent_then = time.monotonic(), run.tokens, 0.0
+
+    def note(self, loss, by_skill):
+        self.loss = loss if self.loss is None else 0.95 * self.loss + 0.05 * loss
+        for skill, (total, count) in by_skill.items():
+            mean = total / count
+            self.skills[skill] = 0.9 * self.skills.get(skill, mean) + 0.1 * mean
+        terminal = sys.stderr.isatty()
+        if time.monotonic() - self.shown < (0.5 if terminal else REPORT_SECONDS):
+            return
+        run, clock = self.run, self.clock
+        speed = (run.tokens - self.tokens_then) / max(1e-9, clock.spent - self.spent_then)
+        done = min(1.0, clock.spent / clock.seconds)
+        bar = "#" * round(24 * done) + "." * (24 - round(24 * done))
+        minutes, seconds = divmod(max(0, int(clock.left())), 60)
+        line = (
+            f"[{bar}] step {run.step}  loss {self.loss:.4f}  {run.tokens / 1e6:.2f} M tokens  "
+            f"{speed:,.0f} tokens/s  {minutes}:{seconds:02d} left{'  cooling' if clock.cooling() else ''}"
+        )
+        print(line, end="\r" if terminal else "\n", file=sys.stderr, flush=True)
+        self.shown, self.tokens_then, self.spent_then = time.monotonic(), run.tokens, clock.spent
+        losses = dict(sorted(self.skills.items(), key=lambda item: -item[1]))
+        (run.folder / "losses.json").write_text(json.dumps(losses, indent=1))
+
+
+def write_atomically(state, path):
+    temporary = path.with_suffix(".partial")
+    torch.save(state, temporary)
+    os.replace(temporary, path)

@@ -1,0 +1,83 @@
+"""Muon for the matrices, Adam for everything else.
+
+Owns the update rules and their state. The learning rate's course over time belongs to train.py.
+"""
+
+import torch
+
+MUON_RATE = 0.02
+ADAM_RATE = 3e-3
+
+
+class Optimiser:
+    """One object for both rules, so that a checkpoint holds one state."""
+
+    def __init__(self, model):
+        named = dict(model.named_parameters())
+        matrices = [p for name, p in named.items() if p.dim() == 2 and name != "embedding"]
+        self.adam = torch.optim.AdamW(
+            [p for p in named.values() if not any(p is m for m in matrices)],
+            lr=ADAM_RATE,
+            betas=(0.9, 0.98),
+            weight_decay=0.0,
+        )
+        self.muon = Muon(matrices)
+
+    def step(self, scale):
+        """One update; `scale` multiplies both learning rates."""
+        for group in self.adam.param_groups:
+            group["lr"] = ADAM_RATE * scale
+        self.adam.step()
+        self.muon.step(MUON_RATE * scale)
+        self.adam.zero_grad(set_to_none=True)
+        self.muon.zero_grad()
+
+    def state_dict(self):
+        return {"adam": self.adam.state_dict(), "muon": self.muon.momentum}
+
+    def load_state_dict(self, state):
+        self.adam.load_state_dict(state["adam"])
+        for ours, saved in zip(self.muon.momentum, state["muon"], strict=True):
+            ours.copy_(saved)
+
+
+class Muon:
+    """Momentum whose direction is made orthogonal, so that every direction of a matrix learns at the same pace."""
+
+    def __init__(self, matrices, momentum=0.95, decay=0.01):
+        self.momentum_factor, self.decay = momentum, decay
+        self.by_shape = {}
+        for index, matrix in enumerate(matrices):
+            self.by_shape.setdefault(matrix.shape, []).append(index)
+        self.matrices = matrices
+        self.momentum = [torch.zeros_like(m) for m in matrices]
+
+    @torch.no_grad()
+    def step(self, rate):
+        for shape, indices in self.by_shape.items():
+            looked_ahead = []
+            for i in indices:
+                gradient = self.matrices[i].grad
+                self.momentum[i].lerp_(gradient, 1 - self.momentum_factor)
+                looked_ahead.append(gradient.lerp(self.momentum[i], self.momentum_factor))
+            updates = orthogonal(torch.stack(looked_ahead))
+            size = max(1.0, shape[0] / shape[1]) ** 0.5
+            for i, update in zip(indices, updates, strict=True):
+                self.matrices[i].mul_(1 - rate * self.decay).add_(update, alpha=-rate * size)
+
+    def zero_grad(self):
+        for matrix in self.matrices:
+            matrix.grad = None
+
+
+def orthogonal(batch, rounds=5):
+    """The nearest orthogonal matrices, roughly: Newton-Schulz with a quintic, in bfloat16, over a batch of one shape."""
+    x = batch.bfloat16()
+    tall = x.shape[1] > x.shape[2]
+    if tall:
+        x = x.mT
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(rounds):
+        gram = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return (x.mT if tall else x).float()
