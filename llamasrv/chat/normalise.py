@@ -34,6 +34,8 @@ class Renders(Protocol):
         tools: list[Any] | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
+        *,
+        work: int = ...,
     ) -> str: ...
 
 
@@ -51,6 +53,9 @@ class Traits:
     tools_variable: str = "tools"
     calls: bool = False
     parallel_calls: bool = False
+    content_with_calls: bool = True
+    empty_answer: bool = True
+    full_schemas: bool = False  # every parameter of a tool needs a type and a description
     results: bool = False
     arguments: str = "object"  # or "text"
     no_content: str = "null"  # how "no content" beside a call is said: null, empty, absent
@@ -99,6 +104,7 @@ _SYSTEM = {"role": "system", "content": "zqsystem"}
 _SYSTEM2 = {"role": "system", "content": "zqlate"}
 _ANSWER = {"role": "assistant", "content": "zqanswer"}
 _ANSWER2 = {"role": "assistant", "content": "zqmore"}
+_TRIAL_WORK = 1 << 24  # nanoseconds or so: a template that needs more for a short chat is hostile
 _NO_CONTENT: dict[str, Dict] = {"null": {"content": None}, "empty": {"content": ""}, "absent": {}}
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
@@ -119,7 +125,8 @@ def examine(template: Renders) -> Traits:
 
     def show(messages: list[Dict], tools: list[Dict] | None = None, prompt: bool = True, **variables: Any) -> str:
         try:
-            return template.render_plain([dict(m) for m in messages], tools, prompt, {**always, **variables})
+            copies = [dict(m) for m in messages]
+            return template.render_plain(copies, tools, prompt, {**always, **variables}, work=_TRIAL_WORK)
         except InvalidRequest:
             return ""
 
@@ -143,9 +150,13 @@ def examine(template: Renders) -> Traits:
         "repeated_roles": shows([_USER, _USER2], "zquser", "zqagain")
         and shows([_USER, _ANSWER, _ANSWER2, _USER2], "zqanswer", "zqmore"),
         "assistant_first": shows([_ANSWER, _USER], "zqanswer", "zquser"),
+        "empty_answer": shows([_USER, {**_ANSWER, "content": ""}, _USER2], "zqagain"),
         "tools": tools_variable is not None,
         "tools_variable": tools_variable or "tools",
     }
+    if tools_variable == "tools":
+        bare = {"name": "zqbare", "description": "", "parameters": {"type": "object", "properties": {"zqkey": {}}}}
+        found["full_schemas"] = not shows([_USER], "zqbare", tools=[{"type": "function", "function": bare}])
     found.update(_examine_calls(show, given, show([_USER], **given).count("None")))
     found["reasoning"] = _find_reasoning(show, found, given)
     if found["reasoning"] and found["calls"]:
@@ -187,6 +198,10 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
                 "arguments": arguments,
                 "no_content": no_content,
                 "results": "zqresult" in text,
+                "content_with_calls": all(
+                    word in show([_USER, turn(call, content=_ANSWER), _result("zqresult")], **given)
+                    for word in ("zqanswer", "zqvalue")
+                ),
                 "parallel_calls": all(word in both for word in ("zqvalue", "zqother", "zqresult", "zqsecond")),
                 "user_after_result": "zqagain" in show([_USER, turn(call), _result("zqresult"), _USER2], **given),
                 "short_ids": show([_USER, turn(long_id), _result("zqresult", "call_zq_0123456789")], **given) == "",
@@ -234,13 +249,17 @@ def prepare(prompt: ChatPrompt, traits: Traits, writing: Writing | None = None) 
         messages = _merged(messages)
     if not simple and not traits.user_after_result:
         messages = _answered(messages)
+    if not traits.empty_answer:
+        for message in messages:
+            if message["role"] == "assistant" and not message.get("content") and not message.get("tool_calls"):
+                message["content"] = " "
     if not traits.assistant_first and messages and messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": ""})
     if traits.parts:
         for message in messages:
             if isinstance(message.get("content"), str):
                 message["content"] = [{"type": "text", "text": message["content"]}]
-    tools = [_tool(tool) for tool in prompt.tools] if prompt.tools and traits.tools else None
+    tools = [_tool(tool, traits.full_schemas) for tool in prompt.tools] if prompt.tools and traits.tools else None
     conversation = Conversation(messages, tools, prompt.add_generation_prompt and continues is None, continues)
     if continues is not None:
         last = source[-1]
@@ -322,13 +341,19 @@ def _arguments(text: str, traits: Traits) -> Any:
     return value if isinstance(value, dict) else text
 
 
-def _tool(tool: Tool) -> Dict:
-    function: Dict = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters or {"type": "object", "properties": {}},
+def _tool(tool: Tool, full: bool = False) -> Dict:
+    parameters = tool.parameters or {"type": "object", "properties": {}}
+    if full:
+        properties = parameters.get("properties") or {}
+        properties = {
+            name: {"type": "string", "description": "", **schema} if isinstance(schema, Mapping) else schema
+            for name, schema in properties.items()
+        }
+        parameters = {**parameters, "properties": properties}
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": parameters},
     }
-    return {"type": "function", "function": function}
 
 
 def tools_elsewhere(tools: Sequence[Any] | None, traits: Traits) -> Dict:
@@ -378,10 +403,16 @@ def _settle_calls(messages: list[Dict], traits: Traits, writing: Writing) -> Non
             else:
                 message["content"] = [*content, {"type": "text", "text": written}]
             del message["tool_calls"]
-        elif calls and len(calls) > 1 and not traits.parallel_calls:
+            settled.append(message)
+            continue
+        if calls and not traits.content_with_calls and traits.repeated_roles and _has_text(message.get("content")):
+            settled.append({"role": "assistant", "content": message["content"]})
+            del message["content"]
+            message.update(_NO_CONTENT[traits.no_content])
+        if calls and len(calls) > 1 and not traits.parallel_calls:
             settled.extend(_one_by_one(message, messages, place))
             continue
-        elif message["role"] == "tool":
+        if message["role"] == "tool":
             if message.get("_placed"):
                 continue
             if not traits.results:
@@ -407,6 +438,10 @@ def _one_by_one(message: Dict, messages: list[Dict], place: int) -> list[Dict]:
                 turns.append(dict(result))
                 result["_placed"] = True
     return turns
+
+
+def _has_text(content: Any) -> bool:
+    return isinstance(content, str) and bool(content)
 
 
 def _as_text(arguments: Any) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from types import GeneratorType
 from typing import Any
@@ -30,9 +31,12 @@ from llamasrv.domain.request import ChatPrompt
 from llamasrv.errors import InvalidRequest
 
 MAX_SOURCE = 1 << 20  # characters of a template
-MAX_TEXT = 1 << 26  # characters of one string that a template builds
-MAX_WORK = 1 << 28  # characters built and loop turns taken, together, in one rendering
-MAX_SECONDS = 10.0
+MAX_TEXT = 1 << 24  # characters of one string that a template builds
+MAX_WORK = 1 << 30  # what one rendering may do, in nanoseconds or so
+MAX_SECONDS = 5.0
+MAX_PIECES = 1 << 22  # that a rendering consists of
+COST_OF_TURN = 32  # of a loop
+COST_OF_TEXT = 1  # two characters cost one: a shift
 LIST_METHODS = ("append", "pop", "extend", "insert")  # beyond what the immutable sandbox allows
 
 RESERVED = frozenset(
@@ -73,6 +77,12 @@ class _Budget(Context):
     deadline = float("inf")
     guarded: Sequence[str] = ()
 
+    def built(self, size: int) -> None:
+        """A text of that size was built."""
+        if size > MAX_TEXT:
+            raise TooCostly("the chat template builds a text that is too large")
+        self.spend(size >> COST_OF_TEXT)
+
     def spend(self, amount: int) -> None:
         self.left -= amount
         if self.left < 0 or time.monotonic() > self.deadline:
@@ -86,7 +96,7 @@ def _charge_loop(context: _Budget, values: Any) -> Any:
         return values
     if not hasattr(values, "__len__"):
         values = list(values)
-    context.spend(len(values) + 1)
+    context.spend((len(values) + 1) * COST_OF_TURN)
     return values
 
 
@@ -94,7 +104,7 @@ def _charge_loop(context: _Budget, values: Any) -> Any:
 def _join_text(context: _Budget, parts: list[Any]) -> str:
     """The `~` operator."""
     text = "".join(map(str, parts))
-    context.spend(len(text))
+    context.built(len(text))
     return text
 
 
@@ -141,15 +151,13 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if operator == "+":
             result = left + right
             if type(result) is str:
-                context.spend(len(result))
+                context.built(len(result))
             return result
         if operator == "%" and not isinstance(left, (int, float)):
             raise jinja2.exceptions.SecurityError("formatting with % is not available")
         if operator == "**" or (operator == "*" and not (_is_number(left) and _is_number(right))):
             size = _power_size(left, right) if operator == "**" else _repeat_size(left, right)
-            if size > MAX_TEXT:
-                raise TooCostly("the chat template builds a value that is too large")
-            context.spend(size)
+            context.built(size)
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
@@ -185,9 +193,7 @@ def _check_text_method(context: _Budget, owner: str, method: str, args: tuple[An
         size = max([size] + [a for a in args if isinstance(a, int)]) * (owner.count("\t") + 1)
     elif method == "join" and args and hasattr(args[0], "__len__"):
         size *= len(args[0])
-    if size > MAX_TEXT:
-        raise TooCostly("the chat template builds a text that is too large")
-    context.spend(size)
+    context.built(size)
 
 
 def _plain(value: Any) -> Any:
@@ -216,7 +222,7 @@ def _tojson(
     text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_plain
     )
-    context.spend(len(text))
+    context.built(len(text))
     for number, token in enumerate(context.guarded):
         stand_in, inside = chr(_FIRST_STAND_IN + number), json.dumps(token, ensure_ascii=ensure_ascii)[1:-1]
         written = json.dumps(stand_in, ensure_ascii=ensure_ascii)[1:-1]
@@ -453,6 +459,8 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
         guarded: Sequence[str] = (),
+        *,
+        work: int = MAX_WORK,
     ) -> str:
         """Exactly what the template makes of these messages; InvalidRequest where it fails."""
         if self._copies_input:
@@ -469,10 +477,13 @@ class ChatTemplate:
             given["datetime"] = _strftime_now("%B %d %Y %H:%M:%S")
         context = self._template.new_context(given)
         context.guarded = guarded
+        context.left = work
         context.deadline = time.monotonic() + MAX_SECONDS
         pieces: list[str] = []
         try:
-            pieces.extend(self._template.root_render_func(context))
+            pieces.extend(islice(self._template.root_render_func(context), MAX_PIECES + 1))
+            if len(pieces) > MAX_PIECES:
+                raise TooCostly("the chat template writes too much for these messages")
         except (jinja2.TemplateError, TooCostly) as error:
             raise InvalidRequest(str(error) or "The chat template refused these messages.", param="messages") from None
         except Exception as error:  # a template can fail in every way that Python can

@@ -257,6 +257,8 @@ def test_every_template_of_the_collection_accepts_and_shows(template_file, case,
     messages = CONVERSATIONS[case]
     shown = text(template_file.read_text(), messages, tools=(WEATHER, CLOCK) if with_tools else ())
     for message in messages:
+        if message.tool_calls and not ChatTemplate(template_file.read_text()).traits.repeated_roles:
+            continue  # such templates have no place for words beside a call
         for word in ("qA", "qB", "qC", "qD", "qE", "qF"):
             if word in str(message.content):
                 assert word in shown
