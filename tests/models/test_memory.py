@@ -1,0 +1,150 @@
+"""The estimate of memory, and the context chosen from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llamasrv.errors import ConfigError
+from llamasrv.models.gguf import Header, Items
+from llamasrv.models.memory import Shape, available_cores, available_memory, choose, estimate
+
+GIB = 2**30
+
+
+def model(size: int = GIB, **values: object) -> Header:
+    """A header as of a small Qwen: 24 layers, 2 KV heads of 64."""
+    metadata = {
+        "block_count": 24, "embedding_length": 896, "attention.head_count": 14, "attention.head_count_kv": 2,
+        "feed_forward_length": 4864, "context_length": 32768,
+    } | {key.replace("__", "."): value for key, value in values.items()}  # fmt: skip
+    named = {f"qwen2.{key}": value for key, value in metadata.items()}
+    named |= {"general.architecture": "qwen2", "tokenizer.ggml.tokens": Items(8, 151_936)}
+    return Header(Path("m.gguf"), 3, size, named, (), (Path("m.gguf"),))
+
+
+def test_a_cell_holds_keys_and_values_of_all_layers():
+    assert estimate(model(), 8192, Shape()).cell == 24 * 2 * (64 + 64) * 2
+
+
+def test_kv_is_cells_times_cell():
+    need = estimate(model(), 8192, Shape())
+    assert need.kv == 96 * 2**20  # what llama.cpp itself reports for this model
+    assert need.total == need.weights + need.kv + need.states + need.buffers
+
+
+def test_layers_may_have_different_heads():
+    heads = [0, 2] * 12
+    assert estimate(model(attention__head_count_kv=heads), 256, Shape()).cell == 24 * 1 * 128 * 2
+
+
+def test_heads_may_be_of_another_size_than_the_embedding_says():
+    need = estimate(model(attention__key_length=128, attention__value_length=32), 256, Shape())
+    assert need.cell == 24 * 2 * (128 + 32) * 2
+
+
+def test_a_quantised_cache_is_smaller():
+    full, small = (estimate(model(), 4096, Shape(cache_type_k=t, cache_type_v=t)).kv for t in ("f16", "q8_0"))
+    assert 0.5 < small / full < 0.55
+
+
+def test_latent_attention_keeps_one_row_for_all_heads():
+    need = estimate(model(attention__kv_lora_rank=512, rope__dimension_count=64), 256, Shape())
+    assert need.cell == 24 * (512 + 64) * 2
+
+
+def test_recurrent_layers_cost_the_same_at_any_context():
+    mamba = model(attention__head_count_kv=0, ssm__inner_size=1024, ssm__state_size=16, ssm__conv_kernel=4)
+    short, long = estimate(mamba, 256, Shape()), estimate(mamba, 65536, Shape())
+    assert short.states == long.states > 0
+    assert short.cell == 0
+
+
+def test_the_context_is_rounded_up_as_llama_cpp_does():
+    assert estimate(model(), 300, Shape()).cells == 512
+    split = estimate(model(), 300, Shape(parallel=4, split=True))
+    assert (split.cells, split.context) == (1024, 256)
+
+
+def test_one_sequence_gets_no_more_than_the_model_was_trained_on():
+    assert estimate(model(), 65536, Shape()).context == 32768
+
+
+def test_the_chosen_context_is_several_times_the_trained_one():
+    assert choose(model(context_length=2048), Shape(), 64 * GIB).cells == 8192
+
+
+def test_the_chosen_context_has_a_ceiling():
+    assert choose(model(), Shape(), 640 * GIB).cells == 65536
+    assert choose(model(context_length=262_144), Shape(), 640 * GIB).cells == 262_144
+
+
+def test_the_chosen_context_leaves_half_of_the_free_memory():
+    plenty, little = (choose(model(), Shape(), n * GIB) for n in (8, 2))
+    assert little.cells < plenty.cells
+    assert little.kv + little.buffers <= (2 * GIB - little.weights) // 2
+
+
+def test_split_streams_share_the_chosen_context():
+    need = choose(model(), Shape(split=True), 64 * GIB)
+    assert need.cells == 65536 and need.context == 4096
+
+
+def test_a_model_that_cannot_fit_is_refused_in_one_line():
+    with pytest.raises(ConfigError, match=r"m\.gguf: needs about 8\.\d GiB .* and 4\.0 GiB are free"):
+        choose(model(size=8 * GIB), Shape(), 4 * GIB)
+
+
+def test_a_header_without_figures_is_no_division_by_zero():
+    bare = replace(model(), metadata={"general.architecture": "x", "x.attention.head_count": [0, "?"]})
+    assert estimate(bare, 512, Shape()).kv == 0
+    assert choose(bare, Shape(), 4 * GIB).cells == 16384
+
+
+# The machine, as its files tell it
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A machine of 8 GiB free, in which a control group may be made."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal: 16777216 kB\nMemAvailable: {8 * GIB // 1024} kB\n")
+    (tmp_path / "proc/self/cgroup").write_text("0::/service/llamasrv\n")
+    (tmp_path / "sys/fs/cgroup/service/llamasrv").mkdir(parents=True)
+    return tmp_path
+
+
+def test_free_memory_is_what_the_system_says(machine):
+    assert available_memory(machine) == 8 * GIB
+
+
+def test_free_memory_is_at_most_what_any_control_group_leaves(machine):
+    groups = machine / "sys/fs/cgroup"
+    (groups / "service/llamasrv/memory.max").write_text("max\n")
+    (groups / "service/llamasrv/memory.current").write_text("0\n")
+    (groups / "service/memory.max").write_text(f"{3 * GIB}\n")
+    (groups / "service/memory.current").write_text(f"{GIB}\n")
+    assert available_memory(machine) == 2 * GIB
+
+
+def test_cores_are_counted_once_however_many_threads_they_have(machine, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        folder = machine / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n")
+    assert available_cores(machine) == 2
+
+
+def test_cores_are_at_most_the_quota(machine, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    assert available_cores(machine) == 8
+    (machine / "sys/fs/cgroup/service/cpu.max").write_text("250000 100000\n")
+    assert available_cores(machine) == 3
+
+
+def test_this_machine_has_memory_and_a_core():
+    assert available_memory() > 0
+    assert available_cores() >= 1
