@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from llamasrv.domain.params import SAMPLER_ORDER
 from llamasrv.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -556,8 +557,6 @@ def _list(option: Option, value: Any) -> tuple[str, ...]:
 
 
 def _check_samplers(names: tuple[str, ...]) -> None:
-    from llamasrv.domain.params import SAMPLER_ORDER
-
     for name in names:
         if name not in SAMPLER_ORDER:
             raise ValueError(f"unknown sampler {name!r}{nearest(name, SAMPLER_ORDER)}")

@@ -1,0 +1,323 @@
+"""Options: where they come from, what is refused and how it is told, and the documents made from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+
+import pytest
+
+from llamasrv import config, reference
+from llamasrv.config import OPTIONS, Settings, load
+from llamasrv.domain.params import SamplingParams
+from llamasrv.errors import ConfigError
+from llamasrv.protocols.limits import Limits
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@pytest.fixture
+def toml(tmp_path):
+    """Writes a configuration file; its path."""
+
+    def write(text: str):
+        path = tmp_path / "llamasrv.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def refusal(**arguments) -> str:
+    with pytest.raises(ConfigError) as error:
+        load(**({"environ": {}} | arguments))
+    line = str(error.value)
+    assert "\n" not in line
+    return line
+
+
+# Sources
+
+
+def test_without_anything_the_defaults_hold():
+    assert load(environ={}) == Settings()
+
+
+def test_the_environment_goes_before_the_file_and_flags_before_both(toml):
+    path = toml("[server]\nport = 1\nhost = '127.0.0.3'\n[engine]\nparallel = 3\n")
+    settings = load({"server_port": "3"}, environ={"LLAMASRV_PORT": "2", "LLAMASRV_PARALLEL": "2"}, config=path)
+    assert (settings.server_port, settings.engine_parallel, settings.server_host) == (3, 2, "127.0.0.3")
+
+
+def test_the_environment_may_name_the_file(toml):
+    path = toml("[server]\nport = 99\n")
+    assert load(environ={"LLAMASRV_CONFIG": str(path)}).server_port == 99
+
+
+def test_settings_survive_the_way_through_the_environment():
+    settings = load(
+        {
+            "model_alias": "a,b",
+            "cache_ram": "3MiB",
+            "engine_deterministic": True,
+            "sampling_temp": "0.25",
+            "server_port": 0,
+        },
+        environ={},
+    )
+    assert load(environ=config.as_environment(settings)) == settings
+
+
+def test_variables_of_a_kubernetes_service_of_the_same_name_are_no_options():
+    environ = {
+        "LLAMASRV_SERVICE_HOST": "10.0.0.1",
+        "LLAMASRV_SERVICE_PORT_HTTP": "80",
+        "LLAMASRV_PORT": "tcp://10.0.0.1:80",
+        "LLAMASRV_PORT_80_TCP_ADDR": "10.0.0.1",
+    }
+    assert load(environ=environ) == Settings()
+
+
+def test_settings_of_a_process_can_be_set_once_for_its_children(monkeypatch):
+    monkeypatch.setattr(config, "_current", None)
+    monkeypatch.setenv("LLAMASRV_PORT", "17")
+    assert config.current().server_port == 17
+    config.use(Settings(server_port=18))
+    assert config.current().server_port == 18
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("server_port", "8_081", 8081),
+        ("server_port", 0, 0),
+        ("sampling_temp", 1, 1.0),
+        ("sampling_temp", "1e-1", 0.1),
+        ("engine_deterministic", "on", True),
+        ("engine_deterministic", "0", False),
+        ("engine_flash_attn", "ON", "on"),
+        ("model_alias", "a, b", ("a", "b")),
+        ("model_alias", ("a", "b,c"), ("a", "b", "c")),
+        ("sampling_samplers", "top_k;temperature", ("top_k", "temperature")),
+        ("limits_body_bytes", "1.5M", 1_572_864),
+        ("limits_body_bytes", "2000", 2000),
+        ("limits_body_bytes", 4096, 4096),
+        ("cache_ram", "100", 100 * 2**20),
+        ("cache_ram", 1, 2**20),
+        ("cache_ram", "1GiB", 2**30),
+        ("cache_ram", "10B", 10),
+    ],
+)
+def test_it_reads(name, given, value):
+    assert getattr(load({name: given}, environ={}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "reason"),
+    [
+        ("server_port", "abc", "must be a whole number, 0 to 65535"),
+        ("server_port", "70000", "must be a whole number, 0 to 65535"),
+        ("server_port", "9" * 5000, "must be"),
+        ("server_port", True, "must be"),
+        ("server_port", 1.5, "must be"),
+        ("sampling_temp", "nan", "must be a number, 0 to 100"),
+        ("sampling_temp", "-1", "must be"),
+        ("sampling_temp", [1], "must be"),
+        ("engine_deterministic", "maybe", "must be true or false"),
+        ("engine_deterministic", 1, "must be true or false"),
+        ("engine_flash_attn", "of", "must be one of auto, on, off; did you mean off?"),
+        ("model_alias", 5, "must be a list of text"),
+        ("model_alias", [5], "must be a list of text"),
+        ("model_chat_template", "", "must be text"),
+        ("limits_body_bytes", "much", "must be a size like 4MiB"),
+        ("limits_body_bytes", "1B", "must be from 1KiB to 1TiB"),
+        ("sampling_samplers", "temprature", "unknown sampler 'temprature'; did you mean temperature?"),
+    ],
+)
+def test_it_refuses(name, given, reason):
+    assert reason in refusal(flags={name: given})
+
+
+# What a refusal says
+
+
+def test_an_unknown_key_is_told_with_file_value_and_the_nearest_name(toml):
+    path = toml("[server]\nprot = 8080\n")
+    assert refusal(config=path) == f"{path}: server.prot = 8080: unknown key; did you mean server.port?"
+
+
+def test_a_key_outside_its_table_is_told_where_it_belongs(toml):
+    assert refusal(config=toml("ctx_size = 4096\n")).endswith("did you mean engine.ctx_size?")
+    assert refusal(config=toml("[server]\nctx_size = 4096\n")).endswith("did you mean engine.ctx_size?")
+
+
+def test_an_unknown_table_is_told(toml):
+    assert "sever = {'port': 1}: unknown key" in refusal(config=toml("[sever]\nport = 1\n"))
+
+
+def test_a_bad_value_is_told_with_file_and_key(toml):
+    path = toml("[engine]\nparallel = 'many'\n")
+    assert refusal(config=path) == f"{path}: engine.parallel = 'many': must be a whole number, 1 to 256"
+
+
+def test_an_unknown_variable_is_told_with_the_nearest_name():
+    line = refusal(environ={"LLAMASRV_PARALEL": "4"})
+    assert line == "environment: LLAMASRV_PARALEL='4': unknown name; did you mean LLAMASRV_PARALLEL?"
+
+
+def test_a_bad_flag_is_told_with_its_name():
+    assert refusal(flags={"server_port": "x"}).startswith("--port 'x': ")
+
+
+def test_a_missing_file_is_told(tmp_path):
+    path = tmp_path / "none.toml"
+    assert refusal(config=path) == f"{path}: No such file or directory"
+
+
+def test_a_file_that_is_not_toml_is_told_with_the_line(toml):
+    assert re.search(r"not valid TOML: .*line 2", refusal(config=toml("[server]\nport: 1\n")))
+
+
+def test_a_file_that_is_not_text_is_told(tmp_path):
+    path = tmp_path / "binary.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert refusal(config=path).endswith("not UTF-8 text")
+
+
+def test_a_secret_is_never_told(toml):
+    assert "hush" not in refusal(config=toml("[server]\napi_key = [1, 'hush']\n"))
+    assert "hush" not in repr(load({"server_api_key": "hush"}, environ={}))
+    assert "hush" not in reference.as_toml(load({"server_api_key": "hush"}, environ={}))
+
+
+# Options that only make sense together
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ({"model_fake": True, "model_path": "m.gguf"}, "exclude each other"),
+        ({"model_chat_template": "chatml", "model_chat_template_file": "t"}, "not both"),
+        ({"engine_parallel": 64, "engine_batch_size": 32, "engine_ubatch_size": 32}, "each sequence needs a row"),
+        ({"engine_ubatch_size": 4096}, "is more than engine.batch_size = 2048"),
+        ({"engine_cache_type_v": "q8_0", "engine_flash_attn": "off"}, "needs flash attention"),
+    ],
+)
+def test_it_refuses_a_contradiction(flags, reason):
+    assert reason in refusal(flags=flags)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
+def test_it_refuses_to_listen_publicly_without_a_key(host):
+    assert "--api-key-file" in refusal(flags={"server_host": host})
+    load({"server_host": host, "server_api_key": "k"}, environ={})
+    load({"server_host": host, "server_allow_keyless": True}, environ={})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "/run/llamasrv.sock"])
+def test_it_listens_locally_without_a_key(host):
+    load({"server_host": host}, environ={})
+
+
+# What others read
+
+
+def test_keys_come_from_option_and_file(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("# first\none\n\n  two \n")
+    settings = load({"server_api_key": "zero", "server_api_key_file": str(path)}, environ={})
+    assert settings.api_keys() == ("zero", "one", "two")
+
+
+def test_a_key_file_without_a_key_is_refused(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("# nothing\n")
+    with pytest.raises(ConfigError, match="no key in it"):
+        load({"server_api_key_file": str(path)}, environ={}).api_keys()
+    with pytest.raises(ConfigError, match="No such file"):
+        load({"server_api_key_file": str(path) + "x"}, environ={}).api_keys()
+
+
+def test_only_sampling_options_that_were_given_are_defaults_for_requests():
+    assert load(environ={}).sampling() == {}
+    given = load({"sampling_temp": 0.5, "sampling_typical": 0.9, "sampling_seed": -1}, environ={}).sampling()
+    assert given == {"temperature": 0.5, "typical_p": 0.9, "seed": None}
+
+
+def test_every_sampling_option_is_a_sampling_parameter():
+    names = {field.name for field in dataclasses.fields(SamplingParams)}
+    settings = {o.name: 1 for o in OPTIONS if o.section == "sampling"}
+    assert set(dataclasses.replace(Settings(), **settings).sampling()) <= names
+
+
+def test_limits_have_the_defaults_of_the_protocols():
+    options = {o.name.removeprefix("limits_"): o.default for o in OPTIONS if o.section == "limits"}
+    limits = dataclasses.asdict(Limits())
+    assert {name: options[name] for name in options if name in limits} == {
+        name: limits[name] for name in limits if name in options
+    }
+    assert len(set(options) & set(limits)) >= 10
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "url"),
+    [
+        ("127.0.0.1", 8080, "http://127.0.0.1:8080"),
+        ("0.0.0.0", 80, "http://127.0.0.1:80"),
+        ("::1", 80, "http://[::1]:80"),
+        ("/run/x.sock", 80, "unix:/run/x.sock"),
+    ],
+)
+def test_the_url_is_what_a_client_on_this_machine_uses(host, port, url):
+    assert Settings(server_host=host, server_port=port).url == url
+
+
+# Declarations and documents
+
+
+def test_names_flags_and_variables_are_unique():
+    for names in ([o.key for o in OPTIONS], [o.variable for o in OPTIONS], [f for o in OPTIONS for f in o.flags]):
+        assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: o.name)
+def test_a_default_is_a_value_that_would_be_accepted(option):
+    if option.default is not None:
+        text = f"{option.default}B" if option.kind == "size" else option.default
+        assert config.convert(option, text, "here") == option.default
+
+
+def test_the_toml_document_names_every_option_and_changes_nothing(toml):
+    text = reference.as_toml()
+    assert load(environ={}, config=toml(text)) == Settings()
+    for option in OPTIONS:
+        assert option.help in text and option.long_flag in text
+
+
+def test_the_toml_document_without_its_comment_marks_is_the_defaults(toml):
+    lines = [line[2:] if re.match(r"# \w+ = .+", line) else line for line in reference.as_toml().splitlines()]
+    assert load(environ={}, config=toml("\n".join(lines))) == Settings()
+    keys = {f"{s}.{k}" for s, table in tomllib.loads("\n".join(lines)).items() for k in table}
+    assert keys == {option.key for option in OPTIONS if option.default is not None}
+
+
+def test_printed_settings_can_be_read_again(toml):
+    settings = load(
+        {"sampling_temp": 0.3, "model_alias": "x", "model_path": 'a "b"\\c.gguf', "cache_ram": "1000B"}, environ={}
+    )
+    assert load(environ={}, config=toml(reference.as_toml(settings))) == settings
+
+
+def test_the_process_environment_is_read_by_default(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("LLAMASRV_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("LLAMASRV_CTX_SIZE", "1024")
+    assert load().engine_ctx_size == 1024
