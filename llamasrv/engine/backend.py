@@ -265,7 +265,7 @@ class LlamaBackend:
         p.n_threads = o.threads or _num_cores()
         p.n_threads_batch = o.threads_batch or p.n_threads
         p.kv_unified = not self.split
-        p.flash_attn_type = FLASH_ATTN["off" if self.split and o.flash_attn == "auto" else o.flash_attn]
+        p.flash_attn_type = FLASH_ATTN[o.flash_attn]
         p.type_k, p.type_v = CACHE_TYPES[o.cache_type_k], CACHE_TYPES[o.cache_type_v]
         p.no_perf = True
         _last_errors.clear()

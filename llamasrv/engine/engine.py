@@ -631,6 +631,7 @@ class Engine:
         seq.lane = None
         if trusted and seq.cache_prompt and seq.num_computed >= KEY_LENGTH and not self.backend.split:
             self.lanes.retire(lane)
+            self.cache.put(lane, seq.tokens)
         else:
             self._drop_lane(lane)
 

@@ -35,22 +35,24 @@ class PrefixCache:
     def __init__(self, *, can_cut: bool = True) -> None:
         self.can_cut = can_cut
         self._timelines: dict[int, array[int]] = {}
+        self._keys: dict[int, bytes] = {}
         self._index: dict[bytes, set[int]] = {}
 
     def __len__(self) -> int:
         return len(self._timelines)
 
     def put(self, lane: int, tokens: array[int]) -> None:
-        """This lane computes, or holds, this timeline. The array may grow later."""
+        """This lane computes, or holds, this timeline. The array may grow; one shorter than a key is found once it is
+        put again."""
         self.remove(lane)
+        key = self._keys[lane] = _key(tokens)
         self._timelines[lane] = tokens
-        self._index.setdefault(_key(tokens), set()).add(lane)
+        self._index.setdefault(key, set()).add(lane)
 
     def remove(self, lane: int) -> None:
-        tokens = self._timelines.pop(lane, None)
-        if tokens is None:
+        if self._timelines.pop(lane, None) is None:
             return
-        key = _key(tokens)
+        key = self._keys.pop(lane)
         lanes = self._index[key]
         lanes.discard(lane)
         if not lanes:

@@ -63,7 +63,7 @@ class Scheduler:
         self.deterministic = deterministic
         self.time = StepTime()
         self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
-        self._prompt_turn = False
+        self._turn = 0
 
     def plan(
         self, waiting: list[Sequence], running: list[Sequence], pool: Pool, now: float, lookup: Lookup, common: Common
@@ -87,7 +87,7 @@ class Scheduler:
         starts = {s.id: _start(s, m) for s, m in plan.admit}
         prompts += [s for s, _ in plan.admit]
         if self.deterministic:
-            return self._one_kind(plan, decodes, prompts, starts)
+            return self._one_alone(plan, decodes + prompts, starts, pool.max_outputs)
         plan.parts = [(s, 1) for s in decodes]
         plan.num_decodes = len(decodes)
         outputs = pool.max_outputs - len(decodes)
@@ -168,16 +168,21 @@ class Scheduler:
 
         return sorted(waiting, key=rank)[:most]
 
-    def _one_kind(self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence], starts: dict[int, int]) -> Plan:
-        """Deterministic: either all decodes, or one chunk of one prompt that ends at a fixed position."""
-        self._prompt_turn = bool(prompts) and (not decodes or not self._prompt_turn)
-        if self._prompt_turn:
-            seq = min(prompts, key=lambda s: (s.arrived, s.id))
+    def _one_alone(self, plan: Plan, sequences: list[Sequence], starts: dict[int, int], max_outputs: int) -> Plan:
+        """Deterministic: one sequence a step, in turn, prompts cut at fixed positions.
+
+        Kernels round differently for one row and for many, and a prompt's cut shows too: what a sequence computes must
+        not depend on its neighbours, so it has none.
+        """
+        if sequences:
+            seq = sequences[self._turn % len(sequences)]
+            self._turn += 1
             start = starts.get(seq.id, seq.num_computed)
             count = min(seq.num_tokens - start, self.ubatch_size - start % self.ubatch_size)
-            plan.parts, plan.num_prompt = [(seq, count)], count
-        else:
-            plan.parts, plan.num_decodes = [(s, 1) for s in decodes], len(decodes)
+            if seq.prompt_logprobs:
+                count = min(count, max_outputs)
+            plan.parts = [(seq, count)]
+            plan.num_decodes, plan.num_prompt = (1, 0) if seq.num_tokens - start == 1 else (0, count)
         return plan
 
 
