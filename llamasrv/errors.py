@@ -4,7 +4,8 @@
     ├── InvalidRequest            400  the request itself is wrong
     │   ├── ContextTooLong        400  context_length_exceeded
     │   ├── Unsupported           400  a field or value that this server cannot honour
-    │   └── BodyTooLarge          413
+    │   ├── BodyTooLarge          413
+    │   └── UnsupportedMedia      415
     ├── Unauthorized              401
     ├── Forbidden                 403
     ├── NotFound                  404  no such route
@@ -67,6 +68,13 @@ class Unsupported(InvalidRequest):
 class BodyTooLarge(InvalidRequest):
     status = 413
     code = "request_too_large"
+
+
+class UnsupportedMedia(InvalidRequest):
+    """A body that is not JSON, or is packed."""
+
+    status = 415
+    code = "unsupported_media_type"
 
 
 class Unauthorized(LlamasrvError):

@@ -297,31 +297,28 @@ class Generation:
         return []
 
     def _convert(self, items: list[Any]) -> list[Event]:
+        """The events of one wake. Tokens without log-probabilities become one text per choice."""
         out: list[Event] = []
         choices = self._choices
-        data: list[bytes] = []  # of consecutive deltas of one choice, to become one text
-        current = -1
+        said: dict[int, list[bytes]] = {}
         for item in items:
-            if type(item) is Delta:
+            kind = type(item)
+            if kind is Delta:
                 if item.logprobs is not None:
                     choices[item.index].hold(item, out)
-                    continue
-                if item.index != current:
-                    if data:
-                        choices[current].say(current, data, out)
-                        data = []
-                    current = item.index
-                data.append(item.data)
+                elif item.index in said:
+                    said[item.index].append(item.data)
+                else:
+                    said[item.index] = [item.data]
                 continue
-            if data:
-                choices[current].say(current, data, out)
-                data = []
-            if type(item) is End:
+            if item.index in said:
+                choices[item.index].say(item.index, said.pop(item.index), out)
+            if kind is End:
                 self._end(item, out)
-            elif type(item) is PromptScored:
+            elif kind is PromptScored:
                 self._scored(item, out)
-        if data:
-            choices[current].say(current, data, out)
+        for index, data in said.items():
+            choices[index].say(index, data, out)
         return out
 
     def _scored(self, item: PromptScored, out: list[Event]) -> None:
@@ -379,12 +376,12 @@ class _Choice:
 
     def finish(self, index: int, out: list[Event]) -> None:
         self._text += self._decode(b"", True)
-        if self.echo is not None:
-            self._text, self.echo = self.echo + self._text, None
-        if self._text or self._logprobs:
+        if self._text or self._logprobs or self.echo:
             self._flush(index, out)
 
     def _flush(self, index: int, out: list[Event]) -> None:
+        if self.echo is not None:
+            self._text, self.echo = self.echo + self._text, None
         out.append(Text(index, self._text, tuple(self._logprobs)))
         self._text = ""
         self._logprobs = []

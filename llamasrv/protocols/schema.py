@@ -224,7 +224,7 @@ class Loader:
         active = self._active
         given = {name: value for name, value in body.items() if value is not None and name in active}
         try:
-            return self._restricted(self._required | given.keys()).load(given)  # type: ignore[return-value]
+            return self._restricted(self._required.union(given)).load(given)  # type: ignore[return-value]
         except ValidationError as error:
             raise invalid_request(error.messages) from None
 

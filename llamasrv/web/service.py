@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ class Service:
     registry: Registry
     pipeline: Pipeline
     options: WebOptions = field(default_factory=WebOptions)
+    counts: Counter[tuple[str, int]] = field(default_factory=Counter)  # answers by route and status
 
     @classmethod
     def of(cls, registry: Registry, options: WebOptions | None = None) -> Service:

@@ -1,0 +1,57 @@
+"""GET /props: what llama.cpp's own clients ask first."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import orjson
+
+from llamasrv.domain.params import SamplingParams
+
+_NAMES = tuple(f.name for f in fields(SamplingParams))
+_RANDOM_SEED = 0xFFFFFFFF
+
+
+def params_body(params: SamplingParams, *, max_tokens: int | None = None) -> dict[str, Any]:
+    """Sampling parameters under llama.cpp's names, which are ours."""
+    body = {name: getattr(params, name) for name in _NAMES}
+    body["seed"] = _RANDOM_SEED if params.seed is None else params.seed
+    body["logit_bias"] = [{"token": token, "bias": max(bias, -1e9)} for token, bias in params.logit_bias]
+    body["n_predict"] = body["max_tokens"] = -1 if max_tokens is None else max_tokens
+    return body
+
+
+def props_body(
+    *,
+    params: SamplingParams,
+    context: int,
+    total_slots: int,
+    alias: str,
+    file_name: str,
+    file_type: str,
+    chat_template: str,
+    bos_token: str,
+    eos_token: str,
+    build: str,
+    slots: bool,
+    metrics: bool,
+) -> bytes:
+    return orjson.dumps(
+        {
+            "default_generation_settings": {"params": params_body(params), "n_ctx": context},
+            "total_slots": total_slots,
+            "model_alias": alias,
+            "model_path": file_name,
+            "model_ftype": file_type,
+            "modalities": {"vision": False, "video": False, "audio": False},
+            "endpoint_slots": slots,
+            "endpoint_props": False,
+            "endpoint_metrics": metrics,
+            "chat_template": chat_template,
+            "bos_token": bos_token,
+            "eos_token": eos_token,
+            "build_info": build,
+            "is_sleeping": False,
+        }
+    )

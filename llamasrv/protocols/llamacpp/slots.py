@@ -1,0 +1,43 @@
+"""GET /slots: the running sequences as llama.cpp shows its slots. A slot is a place among those that run together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from llamasrv.protocols.llamacpp.props import params_body
+
+
+def slots_body(running: Sequence[Mapping[str, Any]], *, total: int, context: int) -> bytes:
+    """Busy slots carry their lane's number; free ones fill up to `total`."""
+    slots = [_busy(sequence, context) for sequence in running]
+    taken = {slot["id"] for slot in slots}
+    free = (number for number in range(total + len(slots)) if number not in taken)
+    while len(slots) < total:
+        slots.append({"id": next(free), "n_ctx": context, "speculative": False, "is_processing": False})
+    return orjson.dumps(sorted(slots, key=lambda slot: slot["id"]))
+
+
+def _busy(sequence: Mapping[str, Any], context: int) -> dict[str, Any]:
+    generated, most = sequence["num_generated"], sequence["max_tokens"]
+    lane = sequence["lane"]
+    return {
+        "id": -1 if lane is None else lane,
+        "n_ctx": context,
+        "speculative": False,
+        "is_processing": True,
+        "id_task": sequence["id"],
+        "n_prompt_tokens": sequence["num_prompt"],
+        "n_prompt_tokens_processed": min(sequence["num_computed"], sequence["num_prompt"]),
+        "n_prompt_tokens_cache": sequence["num_reused"],
+        "params": params_body(sequence["params"], max_tokens=most),
+        "next_token": [
+            {
+                "has_next_token": True,
+                "n_remain": -1 if most is None else most - generated,
+                "n_decoded": generated,
+            }
+        ],
+    }

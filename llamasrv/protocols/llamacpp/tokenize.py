@@ -1,0 +1,84 @@
+"""POST /tokenize, /detokenize and /apply-template: llama.cpp's look at what the model sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.schema import Flag, Invalid, Loader, Text, WireField, WireSchema, wrong_type
+
+
+class TokenizeSchema(WireSchema):
+    content = Text("the text", required=True)
+    model = Text("a name or alias; absent: the model that is served")
+    add_special = Flag("with the start token, where the model has one; default false")
+    parse_special = Flag("special tokens in the text are parsed; default true")
+    with_pieces = Flag("ids with their texts; bytes where a text is not UTF-8")
+
+
+class TokenIds(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[int]:
+        if type(value) is not list:
+            raise wrong_type("an array of token ids", value)
+        for i, token in enumerate(value):
+            if type(token) is not int:
+                raise wrong_type("a token id", token, i)
+            if not 0 <= token < 2**31:
+                raise Invalid(f"token id {token} is out of range.", i)
+        return value
+
+
+class DetokenizeSchema(WireSchema):
+    tokens = TokenIds("ids of this model", required=True)
+    model = Text("a name or alias; absent: the model that is served")
+
+
+class Tokenize(NamedTuple):
+    content: str
+    model: str | None = None
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class Detokenize(NamedTuple):
+    tokens: list[int]
+    model: str | None = None
+
+
+class Tokenizing:
+    """The endpoints, with their limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._tokenize = Loader(TokenizeSchema, limits).load
+        self._detokenize = Loader(DetokenizeSchema, limits).load
+
+    def parse_tokenize(self, body: Mapping[str, Any]) -> Tokenize:
+        return Tokenize(**self._tokenize(body))
+
+    def parse_detokenize(self, body: Mapping[str, Any]) -> Detokenize:
+        return Detokenize(**self._detokenize(body))
+
+
+def tokens_body(tokens: Sequence[int], pieces: Sequence[bytes] | None = None) -> bytes:
+    if pieces is None:
+        return orjson.dumps({"tokens": tokens})
+    return orjson.dumps({"tokens": [{"id": token, "piece": _piece(pieces[token])} for token in tokens]})
+
+
+def _piece(piece: bytes) -> str | list[int]:
+    try:
+        return piece.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+def content_body(data: bytes) -> bytes:
+    return orjson.dumps({"content": data.decode("utf-8", "replace")})
+
+
+def prompt_body(prompt: str) -> bytes:
+    return orjson.dumps({"prompt": prompt})

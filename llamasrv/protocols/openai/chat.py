@@ -1,0 +1,276 @@
+"""POST /v1/chat/completions: the request's schema, and the reply whole or in chunks.
+
+JSON in, GenerateRequest out; events in, JSON out. Knows no socket: framing is `web/streaming.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from llamasrv.domain.events import Event, Failed, Finished, Text, TokenLogprob, Usage
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.errors import openai_body
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.messages import Messages
+from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of, smallest
+from llamasrv.protocols.openai.wire import FINISH, chat_logprob, new_id, usage_body
+from llamasrv.protocols.schema import (
+    Count, Flag, Ignored, Invalid, Loader, Object, Refusal, Refused, Text as TextField, WireField, wrong_type,
+)  # fmt: skip
+
+_NO_TOOLS = "tool calls are not available yet"
+
+
+class Tools(Refused):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
+        if type(value) is not list:
+            raise wrong_type("an array", value)
+        if data.get("tool_choice") != "none":
+            super()._deserialize(value, attr, data, **kwargs)
+
+
+class ToolChoice(WireField):
+    verdict = "refused"
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
+        if value in ("none", "auto"):
+            return
+        if type(value) is not dict and value != "required":
+            raise Invalid("expected 'none', 'auto', 'required' or an object.")
+        if not data.get("tools"):
+            raise Invalid("only allowed when 'tools' are given.")
+        raise Refusal(f"'tool_choice' is not supported by this server: {_NO_TOOLS}")
+
+
+class Modalities(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
+        if type(value) is not list:
+            raise wrong_type("an array", value)
+        for i, kind in enumerate(value):
+            if kind != "text":
+                raise Refusal("this model writes text only.", i)
+
+
+class Continue(WireField):
+    """true or "content"; llama.cpp's "reasoning_content" would continue what is not kept here."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
+        if value == "content":
+            return True
+        if type(value) is not bool:
+            raise wrong_type("a boolean", value)
+        return value
+
+
+class TemplateKwargs(Object):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+        value = super()._deserialize(value, attr, data, **kwargs)
+        if len(value) > self.limits.template_kwargs:
+            raise Invalid(f"too many variables. Expected at most {self.limits.template_kwargs}, but got {len(value)}.")
+        return value
+
+
+class ChatSchema(SamplingSchema):
+    messages = Messages("text content; tool messages and reasoning of earlier turns", required=True)
+    max_completion_tokens = Count(1, "max_tokens", "the smaller of both", also=(-1,))
+    max_tokens = Count(1, "max_tokens", "the smaller of both", also=(-1,))
+    logprobs = Flag()
+    top_logprobs = Count(0, "top_logprobs", "needs `logprobs`")
+    reasoning_effort = TextField("handed to the template; `none` switches thinking off where the template can")
+    chat_template_kwargs = TemplateKwargs("variables that the template reads")
+    add_generation_prompt = Flag()
+    continue_final_message = Continue("the answer goes on where the last message ends")
+    service_tier = TextField('answered "default"')
+    modalities = Modalities("text only")
+    tools = Tools(_NO_TOOLS + "; an empty list, or `tool_choice` none, is none")
+    tool_choice = ToolChoice(_NO_TOOLS)
+    functions = Refused(_NO_TOOLS)
+    function_call = Refused(_NO_TOOLS, harmless=("none", "auto"))
+    web_search_options = Refused("there is no web search", harmless=(False,))
+    chat_template = Refused("the template is the model's own", harmless=("",))
+    parallel_tool_calls = Ignored()
+    audio = Ignored("without effect unless audio is asked for")
+    verbosity = Ignored()
+    prediction = Ignored()
+    prompt_cache_key = Ignored()
+    prompt_cache_retention = Ignored()
+    prompt_cache_options = Ignored()
+    safety_identifier = Ignored()
+    metadata = Ignored()
+    moderation = Ignored()
+    store = Ignored("nothing is stored")
+    think = Ignored()
+
+
+class ChatOptions(NamedTuple):
+    """What the client wants of the reply rather than of the model."""
+
+    stream: bool = False
+    include_usage: bool = False
+    logprobs: bool = False
+    top_logprobs: int = 0
+    num_choices: int = 1
+    service_tier: bool = False
+
+
+class ChatCompletions:
+    """The endpoint, with its limits."""
+
+    prompt_field = "messages"
+
+    def __init__(self, limits: Limits) -> None:
+        self._load = Loader(ChatSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[GenerateRequest, ChatOptions]:
+        data = self._load(body)
+        get = data.get
+        logprobs, top = get("logprobs", False), get("top_logprobs", 0)
+        if top and not logprobs:
+            raise InvalidRequest("Invalid 'top_logprobs': only allowed when 'logprobs' is true.", param="top_logprobs")
+        n = get("n", 1)
+        request = GenerateRequest(
+            prompts=(self.prompt(data),),
+            model=get("model"),
+            sampling=sampling_of(data),
+            n=n,
+            max_tokens=smallest(get("max_completion_tokens"), get("max_tokens"), get("n_predict")),
+            stop=get("stop", ()),
+            logprobs=top if logprobs else None,
+            cache_prompt=get("cache_prompt", True),
+            stream=get("stream", False),
+            timeout=timeout,
+            owner=owner,
+        )
+        options = ChatOptions(
+            request.stream, get("stream_options", False), logprobs, top, n, "service_tier" in data
+        )
+        return request, options
+
+    def prompt(self, data: dict[str, Any]) -> ChatPrompt:
+        messages: tuple[Message, ...] = data["messages"]
+        continued = data.get("continue_final_message", False)
+        if continued:
+            if data.get("add_generation_prompt"):
+                raise InvalidRequest(
+                    "Invalid 'continue_final_message': not allowed together with 'add_generation_prompt'.",
+                    param="continue_final_message",
+                )
+            if messages[-1].role != "assistant":
+                raise InvalidRequest(
+                    "Invalid 'continue_final_message': the last message must be the assistant's.",
+                    param="continue_final_message",
+                )
+        variables = data.get("chat_template_kwargs", {})
+        if "reasoning_effort" in data:
+            effort = data["reasoning_effort"]
+            thinking = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
+            variables = {"reasoning_effort": effort, **thinking, **variables}
+        return ChatPrompt(
+            messages,
+            template_kwargs=variables,
+            add_generation_prompt=data.get("add_generation_prompt", not continued),
+            continue_final_message=continued,
+        )
+
+    def parse_prompt(self, body: Mapping[str, Any]) -> tuple[str | None, ChatPrompt]:
+        """The model's name and the conversation alone, for those who only want to see the prompt."""
+        data = self._load(body)
+        return data.get("model"), self.prompt(data)
+
+    def reply(self, options: ChatOptions, *, model: str, fingerprint: str) -> ChatReply:
+        return ChatReply(options, model, fingerprint)
+
+
+class ChatReply:
+    """One reply. `chunks` for a stream, in order; `whole` otherwise."""
+
+    def __init__(self, options: ChatOptions, model: str, fingerprint: str) -> None:
+        self.failed = False
+        self._options = options
+        self._id = new_id("chatcmpl-")
+        self._model, self._fingerprint = model, fingerprint
+        self._created = int(time.time())
+        self._started = False
+        # A chunk is constant bytes around what changes: index, delta, log-probabilities, finish reason.
+        self._head = self._tail = b""
+
+    # ------------------------------------------------------------ streaming
+
+    def chunks(self, events: Iterable[Event]) -> list[bytes]:
+        out: list[bytes] = []
+        if not self._started:
+            self._start(out)
+        for event in events:
+            kind = type(event)
+            if kind is Text:
+                self._text(event, out)
+            elif kind is Finished:
+                out.append(self._chunk(event.index, b"{}", b"null", b'"%b"' % FINISH[event.reason].encode()))
+            elif kind is Usage:
+                if self._options.include_usage:
+                    out.append(b'%b],"usage":%b}' % (self._head, orjson.dumps(usage_body(event))))
+            elif kind is Failed:
+                self.failed = True
+                out.append(openai_body(event.error))
+                break
+        return out
+
+    def _start(self, out: list[bytes]) -> None:
+        self._started = True
+        fields: dict[str, Any] = {
+            "id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": self._model,
+            "system_fingerprint": self._fingerprint,
+        }  # fmt: skip
+        if self._options.service_tier:
+            fields["service_tier"] = "default"
+        self._head = orjson.dumps(fields)[:-1] + b',"choices":['
+        self._tail = b'}],"usage":null}' if self._options.include_usage else b"}]}"
+        for index in range(self._options.num_choices):
+            out.append(self._chunk(index, b'{"role":"assistant","content":""}', b"null", b"null"))
+
+    def _chunk(self, index: int, delta: bytes, logprobs: bytes, reason: bytes) -> bytes:
+        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b' % (
+            self._head, index, delta, logprobs, reason, self._tail,
+        )  # fmt: skip
+
+    def _text(self, event: Text, out: list[bytes]) -> None:
+        logprobs = b"null"
+        if event.logprobs and self._options.logprobs:
+            logprobs = orjson.dumps(self._logprobs(event.logprobs))
+        out.append(self._chunk(event.index, b'{"content":%b}' % orjson.dumps(event.text), logprobs, b"null"))
+
+    # ------------------------------------------------------------ whole
+
+    def whole(self, collected: Collected) -> bytes:
+        body: dict[str, Any] = {
+            "id": self._id,
+            "object": "chat.completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": [
+                {
+                    "index": index,
+                    "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None},
+                    "logprobs": self._logprobs(choice.logprobs) if self._options.logprobs else None,
+                    "finish_reason": FINISH[choice.reason],  # type: ignore[index]
+                }
+                for index, choice in enumerate(collected.choices)
+            ],
+            "usage": usage_body(collected.usage),
+            "system_fingerprint": self._fingerprint,
+        }
+        if self._options.service_tier:
+            body["service_tier"] = "default"
+        return orjson.dumps(body)
+
+    def _logprobs(self, entries: Iterable[TokenLogprob]) -> dict[str, Any]:
+        top = self._options.top_logprobs
+        return {"content": [chat_logprob(entry, top) for entry in entries], "refusal": None}

@@ -1,0 +1,232 @@
+"""POST /v1/completions: raw prompts, as text or as token ids.
+
+JSON in, GenerateRequest out; events in, JSON out. The prompt is given to the model as it is: no template, and special
+tokens in it are parsed.
+"""
+
+from __future__ import annotations
+
+import time
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from llamasrv.domain.events import Event, Failed, Finished, Text, TokenLogprob, Usage
+from llamasrv.domain.request import GenerateRequest, Prompt, TextPrompt, TokenPrompt
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.errors import openai_body
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of, smallest
+from llamasrv.protocols.openai.wire import FINISH, logprob, new_id, usage_body
+from llamasrv.protocols.schema import Count, Flag, Invalid, Loader, Text as TextField, WireField, wrong_type
+
+_utf8 = getincrementaldecoder("utf-8")
+_NO_PROMPT = TextPrompt("")
+
+
+class Prompts(WireField):
+    """A text, texts, token ids, or lists of token ids."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Prompt, ...]:
+        if type(value) is str:
+            return (TextPrompt(value),)
+        if type(value) is not list:
+            raise wrong_type("a string, an array of strings, of token ids, or of arrays of token ids", value)
+        if not value:
+            raise Invalid("empty array.", code="empty_array")
+        if type(value[0]) is int:
+            return (TokenPrompt(_ids(value)),)
+        if len(value) > self.limits.prompts:
+            raise Invalid(f"array too long. Expected at most {self.limits.prompts} prompts, but got {len(value)}.")
+        if type(value[0]) is list:
+            for i, tokens in enumerate(value):
+                if type(tokens) is not list:
+                    raise wrong_type("an array of token ids", tokens, i)
+            return tuple(TokenPrompt(_ids(tokens, i)) for i, tokens in enumerate(value))
+        for i, text in enumerate(value):
+            if type(text) is not str:
+                raise wrong_type("a string", text, i)
+        return tuple(map(TextPrompt, value))
+
+
+def _ids(tokens: list[Any], *path: int) -> tuple[int, ...]:
+    if not tokens:
+        raise Invalid("empty array.", *path, code="empty_array")
+    if {int} != set(map(type, tokens)):
+        at = next(i for i, token in enumerate(tokens) if type(token) is not int)
+        raise wrong_type("a token id", tokens[at], *path, at)
+    if min(tokens) < 0 or max(tokens) >= 2**31:
+        at = next(i for i, token in enumerate(tokens) if not 0 <= token < 2**31)
+        raise Invalid(f"token id {tokens[at]} is out of range.", *path, at)
+    return tuple(tokens)
+
+
+class CompletionsSchema(SamplingSchema):
+    prompt = Prompts("text, texts, token ids or arrays of them; absent: the start of a text")
+    suffix = TextField("by the model's own tokens for filling in; refused where it has none")
+    max_tokens = Count(0, "max_tokens", "absent: until the model ends; 0 with `echo`: only score", also=(-1,))
+    max_completion_tokens = Count(0, "max_tokens", "the smaller of both", also=(-1,))
+    echo = Flag("with `logprobs` the prompt is scored too")
+    logprobs = Count(0, "top_logprobs")
+    best_of = Count(1, "choices", "by log-probability per token; not with `stream`")
+
+
+class CompletionsOptions(NamedTuple):
+    """What the client wants of the reply rather than of the model."""
+
+    stream: bool = False
+    include_usage: bool = False
+    logprobs: bool = False
+    num_choices: int = 1
+
+
+class Completions:
+    """The endpoint, with its limits."""
+
+    prompt_field = "prompt"
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._load = Loader(CompletionsSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[GenerateRequest, CompletionsOptions]:
+        data = self._load(body)
+        get = data.get
+        prompts = get("prompt", (_NO_PROMPT,))
+        n, stream, best_of = get("n", 1), get("stream", False), get("best_of")
+        if best_of is not None:
+            if best_of < n:
+                raise InvalidRequest(f"Invalid 'best_of': must be at least 'n' ({n}), but got {best_of}.", param="best_of")
+            if stream and best_of > n:
+                raise InvalidRequest("Invalid 'best_of': the best can only be told without 'stream'.", param="best_of")
+        if len(prompts) * (best_of or n) > self._limits.choices:
+            raise InvalidRequest(
+                f"Invalid 'n': at most {self._limits.choices} choices for all prompts together.",
+                param="n" if best_of is None else "best_of",
+            )
+        if "suffix" in data:
+            prompts = self._with_suffix(prompts, data)
+        request = GenerateRequest(
+            prompts=prompts,
+            model=get("model"),
+            sampling=sampling_of(data),
+            n=n,
+            best_of=best_of,
+            max_tokens=smallest(get("max_tokens"), get("max_completion_tokens"), get("n_predict")),
+            stop=get("stop", ()),
+            logprobs=get("logprobs"),
+            echo=get("echo", False),
+            cache_prompt=get("cache_prompt", True),
+            stream=stream,
+            timeout=timeout,
+            owner=owner,
+        )
+        options = CompletionsOptions(stream, get("stream_options", False), "logprobs" in data, len(prompts) * n)
+        return request, options
+
+    def _with_suffix(self, prompts: tuple[Prompt, ...], data: dict[str, Any]) -> tuple[Prompt, ...]:
+        if data.get("echo"):
+            raise InvalidRequest("Invalid 'suffix': not allowed together with 'echo'.", param="suffix")
+        out = []
+        for prompt in prompts:
+            if not isinstance(prompt, TextPrompt):
+                raise InvalidRequest("Invalid 'suffix': the prompt must be text.", param="suffix")
+            out.append(TextPrompt(prompt.text, suffix=data["suffix"]))
+        return tuple(out)
+
+    def reply(self, options: CompletionsOptions, *, model: str, fingerprint: str) -> CompletionsReply:
+        return CompletionsReply(options, model, fingerprint)
+
+
+class CompletionsReply:
+    """One reply. `chunks` for a stream, in order; `whole` otherwise."""
+
+    def __init__(self, options: CompletionsOptions, model: str, fingerprint: str) -> None:
+        self.failed = False
+        self._options = options
+        self._fields = {
+            "id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": model,
+            "system_fingerprint": fingerprint,
+        }  # fmt: skip
+        self._head = self._tail = b""
+        self._logprobs = [_Logprobs() for _ in range(options.num_choices)] if options.logprobs else []
+
+    # ------------------------------------------------------------ streaming
+
+    def chunks(self, events: Iterable[Event]) -> list[bytes]:
+        if not self._head:
+            self._head = orjson.dumps(self._fields)[:-1] + b',"choices":['
+            self._tail = b'}],"usage":null}' if self._options.include_usage else b"}]}"
+        out: list[bytes] = []
+        for event in events:
+            kind = type(event)
+            if kind is Text:
+                logprobs = b"null"
+                if event.logprobs and self._options.logprobs:
+                    logprobs = orjson.dumps(self._logprobs[event.index].body(event.logprobs))
+                out.append(self._chunk(orjson.dumps(event.text), event.index, logprobs, b"null"))
+            elif kind is Finished:
+                out.append(self._chunk(b'""', event.index, b"null", b'"%b"' % FINISH[event.reason].encode()))
+            elif kind is Usage:
+                if self._options.include_usage:
+                    out.append(b'%b],"usage":%b}' % (self._head, orjson.dumps(usage_body(event))))
+            elif kind is Failed:
+                self.failed = True
+                out.append(openai_body(event.error))
+                break
+        return out
+
+    def _chunk(self, text: bytes, index: int, logprobs: bytes, reason: bytes) -> bytes:
+        return b'%b{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b%b' % (
+            self._head, text, index, logprobs, reason, self._tail,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ whole
+
+    def whole(self, collected: Collected) -> bytes:
+        choices = [
+            {
+                "text": "".join(choice.text),
+                "index": index,
+                "logprobs": self._logprobs[index].body(choice.logprobs) if self._options.logprobs else None,
+                "finish_reason": FINISH[choice.reason],  # type: ignore[index]
+            }
+            for index, choice in enumerate(collected.choices)
+        ]
+        return orjson.dumps({**self._fields, "choices": choices, "usage": usage_body(collected.usage)})
+
+
+class _Logprobs:
+    """The four lists of one choice. Offsets count on from chunk to chunk, in characters of the choice's text."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self._decode = _utf8(errors="replace").decode
+
+    def body(self, entries: Iterable[TokenLogprob]) -> dict[str, Any]:
+        tokens, values, tops, offsets = [], [], [], []
+        for entry in entries:
+            name = _name(entry.piece)
+            tokens.append(name)
+            offsets.append(self._offset)
+            self._offset += len(self._decode(entry.piece))
+            if entry.logprob is None:  # the first token of a prompt follows nothing
+                values.append(None)
+                tops.append(None)
+                continue
+            values.append(logprob(entry.logprob))
+            top = {_name(other.piece): logprob(other.logprob) for other in reversed(entry.top)}
+            tops.append({**top, name: values[-1]} if name not in top else top)
+        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+
+
+def _name(piece: bytes) -> str:
+    try:
+        return piece.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)

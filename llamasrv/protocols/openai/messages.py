@@ -1,0 +1,142 @@
+"""Chat messages as OpenAI writes them, read into the neutral ones. Lenient where clients differ, exact where it names
+what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from llamasrv.domain.request import Message, Part, TextPart, ToolCall
+from llamasrv.protocols.schema import Invalid, Refusal, WireField, wrong_type
+
+_ROLES = {
+    "system": "system", "developer": "developer", "user": "user", "assistant": "assistant", "tool": "tool",
+    "function": "tool",
+}  # fmt: skip
+_PLAIN = frozenset(("system", "user", "assistant"))
+_MEDIA = {"image_url": "images", "input_audio": "audio", "video_url": "video", "input_video": "video", "file": "files"}
+
+
+class Messages(WireField):
+    """A non-empty list of turns."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:
+        if type(value) is not list:
+            raise wrong_type("an array of messages", value)
+        limits = self.limits
+        if not value:
+            raise Invalid("empty array. Expected an array with at least one message.", code="empty_array")
+        if len(value) > limits.messages:
+            raise Invalid(f"array too long. Expected at most {limits.messages} messages, but got {len(value)}.")
+        out = []
+        called = False
+        for at, wire in enumerate(value):
+            if type(wire) is dict and len(wire) == 2:  # nearly all of them
+                role, content = wire.get("role"), wire.get("content")
+                if type(content) is str and type(role) is str and role in _PLAIN:
+                    out.append(Message(role, content))
+                    continue
+            message = _message(wire, at, limits.parts)
+            if message.role == "tool" and not called:
+                raise Invalid("a tool message must follow an assistant message with 'tool_calls'.", at, "role")
+            called = called or bool(message.tool_calls)
+            out.append(message)
+        return tuple(out)
+
+
+def _message(wire: Any, at: int, most_parts: int) -> Message:
+    if type(wire) is not dict:
+        raise wrong_type("an object", wire, at)
+    name = wire.get("role")
+    if type(name) is not str:
+        if name is None:
+            raise Invalid("missing. Every message needs a role.", at, "role", code="missing_required_parameter")
+        raise wrong_type("a string", name, at, "role")
+    role = _ROLES.get(name)
+    if role is None:
+        raise Invalid(f"unknown role. Expected one of {', '.join(_ROLES)}, but got '{name[:40]}'.", at, "role")
+    calls = _calls(wire, at) if role == "assistant" else ()
+    return Message(
+        role,
+        _content(wire, role, at, most_parts),
+        name=_text(wire, "name", at),
+        reasoning=_text(wire, "reasoning_content", at) or _text(wire, "reasoning", at),
+        tool_calls=calls,
+        tool_call_id=_text(wire, "tool_call_id", at),
+    )
+
+
+def _content(wire: dict[str, Any], role: str, at: int, most_parts: int) -> str | tuple[Part, ...] | None:
+    content = wire.get("content")
+    if type(content) is str:
+        return content
+    if content is None:
+        if role == "assistant":
+            return None
+        raise Invalid("missing. Expected a string or an array of content parts.", at, "content", code="invalid_type")
+    if type(content) is not list:
+        raise wrong_type("a string or an array of content parts", content, at, "content")
+    if len(content) > most_parts:
+        raise Invalid(f"array too long. Expected at most {most_parts} parts, but got {len(content)}.", at, "content")
+    parts = tuple(_part(part, at, i) for i, part in enumerate(content))
+    return parts[0].text if len(parts) == 1 else parts
+
+
+def _part(part: Any, at: int, i: int) -> TextPart:
+    if type(part) is str:
+        return TextPart(part)
+    if type(part) is not dict:
+        raise wrong_type("an object", part, at, "content", i)
+    kind = part.get("type")
+    if kind == "text" or kind == "refusal":
+        text = part.get(kind)
+        if type(text) is not str:
+            raise wrong_type("a string", text, at, "content", i, kind)
+        return TextPart(text)
+    if type(kind) is str and kind in _MEDIA:
+        raise Refusal(f"this model cannot read {_MEDIA[kind]}: a content part of type '{kind}' was given.", at, "content", i)
+    raise Invalid("expected 'text'.", at, "content", i, "type")
+
+
+def _text(wire: dict[str, Any], key: str, at: int) -> str | None:
+    value = wire.get(key)
+    if value is not None and type(value) is not str:
+        raise wrong_type("a string", value, at, key)
+    return value
+
+
+def _calls(wire: dict[str, Any], at: int) -> tuple[ToolCall, ...]:
+    calls = wire.get("tool_calls")
+    if calls is None:
+        legacy = wire.get("function_call")
+        return () if legacy is None else (_function(legacy, "call_0", at, "function_call"),)
+    if type(calls) is not list:
+        raise wrong_type("an array", calls, at, "tool_calls")
+    return tuple(_call(call, at, i) for i, call in enumerate(calls))
+
+
+def _call(call: Any, at: int, i: int) -> ToolCall:
+    if type(call) is not dict:
+        raise wrong_type("an object", call, at, "tool_calls", i)
+    id = call.get("id")
+    if id is not None and type(id) is not str:
+        raise wrong_type("a string", id, at, "tool_calls", i, "id")
+    if call.get("type", "function") not in ("function", None):
+        raise Refusal("only calls of type 'function' are supported.", at, "tool_calls", i, "type")
+    return _function(call.get("function"), id or f"call_{i}", at, "tool_calls", i, "function")
+
+
+def _function(wire: Any, id: str, *path: int | str) -> ToolCall:
+    if type(wire) is not dict:
+        raise wrong_type("an object", wire, *path)
+    name, arguments = wire.get("name"), wire.get("arguments")
+    if type(name) is not str:
+        raise wrong_type("a string", name, *path, "name")
+    if type(arguments) is dict:
+        arguments = orjson.dumps(arguments).decode()
+    elif arguments is None:
+        arguments = "{}"
+    elif type(arguments) is not str:
+        raise wrong_type("a string with a JSON object", arguments, *path, "arguments")
+    return ToolCall(id, name, arguments)

@@ -1,0 +1,201 @@
+"""Fields that chat and completions share: how tokens are chosen, how long, and who asks.
+
+OpenAI's own names first, then the ones that local servers added. The values keep llama.cpp's meaning.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from llamasrv.domain.params import SAMPLER_ORDER
+from llamasrv.protocols.schema import (
+    Count, Flag, Ignored, Invalid, Names, Number, Object, Refusal, Refused, Text, WireField, WireSchema, wrong_type,
+)  # fmt: skip
+
+INFINITY = math.inf
+INT_MAX = 2**31 - 1
+
+_SAMPLER_NAMES = {name: name for name in SAMPLER_ORDER} | {
+    "temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "typ": "typ_p", "nucleus": "top_p",
+}  # fmt: skip
+_SAMPLER_LETTERS = {
+    "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
+    "x": "xtc", "t": "temperature",
+}  # fmt: skip
+
+
+class Samplers(WireField):
+    """An order of samplers: an array of names, names with semicolons, or llama.cpp's letters."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
+        if type(value) is str:
+            value = value.split(";") if ";" in value or value in _SAMPLER_NAMES else list(value)
+        elif type(value) is not list:
+            raise wrong_type("an array of sampler names", value)
+        if len(value) > 4 * len(SAMPLER_ORDER):
+            raise Invalid("too many samplers.")
+        out = []
+        for i, name in enumerate(value):
+            if type(name) is not str:
+                raise wrong_type("a string", name, i)
+            plain = name.replace("-", "_").lower()
+            known = _SAMPLER_NAMES.get(plain) or _SAMPLER_LETTERS.get(name)
+            if known is None:
+                raise Invalid(f"unknown sampler '{name[:40]}'. Known are: {', '.join(SAMPLER_ORDER)}.", i)
+            if known not in out:
+                out.append(known)
+        return tuple(out)
+
+
+class LogitBias(WireField):
+    """OpenAI's {"id": bias}, or llama.cpp's [[id or text, bias or false]]; false bans a token."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[tuple[int | str, float], ...]:
+        if type(value) is dict:
+            entries: list[Any] = list(value.items())
+        elif type(value) is list:
+            entries = value
+        else:
+            raise wrong_type("an object", value)
+        if len(entries) > self.limits.logit_bias:
+            raise Invalid(f"too many entries. Expected at most {self.limits.logit_bias}, but got {len(entries)}.")
+        return tuple(self._entry(entry, i) for i, entry in enumerate(entries))
+
+    def _entry(self, entry: Any, at: int) -> tuple[int | str, float]:
+        if not isinstance(entry, (list, tuple)) or len(entry) != 2:
+            raise Invalid("expected a pair of a token and its bias.", at, code="invalid_type")
+        key, bias = entry
+        step: int | str = key if isinstance(entry, tuple) else at
+        if type(key) is str and _is_id(key):
+            key = int(key)
+        if type(key) is not str and type(key) is not int:
+            raise wrong_type("a token id or a text", key, step)
+        if type(key) is int and not 0 <= key <= INT_MAX:
+            raise Invalid(f"token id {key} is out of range.", step)
+        if bias is False:
+            return key, -INFINITY
+        if type(bias) is not float and type(bias) is not int:
+            raise wrong_type("a number", bias, step)
+        if isinstance(entry, tuple) and not -100 <= bias <= 100:
+            raise Invalid(f"bias out of range. Expected a value from -100 to 100, but got {bias}.", step)
+        return key, float(bias)
+
+
+def _is_id(key: str) -> bool:
+    return len(key) <= 12 and key.isascii() and key.lstrip("-").isdigit()
+
+
+class StreamOptions(Object):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
+        """Whether usage is asked for; what else may be in it has no effect here."""
+        value = super()._deserialize(value, attr, data, **kwargs)
+        if data.get("stream") is not True:
+            raise Invalid("only allowed when 'stream' is true.")
+        wanted = value.get("include_usage")
+        if wanted is not None and type(wanted) is not bool:
+            raise wrong_type("a boolean", wanted, "include_usage")
+        return bool(wanted)
+
+
+class ResponseFormat(Object):
+    """Text is what is written anyway; the others need a grammar."""
+
+    verdict = "refused"
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
+        value = super()._deserialize(value, attr, data, **kwargs)
+        kind = value.get("type")
+        if kind in ("json_object", "json_schema"):
+            raise Refusal(f"'response_format' of type '{kind}' is not supported by this server: {self.metadata['note']}")
+        if kind != "text":
+            raise Invalid("expected 'text', 'json_object' or 'json_schema'.", "type")
+
+
+class SamplingSchema(WireSchema):
+    """What every OpenAI generation endpoint understands."""
+
+    model = Text("a name or alias; absent: the model that is served")
+    stream = Flag()
+    stream_options = StreamOptions("`include_usage`; the others have no effect")
+    temperature = Number(0, 2, "absent: the model's own default")
+    top_p = Number(0, 1, "absent: the model's own default")
+    n = Count(1, "choices")
+    stop = Names("stops", "stop_chars", "a string or an array; in addition to the model's own end")
+    seed = Count(-(2**63), 2**64 - 1, "-1: a fresh one; reduced modulo 2^32 - 1")
+    presence_penalty = Number(-2, 2)
+    frequency_penalty = Number(-2, 2)
+    logit_bias = LogitBias("by token id or by text")
+    user = Ignored()
+    # what local servers added
+    top_k = Count(-1, INT_MAX, "0 or -1: off")
+    min_p = Number(0, 1)
+    typical_p = Number(0, 1)
+    top_n_sigma = Number(-1, 1e6, "-1: off")
+    min_keep = Count(0, INT_MAX)
+    repeat_penalty = Number(0, 1e6, above=True)
+    repetition_penalty = Number(0, 1e6, "the same as `repeat_penalty`", above=True)
+    repeat_last_n = Count(-1, INT_MAX, "-1: the whole context")
+    dry_multiplier = Number(0, 1e6)
+    dry_base = Number(0, 1e6)
+    dry_allowed_length = Count(0, INT_MAX)
+    dry_penalty_last_n = Count(-1, INT_MAX, "-1: the whole context")
+    dry_sequence_breakers = Names("dry_breakers", 64)
+    xtc_probability = Number(0, 1)
+    xtc_threshold = Number(0, 1)
+    mirostat = Count(0, 2)
+    mirostat_tau = Number(0, 1e6)
+    mirostat_eta = Number(0, 1e6)
+    dynatemp_range = Number(0, 1e6)
+    dynatemp_exponent = Number(0, 1e6)
+    samplers = Samplers("names, or llama.cpp's letters")
+    min_tokens = Count(0, "max_tokens")
+    ignore_eos = Flag()
+    cache_prompt = Flag("false: neither use nor keep a prefix")
+    n_predict = Count(0, "max_tokens", "the same as `max_tokens`", also=(-1,))
+    id_slot = Ignored("lanes are chosen by prefix")
+    num_ctx = Ignored("the context is set when the model loads")
+    options = Ignored()
+    keep_alive = Ignored()
+    priority = Ignored()
+    timings_per_token = Ignored()
+    return_progress = Ignored()
+    return_tokens = Ignored()
+    prompt_logprobs = Ignored("use `echo` of completions")
+    # what needs a grammar
+    response_format = ResponseFormat("constrained output is not available yet")
+    grammar = Refused("constrained output is not available yet")
+    json_schema = Refused("constrained output is not available yet")
+    guided_json = Refused("constrained output is not available yet")
+    guided_regex = Refused("constrained output is not available yet")
+    guided_choice = Refused("constrained output is not available yet")
+    guided_grammar = Refused("constrained output is not available yet")
+    structured_outputs = Refused("constrained output is not available yet")
+
+
+_SAME_NAME = frozenset(
+    (
+        "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "min_p", "typical_p", "top_n_sigma",
+        "min_keep", "repeat_penalty", "repeat_last_n", "dry_multiplier", "dry_base", "dry_allowed_length",
+        "dry_penalty_last_n", "dry_sequence_breakers", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau",
+        "mirostat_eta", "dynatemp_range", "dynatemp_exponent", "samplers", "min_tokens", "ignore_eos",
+    )
+)  # fmt: skip
+
+
+def sampling_of(data: dict[str, Any]) -> dict[str, Any]:
+    """What was given of SamplingParams, under its names."""
+    out = {name: value for name, value in data.items() if name in _SAME_NAME}
+    if "top_k" in data:
+        out["top_k"] = max(0, data["top_k"])
+    if "repetition_penalty" in data:
+        out.setdefault("repeat_penalty", data["repetition_penalty"])
+    if "seed" in data:
+        seed = data["seed"]
+        out["seed"] = None if seed == -1 else seed % 0xFFFFFFFF
+    return out
+
+
+def smallest(*counts: int | None) -> int | None:
+    """The tightest of several bounds; None and -1 do not bound."""
+    return min((count for count in counts if count is not None and count >= 0), default=None)

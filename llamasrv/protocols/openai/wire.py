@@ -1,0 +1,51 @@
+"""What replies of chat and completions have in common: ids, usage, finish reasons, log-probabilities."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from llamasrv.domain.events import FinishReason, TokenLogprob, Usage
+
+DONE = b"[DONE]"
+
+UNLIKELY = -9999.0
+"""What OpenAI writes for a log-probability that is as good as minus infinity."""
+
+FINISH = {
+    FinishReason.STOP: "stop",
+    FinishReason.STOP_STRING: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.CONTEXT: "length",
+    FinishReason.TOOL_CALLS: "tool_calls",
+    FinishReason.CANCELLED: "stop",
+}
+
+
+def new_id(prefix: str) -> str:
+    return prefix + os.urandom(15).hex()
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def logprob(value: float | None) -> float:
+    return UNLIKELY if value is None or not value > UNLIKELY else value
+
+
+def chat_logprob(entry: TokenLogprob, top: int) -> dict[str, Any]:
+    return {
+        **_token(entry.piece, entry.logprob),
+        "top_logprobs": [_token(other.piece, other.logprob) for other in entry.top[:top]],
+    }
+
+
+def _token(piece: bytes, value: float | None) -> dict[str, Any]:
+    return {"token": piece.decode("utf-8", "replace"), "logprob": logprob(value), "bytes": list(piece)}

@@ -1,0 +1,67 @@
+"""The one door from errors to HTTP: every error becomes JSON in OpenAI's shape, whatever the route and the status."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from flask import Flask, Response, request
+from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import MethodNotAllowed as WrongMethod
+
+from llamasrv.errors import (
+    BodyTooLarge, DeadlineExceeded, InvalidRequest, LlamasrvError, MethodNotAllowed, NotFound, Unauthorized,
+)  # fmt: skip
+from llamasrv.protocols.errors import openai_body
+
+log = logging.getLogger("llamasrv")
+
+INTERNAL = "The server had an error while processing your request. Request id: {id}."
+
+
+def error_response(error: LlamasrvError) -> Response:
+    headers = []
+    if error.retry_after is not None:
+        headers.append(("Retry-After", f"{error.retry_after:g}"))
+    if isinstance(error, Unauthorized):
+        headers.append(("WWW-Authenticate", "Bearer"))
+    if isinstance(error, DeadlineExceeded):
+        headers.append(("x-should-retry", "false"))  # it would only pass once more
+    return Response(openai_body(error), error.status, headers, content_type="application/json")
+
+
+def install(app: Flask) -> None:
+    """Make `app` answer every failure with JSON."""
+    app.register_error_handler(LlamasrvError, error_response)
+    app.register_error_handler(HTTPException, _http_error)
+    app.register_error_handler(Exception, _unknown_error)
+
+
+def _http_error(error: HTTPException) -> Response:
+    """What Flask itself refuses."""
+    response = error_response(_translated(error))
+    if isinstance(error, WrongMethod) and error.valid_methods:
+        response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    return response
+
+
+def _translated(error: HTTPException) -> LlamasrvError:
+    what = f"{request.method} {request.path[:200]}"
+    if error.code == 404:
+        return NotFound(f"Unknown request URL: {what}. Please check the URL for typos.")
+    if error.code == 405:
+        return MethodNotAllowed(f"Not allowed method: {what}.")
+    if error.code == 413:
+        return BodyTooLarge("The request's body is too large.")
+    other: LlamasrvError = InvalidRequest(error.name)
+    if error.code is not None and error.code >= 500:
+        other = LlamasrvError(error.name)
+    other.status = error.code or 500
+    return other
+
+
+def _unknown_error(error: Exception) -> Response:
+    """Our own mistake. The cause goes to the log; the client gets the id to ask for it by."""
+    record: Any = request.environ["llamasrv.record"]
+    log.error("request %s failed", record.id, exc_info=error)
+    return error_response(LlamasrvError(INTERNAL.format(id=record.id), code="internal_error"))

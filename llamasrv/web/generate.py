@@ -1,0 +1,47 @@
+"""One generation over HTTP, the same for every protocol: read, parse, submit, and reply whole or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from flask import Response, request
+
+from llamasrv.domain.request import GenerateRequest
+from llamasrv.errors import LlamasrvError
+from llamasrv.web.limits import read_json
+from llamasrv.web.service import Service
+from llamasrv.web.streaming import Reply, stream_response, whole_response
+
+
+class Endpoint(Protocol):
+    """What a protocol gives for one of its endpoints."""
+
+    prompt_field: str  # where in the body the prompt is, for errors that concern it
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str, timeout: float | None
+    ) -> tuple[GenerateRequest, Any]: ...
+
+    def reply(self, options: Any, *, model: str, fingerprint: str) -> Reply: ...
+
+
+def generate(service: Service, endpoint: Endpoint, *, last: bytes | None) -> Response:
+    """`last` is the data of a stream's final event, where the protocol has one."""
+    environ = request.environ
+    record = environ["llamasrv.record"]
+    settings = service.options
+    body = read_json(environ, settings.limits)
+    asked, options = endpoint.parse(body, owner=record.owner, timeout=settings.timeout)
+    try:
+        running = service.pipeline.submit(asked)
+    except LlamasrvError as error:
+        if error.param == "prompt":
+            error.param = endpoint.prompt_field
+        raise
+    record.model = running.model
+    reply = endpoint.reply(options, model=running.model, fingerprint=running.fingerprint)
+    sock = environ.get("gunicorn.socket")
+    if asked.stream:
+        return stream_response(running, reply, record, sock=sock, keepalive=settings.keepalive, last=last)
+    return whole_response(running, reply, record, num_choices=len(asked.prompts) * asked.n, sock=sock)

@@ -1,0 +1,103 @@
+"""Bodies, within bounds: reads no more bytes than allowed, and parses strict JSON that is not too deep."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from llamasrv.errors import BodyTooLarge, InvalidRequest, UnsupportedMedia
+from llamasrv.protocols.limits import Limits
+
+_JSON_TYPES = frozenset(("", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"))
+"""What clients put on a JSON body; curl's default is the form type."""
+
+_LAST_KEY = re.compile(r'"((?:[^"\\]|\\.){1,100})"\s*:\s*\[?[^"{}\[\]]*\Z')
+
+
+def read_json(environ: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """The request's body as a JSON object."""
+    kind = environ.get("CONTENT_TYPE", "")
+    if kind != "application/json":
+        _check_type(kind)
+    if environ.get("HTTP_CONTENT_ENCODING", "identity") not in ("identity", ""):
+        raise UnsupportedMedia("A Content-Encoding is not supported: send the body as it is.")
+    return parse_json(read_body(environ, limits.body_bytes), limits.json_depth)
+
+
+def _check_type(header: str) -> None:
+    kind = header.partition(";")[0].strip().lower()
+    if kind not in _JSON_TYPES and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise UnsupportedMedia(f"Unsupported Content-Type '{kind[:60]}': send application/json.")
+
+
+def read_body(environ: dict[str, Any], most: int) -> bytes:
+    """The body's bytes. Nothing is read of one that declares itself too large."""
+    stream = environ["wsgi.input"]
+    declared = environ.get("CONTENT_LENGTH")
+    if declared:
+        length = int(declared) if declared.isascii() and declared.isdigit() else -1
+        if length < 0:
+            raise InvalidRequest("Invalid Content-Length.")
+        if length > most:
+            raise _too_large(most)
+        data = stream.read(length)
+        if len(data) < length:
+            raise InvalidRequest(f"The body ended after {len(data)} of {length} bytes.")
+        return data
+    if not environ.get("wsgi.input_terminated"):
+        return b""
+    pieces, size = [], 0
+    while size <= most and (piece := stream.read(min(65536, most + 1 - size))):
+        pieces.append(piece)
+        size += len(piece)
+    if size > most:
+        raise _too_large(most)
+    return b"".join(pieces)
+
+
+def _too_large(most: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The request's body is larger than {most} bytes.")
+
+
+def parse_json(data: bytes, depth: int) -> dict[str, Any]:
+    """A strict JSON object: UTF-8, no NaN, no lone surrogates. Of a repeated key the last one counts."""
+    if not data:
+        raise InvalidRequest("The request's body is empty: expected a JSON object.", code="invalid_json")
+    # More brackets than levels allowed is the rule in a long conversation, so then it is counted properly.
+    deep = data.count(b"{") + data.count(b"[") > depth
+    try:
+        body = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise _not_json(data, error) from None
+    if type(body) is not dict:
+        raise InvalidRequest("The request's body must be a JSON object.", code="invalid_json")
+    if deep and _depth_over(body, depth):
+        raise InvalidRequest(f"The request's JSON is nested more than {depth} levels deep.", code="invalid_json")
+    return body
+
+
+def _depth_over(body: Any, most: int) -> bool:
+    level = [body]
+    for _ in range(most):
+        below = []
+        for value in level:
+            for item in value.values() if type(value) is dict else value:
+                if type(item) is dict or type(item) is list:
+                    below.append(item)
+        if not below:
+            return False
+        level = below
+    return True
+
+
+def _not_json(data: bytes, error: orjson.JSONDecodeError) -> InvalidRequest:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as bad:
+        return InvalidRequest(f"The request's body is not UTF-8: byte {bad.start} is invalid.", code="invalid_json")
+    key = _LAST_KEY.search(text[max(0, error.pos - 200) : error.pos])
+    param = key[1] if key else None
+    where = f"line {error.lineno}, column {error.colno}" + (f" (in '{param}')" if param else "")
+    return InvalidRequest(f"The request's body is not valid JSON: {error.msg} at {where}.", param=param, code="invalid_json")

@@ -1,0 +1,93 @@
+"""llama.cpp's own small routes: tokens and texts, properties, slots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flask import Blueprint, Response, request
+
+from llamasrv import __version__
+from llamasrv.engine.channels import off_hub
+from llamasrv.errors import InvalidRequest, NotFound, Unavailable
+from llamasrv.pipeline import LONG_TEXT
+from llamasrv.protocols.llamacpp.props import props_body
+from llamasrv.protocols.llamacpp.slots import slots_body
+from llamasrv.protocols.llamacpp.tokenize import Tokenizing, content_body, prompt_body, tokens_body
+from llamasrv.protocols.openai.chat import ChatCompletions
+from llamasrv.web.limits import read_json
+from llamasrv.web.service import Service
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("llamacpp", __name__)
+    options = service.options
+    limits = options.limits
+    tokenizing = Tokenizing(limits)
+    chat = ChatCompletions(limits)
+    open_model = service.pipeline.open
+
+    @routes.post("/tokenize")
+    def tokenize() -> Response:
+        asked = tokenizing.parse_tokenize(read_json(request.environ, limits))
+        vocab = open_model(asked.model).vocab
+
+        def tokens() -> list[int]:
+            return vocab.tokenize(asked.content, add_special=asked.add_special, parse_special=asked.parse_special)
+
+        found = off_hub(tokens) if len(asked.content) > LONG_TEXT else tokens()
+        return _json(tokens_body(found, vocab.pieces if asked.with_pieces else None))
+
+    @routes.post("/detokenize")
+    def detokenize() -> Response:
+        asked = tokenizing.parse_detokenize(read_json(request.environ, limits))
+        vocab = open_model(asked.model).vocab
+        for at, token in enumerate(asked.tokens):
+            if token >= vocab.size:
+                raise InvalidRequest(
+                    f"Invalid 'tokens[{at}]': token id {token} is outside the vocabulary of {vocab.size} tokens.",
+                    param=f"tokens[{at}]",
+                )
+        return _json(content_body(b"".join([vocab.pieces[token] for token in asked.tokens])))
+
+    @routes.post("/apply-template")
+    def apply_template() -> Response:
+        model, prompt = chat.parse_prompt(read_json(request.environ, limits))
+        return _json(prompt_body(open_model(model).render(prompt)))
+
+    @routes.get("/props")
+    def props() -> Response:
+        if not options.props:
+            raise NotFound("This server does not offer /props.")
+        served = open_model(request.args.get("model"))
+        return _json(
+            props_body(
+                params=served.default_params,
+                context=served.context,
+                total_slots=served.model.engine.options.parallel,
+                alias=served.model.name,
+                file_name=Path(served.info.path).name,
+                file_type=served.info.file_type,
+                chat_template=served.template.source if served.template is not None else "",
+                bos_token=served.info.bos_token,
+                eos_token=served.info.eos_token,
+                build=f"llamasrv {__version__}",
+                slots=options.slots,
+                metrics=options.metrics,
+            )
+        )
+
+    @routes.get("/slots")
+    def slots() -> Response:
+        if not options.slots:
+            raise NotFound("This server does not offer /slots.")
+        engine = open_model(request.args.get("model")).model.engine
+        running = engine.snapshot()["running"]
+        if request.args.get("fail_on_no_slot") and len(running) >= engine.options.parallel:
+            raise Unavailable("no slot available")
+        return _json(slots_body(running, total=engine.options.parallel, context=engine.context))
+
+    return routes
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, 200, content_type="application/json")

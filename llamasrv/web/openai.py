@@ -1,0 +1,56 @@
+"""OpenAI's routes. `/completions` without `/v1` is left to llama.cpp's own protocol, as llama-server does."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response
+
+from llamasrv.models.registry import Model
+from llamasrv.protocols.openai.chat import ChatCompletions
+from llamasrv.protocols.openai.completions import Completions
+from llamasrv.protocols.openai.models import ModelCard, model_body, model_list
+from llamasrv.protocols.openai.wire import DONE
+from llamasrv.web.generate import generate
+from llamasrv.web.service import Service
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("openai", __name__)
+    chat = ChatCompletions(service.options.limits)
+    completions = Completions(service.options.limits)
+
+    @routes.post("/v1/chat/completions")
+    @routes.post("/chat/completions")
+    def chat_completions() -> Response:
+        return generate(service, chat, last=DONE)
+
+    @routes.post("/v1/completions")
+    def text_completions() -> Response:
+        return generate(service, completions, last=DONE)
+
+    @routes.get("/v1/models")
+    @routes.get("/models")
+    def list_models() -> Response:
+        return _json(model_list([card(model) for model in service.registry.models]))
+
+    @routes.get("/v1/models/<path:name>")
+    @routes.get("/models/<path:name>")
+    def show_model(name: str) -> Response:
+        return _json(model_body(card(service.registry.find(name))))
+
+    return routes
+
+
+def card(model: Model) -> ModelCard:
+    if model.engine.status.state not in ("ready", "draining"):
+        return ModelCard(model.name, model.created, model.aliases)
+    info = model.engine.info
+    meta = {
+        "vocab_type": info.vocab_type, "n_vocab": info.n_vocab, "n_ctx": model.engine.context,
+        "n_ctx_train": info.context_train, "n_embd": info.n_embd, "n_params": info.num_params, "size": info.size_bytes,
+        "ftype": info.file_type,
+    }  # fmt: skip
+    return ModelCard(model.name, model.created, model.aliases, model.engine.context, meta)
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, 200, content_type="application/json")

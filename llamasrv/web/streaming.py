@@ -1,0 +1,229 @@
+"""Generations over sockets: event streams, whole replies, and clients that leave.
+
+    first wait      an error that comes before anything else is a real HTTP error; status and headers wait for the
+                    first event, but not longer than the keepalive interval
+    then            one write for all that is there at each wake; a comment when nothing came for the interval
+    client gone     noticed on its socket, whether or not there is anything to write: the generation is cancelled
+
+Gets plain values: Flask's request is over when a stream is written. Knows frames, not what is in them.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from flask import Response
+from gevent import get_hub
+from gevent.socket import socket as GreenSocket
+
+from llamasrv.domain.events import Event, Failed, Finished, Usage
+from llamasrv.errors import LlamasrvError
+from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.errors import openai_body
+from llamasrv.web.record import Record
+
+log = logging.getLogger("llamasrv")
+
+PING = b": ping\n\n"
+WATCH_AFTER = 0.1  # seconds: a shorter request ends before anybody needs to watch its socket
+WRITE_TIMEOUT = 60.0  # seconds that a client may leave what is written unread
+CLIENT_CLOSED = 499  # in the log only: nobody is there to read it
+
+_STREAM_HEADERS = [
+    ("Content-Type", "text/event-stream; charset=utf-8"),
+    ("Cache-Control", "no-cache"),
+    ("X-Accel-Buffering", "no"),  # nginx would collect events otherwise
+]
+
+
+class Running(Protocol):
+    """A generation, as far as this module cares. `pipeline` makes them."""
+
+    done: bool
+    cancelled: bool
+
+    def events(self, timeout: float | None = None) -> list[Event]: ...
+
+    def cancel(self) -> None: ...
+
+
+class Reply(Protocol):
+    """How a protocol writes one reply."""
+
+    failed: bool
+
+    def chunks(self, events: Sequence[Event]) -> list[bytes]: ...
+
+    def whole(self, collected: Collected) -> bytes: ...
+
+
+def whole_response(running: Running, reply: Reply, record: Record, *, num_choices: int, sock: Any) -> Response:
+    """Wait for all of it. A client that leaves meanwhile cancels it."""
+    collected = Collected(num_choices)
+    watch = None
+    try:
+        events = running.events(WATCH_AFTER)
+        while True:
+            collected.add(events)
+            if running.done:
+                break
+            if watch is None:
+                watch = Watch(sock, running.cancel)
+            events = running.events()
+    finally:
+        running.cancel()
+        if watch is not None:
+            watch.close()
+    if collected.error is not None:
+        raise collected.error
+    record.usage = collected.usage
+    reason = collected.choices[0].reason
+    record.reason = None if reason is None else reason.value
+    if running.cancelled:
+        return Response(b"", CLIENT_CLOSED)
+    return Response(reply.whole(collected), 200, content_type="application/json")
+
+
+def stream_response(
+    running: Running, reply: Reply, record: Record, *, sock: Any, keepalive: float, last: bytes | None
+) -> Response:
+    """Begin with the first event, or without it when it does not come in time."""
+    watch = None
+    try:
+        events = running.events(min(WATCH_AFTER, keepalive))
+        if not events and not running.done:
+            watch = Watch(sock, running.cancel)
+            events = running.events(keepalive)
+        for event in events[:1]:
+            if type(event) is Failed:
+                raise event.error
+    except BaseException:
+        running.cancel()
+        if watch is not None:
+            watch.close()
+        raise
+    stream = EventStream(running, reply, record, events, watch=watch, sock=sock, keepalive=keepalive, last=last)
+    return Response(stream, 200, _STREAM_HEADERS, direct_passthrough=True)
+
+
+class EventStream:
+    """The body of a stream: an iterator of writes. A class rather than a generator, because `close` of a generator
+    that was never started does nothing, and a client may be gone before the first write."""
+
+    def __init__(
+        self,
+        running: Running,
+        reply: Reply,
+        record: Record,
+        events: list[Event],
+        *,
+        watch: Watch | None,
+        sock: Any,
+        keepalive: float,
+        last: bytes | None,
+    ) -> None:
+        self._running = running
+        self._reply = reply
+        self._record = record
+        self._events: list[Event] | None = events
+        self._watch = watch
+        self._sock = sock
+        self._keepalive = keepalive
+        self._last = last
+        self._ended = False
+        if sock is not None:
+            sock.settimeout(WRITE_TIMEOUT)  # a client that reads nothing does not hold its sequence for ever
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._ended:
+            raise StopIteration
+        try:
+            return self._write(self._next_events())
+        except StopIteration:
+            raise
+        except Exception as error:
+            return self._break_off(error)
+
+    def _next_events(self) -> list[Event]:
+        events, self._events = self._events, None
+        if events is not None:  # those that came before the headers
+            return events
+        if self._watch is None:
+            self._watch = Watch(self._sock, self._running.cancel)
+        return self._running.events(self._keepalive)
+
+    def _write(self, events: list[Event]) -> bytes:
+        running = self._running
+        if running.cancelled:  # nobody reads any more, and what is cut off must not look complete
+            raise StopIteration
+        if not events and not running.done:
+            return PING
+        frames = [b"data: %b\n\n" % chunk for chunk in self._reply.chunks(events)]
+        for event in events:
+            if type(event) is Finished:
+                self._record.reason = self._record.reason or event.reason.value
+            elif type(event) is Usage:
+                self._record.usage = event
+        if self._reply.failed:
+            self._record.reason = "failed"
+        if running.done or self._reply.failed:
+            self._ended = True
+            if self._last is not None:
+                frames.append(b"data: %b\n\n" % self._last)
+        return b"".join(frames) or PING
+
+    def _break_off(self, error: Exception) -> bytes:
+        """Our own mistake after the headers: say so in the stream."""
+        log.error("request %s failed while streaming", self._record.id, exc_info=error)
+        self._ended = True
+        self._record.reason = "failed"
+        body = openai_body(LlamasrvError(f"The server had an error. Request id: {self._record.id}.", code="internal_error"))
+        return b"data: %b\n\ndata: %b\n\n" % (body, self._last or b"[DONE]")
+
+    def close(self) -> None:
+        """Called in any case, and at any time: after the last write, or when the client is gone."""
+        running = self._running
+        running.cancel()
+        if self._watch is not None:
+            self._watch.close()
+        if not self._ended and self._record.reason is None:
+            self._record.reason = "cancelled"
+        self._record.close(200 if self._ended else CLIENT_CLOSED)
+
+
+class Watch:
+    """Cancels when the client closes its connection. A socket that cannot be looked at is left alone: then the next
+    write notices."""
+
+    def __init__(self, sock: Any, gone: Callable[[], None]) -> None:
+        self._io: Any = None
+        if type(sock) is not GreenSocket:  # none in tests; one under TLS cannot be looked into
+            return
+        self._peek = sock._sock.recv  # the system's own: gevent's would wait
+        self._gone = gone
+        self._io = get_hub().loop.io(sock.fileno(), 1)
+        self._io.start(self._readable)
+
+    def _readable(self) -> None:
+        # Runs in the hub: must not block.
+        try:
+            left = not self._peek(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            left = True
+        if left:
+            self._gone()
+        self.close()  # gone; or the next request is there already, which must not wake us again and again
+
+    def close(self) -> None:
+        io, self._io = self._io, None
+        if io is not None:
+            io.stop()
+            io.close()
