@@ -76,7 +76,7 @@ class Sequence:
         self.stream: Any = None  # engine.channels.Stream
         self.sampler: Any = None  # engine.sampler.Sampler, made at admission
         self.stopper: Any = None  # engine.stops.StopMatcher, if there are stop strings
-        self.saved: Any = None  # engine.engine.Saved: KV in host memory while preempted
+        self.saved: Any = None  # engine.spill.Spilled: KV in host memory while preempted
         self.scores: list[Any] = []  # TokenLogprob of the prompt, as far as it is scored
         self.held_back: list[Any] = []  # deltas that may yet turn out to be a stop string
 

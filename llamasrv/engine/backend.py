@@ -250,6 +250,10 @@ class LlamaBackend:
         self.context = min(per_lane, train)
         # A recurrent state does not grow, split lanes have their own cells: there the pool is never the limit.
         self.num_cells: int = self.num_lanes * self.context if self.split or self._stateful_only else C.llama_n_ctx(self._context)
+        # On a CPU attention passes over every cell in use: a thousand idle ones cost a decode about 2 % (0.5B) to 10 %
+        # (tiny). GPUs skip masked tiles.
+        on_gpu = options.gpu_layers != 0 and bool(C.llama_supports_gpu_offload())
+        self.idle_cells: int = options.idle_cells or (self.num_cells if on_gpu else 1024)
         self.ubatch_size: int = C.llama_n_ubatch(self._context)
         self._llama_batch = self._bind_batch()
 

@@ -28,12 +28,14 @@ from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.prefix_cache import KEY_LENGTH, Match, PrefixCache, common_prefix
 from llamasrv.engine.sampler import BadLogits, Sampler
 from llamasrv.engine.scheduler import Plan, Pool, Scheduler
+from llamasrv.engine.spill import Spilled, SpillStore
 from llamasrv.engine.stops import StopMatcher
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, LlamasrvError, QueueFull, Unavailable
 
 log = logging.getLogger("llamasrv.engine")
 
 IDLE_CHECK = 1.0  # seconds without work after which the books are checked
+WORTH_SPILLING = 128  # tokens; fewer are computed again sooner than copied
 MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
 
 
@@ -55,6 +57,8 @@ class EngineOptions:
     queue_limit: int = 1024  # sequences that may wait
     step_target: float = 0.1  # seconds a step may take while anybody decodes
     swap_bytes: int = 1 << 30  # host memory for preempted sequences
+    cache_bytes: int = 1 << 30  # host memory for evicted prefixes
+    idle_cells: int = 0  # cells that idle prefixes may keep in the pool; 0: chosen by the back end
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,6 @@ class Status:
     state: str
     progress: float = 0.0
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """KV of a preempted sequence in host memory: the first `length` tokens."""
-
-    data: np.ndarray
-    length: int
 
 
 class Engine:
@@ -108,6 +104,7 @@ class Engine:
         self.backend: Backend
         self.lanes: LaneTable
         self.cache: PrefixCache
+        self.spilled: SpillStore
         self.scheduler: Scheduler
 
     @property
@@ -305,6 +302,7 @@ class Engine:
     def _forget_context(self) -> None:
         self.lanes = LaneTable(self.backend.num_lanes, self.backend.num_cells)
         self.cache = PrefixCache(can_cut=self.backend.can_cut)
+        self.spilled = SpillStore(self.options.cache_bytes, can_cut=self.backend.can_cut)
 
     def _take_mail(self, wait: bool) -> None:
         timeout: float | None = 0
@@ -355,12 +353,17 @@ class Engine:
         if not seq.cache_prompt or seq.prompt_logprobs or self.backend.split:
             return None
         match = self.cache.match(seq.tokens, seq.num_tokens - 1, self.lanes.lengths, self.lanes.held)
-        if match is None or (match.length < KEY_LENGTH and not match.coming):
-            return None
-        if not self.backend.usable(match.lane, match.length):
-            return None
-        if match.held and not self.backend.can_share:
-            return None
+        if match is not None and not (
+            (match.length >= KEY_LENGTH or match.coming)
+            and (self.backend.can_share or not match.held)
+            and self.backend.usable(match.lane, match.length)
+        ):
+            match = None
+        at_hand = match.length + match.coming if match else 0
+        if len(self.spilled) and (found := self.spilled.match(seq.tokens, seq.num_tokens - 1)):
+            entry, length = found
+            if length >= at_hand + WORTH_SPILLING:
+                return Match(None, length, spilled=entry)
         return match
 
     def _common(self, a: Sequence, b: Sequence) -> int:
@@ -374,8 +377,10 @@ class Engine:
         if plan.admit:
             admitted = {id(seq) for seq, _ in plan.admit}
             self.waiting = [s for s in self.waiting if id(s) not in admitted]
-            for seq, match in plan.admit:
-                self._admit(seq, match)
+            for i, (seq, match) in enumerate(plan.admit):
+                # An admission before this one may have moved what was matched.
+                self._admit(seq, self._lookup(seq) if i and seq.saved is None else match)
+            plan.parts = [(seq, min(count, seq.owed)) for seq, count in plan.parts]
         self._make_room(sum(count for _, count in plan.parts))
 
     def _make_room(self, cells: int) -> None:
@@ -383,7 +388,12 @@ class Engine:
             self._evict()
 
     def _evict(self) -> None:
+        """The least recently used resident prefix leaves the pool, to host memory where that is worth it."""
         lane = next(iter(self.lanes.resident))
+        length = self.lanes.lengths[lane]
+        tokens = self.cache.tokens(lane)
+        if length >= WORTH_SPILLING and self.spilled.limit and not self.spilled.covers(tokens, length):
+            self.spilled.put(Spilled(tokens[:length], self.backend.save(lane)))
         self._drop_lane(lane)
         self.metrics.evictions += 1
 
@@ -394,50 +404,56 @@ class Engine:
 
     def _admit(self, seq: Sequence, match: Match | None) -> None:
         now = self.clock()
-        lanes = self.lanes
-        if match is not None and not match.held and (
-            match.length == lanes.lengths[match.lane] or not (lanes.free or len(lanes.resident) > 1)
-        ):
-            lane = match.lane  # go on in the resident lane itself
-            lanes.take_over(lane)
-            if match.length < lanes.lengths[lane]:
-                self.backend.cut(lane, match.length)
-                lanes.cut(lane, match.length)
-            seq.num_computed = match.length
-        else:
-            if match is not None:
-                lanes.touch(match.lane)  # not the one to be evicted now
-            if not lanes.free:
-                self._evict()
-            lane = lanes.take()
-            if match is not None and match.length:
-                self.backend.copy(match.lane, lane, match.length)
-                lanes.share(match.lane, lane, match.length)
-                seq.num_computed = match.length
-        seq.lane = lane
+        seq.lane = self._lane_for(match)
+        seq.num_computed = self.lanes.lengths[seq.lane]
         seq.state = State.RUNNING
         self.running.append(seq)
         if seq.saved is not None:
-            self._restore(seq)
+            self._restore(seq, seq.saved, seq.saved.length)
+            self._swapped_bytes -= seq.saved.data.nbytes
+            seq.saved = None
+        elif match is not None and match.spilled is not None:
+            self._restore(seq, match.spilled, match.length)
         if seq.admitted is None:
             seq.reused = seq.num_computed
             self.metrics.cached_tokens += seq.num_computed
             self.metrics.queue_time.observe(now - seq.arrived)
         seq.admitted = now
-        self.cache.put(lane, seq.tokens)
+        self.cache.put(seq.lane, seq.tokens)
         if seq.sampler is None:
             seq.sampler = Sampler(seq, self.backend)
             if seq.stop:
                 seq.stopper = StopMatcher(seq.stop)
 
+    def _lane_for(self, match: Match | None) -> int:
+        """A held lane that starts with what was matched: the resident lane itself, a lane that shares, or an empty one."""
+        lanes = self.lanes
+        source = match.lane if match is not None and match.length else None
+        if source is not None and match is not None and not match.held:
+            whole = match.length == lanes.lengths[source]
+            if whole or not (lanes.free or len(lanes.resident) > 1):
+                lanes.take_over(source)
+                if not whole:
+                    self.backend.cut(source, match.length)
+                    lanes.cut(source, match.length)
+                return source
+            lanes.touch(source)  # not the one to be evicted now
+        if not lanes.free:
+            self._evict()
+        lane = lanes.take()
+        if source is not None and match is not None:
+            self.backend.copy(source, lane, match.length)
+            lanes.share(source, lane, match.length)
+        return lane
+
     def _preempt(self, seq: Sequence) -> None:
         """Take the lane away; keep its KV in host memory if there is room, else it is computed again."""
         self.metrics.preemptions += 1
-        size = self.options.swap_bytes - self._swapped_bytes
-        if seq.num_computed >= KEY_LENGTH and size > 0:
+        room = self.options.swap_bytes - self._swapped_bytes
+        if seq.num_computed >= KEY_LENGTH and (room > 0 or self.options.deterministic):
             data = self.backend.save(seq.lane)
-            if data.nbytes <= size or self.options.deterministic:
-                seq.saved = Saved(data, seq.num_computed)
+            if data.nbytes <= room or self.options.deterministic:
+                seq.saved = Spilled(seq.tokens[: seq.num_computed], data)
                 self._swapped_bytes += data.nbytes
                 self.metrics.swaps += 1
         self._drop_lane(seq.lane)
@@ -447,13 +463,15 @@ class Engine:
         self.running.remove(seq)
         self.waiting.insert(0, seq)
 
-    def _restore(self, seq: Sequence) -> None:
-        saved, seq.saved = seq.saved, None
-        self._swapped_bytes -= saved.data.nbytes
-        self._make_room(saved.length)
-        if self.backend.restore(seq.lane, saved.data):
-            self.lanes.extend(seq.lane, saved.length)
-            seq.num_computed = saved.length
+    def _restore(self, seq: Sequence, entry: Spilled, length: int) -> None:
+        """Bring back the first `length` tokens of a state; without it they are computed again."""
+        self._make_room(entry.length)
+        if self.lanes.free_cells >= entry.length and self.backend.restore(seq.lane, entry.data):
+            self.lanes.extend(seq.lane, entry.length)
+            if length < entry.length:
+                self.backend.cut(seq.lane, length)
+                self.lanes.cut(seq.lane, length)
+            seq.num_computed = length
         else:
             self.backend.clear(seq.lane)
 
@@ -632,6 +650,8 @@ class Engine:
         if trusted and seq.cache_prompt and seq.num_computed >= KEY_LENGTH and not self.backend.split:
             self.lanes.retire(lane)
             self.cache.put(lane, seq.tokens)
+            while self.lanes.used_cells - self.lanes.held_cells > self.backend.idle_cells:
+                self._evict()
         else:
             self._drop_lane(lane)
 

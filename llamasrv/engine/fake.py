@@ -102,6 +102,7 @@ class FakeBackend:
         ubatch_size: int = 64,
         can_share: bool = True,
         can_cut: bool = True,
+        idle_cells: int | None = None,
     ) -> None:
         self.info = ModelInfo(
             name="fake", description="fake model: echoes", architecture="fake", n_vocab=N_VOCAB,
@@ -113,6 +114,7 @@ class FakeBackend:
         self.batch = Batch(batch_size)
         self.ubatch_size = ubatch_size
         self.can_share, self.can_cut = can_share, can_cut
+        self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.calls: list[tuple] = []
         self.fail_next: list[Exception] = []
         self.spoil: Callable[[np.ndarray], None] | None = None  # may damage the logits of the next decode

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +21,15 @@ KEY_LENGTH = 8
 class Match:
     """`lane` has the first `length` tokens in KV. `coming`: so many more are being computed there right now.
 
-    `held`: a running sequence has the lane, so its cells are taken anyway.
+    `held`: a running sequence has the lane, so its cells are taken anyway. `spilled`: they are in host memory instead
+    of a lane (an engine.spill.Spilled).
     """
 
-    lane: int
+    lane: int | None
     length: int
     coming: int = 0
     held: bool = False
+    spilled: Any = None
 
 
 class PrefixCache:
@@ -57,6 +60,9 @@ class PrefixCache:
         lanes.discard(lane)
         if not lanes:
             del self._index[key]
+
+    def tokens(self, lane: int) -> array[int]:
+        return self._timelines[lane]
 
     def match(self, tokens: array[int], limit: int, computed: list[int], held: Container[int]) -> Match | None:
         """The lane with most of `tokens[:limit]`, given how much each lane has computed and which are held.

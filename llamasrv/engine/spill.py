@@ -1,0 +1,84 @@
+"""Prefixes in host memory: what was evicted from the pool of cells, kept for its next reader.
+
+An idle prefix in the pool slows every decode, since attention passes over its cells; in host memory it costs nothing
+until it is copied back, which is some hundred times cheaper than computing it again. An entry serves many readers and
+leaves when it is the least recently used one past the limit. Knows no lanes and no library: states are bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+
+import numpy as np
+
+from llamasrv.engine.prefix_cache import KEY_LENGTH, common_prefix
+
+
+class Spilled:
+    """The KV of `tokens`, all of them. `data` are the backend's own bytes."""
+
+    __slots__ = ("tokens", "data")
+
+    def __init__(self, tokens: array[int], data: np.ndarray) -> None:
+        self.tokens = tokens
+        self.data = data
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
+class SpillStore:
+    """At most `limit` bytes of states; 0 keeps nothing."""
+
+    def __init__(self, limit: int, *, can_cut: bool = True) -> None:
+        self.limit = limit
+        self.used = 0
+        self.can_cut = can_cut
+        self._entries: OrderedDict[int, Spilled] = OrderedDict()  # least recently used first
+        self._index: dict[bytes, list[Spilled]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, entry: Spilled) -> None:
+        """Keep it, unless it is larger than the limit. Entries that are a prefix of it go."""
+        if entry.data.nbytes > self.limit:
+            return
+        siblings = self._index.get(_key(entry.tokens), [])
+        for other in [e for e in siblings if e.length <= entry.length and common_prefix(e.tokens, entry.tokens) == e.length]:
+            self._remove(other)
+        while self.used + entry.data.nbytes > self.limit:
+            self._remove(next(iter(self._entries.values())))
+        self._entries[id(entry)] = entry
+        self._index.setdefault(_key(entry.tokens), []).append(entry)
+        self.used += entry.data.nbytes
+
+    def match(self, tokens: array[int], limit: int) -> tuple[Spilled, int] | None:
+        """The entry with most of `tokens[:limit]`, and how much; None below KEY_LENGTH."""
+        best, most = None, KEY_LENGTH - 1
+        for entry in self._index.get(_key(tokens), ()):
+            common = min(common_prefix(entry.tokens, tokens), limit)
+            if common > most and (self.can_cut or common == entry.length):
+                best, most = entry, common
+        if best is None:
+            return None
+        self._entries.move_to_end(id(best))
+        return best, most
+
+    def covers(self, tokens: array[int], length: int) -> bool:
+        """Whether an entry holds all of `tokens[:length]` already."""
+        return any(common_prefix(e.tokens, tokens) >= length for e in self._index.get(_key(tokens), ()))
+
+    def _remove(self, entry: Spilled) -> None:
+        del self._entries[id(entry)]
+        self.used -= entry.data.nbytes
+        key = _key(entry.tokens)
+        self._index[key].remove(entry)
+        if not self._index[key]:
+            del self._index[key]
+
+
+def _key(tokens: array[int]) -> bytes:
+    return tokens[:KEY_LENGTH].tobytes()
