@@ -129,7 +129,7 @@ def main(arguments: Iterable[str] | None = None) -> NoReturn:
     except click.NoSuchOption as error:
         meant = config.nearest(error.option_name, _flags(error.ctx))
         code = _refuse(f"{error.option_name}: unknown option{meant}", EX_CONFIG)
-    except click.BadParameter as error:
+    except (click.BadParameter, click.BadOptionUsage) as error:
         code = _refuse(error.format_message(), EX_CONFIG)
     except click.UsageError as error:
         code = _refuse(error.format_message(), EX_USAGE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,7 +55,7 @@ class Conversation:
     system: str | None = None
     turns: list[dict[str, str]] = field(default_factory=list)
 
-    def ask(self, text: str) -> Iterator[tuple[str, str]]:
+    def ask(self, text: str) -> Generator[tuple[str, str], None, None]:
         """Pieces of the answer as they come: ("reasoning" or "content", text). Kept in `last` when it is over."""
         self.turns.append({"role": "user", "content": text})
         self.last = Answer()
@@ -75,8 +75,6 @@ class Conversation:
                     if delta.get("content"):
                         self.last.text += delta["content"]
                         yield "content", delta["content"]
-        except KeyboardInterrupt:
-            self.last.stopped = True
         finally:
             self.last.seconds = time.monotonic() - began
             if self.last.text:
@@ -118,6 +116,8 @@ def _reason(status: int, body: bytes) -> str:
 
 def run(settings: Settings, url: str | None, system: str | None, model: str | None) -> int:
     """Talk to `url`; without one, to a server started for the model that the settings name, or to a running one."""
+    if url:
+        server.connect(url, 1)  # refuses what is no URL; connects to nothing yet
     with nullcontext(url) if url else _server_for(settings) as where:
         keys = settings.api_keys()
         extra = settings.sampling()
@@ -180,8 +180,9 @@ def _in_terminal(talk: Conversation) -> int:
 def _show_answer(console: Console, talk: Conversation, text: str) -> None:
     console.print("[bold green]model[/] › ", end="")
     last = "content"
+    pieces = talk.ask(text)
     try:
-        for kind, piece in talk.ask(text):
+        for kind, piece in pieces:
             if last == "reasoning" and kind == "content":
                 console.print("\n")
             last = kind
@@ -189,6 +190,10 @@ def _show_answer(console: Console, talk: Conversation, text: str) -> None:
     except ChatError as error:
         console.print(f"[red]{escape(str(error))}[/]")
         return
+    except KeyboardInterrupt:
+        talk.last.stopped = True
+    finally:
+        pieces.close()  # the connection, too: the server stops working on what nobody reads
     answer = talk.last
     notes = ["stopped"] if answer.stopped else []
     if answer.num_tokens and answer.seconds:

@@ -95,7 +95,7 @@ class Worker(GeventWorker):
         loading = gevent.spawn(self._watch_loading)
         while self.alive:
             self.notify()
-            if all(engine.status.state != "loading" for engine in self.engines):
+            if loading.successful():  # until then the watcher of the start decides
                 self._check_engines()
             self._wake.wait(1.0)
         loading.kill()

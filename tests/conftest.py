@@ -1,0 +1,100 @@
+"""What several tests share: real server processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from llamasrv import config
+
+
+class ServerProcess:
+    """`llamasrv serve` (or another command) as a process of its own; its log is read as it is written."""
+
+    def __init__(self, arguments, *, command=(sys.executable, "-m", "llamasrv", "serve"), environ=None):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(config.PREFIX)}
+        self.process = subprocess.Popen(
+            [*command, *map(str, arguments)],
+            env=clean | (environ or {}),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    @property
+    def log(self):
+        return "\n".join(self.lines)
+
+    def wait_for(self, pattern, timeout=30):
+        """The first log line that has the pattern."""
+        end = time.monotonic() + timeout
+        with self._news:
+            while True:
+                for line in self.lines:
+                    if re.search(pattern, line):
+                        return line
+                left = end - time.monotonic()
+                assert left > 0 and self._reader.is_alive(), f"no line with {pattern!r} in:\n{self.log}"
+                self._news.wait(left)
+
+    @property
+    def url(self):
+        return re.search(r"http://\S+?:\d+", self.wait_for(r" serves .* at http"))[0]
+
+    @property
+    def address(self):
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        return host, int(port)
+
+    def signal(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+
+    def exit_code(self, timeout=30):
+        code = self.process.wait(timeout)
+        self._reader.join(10)
+        return code
+
+    def end(self):
+        if self.process.poll() is None:
+            # The whole group: a master that is killed cannot end its worker.
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(30)
+        self._reader.join(10)
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def serve():
+    """Starts servers on free ports; they end with the test."""
+    started = []
+
+    def start(*arguments, command=None, environ=None):
+        options = {"command": command} if command else {}
+        if command is None:
+            arguments = ("--port", "0", *arguments)
+        started.append(ServerProcess(arguments, environ=environ, **options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.end()

@@ -1,0 +1,295 @@
+"""The command line: exit codes, one line for each refusal, and the commands on a fake or tiny model."""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import json
+import os
+import pty
+import re
+import select
+import socket
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from model.tiny_models import llama
+
+from llamasrv import cli, config, files
+from llamasrv.config import OPTIONS
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs a command in this process: (exit code, standard output, standard error)."""
+    for name in [name for name in os.environ if name.startswith(config.PREFIX)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as end:
+            cli.main([str(argument) for argument in arguments])
+        out = capsys.readouterr()
+        return end.value.code, out.out, out.err
+
+    return call
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return llama(tmp_path / "tiny.gguf")
+
+
+def command(*arguments, **options):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(config.PREFIX)}
+    return subprocess.run(
+        [sys.executable, "-m", "llamasrv", *map(str, arguments)],
+        env=clean, capture_output=True, text=True, timeout=100, **options,
+    )  # fmt: skip
+
+
+def one_line(code, out, err):
+    """The refusal, which must be all that was printed."""
+    assert out == "" and err.count("\n") == 1 and err.startswith("llamasrv: "), (out, err)
+    return code, err.removeprefix("llamasrv: ").strip()
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (["serve", "--prot", "1"], 78, "--prot: unknown option; did you mean --port?"),
+        (["serve", "--port", "x"], 78, "--port 'x': must be a whole number, 0 to 65535"),
+        (["serve", "--port"], 78, "requires an argument"),
+        (["serve", "--flash-attn", "of"], 78, "--flash-attn 'of': must be one of auto, on, off; did you mean off?"),
+        (["serve", "--config", "/none.toml"], 78, "/none.toml: No such file or directory"),
+        (["serve", "--model", "/none.gguf"], 78, "/none.gguf: No such file or directory"),
+        (["serve", "--fake", "--chat-template", "nope"], 78, "neither Jinja source nor one of chatml, plain"),
+        (["serve", "--fake", "--chat-template-file", "/none"], 78, "'/none': No such file or directory"),
+        (["serve", "--fake", "--api-key-file", "/none"], 78, "'/none': No such file or directory"),
+        (["serve", "--fake", "--host", "0.0.0.0"], 78, "there is no key"),
+        (["serve", "more"], 64, "unexpected extra argument"),
+        (["sevre"], 64, "No such command 'sevre'"),
+        (["bench", "--fake"], 78, "no kernels"),
+        (["bench", "m.gguf", "--sequences", "1,x"], 78, "must be numbers from 1 to 256"),
+        (["chat", "ftp://host", "--fake"], 78, "not the URL of a server"),
+    ],
+)
+def test_it_refuses(run, arguments, code, line):
+    assert one_line(*run(*arguments))[0] == code
+    assert line in one_line(*run(*arguments))[1]
+
+
+def test_without_a_model_it_says_what_to_give(run, monkeypatch):
+    monkeypatch.setattr(files, "demo_model", lambda: None)
+    code, line = one_line(*run("serve"))
+    assert code == 78 and "--model FILE.gguf" in line
+
+
+def test_a_port_in_use_is_told(run):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, line = one_line(*run("serve", "--fake", "--port", port))
+    assert code == 78 and line == f"cannot listen on 127.0.0.1 port {port}: Address already in use"
+
+
+@pytest.mark.parametrize("length", [0, 100, 2000])
+def test_a_broken_model_file_is_told_with_its_reason(run, tiny, length):
+    tiny.write_bytes(tiny.read_bytes()[:length])
+    code, line = one_line(*run("serve", "--model", tiny))
+    assert code == 78
+    assert line.startswith(f"{tiny}: ") and ("empty" in line or "truncated" in line)
+
+
+def test_a_wrong_option_ends_a_real_start_within_a_second():
+    began = time.monotonic()
+    done = command("serve", "--prot", "1")
+    assert done.returncode == 78 and time.monotonic() - began < 1
+    assert done.stderr == "llamasrv: --prot: unknown option; did you mean --port?\n"
+
+
+def test_a_broken_model_ends_a_real_start_without_a_traceback(tiny):
+    tiny.write_bytes(b"GGUF" + bytes(100))
+    done = command("serve", "--model", tiny)
+    assert done.returncode == 78
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+
+
+# Help
+
+
+def test_help_shows_every_option_and_its_default(run):
+    code, out, _ = run("serve", "--help")
+    text = " ".join(out.split())
+    assert code == 0
+    for option in OPTIONS:
+        assert all(flag in text for flag in option.flags if option.kind != "bool"), option.name
+        assert option.long_flag in text and " ".join(option.help.split()) in text
+    assert "[8080]" in text
+
+
+def test_the_version_is_told(run):
+    assert re.fullmatch(r"llamasrv \d+\.\d+\.\d+\n", run("--version")[1])
+
+
+@pytest.mark.parametrize("flag", ["-np", "-tb", "-ub", "-ngl", "-fa", "-ctk", "-ctv"])
+def test_flags_of_llama_server_with_one_dash_are_known(run, flag):
+    assert flag in run("serve", "--help")[1]
+    value = {"-fa": "on", "-ctk": "q8_0", "-ctv": "q8_0"}.get(flag, "4")
+    assert run("check", "--fake", flag, value)[0] == 0
+
+
+# check
+
+
+def test_check_tells_model_and_memory(run, tiny):
+    code, out, _ = run("check", "--model", tiny, "-c", 1000, "--parallel", 4)
+    assert code == 0
+    assert re.search(r"served context\W+1024 tokens for one sequence, 1024 cells", out)
+    for name in ("architecture", "weights", "KV (1024 cells", "work buffers", "needed", "free on this machine"):
+        assert name in out
+
+
+def test_check_refuses_what_serve_would_refuse(run, tiny):
+    tiny.write_bytes(b"")
+    assert one_line(*run("check", "--model", tiny))[0] == 78
+
+
+def test_check_prints_the_settings_in_use_without_keys(run, tmp_path):
+    path = tmp_path / "llamasrv.toml"
+    path.write_text("[sampling]\ntemp = 0.3\n")
+    code, out, _ = run("check", "--fake", "--print-config", "--config", path, "--api-key", "hush")
+    assert code == 0 and "temp = 0.3" in out and "hush" not in out
+
+
+# chat
+
+
+def test_piped_chat_answers_once_and_plainly():
+    done = command("chat", "--fake", input="Hello there")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "You said: Hello there\n", "")
+
+
+def test_chat_talks_to_a_running_server(serve):
+    server = serve("--fake", "--api-key", "k")
+    done = command("chat", server.url, "--api-key", "k", input="Hi")
+    assert (done.returncode, done.stdout) == (0, "You said: Hi\n")
+
+
+def test_chat_tells_why_a_server_refused(serve):
+    server = serve("--fake", "--api-key", "k")
+    done = command("chat", server.url, "--api-key", "wrong", input="Hi")
+    assert done.returncode == 1 and "key" in done.stderr.lower() and "Traceback" not in done.stderr
+
+
+def test_chat_tells_that_nobody_answers():
+    done = command("chat", "http://127.0.0.1:9", input="Hi")
+    assert done.returncode == 1 and "refused" in done.stderr
+
+
+class Terminal:
+    """A command on a terminal: types lines, reads what is shown."""
+
+    def __init__(self, *arguments):
+        master, slave = pty.openpty()
+        self.fd = master
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "llamasrv", *map(str, arguments)],
+            stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C becomes a signal
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        )  # fmt: skip
+        os.close(slave)
+        self.shown = ""
+
+    def until(self, text, timeout=30):
+        """Read until `text` is shown; what was shown since the last call."""
+        end = time.monotonic() + timeout
+        while text not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown):
+            assert time.monotonic() < end, self.shown
+            if select.select([self.fd], [], [], 0.1)[0]:
+                self.shown += os.read(self.fd, 65536).decode("utf-8", "replace")
+        shown, self.shown = self.shown, ""
+        return shown
+
+    def type(self, line):
+        os.write(self.fd, line.encode() + b"\n")
+
+
+def test_chat_in_a_terminal_keeps_the_conversation_and_knows_its_commands(serve):
+    server = serve("--fake")
+    terminal = Terminal("chat", server.url)
+    try:
+        terminal.until("you ›")
+        terminal.type("first words")
+        assert "You said: first words" in terminal.until("tokens/s")
+        terminal.type("/help")
+        terminal.until("forget the conversation")
+        terminal.type("/system Be brief")
+        terminal.until("system prompt: Be brief")
+        terminal.type("/exit")
+        assert terminal.process.wait(20) == 0
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+        os.close(terminal.fd)
+
+
+def test_ctrl_c_in_chat_stops_the_answer_and_not_the_conversation(serve):
+    server = serve("--fake")
+    terminal = Terminal("chat", server.url)
+    try:
+        terminal.until("you ›")
+        terminal.type("x" * 3000)
+        terminal.until("You said: x")
+        os.write(terminal.fd, b"\x03")
+        terminal.until("stopped")
+        terminal.type("still there?")
+        terminal.until("You said: still there?")
+        os.write(terminal.fd, b"\x04")
+        assert terminal.process.wait(20) == 0
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+        os.close(terminal.fd)
+
+
+# bench
+
+
+def test_bench_compares_the_kernels_with_the_server(tiny):
+    done = command("bench", tiny, "--sequences", "1,2", "--tokens", "8", "-c", "512")
+    assert done.returncode == 0, done.stderr
+    assert "kernels, tokens/s" in done.stdout and "over HTTP, tokens/s" in done.stdout
+    rows = re.findall(r"│\s+(\d+) │\s+([\d,.]+) │\s+([\d,.]+) │\s+([\d.]+) │", done.stdout)
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert all(float(value.replace(",", "")) > 0 for row in rows for value in row[1:3])
+
+
+# serve, with a real model
+
+
+def test_serve_answers_with_a_real_model(serve, tiny):
+    server = serve("--model", tiny, "--alias", "tiny", "--parallel", 2)
+    assert re.search(r"serves tiny .*context 2048 tokens, 2 in parallel, \d+ threads", server.wait_for("serves"))
+    connection = http.client.HTTPConnection(*server.address, timeout=30)
+    body = {"model": "tiny", "prompt": "Once", "max_tokens": 5, "ignore_eos": True}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    reply = json.loads(connection.getresponse().read())
+    connection.close()
+    assert reply["usage"]["completion_tokens"] == 5
+
+
+def test_shipped_files_are_found():
+    assert (files.templates_dir() / "chat" / "chatml.jinja").is_file()
+    assert (files.conf_dir() / "gunicorn.conf.py").is_file()
+    assert files.demo_model() is None or files.demo_model().is_file()
+    assert Path(files.__file__).parent.name == "llamasrv"
