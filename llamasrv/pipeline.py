@@ -114,7 +114,7 @@ class Served:
         source = model.chat_template or info.chat_template or fallback_source()
         template, template_error = None, ""
         try:
-            template = ChatTemplate(source, info.bos_token, info.eos_token, getattr(vocab, "specials", None))
+            template = ChatTemplate(source, info.bos_token, info.eos_token, vocab.specials)
             template.traits  # finds out once what it accepts, so that no request waits for it
         except TemplateError as error:
             template, template_error = None, str(error)

@@ -72,6 +72,7 @@ class LlamaVocabulary:
         self.pieces = _pieces(vocab, self.size)
         self.eog = frozenset(t for t in range(self.size) if C.llama_vocab_is_eog(vocab, t))
         self._control = frozenset(t for t in range(self.size) if not self.pieces[t] and C.llama_vocab_is_control(vocab, t))
+        self.specials = tuple(self.text(t) for t in sorted(self._control))
         self.bos = _token(C.llama_vocab_bos(vocab))
         self.eos = _token(C.llama_vocab_eos(vocab))
         self.add_bos = bool(C.llama_vocab_get_add_bos(vocab))

@@ -32,6 +32,7 @@ _PEAK, _NOISE = np.float32(9.0), np.float32(3.0)
 class FakeVocabulary:
     size = N_VOCAB
     pieces = [bytes([b]) for b in range(256)] + [b""] * len(SPECIALS)
+    specials = SPECIALS
     eog = frozenset({IM_END, END_OF_TEXT})
     bos: int | None = BOS
     eos: int | None = IM_END

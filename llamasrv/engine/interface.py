@@ -68,6 +68,7 @@ class Vocabulary(Protocol):
 
     size: int
     pieces: list[bytes]  # what each token writes; b"" for control tokens
+    specials: tuple[str, ...]  # how control tokens are written in a text
     eog: frozenset[int]  # tokens that end a generation
     bos: int | None
     eos: int | None
