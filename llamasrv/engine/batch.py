@@ -36,22 +36,38 @@ class Batch:
         self.parts = parts
         outputs = self.outputs = []
         row = 0
+        single = 0  # the decodes come first: laid out together
         for seq, count in parts:
-            start = seq.num_computed
-            assert 0 < count <= seq.num_tokens - start, seq
-            end = row + count
-            self.token[row:end] = seq.tokens[start : start + count]
-            self.position[row:end] = range(start, start + count) if count > 1 else start
-            self.lane[row:end] = seq.lane
-            if seq.prompt_logprobs and start < seq.num_prompt:
-                self.wants_logits[row:end] = 1
-                outputs.append((seq, count))
-            else:
-                last = start + count == seq.num_tokens
-                self.wants_logits[row:end] = 0
-                self.wants_logits[end - 1] = last
-                if last:
-                    outputs.append((seq, 1))
-            row = end
+            if count != 1 or len(seq.tokens) - seq.num_computed != 1 or seq.prompt_logprobs:
+                break
+            single += 1
+        if single:
+            first = [seq for seq, _ in parts[:single]]
+            self.token[:single] = [seq.tokens[-1] for seq in first]
+            self.position[:single] = [seq.num_computed for seq in first]
+            self.lane[:single] = [seq.lane for seq in first]
+            self.wants_logits[:single] = 1
+            outputs += [(seq, 1) for seq in first]
+            row = single
+        for seq, count in parts[single:]:
+            row = self._fill_part(seq, count, row)
         self.num_rows = row
         self.num_outputs = sum(count for _, count in outputs)
+
+    def _fill_part(self, seq: Sequence, count: int, row: int) -> int:
+        start = seq.num_computed
+        assert 0 < count <= seq.num_tokens - start, seq
+        end = row + count
+        self.token[row:end] = seq.tokens[start : start + count]
+        self.position[row:end] = np.arange(start, start + count)
+        self.lane[row:end] = seq.lane
+        if seq.prompt_logprobs and start < seq.num_prompt:
+            self.wants_logits[row:end] = 1
+            self.outputs.append((seq, count))
+        else:
+            last = start + count == seq.num_tokens
+            self.wants_logits[row:end] = 0
+            self.wants_logits[end - 1] = last
+            if last:
+                self.outputs.append((seq, 1))
+        return end

@@ -26,7 +26,7 @@ from llamasrv.engine.interface import (
 from llamasrv.engine.lanes import LaneTable
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.prefix_cache import KEY_LENGTH, Match, PrefixCache, common_prefix
-from llamasrv.engine.sampler import BadLogits, Sampler
+from llamasrv.engine.sampler import Sampler
 from llamasrv.engine.scheduler import Plan, Pool, Scheduler
 from llamasrv.engine.spill import Spilled, SpillStore
 from llamasrv.engine.stops import StopMatcher
@@ -35,7 +35,7 @@ from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, Inv
 log = logging.getLogger("llamasrv.engine")
 
 IDLE_CHECK = 1.0  # seconds without work after which the books are checked
-WORTH_SPILLING = 128  # tokens; fewer are computed again sooner than copied
+WORTH_SPILLING = 0.002  # seconds of computing; less is computed again sooner than copied
 MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
 
 
@@ -362,7 +362,7 @@ class Engine:
         at_hand = match.length + match.coming if match else 0
         if len(self.spilled) and (found := self.spilled.match(seq.tokens, seq.num_tokens - 1)):
             entry, length = found
-            if length >= at_hand + WORTH_SPILLING:
+            if self.scheduler.time.prompt_seconds(length - at_hand) > WORTH_SPILLING:
                 return Match(None, length, spilled=entry)
         return match
 
@@ -392,7 +392,8 @@ class Engine:
         lane = next(iter(self.lanes.resident))
         length = self.lanes.lengths[lane]
         tokens = self.cache.tokens(lane)
-        if length >= WORTH_SPILLING and self.spilled.limit and not self.spilled.covers(tokens, length):
+        worth = self.scheduler.time.prompt_seconds(length) > WORTH_SPILLING
+        if worth and self.spilled.limit and not self.spilled.covers(tokens, length):
             self.spilled.put(Spilled(tokens[:length], self.backend.save(lane)))
         self._drop_lane(lane)
         self.metrics.evictions += 1
@@ -539,37 +540,35 @@ class Engine:
         if not batch.num_outputs:
             return []
         rows = self.backend.logits(batch.num_outputs)
-        todo: list[tuple[Sequence, np.ndarray, int, TokenLogprob | None]] = []
-        at = 0
+        ready: list[Sequence] = []
+        at: list[int] = []
+        row = 0
         for seq, count in batch.outputs:
             if seq.prompt_logprobs and len(seq.scores) < seq.num_prompt:
-                self._score(seq, rows[at : at + count], seq.num_computed - count)
-            at += count
+                self._score(seq, rows[row : row + count], seq.num_computed - count)
+            row += count
             if seq.num_computed == len(seq.tokens):
-                todo.append((seq, rows[at - 1], at - 1, None))
+                if seq.max_tokens == 0:
+                    self._end(seq, FinishReason.LENGTH)
+                else:
+                    ready.append(seq)
+                    at.append(row - 1)
+        if not ready:
+            return []
+        if len(at) < len(rows):
+            rows = rows[at]
+        # Log-probabilities are the model's own: of the row before bias and bans.
+        scored = {i: rows[i].copy() for i, seq in enumerate(ready) if seq.logprobs is not None}
         chosen: list[tuple[Sequence, int, TokenLogprob | None]] = []
-        for seq, row, _, _ in todo:
-            if seq.logprobs is None and seq.max_tokens != 0:
-                seq.sampler.adjust(row, len(seq.tokens) - seq.num_prompt)
-        blocks = sampling.block_maxima(rows) if any(s.sampler.chain is not None for s, *_ in todo) else None
         pieces = self.backend.vocab.pieces
-        for seq, row, at, _ in todo:
-            if seq.max_tokens == 0:
-                self._end(seq, FinishReason.LENGTH)
-                continue
-            try:
-                if seq.logprobs is None:
-                    token = seq.sampler.choose(row, None if blocks is None else blocks[at], seq)
-                    chosen.append((seq, token, None))
-                    continue
-                # Log-probabilities are the model's own: taken before bias and bans.
-                original = row.copy()
-                seq.sampler.adjust(row, seq.num_generated)
-                token = seq.sampler.choose(row, None, seq)
-                chosen.append((seq, token, sampling.log_probability(original, token, seq.logprobs, pieces)))
-            except BadLogits:
-                log.error("sequence %d: no token can be chosen", seq.id)
+        for i, (seq, token) in enumerate(zip(ready, sampling.sample(rows, ready, self.backend))):
+            if token is None:
+                log.error("sequence %d: the model produced nothing to choose from", seq.id)
                 self._end(seq, FinishReason.FAILED, error=EngineFailure("The model produced nothing to choose from."))
+            elif i in scored:
+                chosen.append((seq, token, sampling.log_probability(scored[i], token, seq.logprobs or 0, pieces)))
+            else:
+                chosen.append((seq, token, None))
         return chosen
 
     def _score(self, seq: Sequence, rows: np.ndarray, start: int) -> None:

@@ -20,10 +20,8 @@ from llamasrv.engine.interface import Backend
 _STRIDE = 64  # tokens per block when looking for the k-th largest logit
 _MAX_K = 1024
 _SMALL = 4096  # below this many tokens the chain may as well see all
-
-
-class BadLogits(Exception):
-    """The row has NaN or nothing to choose from. Concerns one sequence."""
+_LOWEST = np.finfo(np.float32).min
+_NOTHING = np.empty(0, np.int64)
 
 
 class Sampler:
@@ -62,31 +60,85 @@ class Sampler:
         if self.banned is not None and num_generated < self.min_tokens:
             row[self.banned] = -np.inf
 
-    def choose(self, row: np.ndarray, blocks: np.ndarray | None, seq: Sequence) -> int:
-        """The next token. `blocks`: maxima of the row's blocks of `_STRIDE`, where they were computed."""
-        if self.chain is None:
+    def seen(self, seq: Sequence) -> np.ndarray | None:
+        """Tokens that penalties may move, as ids; None where there are no penalties."""
+        if self.window == 0:
+            return None
+        return np.unique(np.array(seq.tokens if self.window is None else seq.tokens[-self.window :], np.int64))
+
+
+def sample(rows: np.ndarray, sequences: list[Sequence], backend: Backend) -> list[int | None]:
+    """The next token of each sequence, given its row of logits (which is changed: bias and bans are written into it).
+
+    None where a row has NaN or nothing to choose from: that concerns its sequence alone.
+    """
+    for row, seq in zip(rows, sequences):
+        sampler = seq.sampler
+        if sampler.bias_ids is not None or sampler.banned is not None:
+            sampler.adjust(row, seq.num_generated)
+    chained = [i for i, seq in enumerate(sequences) if seq.sampler.chain is not None]
+    tokens: list[int | None] = [None] * len(sequences)
+    if len(chained) < len(sequences):
+        plain = [i for i, seq in enumerate(sequences) if seq.sampler.chain is None]
+        for i in plain:
+            row = rows[i]
             token = int(row.argmax())
-            if not np.isfinite(row[token]):
-                raise BadLogits
-            return token
-        seen: list[int] = []
-        if self.window != 0:
-            seen = list(set(seq.tokens if self.window is None else seq.tokens[-self.window :]))
-        keep = self.keep and self.keep + len(seen)
-        ids = _candidates(row, blocks, keep)
-        if seen:
-            ids = np.union1d(ids, np.array(seen, ids.dtype))
-        logits = row[ids]
-        if np.isnan(logits).any():
-            raise BadLogits
-        fine = logits > -np.inf
-        if not fine.all():
-            ids, logits = ids[fine], logits[fine]
-            if not len(ids):
-                raise BadLogits
-        token = self.chain.choose(ids, logits)
-        self.chain.accept(token)
-        return token
+            tokens[i] = token if np.isfinite(row[token]) else None
+    if chained:
+        chosen = _sample_chained(rows if len(chained) == len(rows) else rows[chained], [sequences[i] for i in chained], backend)
+        for i, token in zip(chained, chosen):
+            tokens[i] = token
+    return tokens
+
+
+def _sample_chained(rows: np.ndarray, sequences: list[Sequence], backend: Backend) -> list[int | None]:
+    candidates = _candidates(rows, sequences)
+    good = [i for i, ids in enumerate(candidates) if len(ids)]
+    tokens: list[int | None] = [None] * len(sequences)
+    if good:
+        counts = [len(candidates[i]) for i in good]
+        ids = np.concatenate([candidates[i] for i in good])
+        logits = np.concatenate([rows[i][candidates[i]] for i in good])
+        chosen = backend.choose([sequences[i].sampler.chain for i in good], ids, logits, counts)
+        for i, token in zip(good, chosen):
+            tokens[i] = token
+    return tokens
+
+
+def _candidates(rows: np.ndarray, sequences: list[Sequence]) -> list[np.ndarray]:
+    """Per row, the ids that can be chosen at all; empty where the row has NaN or nothing finite.
+
+    The k-th largest block maximum is a floor of the k-th largest logit: k blocks have an element at least as large.
+    One k, the largest asked for, serves all rows: more candidates than needed change nothing.
+    """
+    n = rows.shape[1]
+    blocks = n // _STRIDE
+    seen = [seq.sampler.seen(seq) for seq in sequences]
+    keeps = [seq.sampler.keep and seq.sampler.keep + (0 if ids is None else len(ids)) for seq, ids in zip(sequences, seen)]
+    few = [i for i, keep in enumerate(keeps) if keep and keep < blocks] if n >= _SMALL else []
+    out: list[np.ndarray] = [_NOTHING] * len(sequences)
+    if few:
+        k = max(keeps[i] for i in few)
+        part = rows if len(few) == len(rows) else rows[few]
+        whole = blocks * _STRIDE
+        maxima = part[:, :whole].reshape(len(few), _STRIDE, blocks).max(axis=1)
+        floors = np.partition(maxima, blocks - k, axis=1)[:, blocks - k]
+        # Below the floor nothing matters; -inf never does. NaN anywhere in a block makes its maximum NaN.
+        floors = np.maximum(floors, _LOWEST)
+        flat = np.flatnonzero(part >= floors[:, None])
+        bounds = np.searchsorted(flat, np.arange(len(few) + 1) * n)
+        broken = np.isnan(maxima).any(axis=1) | np.isnan(part[:, whole:]).any(axis=1)
+        for at, i in enumerate(few):
+            if not broken[at]:
+                out[i] = flat[bounds[at] : bounds[at + 1]] - at * n
+                if seen[i] is not None:
+                    ids = np.union1d(out[i], seen[i])
+                    out[i] = ids[rows[i][ids] > -np.inf]
+    for i in set(range(len(sequences))) - set(few):
+        row = rows[i]
+        if not np.isnan(row).any():
+            out[i] = np.flatnonzero(row > -np.inf)
+    return out
 
 
 def _seed(p: SamplingParams) -> int:
@@ -109,35 +161,6 @@ def _top_k_first(p: SamplingParams) -> int | None:
     }
     before = p.samplers[: p.samplers.index("top_k")]
     return max(p.top_k, p.min_keep) if all(off.get(name, False) for name in before) else None
-
-
-def block_maxima(rows: np.ndarray) -> np.ndarray | None:
-    """Maxima of strided blocks of each row: [rows, n // _STRIDE]; None for small vocabularies.
-
-    Tokens past the last whole block are not covered: `_candidates` takes them all.
-    """
-    n = rows.shape[1]
-    if n < _SMALL:
-        return None
-    count = n // _STRIDE
-    return rows[:, : count * _STRIDE].reshape(len(rows), _STRIDE, count).max(axis=1)
-
-
-def _candidates(row: np.ndarray, blocks: np.ndarray | None, keep: int | None) -> np.ndarray:
-    """Ids of a superset of the `keep` largest logits (int64, ascending); all ids where that saves nothing.
-
-    The k-th largest block maximum is a floor of the k-th largest logit: k blocks have an element at least as large.
-    """
-    n = len(row)
-    if keep is None or blocks is None or keep >= len(blocks):
-        return np.arange(n)
-    floor = np.partition(blocks, len(blocks) - keep)[len(blocks) - keep]
-    whole = len(blocks) * _STRIDE
-    above = row[:whole] >= floor
-    if floor != floor or np.isnan(blocks).any():
-        raise BadLogits
-    ids = np.flatnonzero(above)
-    return ids if whole == n else np.concatenate((ids, np.arange(whole, n)))
 
 
 def log_probability(row: np.ndarray, token: int, top: int, pieces: list[bytes]) -> TokenLogprob:

@@ -26,6 +26,10 @@ class StepTime:
         a, b, c = self._w
         return int(max(0.0, min(1e6, (seconds - max(0.0, a) - max(0.0, c) * num_decodes) / max(b, 1e-7))))
 
+    def prompt_seconds(self, num_prompt: int) -> float:
+        """What so many more prompt tokens cost; negative for fewer."""
+        return max(self._w[1], 0.0) * num_prompt
+
     def learn(self, num_prompt: int, num_decodes: int, seconds: float) -> None:
         self._num_learnt += 1
         if self._num_learnt > 50:
