@@ -1,14 +1,17 @@
-"""The options as documents: conf/llamasrv.toml, the README's table, and the settings in use.
+"""What the code says of itself, as documents: the README's tables, conf/llamasrv.toml, the settings in use.
 
-`python -m llamasrv.reference toml` and `... markdown` print the first two.
+`python -m llamasrv.reference` in a checkout renews the first two; a test compares them with the code.
 """
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 from typing import Any
 
 from llamasrv.config import OPTIONS, Option, Settings, as_size
+from llamasrv.protocols.openai.chat import ChatSchema
+from llamasrv.protocols.openai.completions import CompletionsSchema
+from llamasrv.protocols.schema import WireSchema, rows
 
 
 def as_toml(settings: Settings | None = None) -> str:
@@ -60,5 +63,38 @@ def as_markdown() -> str:
     return "\n".join(rows) + "\n"
 
 
+def as_fields(schema: type[WireSchema]) -> str:
+    """What an endpoint does with the fields that it knows."""
+    known: dict[str, list[str]] = {}
+    for row in rows(schema):
+        known.setdefault(row.verdict, []).append(f"`{row.field}`" + (f" ({row.note})" if row.note else ""))
+    lines = [f"| {verdict} | {', '.join(known[verdict])} |" for verdict in sorted(known)]
+    return "\n".join(["| verdict | fields |", "|---|---|", *lines]) + "\n"
+
+
+TABLES = {
+    "options": as_markdown,
+    "chat": lambda: as_fields(ChatSchema),
+    "completions": lambda: as_fields(CompletionsSchema),
+}
+
+
+def renewed(readme: str) -> str:
+    """The README with its tables as the code has them now."""
+    for name, table in TABLES.items():
+        start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        head, _, rest = readme.partition(start)
+        _, _, tail = rest.partition(end)
+        readme = f"{head}{start}{table()}{end}{tail}"
+    return readme
+
+
+def write(checkout: Path) -> None:
+    """Renew what is written from the code: the README's tables and the TOML file."""
+    readme = checkout / "README.md"
+    readme.write_text(renewed(readme.read_text("utf-8")), "utf-8")
+    (checkout / "conf" / "llamasrv.toml").write_text(as_toml(), "utf-8")
+
+
 if __name__ == "__main__":
-    print({"toml": as_toml, "markdown": as_markdown}[sys.argv[1]](), end="")
+    write(Path.cwd())

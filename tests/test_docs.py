@@ -1,0 +1,157 @@
+"""Documents that can fail: tables, routes, the map, commands, examples and versions against the code."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llamasrv import cli, reference
+from llamasrv.engine.engine import Engine
+from llamasrv.engine.fake import open_fake_backend
+from llamasrv.models.registry import Model, Registry
+from llamasrv.web.app import create_app
+from llamasrv.web.service import Service
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def section(title):
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", README, re.DOTALL | re.MULTILINE)[1]
+
+
+def test_the_tables_in_the_readme_are_those_of_the_code():
+    """Renew them with `python -m llamasrv.reference`."""
+    assert reference.renewed(README) == README
+    assert all(f"<!-- {name} -->" in README for name in reference.TABLES)
+
+
+def test_the_example_configuration_is_that_of_the_code():
+    assert (ROOT / "conf/llamasrv.toml").read_text("utf-8") == reference.as_toml()
+
+
+def test_the_readme_names_every_route_and_no_other():
+    app = create_app(Service.of(Registry([Model("fake", Engine(open_fake_backend))])))
+    served = {(m, r.rule) for r in app.url_map.iter_rules() for m in r.methods - {"HEAD", "OPTIONS"}}
+    named = {
+        (method, path)
+        for methods, paths in re.findall(r"^\| ([A-Z ]+) \| ([^|]+) \|", section("Endpoints"), re.MULTILINE)
+        for method in methods.split()
+        for path in re.findall(r"`(/[^`]*)`", paths)
+    }
+    assert named == served
+
+
+def test_the_map_names_every_part_and_no_other():
+    map_ = re.search(r"```\nllamasrv/\n(.*?)```", README, re.DOTALL)[1]
+    package = {p.name for p in (ROOT / "llamasrv").iterdir() if p.suffix == ".py" or (p / "__init__.py").is_file()}
+    package -= {"__init__.py", "__main__.py"}
+    inside = {
+        name
+        for line in map_.splitlines()
+        if line.startswith("  ")
+        for name in re.findall(r"\b(\w+\.py|\w+)(?=/|\b)", line)
+    }
+    assert {name.rstrip("/") for name in package} <= inside
+    first_words = {line.split()[0].rstrip("/") for line in map_.splitlines()}
+    assert all((ROOT / "llamasrv" / name).exists() or (ROOT / name).exists() for name in first_words)
+
+
+def test_commands_in_the_readme_exist():
+    named = set(re.findall(r"bin/llamasrv (\w+)", README))
+    assert {"serve", "chat", "bench", "check"} <= named <= set(cli.cli.commands)
+
+
+def test_set_up_is_two_commands_and_ci_runs_the_second():
+    commands = [line for block in blocks("sh")[:2] for line in block.strip().splitlines()]
+    assert len(commands) == 2 and all(command.startswith("python3 -m venv .venv && ") for command in commands)
+    assert f"tests='{commands[1]}'" in (ROOT / ".ci/run").read_text("utf-8")
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    promised = {
+        re.split(r"[>=<,;]+", line)[0]: re.search(r">=([\d.]+)", line)[1]
+        for line in setup["options"]["install_requires"].split("\n")
+        if line and not line.startswith("#")
+    }
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    tested = dict(re.findall(r"^([\w-]+)==([\d.]+)", tox["testenv:min"]["deps"], re.MULTILINE))
+    assert tested == promised
+
+
+def test_every_import_of_the_package_is_a_declared_dependency():
+    from test_layers import HOMES
+
+    names = {"llama_cpp": "llama-cpp-python", "prometheus_client": "prometheus-client"}
+    setup = (ROOT / "setup.cfg").read_text("utf-8")
+    required = setup.partition("install_requires =")[2].partition("[options.extras_require]")[0]
+    used = {library for library in HOMES if _is_used(library)}
+    for library in used:
+        assert re.search(rf"^\s+{names.get(library, library)}[>=]", required, re.MULTILINE), library
+
+
+def _is_used(library):
+    pattern = re.compile(rf"^\s*(?:import|from) {library}\b", re.MULTILINE)
+    return any(
+        pattern.search(path.read_text("utf-8"))
+        for path in (ROOT / "llamasrv").rglob("*.py")
+        if "demo" not in path.parts
+    )
+
+
+def test_the_files_for_operators_agree_with_the_defaults():
+    nginx = (ROOT / "conf/nginx.conf").read_text("utf-8")
+    assert "server 127.0.0.1:8080;" in nginx and "client_max_body_size 4m;" in nginx
+    service = (ROOT / "conf/llamasrv.service").read_text("utf-8")
+    assert "RestartPreventExitStatus=78" in service
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_the_service_file_is_valid(tmp_path):
+    unit = tmp_path / "llamasrv.service"
+    text = (ROOT / "conf/llamasrv.service").read_text("utf-8")
+    unit.write_text(text.replace("/opt/llamasrv/bin/llamasrv", sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60)
+    assert str(unit.name) not in done.stderr, done.stderr
+
+
+# Examples
+
+
+def test_curl_examples_work_as_written(serve):
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    server = serve("--fake")
+    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("curl ")]
+    assert len(commands) >= 3
+    for command in commands:
+        command = command.replace("http://localhost:8080", server.url)
+        done = subprocess.run(
+            [*shlex.split(command), "-sS", "--fail-with-body"], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        assert "You said: Hello" in done.stdout or "[DONE]" in done.stdout or "and so on" in done.stdout
+
+
+def test_python_examples_work_as_written(serve):
+    pytest.importorskip("openai")
+    server = serve("--fake")
+    for example in blocks("python"):
+        code = example.replace("http://localhost:8080", server.url)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "You said: Tell me a story"

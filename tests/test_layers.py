@@ -1,0 +1,122 @@
+"""Imports point one way, and each foreign library has one home."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "llamasrv"
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+# What each part may import of the others. A part that is not listed has no rule and fails.
+LEAVES = ("llamasrv", "llamasrv.errors", "llamasrv.domain")
+ENGINE = (*LEAVES, "llamasrv.engine")
+PIPELINE = (*ENGINE, "llamasrv.chat", "llamasrv.models", "llamasrv.pipeline")
+WEB = (*PIPELINE, "llamasrv.protocols", "llamasrv.web", "llamasrv.files")
+START = (*WEB, "llamasrv.config", "llamasrv.log", "llamasrv.progress", "llamasrv.startup")
+COMMANDS = (*START, "llamasrv.reference", "llamasrv.commands", "llamasrv.demo")
+ALLOWED = {
+    "llamasrv.errors": (),
+    "llamasrv.files": (),
+    "llamasrv.log": (),
+    "llamasrv.progress": (),
+    "llamasrv.domain": LEAVES,
+    "llamasrv.engine": ENGINE,
+    "llamasrv.chat": (*LEAVES, "llamasrv.chat", "llamasrv.files"),
+    "llamasrv.models": (*ENGINE, "llamasrv.models"),
+    "llamasrv.pipeline": PIPELINE,
+    "llamasrv.protocols": (*LEAVES, "llamasrv.protocols"),
+    "llamasrv.web.worker": START,
+    "llamasrv.web": WEB,
+    "llamasrv.config": LEAVES,
+    "llamasrv.reference": (*LEAVES, "llamasrv.config", "llamasrv.protocols"),
+    "llamasrv.startup": START,
+    "llamasrv.wsgi": START,
+    "llamasrv.commands": COMMANDS,
+    "llamasrv.cli": COMMANDS,
+    "llamasrv.__main__": ("llamasrv.cli",),
+    "llamasrv.demo": (*LEAVES, "llamasrv.chat", "llamasrv.demo", "llamasrv.engine", "llamasrv.files"),
+}
+
+# Where each library may be imported. Those that are not listed may not be imported at all.
+HOMES = {
+    "flask": ("llamasrv.web",),
+    "werkzeug": ("llamasrv.web",),
+    "marshmallow": ("llamasrv.protocols", "llamasrv.config"),
+    "orjson": ("llamasrv.protocols", "llamasrv.web", "llamasrv.chat"),
+    "jinja2": ("llamasrv.chat.template",),
+    "llama_cpp": ("llamasrv.engine.backend",),
+    "llguidance": ("llamasrv.engine.constraint",),
+    "numpy": ("llamasrv.engine",),
+    "gevent": ("llamasrv.engine.channels", "llamasrv.web.streaming", "llamasrv.web.worker"),
+    "gunicorn": ("llamasrv.web.worker", "llamasrv.commands.serve"),
+    "prometheus_client": ("llamasrv.web.ops",),
+    "click": ("llamasrv.cli",),
+    "rich": ("llamasrv.commands", "llamasrv.progress"),
+    "tomli": ("llamasrv.config",),
+}
+
+
+def imports(module: str) -> Iterator[str]:
+    """Full names of what a module imports, inside functions too; for typing alone does not count."""
+    package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+    tree = ast.parse(MODULES[module].read_text("utf-8"))
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base]).rstrip(".")
+            # `from llamasrv import config` imports a module, `from llamasrv.config import load` a name in one.
+            yield from (f"{base}.{n.name}" if f"{base}.{n.name}" in MODULES else base for n in node.names)
+
+
+def within(name: str, parts: tuple[str, ...]) -> bool:
+    """Whether a module is one of these or inside one. The bare package holds only the version."""
+    return any(name == part or (part != "llamasrv" and name.startswith(part + ".")) for part in parts)
+
+
+def rule(module: str) -> tuple[str, ...]:
+    parts = [part for part in ALLOWED if within(module, (part,))]
+    assert parts, f"{module} is in no layer"
+    return ALLOWED[max(parts, key=len)]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "llamasrv"])
+def test_it_imports_only_from_layers_below(module):
+    wrong = {name for name in imports(module) if name.split(".")[0] == "llamasrv" and not within(name, rule(module))}
+    assert not wrong
+
+
+# The demo's workshop (corpus, training, evaluation) is no part of the server and brings its own tools.
+@pytest.mark.parametrize("module", [name for name in MODULES if not within(name, ("llamasrv.demo",))])
+def test_it_imports_only_libraries_that_live_here(module):
+    foreign = {name.split(".")[0] for name in imports(module)} - set(sys.stdlib_module_names) - {"llamasrv"}
+    wrong = {library for library in foreign if not within(module, HOMES.get(library, ()))}
+    assert not wrong
+
+
+def test_every_module_opens_by_saying_what_it_owns():
+    mute = [
+        name
+        for name, path in MODULES.items()
+        if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    ]
+    assert not mute
