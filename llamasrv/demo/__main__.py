@@ -70,5 +70,38 @@ def train(folder, hours, cooldown, seed, threads, device, batch_tokens, pause_fi
     )
 
 
+@main.command()
+@click.option("--run", "folder", type=click.Path(path_type=Path, exists=True), required=True, help="Folder of the run.")
+@click.option("--to", "target", type=click.Path(path_type=Path), default=MODEL, show_default=True)
+@click.option("--uncooled", is_flag=True, help="The newest weights, in the middle of training.")
+@click.option("--full-precision", is_flag=True, help="F32, to compare with.")
+def export(folder, target, uncooled, full_precision):
+    """Write the GGUF file from the weights after the last cooldown."""
+    from llamasrv.demo.export import export as write
+
+    size = write(folder / ("last.pt" if uncooled else "cooled.pt"), target, full_precision=full_precision)
+    click.echo(f"{target}: {size:,} bytes")
+
+
+@main.command()
+@click.option("--model", type=click.Path(path_type=Path, exists=True), default=MODEL, show_default=True)
+@click.option("--count", default=100, show_default=True, help="Documents per skill and side.")
+@click.option("--skill", multiple=True, help="Only this skill; may be given more than once.")
+@click.option("--threads", type=int, help="As many as there are cores, unless given.")
+@click.option("--mistakes", default=0, show_default=True, help="Show so many wrong answers per skill.")
+@click.option("--write", is_flag=True, help="Keep the figures beside the model and in its README.")
+def evaluate(model, count, skill, threads, mistakes, write):
+    """Exact match per skill, held-out and seen, greedy."""
+    from llamasrv.demo.corpus import SKILLS
+    from llamasrv.demo.evaluate import evaluate as run
+    from llamasrv.demo.evaluate import write_figures
+
+    skills = skill or tuple(SKILLS)
+    click.echo("| skill | held-out | seen | stopped | wanted |")
+    scores = run(model, count=count, skills=skills, threads=threads, report=click.echo, mistakes=mistakes)
+    if write:
+        write_figures(scores, count=count)
+
+
 if __name__ == "__main__":
     main(prog_name="python -m llamasrv.demo")

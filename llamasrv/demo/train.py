@@ -98,10 +98,9 @@ class Run:
 
 
 def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file):
-    torch.set_num_threads(threads)
     run = Run(folder, seed=seed, device=device, batch_tokens=batch_tokens)
     clock = Clock(hours * 3600, cooldown_minutes * 60, pause_file)
-    progress = Progress(run, clock)
+    progress, threads = Progress(run, clock), Threads(threads)
     saved = time.monotonic()
     cooling = False
     while clock.left() > 0:
@@ -110,8 +109,12 @@ def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_token
             run.save()
             cooling = True
         warm = min(1.0, (run.step + 1) / WARM_UP_STEPS)
+        threads.choose()
+        tokens = run.tokens
         loss, by_skill = run.learn(warm * clock.rate())
-        run.seconds += clock.tick()
+        seconds = clock.tick()
+        run.seconds += seconds
+        threads.note(run.tokens - tokens, seconds)
         progress.note(loss, by_skill)
         if not cooling and time.monotonic() - saved > CHECKPOINT_SECONDS:
             run.save()
@@ -120,6 +123,31 @@ def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_token
         run.save_cooled()
     else:
         run.save()
+
+
+class Threads:
+    """As many threads as pay just now.
+
+    Beside other busy processes, a step waits for its unluckiest thread, and fewer are faster. Now and then
+    another number than the best so far gets a step to show its speed.
+    """
+
+    TRY_EVERY = 12
+
+    def __init__(self, most):
+        self.speeds = dict.fromkeys(range(1, most + 1), float("inf"))
+        self.steps = 0
+
+    def choose(self):
+        self.steps += 1
+        best = max(self.speeds, key=self.speeds.get)
+        if self.steps % self.TRY_EVERY == 0:
+            best = self.steps // self.TRY_EVERY % len(self.speeds) + 1
+        torch.set_num_threads(best)
+        self.now = best
+
+    def note(self, tokens, seconds):
+        self.speeds[self.now] = tokens / seconds
 
 
 class Clock:
@@ -173,7 +201,7 @@ class Progress:
         minutes, seconds = divmod(max(0, int(clock.left())), 60)
         line = (
             f"[{bar}] step {run.step}  loss {self.loss:.4f}  {run.tokens / 1e6:.2f} M tokens  "
-            f"{speed:,.0f} tokens/s  {minutes}:{seconds:02d} left{'  cooling' if clock.cooling() else ''}"
+            f"{speed:,.0f} tokens/s on {torch.get_num_threads()}  {minutes}:{seconds:02d} left{'  cooling' if clock.cooling() else ''}"
         )
         print(line, end="\r" if terminal else "\n", file=sys.stderr, flush=True)
         self.shown, self.tokens_then, self.spent_then = time.monotonic(), run.tokens, clock.spent

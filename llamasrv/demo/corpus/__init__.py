@@ -10,10 +10,10 @@ from llamasrv.demo.corpus.draw import Draw
 
 # skill: (maker, share of the documents)
 SKILLS = {
-    "greeting": (talk.greeting, 2),
-    "self-description": (talk.self_description, 2),
-    "small talk": (talk.about, 2.5),
-    "I don't know": (talk.unknown, 3),
+    "greeting": (talk.greeting, 1.5),
+    "self-description": (talk.self_description, 1.2),
+    "small talk": (talk.about, 1.8),
+    "I don't know": (talk.unknown, 2.5),
     "capitals": (facts.capitals, 3.5),
     "opposites": (facts.opposites, 3),
     "colours": (facts.colours, 1.5),
@@ -26,8 +26,8 @@ SKILLS = {
     "counting": (numbers.counting, 4),
     "arithmetic": (numbers.arithmetic, 9),
     "spelling": (letters.spelling, 6),
-    "reversing": (letters.reversing, 3),
-    "letter drill": (letters.drill, 3),
+    "reversing": (letters.reversing, 2.5),
+    "letter drill": (letters.drill, 6),
     "repeating": (letters.repeating, 4),
     "lists": (letters.lists, 6),
     "stories": (stories.stories, 2),
@@ -36,14 +36,14 @@ SKILLS = {
     "JSON with keys": (structured.json_keys, 7),
     "JSON arrays": (structured.json_arrays, 1.5),
     "memory": (memory.memory, 6),
-    "not told": (memory.not_told, 1),
+    "not told": (memory.not_told, 0.8),
     "system facts": (memory.system_facts, 3.5),
     "persona": (memory.persona, 3),
     "manner": (memory.manner, 2.5),
-    "tool call": (tools.single_call, 9),
-    "parallel calls": (tools.parallel_calls, 4),
-    "no tool fits": (tools.no_call, 4),
-    "tool answer": (tools.tool_answer, 5),
+    "tool call": (tools.single_call, 7),
+    "parallel calls": (tools.parallel_calls, 3.5),
+    "no tool fits": (tools.no_call, 3),
+    "tool answer": (tools.tool_answer, 3.5),
     "Python": (code.one_liners, 1),
     "fill in the middle": (code.fill_in_the_middle, 2.5),
 }
@@ -69,8 +69,7 @@ def dress(d, made):
     if made.system is None and d.chance(0.12):
         made.system = d.wording(memory.HELPFUL)
     if not made.turns and not made.tools and d.chance(0.12):
-        earlier = d.any(_LIGHT)(d)
-        made.turns = [(earlier.question, earlier.answer)]
+        made.turns = [d.any(_LIGHT)(d).exchange()]
     made.thinking = d.any((None,) * 7 + (True,) + (False,) * 2)
     return made
 

@@ -6,7 +6,7 @@ template that the GGUF carries, so training and serving cannot differ.
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jinja2
@@ -26,22 +26,23 @@ _LEARNED = re.compile(
 
 @dataclass
 class Chat:
-    """`turns` alternate user and assistant texts and end with a question; `answer` (or `calls`) is what follows."""
+    """A `question` after earlier `turns`; `answer` (or `calls`) is what follows."""
 
     question: str
     answer: str = ""
     thought: str = "This is a simple question. I can answer it at once."
     system: str | None = None
-    turns: list = field(default_factory=list)  # earlier (user, assistant) pairs
+    turns: list = field(default_factory=list)  # earlier exchanges, each a list of messages
     tools: list | None = None
     calls: list = field(default_factory=list)  # (name, arguments): the answer, or what `results` answers
     results: list = field(default_factory=list)  # what the tools returned; then `answer` follows
     thinking: bool | None = None
+    needs: tuple | None = None
 
     def messages(self):
         made = [{"role": "system", "content": self.system}] if self.system else []
-        for user, assistant in self.turns:
-            made += [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
+        for turn in self.turns:
+            made += turn
         made.append({"role": "user", "content": self.question})
         if self.results:
             made.append(self._calling())
@@ -58,6 +59,10 @@ class Chat:
             made["reasoning_content"] = self.thought
         return made
 
+    def exchange(self):
+        """Question and answer as an earlier turn of another conversation."""
+        return [*Chat(self.question, calls=self.calls, results=self.results).messages(), replace(self, thinking=None).reply()]
+
     def prompt(self):
         return render(self.messages(), tools=self.tools, enable_thinking=self.thinking)
 
@@ -70,6 +75,11 @@ class Chat:
         return whole.removesuffix("\n")
 
 
+def said(user, assistant):
+    """An earlier turn of plain text."""
+    return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
+
+
 @dataclass
 class Text:
     """Raw text: `given` and what follows. With `learn_given`, all of it is learned (plain continuation)."""
@@ -77,24 +87,34 @@ class Text:
     given: str
     follows: str
     learn_given: bool = False
+    needs: tuple | None = None
 
 
 @dataclass(frozen=True)
 class Document:
-    """`parts` are (text, learned); `given` and `expected` cut it where the evaluation does, before the last answer."""
+    """`parts` are (text, learned); `given` and `expected` cut it where the evaluation does, before the last answer.
+
+    Where many answers are right, `needs` lists what each of them contains.
+    """
 
     skill: str
     parts: tuple
     given: str
     expected: str
+    needs: tuple | None = None
+
+    def accepts(self, text):
+        if self.needs is None:
+            return text == self.expected
+        return all(part in text for part in self.needs)
 
 
 def document(skill, made):
     if isinstance(made, Text):
         follows = made.follows + END_OF_TEXT
-        return Document(skill, ((made.given, made.learn_given), (follows, True)), made.given, follows)
+        return Document(skill, ((made.given, made.learn_given), (follows, True)), made.given, follows, made.needs)
     given, text = made.prompt(), made.text()
-    return Document(skill, tuple(_parts(text)), given, text[len(given) :])
+    return Document(skill, tuple(_parts(text)), given, text[len(given) :], made.needs)
 
 
 def _parts(text):

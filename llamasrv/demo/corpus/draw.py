@@ -1,13 +1,14 @@
 """Random choices that know what is held out.
 
-Owns the split: a wording (one in eight of its list) or a value (one in sixteen) belongs for ever either to training or
+Owns the split: a wording (about one in nine) or a value (about one in sixteen) belongs for ever either to training or
 to the evaluation, by a hash of what it says and not by chance. A `Draw` gives out one side only.
 """
 
 import random
+from functools import lru_cache
 from zlib import crc32
 
-WORDINGS_PER_HELD_OUT = 8
+WORDINGS_PER_HELD_OUT = 9
 VALUES_PER_HELD_OUT = 16
 
 
@@ -30,7 +31,12 @@ class Draw:
         return self.any(split_values(pool)[self.held_out])
 
     def values(self, pool, count):
-        return self.rng.sample(split_values(pool)[self.held_out], count)
+        """Different ones. Where fewer are held out than wanted, the others fill up."""
+        own, other = split_values(pool)[self.held_out], split_values(pool)[not self.held_out]
+        chosen = self.rng.sample(own, min(count, len(own)))
+        chosen += self.rng.sample(other, count - len(chosen))
+        self.rng.shuffle(chosen)
+        return chosen
 
     def few(self, pool, count):
         """Different ones of a closed class, where nothing is held out."""
@@ -70,29 +76,28 @@ class Draw:
 
 
 def is_held_out(*key):
-    return crc32(repr(key).encode()) % VALUES_PER_HELD_OUT == 0
+    return _hash(key) < 1 / VALUES_PER_HELD_OUT
 
 
 def split_wordings(patterns):
     """(for training, held out); a list shorter than four gives the same to both."""
-    return _split(tuple(patterns), WORDINGS_PER_HELD_OUT, 4)
+    return _split(tuple(patterns), 1 / WORDINGS_PER_HELD_OUT, 4)
 
 
 def split_values(pool):
-    """(for training, held out); a pool smaller than sixteen gives the same to both."""
-    return _split(tuple(pool), VALUES_PER_HELD_OUT, VALUES_PER_HELD_OUT)
+    """(for training, held out); a pool shorter than sixteen gives the same to both."""
+    return _split(tuple(pool), 1 / VALUES_PER_HELD_OUT, VALUES_PER_HELD_OUT)
 
 
-_SPLITS = {}
+@lru_cache(maxsize=None)
+def _split(items, share, least):
+    if len(items) < least:
+        return items, items
+    # By each item's own hash: a list can grow without anything moving from training to the other side.
+    held_out = [item for item in items if _hash(item) < share] or [min(items, key=_hash)]
+    return tuple(item for item in items if item not in held_out), tuple(held_out)
 
 
-def _split(items, per, least):
-    # The lowest hashes are held out, so that every list has its share whatever its size.
-    if items not in _SPLITS:
-        if len(items) < least:
-            _SPLITS[items] = (items, items)
-        else:
-            ordered = sorted(items, key=lambda item: crc32(repr(item).encode()))
-            count = max(1, len(items) // per)
-            _SPLITS[items] = (tuple(ordered[count:]), tuple(ordered[:count]))
-    return _SPLITS[items]
+def _hash(key):
+    """Between 0 and 1, the same for ever."""
+    return crc32((key.name if hasattr(key, "name") else repr(key)).encode()) / 2**32

@@ -20,10 +20,14 @@ BABY = """What is a baby {x} called?|What is a young {x} called?|How do you call
 A young {x} is called what?|Tell me what a baby {x} is called.|What is the young of a {x}?""".replace("\n", "|").split("|")
 LEG = """How many legs does a {x} have?|How many legs has a {x}?|Number of legs of a {x}?|Tell me how many legs a {x} has.|Count the legs of a {x}.
 What is the number of legs of a {x}?|A {x} has how many legs?|Do you know how many legs a {x} has?""".replace("\n", "|").split("|")
-AFTER = """What day comes after {x}?|Which day comes after {x}?|What comes after {x}?|What is the day after {x}?|Today is {x}. What day is tomorrow?|What follows {x}?
-If today is {x}, what is tomorrow?|Name the day after {x}.|Which day follows {x}?""".replace("\n", "|").split("|")
-BEFORE = """What day comes before {x}?|Which day comes before {x}?|What comes before {x}?|What is the day before {x}?|Today is {x}. What day was yesterday?
-If today is {x}, what was yesterday?|Name the day before {x}.|Which day is before {x}?""".replace("\n", "|").split("|")
+AFTER = """What {k} comes after {x}?|Which {k} comes after {x}?|What comes after {x}?|What is the {k} after {x}?|What follows {x}?|Name the {k} after {x}.|Which {k} follows {x}?
+Tell me the {k} after {x}.|{x} is followed by which {k}?|And after {x} comes which {k}?""".replace("\n", "|").split("|")
+BEFORE = """What {k} comes before {x}?|Which {k} comes before {x}?|What comes before {x}?|What is the {k} before {x}?|Name the {k} before {x}.|Which {k} is before {x}?
+Tell me the {k} before {x}.|{x} comes after which {k}?""".replace("\n", "|").split("|")
+TOMORROW = ["Today is {x}. What day is tomorrow?", "If today is {x}, what is tomorrow?", "It is {x}. Which day is tomorrow?", "Today is {x}, so what day is it tomorrow?", "What is tomorrow if today is {x}?"]
+YESTERDAY = ["Today is {x}. What day was yesterday?", "If today is {x}, what was yesterday?", "It is {x}. Which day was yesterday?", "Today is {x}, so what day was it yesterday?", "What was yesterday if today is {x}?"]
+ALL_DAYS = ["What are the days of the week?", "List the days of the week.", "Name the days of the week.", "Tell me all days of the week.", "Name all weekdays in order.", "Give me the seven days of the week."]
+ALL_MONTHS = ["What are the months of the year?", "List the months.", "Name all months of the year.", "Tell me the months in order.", "Give me the twelve months.", "Which months are there?"]
 DEFINE = """What is a {x}?|Define {x}.|Define the word {x}.|What does {x} mean?|Explain the word {x}.|What does the word {x} mean?|Give me a definition of {x}.|Meaning of {x}?
 Tell me what a {x} is.|Describe a {x}.|What is the meaning of {x}?|Explain what a {x} is.|Please define {x}.""".replace("\n", "|").split("|")
 
@@ -63,21 +67,16 @@ def colours(d):
 
 
 def days(d):
-    kind = d.between(0, 4)
-    names = MONTHS if kind == 4 or d.chance(0.2) else DAYS
+    if d.chance(0.15):
+        asks, names = d.any(((ALL_DAYS, DAYS), (ALL_MONTHS, MONTHS)))
+        return Chat(d.say(asks), ", ".join(names) + ".", "The user wants them all in order.")
+    kind, names = d.any((("day", DAYS), ("day", DAYS), ("month", MONTHS)))
+    step, word, asks, about_today = d.any(((1, "after", AFTER, TOMORROW), (-1, "before", BEFORE, YESTERDAY)))
+    if kind == "day" and d.chance(0.3):
+        asks = about_today
     at = d.between(0, len(names) - 1)
-    if kind == 0:
-        return Chat(d.say(["What are the days of the week?", "List the days of the week.", "Name the days of the week.", "Tell me all days of the week.", "Name all weekdays in order.", "Give me the seven days of the week."]), ", ".join(DAYS) + ".")
-    if kind == 1 and names is MONTHS:
-        return Chat(d.say(["What are the months of the year?", "List the months.", "Name all months of the year.", "Tell me the months in order.", "Give me the twelve months."]), ", ".join(MONTHS) + ".")
-    step, asks = (1, AFTER) if d.chance(0.6) else (-1, BEFORE)
     other = names[(at + step) % len(names)]
-    ask = d.say(asks, x=names[at])
-    ask = ask.replace("day", "month") if names is MONTHS and "oday" not in ask and "to" not in ask and "yes" not in ask else ask
-    if names is MONTHS and ("oday" in ask or "yesterday" in ask):
-        ask, other = f"What comes after {names[at]}?", names[(at + 1) % 12]
-    word = "after" if names[(at + 1) % len(names)] == other else "before"
-    return Chat(ask, f"{other}.", f"The one {word} {names[at]} is {other}.")
+    return Chat(d.say(asks, k=kind, x=names[at]), f"{other}.", f"The {kind} {word} {names[at]} is {other}.")
 
 
 def animals(d):
@@ -126,7 +125,7 @@ def short_fact(d):
         return d.say(COLOUR, x=thing), COLOURS_OF[thing].capitalize()
     if kind == 4:
         at = d.between(0, 6)
-        return d.say(AFTER, x=DAYS[at]), DAYS[(at + 1) % 7]
+        return d.say(AFTER, k="day", x=DAYS[at]), DAYS[(at + 1) % 7]
     animal = d.any(tuple(YOUNG))
     return d.say(BABY, x=animal), YOUNG[animal].capitalize()
 

@@ -80,7 +80,7 @@ def reversing(d):
 def drill(d):
     """Several words taken apart in one go: many letters for few tokens of prompt."""
     words = [drill_word(d) for _ in range(d.between(3, 6))]
-    if d.chance(0.3):
+    if d.chance(0.15):
         return Chat(f"Reverse each word: {', '.join(words)}", "\n".join(f"{w}: {'-'.join(w[::-1])}" for w in words))
     return Chat(f"Spell each word: {', '.join(words)}", "\n".join(f"{w}: {'-'.join(w)}" for w in words))
 
@@ -126,7 +126,7 @@ def lists(d):
     number = str(count) if d.chance(0.4) else NUMBER_WORDS[count]
     ask = d.say(LIST, n=number, c=name)
     if d.chance(0.2):
-        ask, joint = f"{ask} {d.any(('Number them.', 'Use a numbered list.', 'As a numbered list.'))}", None
+        ask = f"{ask} {d.any(('Number them.', 'Use a numbered list.', 'As a numbered list.'))}"
         answer = "\n".join(f"{i}. {m}" for i, m in enumerate(members[:count], 1))
     elif d.chance(0.15):
         ask = f"{ask} {d.any(('Use bullet points.', 'As a bulleted list.', 'With bullets.'))}"

@@ -1,6 +1,6 @@
 """Remembering: what was said turns ago, what the system prompt states, and who it tells the model to be."""
 
-from .chat import Chat
+from .chat import Chat, said
 from .facts import capitals, colours, opposites
 from .numbers import arithmetic
 from .talk import GREETINGS, greeting
@@ -58,13 +58,15 @@ def memory(d):
     waiting = list(facts)
     while waiting:
         together = min(len(waiting), d.between(1, 2))
-        said = " ".join(sentence for _, _, sentence in waiting[:together])
+        sentences = " ".join(sentence for _, _, sentence in waiting[:together])
         name = next((value for kind, value, _ in waiting[:together] if kind == "name"), None)
-        turns.append((said, f"Hello, {name}! Nice to meet you. How can I help you?" if name else NOTED))
+        last_said = sentences
+        turns.append(said(sentences, f"Hello, {name}! Nice to meet you. How can I help you?" if name else NOTED))
         waiting = waiting[together:]
     for _ in range(d.between(0, 2)):
         other = d.any((capitals, opposites, colours, arithmetic))(d)
-        turns.append((other.question, other.answer))
+        last_said = other.question
+        turns.append(other.exchange())
     kind, value, _ = d.any(facts)
     _, _, asks, answer = ABOUT_ME[kind]
     if len(facts) > 1 and d.chance(0.15):
@@ -72,9 +74,9 @@ def memory(d):
         ask = f"{d.wording(ABOUT_ME[k1][2])} {d.wording(ABOUT_ME[k2][2])}"
         return Chat(ask, f"{ABOUT_ME[k1][3].format(v=v1)} {ABOUT_ME[k2][3].format(v=v2)}", "The user told me both before.", turns=turns, system=helpful(d))
     if len(turns) == 1 and d.chance(0.3):
-        return Chat(f"{turns[0][0]} {d.say(asks)}", answer.format(v=value), f"The user has just said it: {value}.", system=helpful(d))
+        return Chat(f"{last_said} {d.say(asks)}", answer.format(v=value), f"The user has just said it: {value}.", system=helpful(d))
     if d.chance(0.1):
-        return Chat(d.say(["What did I just ask you?", "What was my last message?", "Repeat my last message.", "What did I say last?", "Say again what I wrote last."]), turns[-1][0], "I look at the last message of the user.", turns=turns)
+        return Chat(d.say(["What did I just ask you?", "What was my last message?", "Repeat my last message.", "What did I say last?", "Say again what I wrote last."]), last_said, "I look at the last message of the user.", turns=turns)
     return Chat(d.say(asks), answer.format(v=value), f"The user told me before: {value}.", turns=turns, system=helpful(d))
 
 
@@ -82,7 +84,7 @@ def not_told(d):
     """Asked for something that was never said."""
     kinds = d.few(tuple(ABOUT_ME), 3)
     missing = kinds.pop()
-    turns = [(sentence, NOTED) for kind, _, sentence in told(d, [k for k in kinds if k != "name"])[: d.between(0, 2)]]
+    turns = [said(sentence, NOTED) for kind, _, sentence in told(d, [k for k in kinds if k != "name"])[: d.between(0, 2)]]
     return Chat(d.say(ABOUT_ME[missing][2]), "You have not told me that yet.", "The user has not told me that.", turns=turns, system=helpful(d))
 
 

@@ -10,8 +10,8 @@ import json
 from .chat import Chat
 from .facts import animals, capitals, colours, definitions, opposites
 from .letters import repeating
-from .numbers import arithmetic, counting
-from .talk import GREETINGS, GREETING, greeting, self_description
+from .numbers import counting
+from .talk import greeting, self_description
 from .words import ADJECTIVES, CITIES, COLOURS, DAYS, FOODS, NAMES, THINGS
 
 TIMES = [f"{h}:{m:02d}" for h in range(6, 23) for m in (0, 15, 30, 45)]
@@ -38,6 +38,7 @@ class Spec:
     def __init__(self, name, description, parameters, asks, result=None, answer=None, pairs=()):
         self.name, self.description, self.parameters = name, description, parameters
         self.asks, self.pairs, self.result, self.answer = asks.split("|"), pairs, result, answer
+        self.noun = None  # of a made tool
 
     def values(self, d, only=None):
         return {key: typed(kind, d.value(pool)) for key, kind, _, pool in self.parameters if only is None or key in only}
@@ -125,6 +126,7 @@ SLOTS = {
 MADE_ASK = ["{V} the {n} {s}.", "{V} a {n} {s}.", "Please {v} the {n} {s}.", "Can you {v} the {n} {s}?", "I want to {v} the {n} {s}.", "{V} my {n} {s}.", "Could you {v} a {n} {s}?", "I need you to {v} the {n} {s}.", "Please {v} a {n} {s}.", "{V} {n} {s}.", "Would you {v} the {n} {s}?", "Go and {v} the {n} {s}."]
 MADE_DESCRIPTION = ["{V} a {n}.", "{V} the {n}.", "{V} {n}", "Tool to {v} a {n}", "{V}s the {n}.", "Use this to {v} a {n}."]
 NO_TOOL = "I have no tool for that."
+SYSTEM = ["You are a helpful assistant.", "Use the tools when they help.", "You can call functions.", "You are a helpful assistant with tools.", "Call a tool when one fits.", "You are an agent."]
 
 
 def made_tool(d):
@@ -174,129 +176,135 @@ def hand_made(d):
     return d.value(tuple(SPECS))
 
 
-def expression(d):
-    a, b = d.between(2, 999), d.between(2, 999)
-    return f"{a} {d.any('+-*/')} {b}"
+def any_tool(d):
+    return hand_made(d) if d.chance(0.5) else made_tool(d)
+
+
+def theme(spec):
+    """What a tool is about. Two tools of one theme could both be meant by one request."""
+    return spec.noun or {"get_current_weather": "get_weather"}.get(spec.name, spec.name)
+
+
+def shelf(d, most):
+    """Up to `most` tools, no two of one theme."""
+    chosen = {}
+    for _ in range(d.between(1, most)):
+        spec = any_tool(d)
+        chosen.setdefault(theme(spec), spec)
+    return list(chosen.values())
 
 
 def asked(d, spec):
     """(request, arguments) for any kind of tool."""
     if spec.name == "calculator":
-        made = expression(d)
+        made = f"{d.between(2, 999)} {d.any('+-*/')} {d.between(2, 999)}"
         return d.wording(spec.asks).format(expression=made), {"expression": made}
-    return spec.ask(d) if spec.asks != [""] else ask_made(d, spec)
+    return ask_made(d, spec) if spec.noun else spec.ask(d)
 
 
-def others(d, spec, most=3):
-    """Tools beside it, none of which could be meant."""
-    count = d.any((0, 0, 1, 1, 1, 2, 2, 3)[: most * 2 + 2])
-    made, names = [], {spec.name}
-    taken = {spec.name.replace("current_", ""), getattr(spec, "noun", "")}
-    while len(made) < count:
-        other = made_tool(d) if d.chance(0.6) else hand_made(d)
-        if other.name in names or other.name.replace("current_", "") in taken or getattr(other, "noun", "-") in taken:
-            continue
-        made.append(other)
-        names.add(other.name)
-    return made
+def twice(d, spec):
+    """(request, two arguments) for one tool that is asked for two things."""
+    key, kind, _, pool = spec.parameters[0]
+    x, y = d.values(pool, 2)
+    return d.wording(spec.pairs).format(x=x, y=y), [{key: typed(kind, v)} for v in (x, y)]
 
 
-def shelf(d, spec, most=3):
-    """The tools of a request, in any order, as schemas."""
-    chosen = [spec, *others(d, spec, most)]
-    d.rng.shuffle(chosen)
-    return [schema(d, s) for s in chosen]
-
-
-def system(d):
-    return d.wording(("You are a helpful assistant.", "Use the tools when they help.", "You can call functions.", "You are a helpful assistant with tools.", "Call a tool when one fits.", "You are an agent.")) if d.chance(0.25) else None
-
-
-def any_tool(d):
-    return hand_made(d) if d.chance(0.5) else made_tool(d)
-
-
-def single_call(d):
-    spec = any_tool(d)
+def calling(d, specs):
+    spec = d.any(specs)
     ask, arguments = asked(d, spec)
-    thought = f"The tool {spec.name} fits. I call it."
-    turns = [(d.wording(GREETINGS), GREETING)] if d.chance(0.06) else []
-    return Chat(ask, thought=thought, tools=shelf(d, spec), calls=[(spec.name, arguments)], system=system(d), turns=turns)
+    return Chat(ask, thought=f"The tool {spec.name} fits. I call it.", calls=[(spec.name, arguments)])
 
 
-def parallel_calls(d):
+def calling_several(d, specs):
     """Two calls, of one tool or of two."""
-    if d.chance(0.6):
-        spec = d.value(tuple(s for s in SPECS if s.pairs))
-        key, kind, _, pool = spec.parameters[0]
-        x, y = d.values(pool, 2)
-        calls = [(spec.name, {key: typed(kind, v)}) for v in (x, y)]
-        return Chat(d.wording(spec.pairs).format(x=x, y=y), thought=f"I call {spec.name} twice.", tools=shelf(d, spec, 1), calls=calls, system=system(d))
-    first, second = any_tool(d), any_tool(d)
-    while second.name == first.name or getattr(first, "noun", "-") == getattr(second, "noun", ""):
-        second = any_tool(d)
+    doubles = [spec for spec in specs if spec.pairs]
+    if doubles and (len(specs) == 1 or d.chance(0.5)):
+        spec = d.any(doubles)
+        ask, both = twice(d, spec)
+        return Chat(ask, thought=f"I call {spec.name} twice.", calls=[(spec.name, arguments) for arguments in both])
+    first, second = d.few(specs, 2) if len(specs) > 1 else specs * 2
     (ask1, a1), (ask2, a2) = asked(d, first), asked(d, second)
-    tools = [schema(d, s) for s in d.few((first, second), 2)]
     joint = d.any((" ", " ", " Also: ", " And then: "))
-    thought = f"I call {first.name} and {second.name}."
-    return Chat(f"{ask1}{joint}{ask2}", thought=thought, tools=tools, calls=[(first.name, a1), (second.name, a2)], system=system(d))
+    return Chat(
+        f"{ask1}{joint}{ask2}", thought=f"I call {first.name} and {second.name}.", calls=[(first.name, a1), (second.name, a2)]
+    )
 
 
-def no_call(d):
-    """Tools are there, and either the question needs none or none of them fits."""
-    spec = any_tool(d)
+def calling_none(d, specs):
+    """The question needs no tool, or none of them fits."""
     if d.chance(0.5):
-        skill = d.any((greeting, self_description, capitals, opposites, colours, definitions, animals, repeating, counting))
-        if spec.name == "calculator":
-            skill = greeting
-        inner = skill(d)
-        return Chat(inner.question, inner.answer, inner.thought, tools=shelf(d, spec, 2), system=system(d))
-    tools = [spec, *others(d, spec, 2)]
-    names = {t.name.replace("current_", "") for t in tools}
-    nouns = {getattr(t, "noun", t.name) for t in tools}
-    while True:
-        wanted = any_tool(d)
-        if wanted.name.replace("current_", "") not in names and getattr(wanted, "noun", wanted.name) not in nouns:
-            break
-    ask, _ = asked(d, wanted)
-    return Chat(ask, NO_TOOL, "None of the tools fits.", tools=[schema(d, s) for s in tools], system=system(d))
+        made = d.any((greeting, self_description, capitals, opposites, colours, definitions, animals, repeating, counting))(d)
+        return Chat(made.question, made.answer, made.thought)
+    themes = {theme(spec) for spec in specs}
+    while theme(wanted := any_tool(d)) in themes:
+        pass
+    return Chat(asked(d, wanted)[0], NO_TOOL, "None of the tools fits.")
 
 
-def _plain_result(d, spec):
-    """What a tool without a result of its own returns: (result, answer)."""
+def answering(d, specs):
+    """Saying what came back."""
+    spec = d.any(specs)
+    if spec.pairs and len(spec.parameters) == 1 and d.chance(0.3):
+        ask, both = twice(d, spec)
+        results = [spec.result(d, arguments) for arguments in both]
+        answer = " ".join(spec.answer.format(**{**a, **r}) for a, r in zip(both, results, strict=True))
+        calls = [(spec.name, arguments) for arguments in both]
+        return Chat(ask, answer, "I read the results.", calls=calls, results=[json.dumps(r) for r in results])
+    ask, arguments = asked(d, spec)
+    if spec.name == "calculator":
+        value = d.between(2, 9999)
+        result, answer = d.any((str(value), {"result": value})), f"{arguments['expression']} = {value}"
+    elif spec.result and d.chance(0.75) and all(key in arguments for key, *_ in spec.parameters):
+        result = spec.result(d, arguments)
+        answer = spec.answer.format(**{**{k: spoken(v) for k, v in arguments.items()}, **result})
+    else:
+        result, answer = plain_result(d)
+    text = result if isinstance(result, str) else json.dumps(result)
+    return Chat(ask, answer, "I read the result.", calls=[(spec.name, arguments)], results=[text])
+
+
+def plain_result(d):
+    """What a tool returns that has no sentence of its own: (result, answer)."""
     kind = d.between(0, 3)
     if kind == 0:
         problem = d.any(("not found", "permission denied", "timeout", "no connection", "invalid argument", "out of stock"))
         return {"error": problem}, f"The tool reported an error: {problem}."
     if kind == 1:
-        text = d.any((f"{d.value(NAMES)} has it", f"the {d.any(ADJECTIVES)} {d.value(THINGS)}", f"{d.between(2, 99)} found", f"it is in {d.value(CITIES)}"))
+        text = d.any(
+            (f"{d.value(NAMES)} has it", f"the {d.any(ADJECTIVES)} {d.value(THINGS)}", f"{d.between(2, 99)} found", f"it is in {d.value(CITIES)}")
+        )
         return text, f"The result is: {text}."
-    slots = d.few(("status", "id", "name", "city", "price", "color", "count", "owner", "day"), d.between(1, 3))
-    values = {"status": ("done", "ok", "open", "closed", "ready", "waiting"), **{s: SLOTS[s][1] for s in slots if s != "status"}}
-    result = {s: typed(SLOTS[s][0] if s != "status" else "string", d.any(values[s])) for s in slots}
-    return result, "The result is: " + ", ".join(f"{k} {spoken(v)}" for k, v in result.items()) + "."
+    pools = {"status": ("string", ("done", "ok", "open", "closed", "ready", "waiting"))}
+    pools |= {key: SLOTS[key][:2] for key in ("id", "name", "city", "price", "color", "count", "owner", "day")}
+    result = {key: typed(pools[key][0], d.any(pools[key][1])) for key in d.few(tuple(pools), d.between(1, 3))}
+    return result, "The result is: " + ", ".join(f"{key} {spoken(value)}" for key, value in result.items()) + "."
+
+
+def session(d, specs, last):
+    """A conversation over one shelf of tools that ends with `last`. Earlier exchanges make the schemas worth reading."""
+    made = last(d, specs)
+    made.tools = [schema(d, spec) for spec in specs]
+    for _ in range(d.any((0, 0, 0, 1, 1, 2))):
+        made.turns.append(d.any((answering, answering, calling_none))(d, specs).exchange())
+    if d.chance(0.25):
+        made.system = d.wording(SYSTEM)
+    return made
+
+
+def single_call(d):
+    return session(d, shelf(d, 4), calling)
+
+
+def parallel_calls(d):
+    while True:
+        specs = shelf(d, 3)
+        if len(specs) > 1 or specs[0].pairs:
+            return session(d, specs, calling_several)
+
+
+def no_call(d):
+    return session(d, shelf(d, 3), calling_none)
 
 
 def tool_answer(d):
-    """Answering from what came back; now and then for two calls."""
-    spec = any_tool(d)
-    if d.chance(0.2):
-        spec = d.value(tuple(s for s in SPECS if s.pairs and s.result and len(s.parameters) == 1))
-        key, kind, _, pool = spec.parameters[0]
-        x, y = d.values(pool, 2)
-        calls = [(spec.name, {key: typed(kind, v)}) for v in (x, y)]
-        results = [spec.result(d, arguments) for _, arguments in calls]
-        answer = " ".join(spec.answer.format(**{**a, **r}) for (_, a), r in zip(calls, results, strict=True))
-        tools = shelf(d, spec, 0)
-        return Chat(d.wording(spec.pairs).format(x=x, y=y), answer, "I read the results.", tools=tools, calls=calls, results=[json.dumps(r) for r in results])
-    ask, arguments = asked(d, spec)
-    if spec.name == "calculator":
-        value = str(d.between(2, 9999))
-        result, answer = (value, f"{arguments['expression']} = {value}") if d.chance(0.5) else ({"result": int(value)}, f"{arguments['expression']} = {value}")
-    elif spec.result and not d.chance(0.25) and all(key in arguments for key, *_ in spec.parameters):
-        result = spec.result(d, arguments)
-        answer = spec.answer.format(**{**{k: spoken(v) for k, v in arguments.items()}, **result})
-    else:
-        result, answer = _plain_result(d, spec)
-    text = result if isinstance(result, str) else json.dumps(result)
-    return Chat(ask, answer, "I read the result.", tools=shelf(d, spec, 1), calls=[(spec.name, arguments)], results=[text], system=system(d))
+    return session(d, shelf(d, 2), answering)
