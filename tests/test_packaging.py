@@ -1,0 +1,102 @@
+"""What is shipped: templates/ and conf/ lie beside the package in a checkout and must be found wherever it is installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("setuptools", minversion="70.1")
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("llamasrv", "templates", "conf", "setup.cfg", "setup.py", "README.md", "LICENSE")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy, so that building leaves nothing in the real one."""
+    copy = tmp_path_factory.mktemp("checkout")
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*_cache")
+    for name in PARTS:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=ignore)
+        else:
+            shutil.copy(source, copy / name)
+    return copy
+
+
+def build(kind, checkout, target):
+    """The file that `kind` (wheel, sdist, editable) makes of a checkout."""
+    target.mkdir(exist_ok=True)
+    code = f"from setuptools import build_meta; print('made', build_meta.build_{kind}({str(target)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=checkout, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return target / done.stdout.rpartition("made ")[2].strip()
+
+
+def unpacked(archive, target):
+    if archive.suffix == ".whl":
+        zipfile.ZipFile(archive).extractall(target)
+        return target
+    with tarfile.open(archive) as tar:
+        tar.extractall(target)
+    return next(target.iterdir())
+
+
+def found_by(site):
+    """The shipped folders as an interpreter that knows only this installation finds them."""
+    code = (
+        f"import site; site.addsitedir({str(site)!r})\n"
+        "from llamasrv import files\n"
+        "for folder in (files.templates_dir(), files.conf_dir()):\n"
+        "    print(folder)"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd="/", timeout=60)
+    assert done.returncode == 0, done.stderr
+    return [Path(line) for line in done.stdout.splitlines()]
+
+
+def check(templates, conf):
+    assert {p.name for p in (templates / "chat").iterdir()} >= {"chatml.jinja", "plain.jinja"}
+    assert {p.name for p in conf.iterdir()} >= {"gunicorn.conf.py", "llamasrv.toml", "nginx.conf", "llamasrv.service"}
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout, tmp_path_factory):
+    return build("wheel", checkout, tmp_path_factory.mktemp("wheel"))
+
+
+def test_a_wheel_carries_templates_and_conf_inside_the_package(wheel, tmp_path):
+    templates, conf = found_by(unpacked(wheel, tmp_path))
+    assert templates == tmp_path / "llamasrv/templates" and conf == tmp_path / "llamasrv/conf"
+    check(templates, conf)
+
+
+def test_a_wheel_has_every_file_of_the_package_and_no_test(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    files = {str(p.relative_to(ROOT)) for p in (ROOT / "llamasrv").rglob("*") if p.is_file()}
+    assert {name for name in files if "__pycache__" not in name} <= names
+    assert not any(name.split("/")[0] in ("tests", "templates", "conf") for name in names)
+
+
+def test_a_wheel_built_from_the_sdist_is_the_same(checkout, wheel, tmp_path):
+    sdist = build("sdist", checkout, tmp_path / "sdist")
+    again = build("wheel", unpacked(sdist, tmp_path / "unpacked"), tmp_path / "wheel")
+    assert set(zipfile.ZipFile(again).namelist()) == set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_an_editable_install_uses_the_checkout(checkout, tmp_path):
+    site = unpacked(build("editable", checkout, tmp_path / "wheel"), tmp_path / "site")
+    templates, conf = found_by(site)
+    assert templates == checkout / "templates" and conf == checkout / "conf"
+    check(templates, conf)
+
+
+def test_the_command_is_installed(wheel, tmp_path):
+    entry_points = next(unpacked(wheel, tmp_path).glob("*.dist-info/entry_points.txt"))
+    assert "llamasrv = llamasrv.cli:main" in entry_points.read_text()
