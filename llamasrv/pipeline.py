@@ -115,12 +115,13 @@ class Served:
         template, template_error = None, ""
         try:
             template = ChatTemplate(source, info.bos_token, info.eos_token, vocab.specials)
-            template.traits  # finds out once what it accepts, so that no request waits for it
+            _ = template.traits  # finds out once what it accepts, so that no request waits for it
         except TemplateError as error:
             template, template_error = None, str(error)
         defaults = {**info.sampling_defaults, **model.sampling}
         defaults = {name: _frozen(value) for name, value in defaults.items() if name in _PARAMS and value is not None}
-        facts = (__version__, info.name, info.num_params, info.size_bytes, engine.context, source, sorted(defaults.items()))
+        sizes = (info.num_params, info.size_bytes, engine.context)
+        facts = (__version__, info.name, sizes, source, sorted(defaults.items()))
         return cls(
             model=model,
             info=info,
@@ -226,7 +227,8 @@ class Served:
         if tokens and not (min(tokens) >= 0 and max(tokens) < self.vocab.size):
             at, token = next((i, t) for i, t in enumerate(tokens) if not 0 <= t < self.vocab.size)
             raise InvalidRequest(
-                f"Invalid 'prompt': token id {token} at position {at} is outside the vocabulary of {self.vocab.size} tokens.",
+                f"Invalid 'prompt': token id {token} at position {at} is outside the vocabulary "
+                f"of {self.vocab.size} tokens.",
                 param="prompt",
             )
         return tokens

@@ -30,16 +30,15 @@ class Collected:
 
     def add(self, events: Iterable[Event]) -> None:
         for event in events:
-            kind = type(event)
-            if kind is Text:
+            if isinstance(event, Text):
                 choice = self.choices[event.index]
                 choice.text.append(event.text)
                 if event.logprobs:
                     choice.logprobs += event.logprobs
-            elif kind is Finished:
+            elif isinstance(event, Finished):
                 choice = self.choices[event.index]
                 choice.reason, choice.stop = event.reason, event.stop
-            elif kind is Usage:
+            elif isinstance(event, Usage):
                 self.usage = event
-            elif kind is Failed:
+            elif isinstance(event, Failed):
                 self.error = self.error or event.error

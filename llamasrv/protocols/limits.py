@@ -1,4 +1,4 @@
-"""Bounds on what one request may ask for. Each is an option; a request beyond one is refused before anything is made for it."""
+"""Bounds on what one request may ask for. Each is an option; what is beyond is refused at once."""
 
 from __future__ import annotations
 

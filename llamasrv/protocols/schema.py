@@ -7,7 +7,7 @@ it. Unknown fields and nulls are dropped. Knows no endpoint and no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -111,7 +111,7 @@ class Refused(WireField):
             raise Refusal(f"'{attr}' is not supported by this server: {self.metadata['note']}")
 
 
-class Text(WireField):
+class String(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         if type(value) is not str:
             raise wrong_type("a string", value)
@@ -254,12 +254,8 @@ class Row(NamedTuple):
     note: str
 
 
-def rows(schema: type[Schema], *, prefix: str = "") -> list[Row]:
+def rows(schema: type[WireSchema]) -> list[Row]:
     """What the endpoint does with each field that it knows."""
-    table = []
-    for name, field in schema._declared_fields.items():
-        table.append(Row(prefix + name, field.metadata["verdict"], field.metadata["note"]))
-    return table
+    declared = schema._declared_fields
+    return [Row(name, field.metadata["verdict"], field.metadata["note"]) for name, field in declared.items()]
 
-
-Check = Callable[[dict[str, Any]], None]

@@ -10,7 +10,13 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as WrongMethod
 
 from llamasrv.errors import (
-    BodyTooLarge, DeadlineExceeded, InvalidRequest, LlamasrvError, MethodNotAllowed, NotFound, Unauthorized,
+    BodyTooLarge,
+    DeadlineExceeded,
+    InvalidRequest,
+    LlamasrvError,
+    MethodNotAllowed,
+    NotFound,
+    Unauthorized,
 )  # fmt: skip
 from llamasrv.protocols.errors import openai_body
 

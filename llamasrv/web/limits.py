@@ -100,4 +100,5 @@ def _not_json(data: bytes, error: orjson.JSONDecodeError) -> InvalidRequest:
     key = _LAST_KEY.search(text[max(0, error.pos - 200) : error.pos])
     param = key[1] if key else None
     where = f"line {error.lineno}, column {error.colno}" + (f" (in '{param}')" if param else "")
-    return InvalidRequest(f"The request's body is not valid JSON: {error.msg} at {where}.", param=param, code="invalid_json")
+    text = f"The request's body is not valid JSON: {error.msg} at {where}."
+    return InvalidRequest(text, param=param, code="invalid_json")

@@ -135,13 +135,15 @@ class Figures(Collector):
             ("n_decode", "Total number of llama_decode() calls", m.steps),
         ):
             families.counter(f"llamacpp:{name}", text, value, model=model)
+        prompt_speed = _ratio(m.prompt_tokens, m.prefill_seconds)
+        speed, busy = _ratio(m.generated_tokens, m.decode_seconds), _ratio(m.busy_rows, m.steps)
         for name, text, value in (
             ("n_tokens_max", "Largest observed n_tokens.", m.longest_sequence),
-            ("prompt_tokens_seconds", "Average prompt throughput in tokens/s.", _ratio(m.prompt_tokens, m.prefill_seconds)),
-            ("predicted_tokens_seconds", "Average generation throughput in tokens/s.", _ratio(m.generated_tokens, m.decode_seconds)),
+            ("prompt_tokens_seconds", "Average prompt throughput in tokens/s.", prompt_speed),
+            ("predicted_tokens_seconds", "Average generation throughput in tokens/s.", speed),
             ("requests_processing", "Number of requests processing.", running),
             ("requests_deferred", "Number of requests deferred.", now["num_waiting"]),
-            ("n_busy_slots_per_decode", "Average number of busy slots per llama_decode() call", _ratio(m.busy_rows, m.steps)),
+            ("n_busy_slots_per_decode", "Average number of busy slots per llama_decode() call", busy),
         ):
             families.gauge(f"llamacpp:{name}", text, value, model=model)
 

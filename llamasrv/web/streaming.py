@@ -42,8 +42,11 @@ _STREAM_HEADERS = [
 class Running(Protocol):
     """A generation, as far as this module cares. `pipeline` makes them."""
 
-    done: bool
-    cancelled: bool
+    @property
+    def done(self) -> bool: ...
+
+    @property
+    def cancelled(self) -> bool: ...
 
     def events(self, timeout: float | None = None) -> list[Event]: ...
 
@@ -183,8 +186,9 @@ class EventStream:
         log.error("request %s failed while streaming", self._record.id, exc_info=error)
         self._ended = True
         self._record.reason = "failed"
-        body = openai_body(LlamasrvError(f"The server had an error. Request id: {self._record.id}.", code="internal_error"))
-        return b"data: %b\n\ndata: %b\n\n" % (body, self._last or b"[DONE]")
+        told = LlamasrvError(f"The server had an error. Request id: {self._record.id}.", code="internal_error")
+        frames = [openai_body(told)] if self._last is None else [openai_body(told), self._last]
+        return b"".join(b"data: %b\n\n" % frame for frame in frames)
 
     def close(self) -> None:
         """Called in any case, and at any time: after the last write, or when the client is gone."""

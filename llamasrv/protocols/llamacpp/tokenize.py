@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.schema import Flag, Invalid, Loader, Text, WireField, WireSchema, wrong_type
+from llamasrv.protocols.schema import Flag, Invalid, Loader, String, WireField, WireSchema, wrong_type
 
 
 class TokenizeSchema(WireSchema):
-    content = Text("the text", required=True)
-    model = Text("a name or alias; absent: the model that is served")
+    content = String("the text", required=True)
+    model = String("a name or alias; absent: the model that is served")
     add_special = Flag("with the start token, where the model has one; default false")
     parse_special = Flag("special tokens in the text are parsed; default true")
     with_pieces = Flag("ids with their texts; bytes where a text is not UTF-8")
@@ -33,7 +33,7 @@ class TokenIds(WireField):
 
 class DetokenizeSchema(WireSchema):
     tokens = TokenIds("ids of this model", required=True)
-    model = Text("a name or alias; absent: the model that is served")
+    model = String("a name or alias; absent: the model that is served")
 
 
 class Tokenize(NamedTuple):

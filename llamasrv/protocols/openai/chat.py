@@ -21,7 +21,17 @@ from llamasrv.protocols.openai.messages import Messages
 from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of, smallest
 from llamasrv.protocols.openai.wire import FINISH, chat_logprob, new_id, usage_body
 from llamasrv.protocols.schema import (
-    Count, Flag, Ignored, Invalid, Loader, Object, Refusal, Refused, Text as TextField, WireField, wrong_type,
+    Count,
+    Flag,
+    Ignored,
+    Invalid,
+    Loader,
+    Object,
+    Refusal,
+    Refused,
+    String,
+    WireField,
+    wrong_type,
 )  # fmt: skip
 
 _NO_TOOLS = "tool calls are not available yet"
@@ -82,11 +92,11 @@ class ChatSchema(SamplingSchema):
     max_tokens = Count(1, "max_tokens", "the smaller of both", also=(-1,))
     logprobs = Flag()
     top_logprobs = Count(0, "top_logprobs", "needs `logprobs`")
-    reasoning_effort = TextField("handed to the template; `none` switches thinking off where the template can")
+    reasoning_effort = String("handed to the template; `none` switches thinking off where the template can")
     chat_template_kwargs = TemplateKwargs("variables that the template reads")
     add_generation_prompt = Flag()
     continue_final_message = Continue("the answer goes on where the last message ends")
-    service_tier = TextField('answered "default"')
+    service_tier = String('answered "default"')
     modalities = Modalities("text only")
     tools = Tools(_NO_TOOLS + "; an empty list, or `tool_choice` none, is none")
     tool_choice = ToolChoice(_NO_TOOLS)
@@ -209,15 +219,14 @@ class ChatReply:
         if not self._started:
             self._start(out)
         for event in events:
-            kind = type(event)
-            if kind is Text:
+            if isinstance(event, Text):
                 self._text(event, out)
-            elif kind is Finished:
+            elif isinstance(event, Finished):
                 out.append(self._chunk(event.index, b"{}", b"null", b'"%b"' % FINISH[event.reason].encode()))
-            elif kind is Usage:
+            elif isinstance(event, Usage):
                 if self._options.include_usage:
                     out.append(b'%b],"usage":%b}' % (self._head, orjson.dumps(usage_body(event))))
-            elif kind is Failed:
+            elif isinstance(event, Failed):
                 self.failed = True
                 out.append(openai_body(event.error))
                 break

@@ -21,7 +21,7 @@ from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of, smallest
 from llamasrv.protocols.openai.wire import FINISH, logprob, new_id, usage_body
-from llamasrv.protocols.schema import Count, Flag, Invalid, Loader, Text as TextField, WireField, wrong_type
+from llamasrv.protocols.schema import Count, Flag, Invalid, Loader, String, WireField, wrong_type
 
 _utf8 = getincrementaldecoder("utf-8")
 _NO_PROMPT = TextPrompt("")
@@ -66,7 +66,7 @@ def _ids(tokens: list[Any], *path: int) -> tuple[int, ...]:
 
 class CompletionsSchema(SamplingSchema):
     prompt = Prompts("text, texts, token ids or arrays of them; absent: the start of a text")
-    suffix = TextField("by the model's own tokens for filling in; refused where it has none")
+    suffix = String("by the model's own tokens for filling in; refused where it has none")
     max_tokens = Count(0, "max_tokens", "absent: until the model ends; 0 with `echo`: only score", also=(-1,))
     max_completion_tokens = Count(0, "max_tokens", "the smaller of both", also=(-1,))
     echo = Flag("with `logprobs` the prompt is scored too")
@@ -101,7 +101,7 @@ class Completions:
         n, stream, best_of = get("n", 1), get("stream", False), get("best_of")
         if best_of is not None:
             if best_of < n:
-                raise InvalidRequest(f"Invalid 'best_of': must be at least 'n' ({n}), but got {best_of}.", param="best_of")
+                raise InvalidRequest(f"Invalid 'best_of': must be at least 'n' ({n}), not {best_of}.", param="best_of")
             if stream and best_of > n:
                 raise InvalidRequest("Invalid 'best_of': the best can only be told without 'stream'.", param="best_of")
         if len(prompts) * (best_of or n) > self._limits.choices:
@@ -164,18 +164,17 @@ class CompletionsReply:
             self._tail = b'}],"usage":null}' if self._options.include_usage else b"}]}"
         out: list[bytes] = []
         for event in events:
-            kind = type(event)
-            if kind is Text:
+            if isinstance(event, Text):
                 logprobs = b"null"
                 if event.logprobs and self._options.logprobs:
                     logprobs = orjson.dumps(self._logprobs[event.index].body(event.logprobs))
                 out.append(self._chunk(orjson.dumps(event.text), event.index, logprobs, b"null"))
-            elif kind is Finished:
+            elif isinstance(event, Finished):
                 out.append(self._chunk(b'""', event.index, b"null", b'"%b"' % FINISH[event.reason].encode()))
-            elif kind is Usage:
+            elif isinstance(event, Usage):
                 if self._options.include_usage:
                     out.append(b'%b],"usage":%b}' % (self._head, orjson.dumps(usage_body(event))))
-            elif kind is Failed:
+            elif isinstance(event, Failed):
                 self.failed = True
                 out.append(openai_body(event.error))
                 break
@@ -209,7 +208,10 @@ class _Logprobs:
         self._decode = _utf8(errors="replace").decode
 
     def body(self, entries: Iterable[TokenLogprob]) -> dict[str, Any]:
-        tokens, values, tops, offsets = [], [], [], []
+        tokens: list[str] = []
+        values: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        offsets: list[int] = []
         for entry in entries:
             name = _name(entry.piece)
             tokens.append(name)
@@ -219,9 +221,11 @@ class _Logprobs:
                 values.append(None)
                 tops.append(None)
                 continue
-            values.append(logprob(entry.logprob))
+            value = logprob(entry.logprob)
+            values.append(value)
             top = {_name(other.piece): logprob(other.logprob) for other in reversed(entry.top)}
-            tops.append({**top, name: values[-1]} if name not in top else top)
+            top.setdefault(name, value)
+            tops.append(top)
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 
 

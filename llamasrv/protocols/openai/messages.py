@@ -95,7 +95,8 @@ def _part(part: Any, at: int, i: int) -> TextPart:
             raise wrong_type("a string", text, at, "content", i, kind)
         return TextPart(text)
     if type(kind) is str and kind in _MEDIA:
-        raise Refusal(f"this model cannot read {_MEDIA[kind]}: a content part of type '{kind}' was given.", at, "content", i)
+        text = f"this model cannot read {_MEDIA[kind]}: a content part of type '{kind}' was given."
+        raise Refusal(text, at, "content", i)
     raise Invalid("expected 'text'.", at, "content", i, "type")
 
 

@@ -6,14 +6,27 @@ OpenAI's own names first, then the ones that local servers added. The values kee
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Union
 
 from llamasrv.domain.params import SAMPLER_ORDER
 from llamasrv.protocols.schema import (
-    Count, Flag, Ignored, Invalid, Names, Number, Object, Refusal, Refused, Text, WireField, WireSchema, wrong_type,
+    Count,
+    Flag,
+    Ignored,
+    Invalid,
+    Names,
+    Number,
+    Refusal,
+    Refused,
+    String,
+    WireField,
+    WireSchema,
+    wrong_type,
 )  # fmt: skip
 
-INFINITY = math.inf
+Bias = tuple[Union[int, str], float]
+"""A token id or a text, and what is added to its logit."""
+
 INT_MAX = 2**31 - 1
 
 _SAMPLER_NAMES = {name: name for name in SAMPLER_ORDER} | {
@@ -51,7 +64,7 @@ class Samplers(WireField):
 class LogitBias(WireField):
     """OpenAI's {"id": bias}, or llama.cpp's [[id or text, bias or false]]; false bans a token."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[tuple[int | str, float], ...]:
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Bias, ...]:
         if type(value) is dict:
             entries: list[Any] = list(value.items())
         elif type(value) is list:
@@ -62,7 +75,7 @@ class LogitBias(WireField):
             raise Invalid(f"too many entries. Expected at most {self.limits.logit_bias}, but got {len(entries)}.")
         return tuple(self._entry(entry, i) for i, entry in enumerate(entries))
 
-    def _entry(self, entry: Any, at: int) -> tuple[int | str, float]:
+    def _entry(self, entry: Any, at: int) -> Bias:
         if not isinstance(entry, (list, tuple)) or len(entry) != 2:
             raise Invalid("expected a pair of a token and its bias.", at, code="invalid_type")
         key, bias = entry
@@ -74,7 +87,7 @@ class LogitBias(WireField):
         if type(key) is int and not 0 <= key <= INT_MAX:
             raise Invalid(f"token id {key} is out of range.", step)
         if bias is False:
-            return key, -INFINITY
+            return key, -math.inf
         if type(bias) is not float and type(bias) is not int:
             raise wrong_type("a number", bias, step)
         if isinstance(entry, tuple) and not -100 <= bias <= 100:
@@ -86,10 +99,11 @@ def _is_id(key: str) -> bool:
     return len(key) <= 12 and key.isascii() and key.lstrip("-").isdigit()
 
 
-class StreamOptions(Object):
+class StreamOptions(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
         """Whether usage is asked for; what else may be in it has no effect here."""
-        value = super()._deserialize(value, attr, data, **kwargs)
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
         if data.get("stream") is not True:
             raise Invalid("only allowed when 'stream' is true.")
         wanted = value.get("include_usage")
@@ -98,16 +112,17 @@ class StreamOptions(Object):
         return bool(wanted)
 
 
-class ResponseFormat(Object):
+class ResponseFormat(WireField):
     """Text is what is written anyway; the others need a grammar."""
 
     verdict = "refused"
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
-        value = super()._deserialize(value, attr, data, **kwargs)
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
         kind = value.get("type")
         if kind in ("json_object", "json_schema"):
-            raise Refusal(f"'response_format' of type '{kind}' is not supported by this server: {self.metadata['note']}")
+            raise Refusal(f"'response_format' {kind} is not supported by this server: {self.metadata['note']}")
         if kind != "text":
             raise Invalid("expected 'text', 'json_object' or 'json_schema'.", "type")
 
@@ -115,7 +130,7 @@ class ResponseFormat(Object):
 class SamplingSchema(WireSchema):
     """What every OpenAI generation endpoint understands."""
 
-    model = Text("a name or alias; absent: the model that is served")
+    model = String("a name or alias; absent: the model that is served")
     stream = Flag()
     stream_options = StreamOptions("`include_usage`; the others have no effect")
     temperature = Number(0, 2, "absent: the model's own default")
@@ -175,9 +190,9 @@ class SamplingSchema(WireSchema):
 
 _SAME_NAME = frozenset(
     (
-        "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "min_p", "typical_p", "top_n_sigma",
-        "min_keep", "repeat_penalty", "repeat_last_n", "dry_multiplier", "dry_base", "dry_allowed_length",
-        "dry_penalty_last_n", "dry_sequence_breakers", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau",
+        "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "min_p", "typical_p",
+        "top_n_sigma", "min_keep", "repeat_penalty", "repeat_last_n", "dry_multiplier", "dry_base",
+        "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau",
         "mirostat_eta", "dynatemp_range", "dynatemp_exponent", "samplers", "min_tokens", "ignore_eos",
     )
 )  # fmt: skip
