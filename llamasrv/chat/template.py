@@ -499,7 +499,11 @@ class ChatTemplate:
         for name in variables:
             if name in RESERVED or name.startswith("_"):
                 raise InvalidRequest(f"'{name}' cannot be set as a template variable.", param="chat_template_kwargs")
-        return {name: value for name, value in variables.items() if name in self.variables}
+        allowed = {name: value for name, value in variables.items() if name in self.variables}
+        for name, twin in (("enable_thinking", "thinking"), ("thinking", "enable_thinking")):
+            if name in variables and twin in self.variables and twin not in variables:
+                allowed[twin] = variables[name]  # templates call the same switch by two names
+        return allowed
 
 
 def _deep_copy(value: Any) -> Any:

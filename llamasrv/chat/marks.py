@@ -1,0 +1,47 @@
+"""Sets of marks, searched for in text that arrives in pieces. A piece may end inside a mark."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+
+class Marks:
+    """Some fixed texts. Longer ones win over their own beginnings."""
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self.words = tuple(sorted({word for word in words if word}, key=len, reverse=True))
+        self.longest = len(self.words[0]) if self.words else 0
+        any_word = "|".join(map(re.escape, self.words)) or "(?!)"
+        self._pattern = re.compile(any_word)
+        self.search = self._pattern.search
+        self.match = self._pattern.match
+        self._begun = re.compile("|".join(_begun(word) for word in self.words) or "(?!)")
+        self._firsts = re.compile(f"[{re.escape(''.join(sorted({word[0] for word in self.words})))}]") if self.words else None
+
+    def may_start_in(self, text: str) -> bool:
+        """Whether a mark could begin anywhere in this text. Cheap: looks for first characters only."""
+        return self._firsts is not None and self._firsts.search(text) is not None
+
+    def begun(self, text: str, start: int) -> int:
+        """Where a mark that the end of the text cuts off begins; the length of the text if there is none."""
+        found = self._begun.search(text, max(start, len(text) - self.longest + 1))
+        return len(text) if found is None else found.start()
+
+    def may_grow(self, rest: str) -> bool:
+        """Whether more text could make a mark, or a longer one, of what is there."""
+        size = len(rest)
+        return size < self.longest and any(len(word) > size and word.startswith(rest) for word in self.words)
+
+
+def _begun(word: str) -> str:
+    """An expression for every proper beginning of a word, at the end of the text."""
+    expression = ""
+    for char in reversed(word[1:-1]):
+        expression = f"(?:{re.escape(char)}{expression})?"
+    return f"{re.escape(word[0])}{expression}\\Z" if len(word) > 1 else "(?!)"
+
+
+@lru_cache(maxsize=1024)
+def marks(*words: str) -> Marks:
+    return Marks(words)

@@ -1,0 +1,243 @@
+"""A model's ChatFormat, learned from its chat template.
+
+The template shows how earlier turns are written: a turn with two calls of known names and arguments, one with known
+reasoning, one with neither. The marks are what lies between and around the known words. What cannot be learned so
+comes from the table in `formats`; a template without any words for tools gets the generic format.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from llamasrv.chat.formats import GENERIC_CALLS, THINK, Calls, ChatFormat, Reasoning, Shape, known_family
+from llamasrv.chat.normalise import Traits
+from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
+from llamasrv.errors import InvalidRequest
+
+
+class Template(Protocol):
+    """What a probe needs of a template."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def traits(self) -> Traits: ...
+    def render(self, prompt: ChatPrompt) -> Any: ...
+
+
+_PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "zqfirst": {"type": "string", "description": "zq"},
+        "zqsecond": {"type": "integer", "description": "zq"},
+    },
+    "required": ["zqfirst", "zqsecond"],
+}
+_TOOLS = tuple(Tool(name, "zq", _PARAMETERS) for name in ("zqtool", "zqother"))
+_NAMES = ("zqtool", "zqother")
+_IDS = ("zqcall001", "zqcall002")
+_ARGUMENTS = {"zqfirst": "zqtext", "zqsecond": 7}
+_USER = Message("user", "zquser")
+_ANSWER = Message("assistant", "zqanswer")
+
+
+def describe(template: Template) -> ChatFormat:
+    """How the model of this template writes."""
+    known = known_family(template.source)
+    if known is not None:
+        return known
+    answer = _show(template, _ANSWER)
+    reasoning = _learn_reasoning(template, answer)
+    calls = _learn_calls(template, answer) if template.traits.calls and template.traits.tools else None
+    if calls is not None:
+        return ChatFormat(calls.shape.value, reasoning=reasoning, calls=calls, learned=True)
+    if template.traits.calls:  # it shows calls, but does not tell about tools: the model knows them all the same
+        calls = _learn_calls(template, answer)
+    if calls is not None:
+        return ChatFormat(calls.shape.value, reasoning=reasoning, calls=calls, learned=True)
+    return ChatFormat("generic", reasoning=reasoning, calls=GENERIC_CALLS)
+
+
+def _show(template: Template, *messages: Message, prompt: bool = False) -> str:
+    asked = ChatPrompt((_USER, *messages), tools=_TOOLS, add_generation_prompt=prompt)
+    try:
+        return str(template.render(asked).text)
+    except InvalidRequest:
+        return ""
+
+
+def _call(count: int) -> Message:
+    text = json.dumps(_ARGUMENTS)
+    return Message("assistant", None, tool_calls=tuple(ToolCall(_IDS[n], _NAMES[n], text) for n in range(count)))
+
+
+# ---------------------------------------------------------------- reasoning
+
+_MARK_BEFORE = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\])(\s*)\Z")
+_THINKING_TAG = re.compile(r"</([\w:]*think[\w:]*)>|\[/(THINK)\]")
+
+
+def _learn_reasoning(template: Template, answer: str) -> Reasoning:
+    """The marks around known reasoning; where the template shows none, those that its source names, or `<think>`."""
+    shown = _show(template, Message("assistant", "zqanswer", reasoning="zqthought")) if template.traits.reasoning else ""
+    head, found, tail = shown.rpartition("zqthought")
+    between = tail.partition("zqanswer")[0]
+    if not found or not between.strip():
+        named = _THINKING_TAG.search(template.source)
+        if named is None:
+            return THINK
+        return Reasoning(f"<{named[1]}>", f"</{named[1]}>") if named[1] else Reasoning("[THINK]", "[/THINK]")
+    before = _MARK_BEFORE.search(head)
+    header = _MARK_BEFORE.search(answer.partition("zqanswer")[0])
+    if before is None or (header is not None and header[1] == before[1]):
+        prompt = _show(template, prompt=True)
+        opening = prompt[prompt.rfind(before[1]) + len(before[1]) :].strip() if before else ""
+        return Reasoning("", between, opening=opening)
+    return Reasoning(before[0], between)
+
+
+# ---------------------------------------------------------------- calls
+
+
+@dataclass(frozen=True, slots=True)
+class _Core:
+    """Where one call lies in a text, and how it is written."""
+
+    start: int
+    end: int
+    calls: Calls
+
+
+def _learn_calls(template: Template, answer: str) -> Calls | None:
+    turn = _show(template, _call(2))
+    parallel = template.traits.parallel_calls and all(name in turn for name in _NAMES)
+    if not parallel:
+        turn = _show(template, _call(1))
+    begin = _common_start(turn, answer)
+    first = _find(turn, begin, 0)
+    if first is None:
+        return None
+    before, end = turn[begin : first.start], _turn_end(turn, answer)
+    if not parallel:
+        calls = replace(first.calls, call_start=before, call_end=turn[first.end : end], parallel=False)
+    else:
+        second = _find(turn, first.end, 1)
+        if second is None:
+            return None
+        calls = _with_section(first.calls, before, turn[first.end : second.start], turn[second.end : end])
+    array = calls.section_start.rstrip().endswith("[")
+    bare = calls.shape is Shape.JSON and not (calls.section_start.strip() or calls.call_start.strip())
+    return replace(calls, array=array, bare=bare)
+
+
+def _common_start(text: str, other: str) -> int:
+    """Where two texts part, moved back to the beginning of a mark."""
+    size = 0
+    while size < min(len(text), len(other)) and text[size] == other[size]:
+        size += 1
+    cut = re.search(r"(<[^<>]*|\[[A-Z_/]*)\Z", text[:size])
+    return cut.start() if cut else size
+
+
+def _turn_end(turn: str, answer: str) -> int:
+    """Where the end of a turn begins: what follows the answer follows the call, too."""
+    ending = answer.partition("zqanswer")[2]
+    return len(turn) - len(ending) if ending and turn.endswith(ending) else len(turn)
+
+
+def _with_section(calls: Calls, before: str, between: str, after: str) -> Calls:
+    """Tells the marks of each call from those around all of them."""
+    starts = [0, *(n for n, char in enumerate(before) if char in "<["), len(before)]
+    start = next(before[n:] for n in starts if between.endswith(before[n:]))
+    rest = between[: len(between) - len(start)]
+    ends = [len(after), *(n + 1 for n in range(len(after) - 1, -1, -1) if after[n] in ">]"), 0]
+    end = next(after[:n] for n in ends if rest.startswith(after[:n]))
+    section_start = before[: len(before) - len(start)]
+    return replace(
+        calls,
+        section_start=section_start,
+        call_start=start,
+        call_end=end,
+        separator=rest[len(end) :],
+        section_end=_first_mark(after[len(end) :]) if section_start.strip() else "",
+    )
+
+
+def _first_mark(text: str) -> str:
+    """Up to the end of the first mark: what follows ends the turn, not the section."""
+    found = re.match(r"[^<]*<[^<>]*>", text)
+    return found[0] if found else text
+
+
+def _find(text: str, begin: int, number: int) -> _Core | None:
+    for find in (_find_object, _find_named, _find_tagged):
+        core = find(text, begin, number)
+        if core is not None:
+            return core
+    return None
+
+
+def _decoded(text: str, begin: int) -> list[tuple[int, int, Any]]:
+    """Every JSON object from `begin` on, outer ones first."""
+    decoder, found = json.JSONDecoder(), []
+    for place in (n for n in range(begin, len(text)) if text[n] == "{"):
+        try:
+            value, end = decoder.raw_decode(text, place)
+        except ValueError:
+            continue
+        found.append((place, end, value))
+    return found
+
+
+def _find_object(text: str, begin: int, number: int) -> _Core | None:
+    name, id = _NAMES[number], _IDS[number]
+    for start, end, value in _decoded(text, begin):
+        if value == {name: _ARGUMENTS}:
+            return _Core(start, end, Calls(Shape.JSON, name_is_key=True))
+        if not isinstance(value, Mapping) or name not in value.values() or _ARGUMENTS not in value.values():
+            continue
+        keys = {json.dumps(item): key for key, item in value.items()}
+        calls = Calls(
+            Shape.JSON,
+            name_key=keys[json.dumps(name)],
+            arguments_key=keys[json.dumps(_ARGUMENTS)],
+            id_key=keys.get(json.dumps(id), ""),
+        )
+        return _Core(start, end, calls)
+    return None
+
+
+def _find_named(text: str, begin: int, number: int) -> _Core | None:
+    name, id = _NAMES[number], _IDS[number]
+    for start, end, value in _decoded(text, begin):
+        at = text.rfind(name, begin, start)
+        if value != _ARGUMENTS or at < 0:
+            continue
+        between = text[at + len(name) : start]
+        mark, found, name_end = between.partition(id)
+        if found:
+            return _Core(at, end, Calls(Shape.NAMED, id_mark=mark, name_end=name_end))
+        return _Core(at, end, Calls(Shape.NAMED, name_end=between))
+    return None
+
+
+def _find_tagged(text: str, begin: int, number: int) -> _Core | None:
+    name = _NAMES[number]
+    at = text.find(name, begin)
+    found = re.compile(r"(.*?)zqfirst(.*?)zqtext(.*?)zqsecond(.*?)7", re.DOTALL).match(text, at + len(name)) if at >= 0 else None
+    if found is None or found[2] != found[4]:
+        return None
+    opened = re.search(r"[<\[][^<\[]*\Z", found[1])
+    if opened is None or not found[3].endswith(opened[0]):
+        return None
+    value_end = found[3][: -len(opened[0])]
+    end = found.end()
+    end += len(value_end) if text.startswith(value_end, end) else len(value_end.rstrip())
+    calls = Calls(
+        Shape.TAGGED, name_end=found[1][: opened.start()], key_start=opened[0], key_end=found[2], value_end=value_end
+    )
+    return _Core(at, end, calls)
