@@ -71,7 +71,7 @@ class Pipeline:
                         tokens,
                         params=params if k == 0 else _reseeded(params, k),
                         index=p * each + k,
-                        max_tokens=request.max_tokens,
+                        max_tokens=_least(request.max_tokens, served.model.max_tokens),
                         stop=request.stop,
                         logprobs=logprobs,
                         prompt_logprobs=request.echo and request.logprobs is not None,
@@ -91,6 +91,10 @@ class Pipeline:
         if best_of is None:
             return generation
         return BestOf(generation, best_of=best_of, n=request.n, with_logprobs=request.logprobs is not None)
+
+
+def _least(asked: int | None, bound: int | None) -> int | None:
+    return asked if bound is None else bound if asked is None else min(asked, bound)
 
 
 @dataclass(frozen=True, eq=False)

@@ -147,6 +147,7 @@ def build(settings: Settings) -> Service:
         aliases=tuple(alias for alias in (*settings.model_alias, _file_name(settings)) if alias != name),
         sampling=settings.sampling(),
         chat_template=template_source(settings),
+        max_tokens=settings.limits_n_predict if settings.limits_n_predict >= 0 else None,
     )
     service = Service.of(Registry([model]), web_options(settings))
     model.engine.start()

@@ -293,3 +293,13 @@ def test_shipped_files_are_found():
     assert (files.conf_dir() / "gunicorn.conf.py").is_file()
     assert files.demo_model() is None or files.demo_model().is_file()
     assert Path(files.__file__).parent.name == "llamasrv"
+
+
+def test_the_operator_bounds_the_length_of_answers(serve):
+    server = serve("--fake", "--n-predict", 4)
+    connection = http.client.HTTPConnection(*server.address, timeout=30)
+    for wish in ({}, {"max_tokens": 100}, {"max_tokens": 2}):
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "Hello", **wish}))
+        reply = json.loads(connection.getresponse().read())
+        assert reply["usage"]["completion_tokens"] == min(4, wish.get("max_tokens", 4))
+    connection.close()

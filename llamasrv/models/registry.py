@@ -28,6 +28,7 @@ class Model:
     aliases: tuple[str, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)  # the operator's defaults, names of SamplingParams
     chat_template: str | None = None  # Jinja source that replaces the model's own
+    max_tokens: int | None = None  # most tokens of one choice, also where a request asks for more
     created: int = field(default_factory=lambda: int(time.time()))
 
 
