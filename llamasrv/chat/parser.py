@@ -182,7 +182,7 @@ class Parser:
             buffer, position = self._buffer, self._position
             found = stops.search(buffer, position)
             if found is not None:
-                if found.end() == len(buffer) and not self._ended and stops.may_grow(found.group()):
+                if not self._ended and stops.may_grow(buffer[found.start() : found.start() + stops.longest]):
                     if found.start() > position:
                         give(self._eat(found.start()))
                     yield
@@ -439,7 +439,7 @@ class Parser:
         trail, self._trail = "".join(self._trail or ()), None
         if made:
             self._space, self._drop_space = [], True
-            trail = trail.strip(" \t\r\n[],")
+            trail = trail.lstrip(" \t\r\n],")
         if trail:
             self._say(trail)
 
@@ -697,7 +697,6 @@ class Parser:
         ends = _call_ends(calls)
         name_end = pieces(calls.name_end.partition(" ")[0]) if "{number}" in calls.name_end else pieces(calls.name_end)
         stops = marks(*name_end[:1], "\n", *((key_start, *ends) if not name_end else ()))
-        kept_position = None
         name, mark = yield from self._name(stops)
         if name is None:
             return
@@ -721,7 +720,8 @@ class Parser:
                 if mark is None:
                     if not ends:
                         break
-                    yield from self._until(marks(*ends), self._say_in_call)
+                    self._space, self._drop_space = [], True
+                    yield from self._until(marks(*ends), self._say)  # words where an argument should be
                     return
             at_key = False
             key, kind = yield from self._key(calls)
@@ -733,14 +733,6 @@ class Parser:
                 return
         self._argue("}" if opened else "{}")
         self.complete_calls += 1
-        del kept_position
-
-    def _say_in_call(self, text: str) -> None:
-        """Words where an argument should be: they are content."""
-        if text.strip():
-            start = self._events
-            self._say(text)
-            del start
 
     def _key(self, calls: Calls) -> Steps:
         """A key, and what its attribute says about the value: "text", "json" or None."""
