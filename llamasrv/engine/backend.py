@@ -273,7 +273,7 @@ class LlamaBackend:
         # On a CPU attention passes over every cell in use: a thousand idle ones cost a decode 2 % (0.5B) to 10 %
         # (tiny). GPUs skip masked tiles.
         on_gpu = options.gpu_layers != 0 and bool(C.llama_supports_gpu_offload())
-        self.idle_cells: int = options.idle_cells or (self.num_cells if on_gpu else 512)
+        self.idle_cells: int = options.idle_cells or (self.num_cells if on_gpu else 256)
         self.ubatch_size: int = C.llama_n_ubatch(self._context)
         self._llama_batch = self._bind_batch()
         self._candidates = Candidates()

@@ -255,7 +255,8 @@ class Engine:
         """One turn of the loop; with `wait`, sleep while there is nothing to do. True when something was computed."""
         self._take_mail(wait)
         worked = bool(self.waiting or self.running) and self.step()
-        self._doorbell.ring()
+        if not self.running:
+            self._doorbell.ring()  # else the next step rings, when it has the library working
         return worked
 
     def step(self) -> bool:
@@ -276,7 +277,7 @@ class Engine:
     def _turn_safely(self) -> None:
         try:
             if not self.turn(wait=True) and self.waiting:
-                # Nothing fits and nothing runs that could make room: only mail can change that.
+                # Nothing fits and nothing runs that could make room: only mail or time can change that.
                 self._take_mail(wait=True)
         except Exception:
             # Our own mistake: tell everybody, start over with a fresh context.
@@ -381,6 +382,10 @@ class Engine:
                 # An admission before this one may have moved what was matched.
                 self._admit(seq, self._lookup(seq) if i and seq.saved is None else match)
             plan.parts = [(seq, min(count, seq.owed)) for seq, count in plan.parts]
+        if self.running:
+            lanes = self.lanes
+            while lanes.resident and lanes.used_cells - lanes.held_cells > self.backend.idle_cells:
+                self._evict()
         self._make_room(sum(count for _, count in plan.parts))
 
     def _make_room(self, cells: int) -> None:
@@ -480,6 +485,8 @@ class Engine:
 
     def _decode(self, plan: Plan) -> bool:
         """True when the batch was computed."""
+        # Now, not earlier: whoever wakes works while the library computes, instead of keeping the GIL from this thread.
+        self._doorbell.ring()
         try:
             self.backend.decode()
         except OutOfCells:
@@ -649,8 +656,6 @@ class Engine:
         if trusted and seq.cache_prompt and seq.num_computed >= KEY_LENGTH and not self.backend.split:
             self.lanes.retire(lane)
             self.cache.put(lane, seq.tokens)
-            while self.lanes.used_cells - self.lanes.held_cells > self.backend.idle_cells:
-                self._evict()
         else:
             self._drop_lane(lane)
 
