@@ -192,8 +192,9 @@ _SAME_NAME = frozenset(
     (
         "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "min_p", "typical_p",
         "top_n_sigma", "min_keep", "repeat_penalty", "repeat_last_n", "dry_multiplier", "dry_base",
-        "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau",
-        "mirostat_eta", "dynatemp_range", "dynatemp_exponent", "samplers", "min_tokens", "ignore_eos",
+        "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_probability",
+        "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta", "dynatemp_range",
+        "dynatemp_exponent", "samplers", "min_tokens", "ignore_eos",
     )
 )  # fmt: skip
 

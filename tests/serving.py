@@ -1,0 +1,76 @@
+"""A pipeline and a web service on the fake model, driven by hand or by the engine's own thread."""
+
+from __future__ import annotations
+
+import time
+
+from llamasrv.engine.engine import Engine, EngineOptions
+from llamasrv.engine.fake import FakeBackend
+from llamasrv.models.registry import Model, Registry
+from llamasrv.pipeline import Pipeline
+from llamasrv.web.app import create_app
+from llamasrv.web.service import Service, WebOptions
+
+
+def open_engine(*, options=None, **fake):
+    """An engine that has loaded and takes a turn when it is told."""
+    engine = Engine(lambda progress: FakeBackend(**fake), options or EngineOptions(parallel=8), name="fake")
+    engine.open()
+    return engine
+
+
+def pipeline_on(engine, **model):
+    return Pipeline(Registry([Model("fake", engine, **model)]))
+
+
+def read(engine, generation, *, most=10_000):
+    """All events of a generation, whose engine is turned by hand."""
+    events = []
+    for _ in range(most):
+        engine.turn()
+        events += generation.events(0)
+        if generation.done:
+            return events
+    raise AssertionError(f"no end after {most} turns: {events}")
+
+
+def check_no_leaks(engine):
+    engine.lanes.check()
+    assert engine.num_open == 0 and not engine.running and not engine.waiting
+    assert not engine.lanes.held
+
+
+class RunningService:
+    """The application with an engine thread behind it."""
+
+    def __init__(self, *, options=None, aliases=("alias",), web=None, **fake):
+        fake = {"num_lanes": 16, "num_cells": 8192, "context": 1024, **fake}
+        self.backends = []
+
+        def open_backend(progress):
+            self.backends.append(FakeBackend(**fake))
+            return self.backends[-1]
+
+        self.engine = Engine(open_backend, options or EngineOptions(parallel=8), name="fake")
+        self.engine.start()
+        wait_until(lambda: self.engine.status.state != "loading")
+        self.service = Service.of(Registry([Model("fake", self.engine, aliases=aliases)]), web or WebOptions())
+        self.app = create_app(self.service)
+        self.client = self.app.test_client()
+
+    @property
+    def backend(self):
+        return self.backends[-1]
+
+    def close(self):
+        wait_until(lambda: self.engine.num_open == 0)
+        assert self.engine.stop(10)
+        self.engine.lanes.check()
+        assert all(chain.closed for chain in self.backend.chains)
+
+
+def wait_until(condition, timeout=10.0):
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.001)
