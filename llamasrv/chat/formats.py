@@ -35,6 +35,23 @@ class Reasoning:
     anywhere: bool = False  # a block may open after content, too
     opening: str = ""  # words at the end of the prompt that belong to the thinking
 
+    def is_open(self, prompt: str) -> bool:
+        """Whether a prompt ends inside a block."""
+        end = prompt.rstrip()
+        if self.opening and end.endswith(self.opening):
+            return True
+        return bool(self.start) and end.endswith(self.start.strip())
+
+    def reopened(self, prompt: str) -> str:
+        """A prompt that ends inside a block, whatever it did about thinking before."""
+        if self.is_open(prompt):
+            return prompt
+        end = prompt.rstrip()
+        if end.endswith(self.end.strip()):
+            end = end[: -len(self.end.strip())].rstrip()
+            return end if self.is_open(end) else end + self.start
+        return prompt + self.start
+
 
 @dataclass(frozen=True, slots=True)
 class Calls:

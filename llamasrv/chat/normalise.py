@@ -12,9 +12,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from llamasrv.chat.formats import GENERIC_CALLS, Calls, write_calls
 from llamasrv.domain.request import ChatPrompt, Message, Tool
 from llamasrv.errors import InvalidRequest
 
@@ -74,14 +75,6 @@ class Conversation:
     add_generation_prompt: bool
     continues: str | None = None  # "content" or "reasoning": the last message goes on there
     held: str = ""  # what it holds there already
-
-
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """How calls, results and tools are written out for a template that cannot show them."""
-
-    call: Callable[[Sequence[tuple[str, str]]], str]  # (name, arguments as JSON text) pairs
-    result: Callable[[str, str], str] = field(default=lambda name, content: write_result(name, content))
 
 
 # ---------------------------------------------------------------- finding out
@@ -226,8 +219,9 @@ def _find_reasoning(show: Callable[..., str], found: Dict, given: Dict) -> str |
 # ---------------------------------------------------------------- making acceptable
 
 
-def prepare(prompt: ChatPrompt, traits: Traits, writing: Writing | None = None) -> Conversation:
-    """The messages and tools that a template with these traits gets."""
+def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> Conversation:
+    """The messages and tools that a template with these traits gets. `calls` is how the model writes them."""
+    calls = calls or GENERIC_CALLS
     source = prompt.messages
     continues = _continues(prompt)
     simple = all(m.role in ("user", "assistant", "system") and not m.tool_calls for m in source)
@@ -240,9 +234,9 @@ def prepare(prompt: ChatPrompt, traits: Traits, writing: Writing | None = None) 
             if message["role"] == "developer":
                 message["role"] = "system"
     if prompt.tools and not traits.tools:
-        messages.insert(0, {"role": "system", "content": write_tools(prompt.tools)})
+        messages.insert(0, {"role": "system", "content": write_tools(prompt.tools, calls)})
     if not simple:
-        _settle_calls(messages, traits, writing or Writing(call=write_calls))
+        _settle_calls(messages, traits, calls)
     if not (traits.system and traits.late_system):
         _gather_system(messages, traits)
     if not traits.repeated_roles:
@@ -390,13 +384,14 @@ def _ordered_results(messages: Sequence[Message]) -> list[Message]:
     return ordered
 
 
-def _settle_calls(messages: list[Dict], traits: Traits, writing: Writing) -> None:
+def _settle_calls(messages: list[Dict], traits: Traits, format: Calls) -> None:
     """Calls and results as this template can show them."""
     settled: list[Dict] = []
     for place, message in enumerate(messages):
         calls = message.get("tool_calls")
         if calls and not traits.calls:
-            written = writing.call([(c["function"]["name"], _as_text(c["function"]["arguments"])) for c in calls])
+            made = [(c["function"]["name"], _as_text(c["function"]["arguments"])) for c in calls]
+            written = write_calls(format, made)
             content = message.get("content") or ""
             if isinstance(content, str):
                 message["content"] = f"{content}\n{written}" if content else written
@@ -416,7 +411,7 @@ def _settle_calls(messages: list[Dict], traits: Traits, writing: Writing) -> Non
             if message.get("_placed"):
                 continue
             if not traits.results:
-                message = {"role": "user", "content": writing.result(message["name"], message["content"])}
+                message = {"role": "user", "content": write_result(message["content"])}
         settled.append(message)
     for message in settled:
         message.pop("_placed", None)
@@ -499,28 +494,19 @@ def _answered(messages: list[Dict]) -> list[Dict]:
 # ---------------------------------------------------------------- written out as text
 
 
-def write_tools(tools: Sequence[Tool]) -> str:
+def write_tools(tools: Sequence[Tool], calls: Calls) -> str:
     """Tells a model about its tools where the template has no words for that."""
     lines = [json.dumps(_tool(tool)["function"], ensure_ascii=False, default=dict) for tool in tools]
     return (
         "You can call functions. These are available, one JSON description a line:\n<tools>\n"
         + "\n".join(lines)
-        + "\n</tools>\nTo call one, write its name and its arguments as a JSON object inside tool_call tags, one pair "
-        "of tags for each call, and then stop:\n"
-        '<tool_call>\n{"name": "function name", "arguments": {"argument": "value"}}\n</tool_call>\n'
-        "The results come back inside tool_response tags. Call functions only where they help; otherwise answer "
-        "in plain words."
+        + "\n</tools>\nTo call functions, write this, with the names and arguments that you need, and then stop:\n"
+        + write_calls(calls, [("function_name", '{"argument_name": "value"}')]).strip()
+        + "\nYou will be given the results. Call functions only where they help; otherwise answer in plain words."
     )
 
 
-def write_calls(calls: Sequence[tuple[str, str]]) -> str:
-    return "\n".join(
-        f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments or "{}"}}}\n</tool_call>'
-        for name, arguments in calls
-    )
-
-
-def write_result(name: str, content: str) -> str:
+def write_result(content: str) -> str:
     return f"<tool_response>\n{content}\n</tool_response>"
 
 

@@ -13,6 +13,8 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
+from itertools import groupby
 from typing import Any, Union
 
 from llamasrv.chat import values
@@ -111,7 +113,7 @@ class Parser:
 
     def _taken(self) -> list[Event]:
         events, self._events = self._events, []
-        return events
+        return events if len(events) < 2 else _joined(events)
 
     # -- giving
 
@@ -128,10 +130,6 @@ class Parser:
             self._space = None
         if text:
             self._seen_content = True
-            last = self._events[-1] if self._events else None
-            if type(last) is Text:
-                text = last.text + text
-                self._events.pop()
             self._events.append(Text(self.index, text))
 
     def _think(self, text: str) -> None:
@@ -147,10 +145,6 @@ class Parser:
             self._drop_space = False
         body = text.rstrip()
         self._space = [text[len(body) :]]
-        last = self._events[-1] if self._events else None
-        if type(last) is Reasoning:
-            body = last.text + body
-            self._events.pop()
         self._events.append(Reasoning(self.index, body))
 
     def _start_call(self, name: str, id: str | None = None) -> None:
@@ -159,13 +153,8 @@ class Parser:
         self.calls += 1
 
     def _argue(self, fragment: str) -> None:
-        if not fragment:
-            return
-        last = self._events[-1] if self._events else None
-        if type(last) is ToolCallArguments and last.call == self.calls - 1:
-            fragment = last.fragment + fragment
-            self._events.pop()
-        self._events.append(ToolCallArguments(self.index, self.calls - 1, fragment))
+        if fragment:
+            self._events.append(ToolCallArguments(self.index, self.calls - 1, fragment))
 
     # -- taking
 
@@ -237,7 +226,7 @@ class Parser:
             yield from self._channels(continues)
             return
         thought = format.reasoning
-        if continues == "reasoning" or (continues is None and thought is not None and _opens(prompt, thought)):
+        if continues == "reasoning" or (continues is None and thought is not None and thought.is_open(prompt)):
             if thought is not None and thought.opening and continues is None:
                 self._drop_space = True
                 self._think(thought.opening)
@@ -1009,6 +998,20 @@ class Parser:
         """Text that is for nobody here."""
 
 
+def _joined(events: list[Event]) -> list[Event]:
+    """Neighbours that say more of the same made one."""
+    joined: list[Event] = []
+    for kind, group in groupby(events, key=lambda event: (type(event), getattr(event, "call", None))):
+        same = list(group)
+        if len(same) == 1 or kind[0] is ToolCallStart:
+            joined.extend(same)
+        elif kind[0] is ToolCallArguments:
+            joined.append(replace(same[0], fragment="".join(event.fragment for event in same)))  # type: ignore[union-attr]
+        else:
+            joined.append(replace(same[0], text="".join(event.text for event in same)))  # type: ignore[union-attr]
+    return joined
+
+
 _PYTHON_WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
 
 _READERS: Mapping[Shape, Callable[[Parser, Calls], Steps]] = {
@@ -1053,14 +1056,6 @@ def _ready_mark(calls: Calls) -> str:
 
 def _may_begin(calls: Calls, char: str) -> bool:
     return char == "{" if calls.shape is Shape.JSON else char.isalpha() or char == "_"
-
-
-def _opens(prompt: str, thought: Any) -> bool:
-    """Whether a prompt ends inside a block for thinking."""
-    end = prompt.rstrip()
-    if thought.opening and end.endswith(thought.opening.rstrip()):
-        return True
-    return bool(thought.start) and end.endswith(thought.start.strip())
 
 
 def _opens_call(prompt: str, calls: Calls) -> bool:

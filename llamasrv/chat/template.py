@@ -26,7 +26,8 @@ from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from llamasrv.chat import normalise
+from llamasrv.chat import normalise, probe
+from llamasrv.chat.formats import GENERIC, ChatFormat
 from llamasrv.domain.request import ChatPrompt
 from llamasrv.errors import InvalidRequest
 
@@ -406,6 +407,7 @@ class ChatTemplate:
         self._given = {"bos_token": bos_token, "eos_token": eos_token}
         self._wants_time = "datetime" in self.variables
         self._traits: normalise.Traits | None = None
+        self._format: ChatFormat | None = None
 
     @property
     def traits(self) -> normalise.Traits:
@@ -414,11 +416,19 @@ class ChatTemplate:
             self._traits = normalise.examine(self)
         return self._traits
 
+    @property
+    def format(self) -> ChatFormat:
+        """How the model of this template writes reasoning and calls. Learned at the first access."""
+        if self._format is None:
+            self._format = GENERIC  # while it is learned
+            self._format = probe.describe(self)
+        return self._format
+
     def render(self, prompt: ChatPrompt) -> Rendered:
         """The prompt of a conversation. Raises InvalidRequest with the template's own sentence where it refuses."""
         variables = self._allowed(prompt.template_kwargs)
         traits = self.traits
-        conversation = normalise.prepare(prompt, traits)
+        conversation = normalise.prepare(prompt, traits, self.format.calls)
         guard = _Guard(self._special, self._looked_for)
         messages = guard.messages(conversation.messages)
         if conversation.continues is not None:
@@ -445,12 +455,23 @@ class ChatTemplate:
         guarded: Sequence[str],
     ) -> str:
         """The prompt up to where the last message goes on."""
+        thought, held = self.format.reasoning, conversation.held
         end = text.rfind(_END)
-        if end >= 0:
+        if end < 0:
+            # The template does not show what is to be continued: begin a new turn, and write it there.
+            if conversation.continues == "reasoning":
+                switches = {name: True for name in ("enable_thinking", "thinking") if name in self.variables}
+                variables = {**variables, **switches}
+            start = self.render_plain(conversation.messages[:-1], tools, True, variables, guarded)
+            if conversation.continues == "reasoning" and thought is not None:
+                start = thought.reopened(start)
+        elif conversation.continues == "reasoning" or not text[:end].endswith(held):
             return text[:end]
-        # The template does not show what is to be continued: begin a new turn, and write it there.
-        start = self.render_plain(conversation.messages[:-1], tools, True, variables, guarded)
-        return start + conversation.held
+        else:
+            start = text[: end - len(held)]
+        if conversation.continues == "content" and thought is not None and thought.is_open(start):
+            start = start.rstrip() + "\n" + thought.end.lstrip()
+        return start + held
 
     def render_plain(
         self,
