@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.parser import Parser
-from llamasrv.chat.probe import describe
-from llamasrv.chat.template import ChatTemplate, Rendered
+from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.events import Reasoning, Text, ToolCallArguments, ToolCallStart
 from llamasrv.domain.request import ChatPrompt, Message, Tool
+
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+COLLECTION = SHARED / "chat-templates"  # templates of many models, beside the checkout where there are any
 
 
 @lru_cache(maxsize=128)
 def template_of(source: str) -> tuple[ChatTemplate, ChatFormat]:
     template = ChatTemplate(source, "<s>", "</s>", special_tokens=())
-    return template, describe(template)
+    return template, template.format
 
 
 def tools_of(request: dict[str, Any]) -> tuple[Tool, ...]:
@@ -38,21 +42,42 @@ def prompt_of(request: dict[str, Any]) -> ChatPrompt:
     )
 
 
-def parser_of(source: str, request: dict[str, Any]) -> tuple[Parser, Rendered, ChatPrompt]:
-    template, format = template_of(source)
-    prompt = prompt_of(request)
-    rendered = template.render(prompt)
-    counter = iter(range(1000))
-    parser = Parser(
-        format,
-        prompt=rendered.text,
-        continues=rendered.continues,
-        tools=() if request.get("tool_choice") == "none" else prompt.tools,
-        reasoning=request.get("reasoning_format", "auto") != "none",
-        json_content=bool(request.get("json_schema")),
-        new_id=lambda: f"id{next(counter)}",
-    )
-    return parser, rendered, prompt
+class Case:
+    """One template and request, rendered once; `parse` runs an output in any pieces."""
+
+    def __init__(self, source: str, request: dict[str, Any]) -> None:
+        self.template, self.format = template_of(source)
+        self.request = request
+        self.prompt = prompt_of(request)
+        self.rendered = self.template.render(self.prompt)
+
+    def parser(self) -> Parser:
+        counter = iter(range(1000))
+        return Parser(
+            self.format,
+            prompt=self.rendered.text,
+            continues=self.rendered.continues,
+            tools=() if self.request.get("tool_choice") == "none" else self.prompt.tools,
+            reasoning=self.request.get("reasoning_format", "auto") != "none",
+            json_content=bool(self.request.get("json_schema")),
+            new_id=lambda: f"id{next(counter)}",
+        )
+
+    def parse(self, *pieces: str) -> dict[str, Any]:
+        """The message for an output that arrives in these pieces."""
+        parser = self.parser()
+        events: list[Any] = []
+        for piece in pieces:
+            events += parser.feed(piece)
+        message = message_of(events + parser.finish())
+        message["complete"] = parser.complete_calls
+        last = self.prompt.messages[-1]
+        if self.rendered.continues is not None:  # the message includes what it already held
+            if self.request.get("reasoning_format", "auto") != "none":
+                message["reasoning_content"] = (last.reasoning or "") + message["reasoning_content"]
+            if self.rendered.continues == "content":
+                message["content"] = str(last.content or "") + message["content"]
+        return message
 
 
 def message_of(events: list[Any]) -> dict[str, Any]:
@@ -75,19 +100,7 @@ def message_of(events: list[Any]) -> dict[str, Any]:
 
 
 def run(source: str, request: dict[str, Any], pieces: list[str]) -> dict[str, Any]:
-    """The message for an output that arrives in these pieces."""
-    parser, rendered, prompt = parser_of(source, request)
-    events: list[Any] = []
-    for piece in pieces:
-        events += parser.feed(piece)
-    message = message_of(events + parser.finish())
-    last = prompt.messages[-1]
-    if rendered.continues is not None:  # the message includes what it already held
-        if request.get("reasoning_format", "auto") != "none":
-            message["reasoning_content"] = (last.reasoning or "") + message["reasoning_content"]
-        if rendered.continues == "content":
-            message["content"] = str(last.content or "") + message["content"]
-    return message
+    return Case(source, request).parse(*pieces)
 
 
 def comparable(message: dict[str, Any]) -> dict[str, Any]:

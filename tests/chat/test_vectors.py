@@ -1,0 +1,31 @@
+"""The collection of what models wrote, beside the checkout: whole, and cut at every position."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from vectors import COLLECTION, SHARED, Case, comparable
+
+FILE = SHARED / "chat-vectors" / "vectors.json"
+VECTORS: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else []
+
+
+def case_of(vector: dict[str, Any]) -> Case:
+    return Case((COLLECTION / vector["template"]).read_text(encoding="utf-8"), vector["request"])
+
+
+@pytest.mark.skipif(not VECTORS, reason="the collection is not there")
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: f"{v['template'][:-6]}-{v['line']}")
+def test_the_message_is_the_expected_one_for_every_cut(vector):
+    case, output = case_of(vector), vector["model_output"]
+    whole = case.parse(output)
+    assert comparable(whole) == comparable(vector["expect"])
+    for expected, made in zip(vector["expect"]["tool_calls"], whole["tool_calls"], strict=True):
+        assert expected.get("id") in (None, made["id"])
+    if not vector["is_partial"]:
+        assert whole["complete"] == len(whole["tool_calls"])
+    for cut in range(len(output) + 1):
+        assert case.parse(output[:cut], output[cut:]) == whole, f"cut at {cut}"
+    assert case.parse(*output) == whole, "one character at a time"
