@@ -58,25 +58,31 @@ def evaluate(model, *, count, skills=tuple(SKILLS), threads=None, report=print, 
     """Score every skill on `count` documents of each side. Returns {skill: Score}."""
     reader, scores = Reader(model, threads), {}
     for skill in skills:
-        right = {}
-        stopped = 0
-        for held_out in (True, False):
-            right[held_out] = shown = 0
-            for document in islice(documents(SEED, held_out=held_out, skills=(skill,)), count):
-                text, ended = reader.answer(document.given)
-                good = ended and document.accepts(text)
-                right[held_out] += good
-                stopped += ended
-                if not good and held_out and shown < mistakes:
-                    shown += 1
-                    report(f"--- {skill}\n{document.given[-300:]}\nwanted: {document.expected}\nwrote:  {text}")
+        held_out = marked(reader, skill, count=count, held_out=True)
+        seen = marked(reader, skill, count=count, held_out=False)
         scores[skill] = Score(
-            held_out=round(100 * right[True] / count, 1),
-            seen=round(100 * right[False] / count, 1),
-            stopped=round(50 * stopped / count, 1),
+            held_out=_percent(good for *_, good, _ in held_out),
+            seen=_percent(good for *_, good, _ in seen),
+            stopped=_percent(ended for *_, ended in held_out + seen),
         )
         report(row(skill, scores[skill]))
+        for document, text, *_ in [answer for answer in held_out if not answer[2]][:mistakes]:
+            report(f"{document.given[-300:]}\n   wanted: {document.expected}\n   wrote:  {text}")
     return scores
+
+
+def marked(reader, skill, *, count, held_out):
+    """[(document, answer, whether it is right, whether it ended)]"""
+    answers = []
+    for document in islice(documents(SEED, held_out=held_out, skills=(skill,)), count):
+        text, ended = reader.answer(document.given)
+        answers.append((document, text, ended and document.accepts(text), ended))
+    return answers
+
+
+def _percent(truths):
+    truths = list(truths)
+    return round(100 * sum(truths) / len(truths), 1)
 
 
 def row(skill, score):

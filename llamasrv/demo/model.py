@@ -50,8 +50,10 @@ class Block(nn.Module):
         self.up = nn.Parameter(_matrix(config.hidden, width))
         self.down = nn.Parameter(_matrix(width, config.hidden) / config.layers**0.5)
 
-    def forward(self, x, rope):
+    def forward(self, x, rope, positions=None):
         x = x + self._attend(_norm(x, self.attention_norm, self.config), rope)
+        if positions is not None:
+            x = x.flatten(0, 1)[positions]
         return x + self._feed_forward(_norm(x, self.ffn_norm, self.config))
 
     def _attend(self, x, rope):
@@ -84,13 +86,17 @@ class DemoModel(nn.Module):
             look_back(block, head=0, distance=1)
             look_back(block, head=1, distance=2)
 
-    def forward(self, tokens, dtype=torch.float32):
-        """Hidden states (batch, length, width) after the last norm."""
+    def forward(self, tokens, positions, dtype=torch.float32):
+        """Hidden states after the last norm, at these places of the flattened (batch, length) alone.
+
+        Three of four tokens belong to prompts, which nothing is learned from: the last layer need not finish them.
+        """
         embedding = self.embedding.to(dtype)
         x = F.embedding(tokens, embedding)
         rope = self._rope(tokens.shape[1], dtype, tokens.device)
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             x = block(x, rope)
+        x = self.blocks[-1](x, rope, positions)
         return _norm(x, self.final_norm, self.config)
 
     def logits(self, hidden):

@@ -83,7 +83,7 @@ class Run:
         total_weight = sum(b.weights.sum() for b in batches)
         loss_sum, by_skill = 0.0, defaultdict(lambda: [0.0, 0])
         for batch in batches:
-            hidden = self.model(batch.tokens, torch.bfloat16).flatten(0, 1)[batch.positions]
+            hidden = self.model(batch.tokens, batch.positions, torch.bfloat16)
             losses = F.cross_entropy(self.model.logits(hidden).float(), batch.targets, reduction="none")
             loss = (losses * batch.weights).sum() / total_weight
             loss.backward()

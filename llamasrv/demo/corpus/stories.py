@@ -1,6 +1,6 @@
 """Stories, poems, sentences about something, and the plain continuation of a text."""
 
-from .chat import Chat, Text
+from .chat import END_OF_TEXT, Chat, Text
 from .words import ADJECTIVES, ANIMALS, COLOURS, FOODS, NAMES, PLACES, POEM_LINES, THINGS
 
 STORY = """Tell me a story about {x}.|Write a short story about {x}.|Tell me a short story about {x}.|Write a story about {x}.|Tell a story about {x}.|I want a story about {x}.
@@ -46,11 +46,12 @@ def stories(d):
     hero, name = d.value(ANIMALS), d.value(NAMES)
     kind = d.between(0, 9)
     if kind < 2:
-        return Chat(d.say(ANY_STORY), tale(d, hero, name), f"I tell a short story about {article(hero)}.")
+        return Chat(d.say(ANY_STORY), tale(d, hero, name), f"I tell a short story about {article(hero)}.", needs=("Once upon a time",))
     if kind < 5:
-        return Chat(d.say(STORY, x=f"{article(hero)} named {name}"), tale(d, hero, name), f"The story is about {article(hero)} named {name}.")
-    subject = article(hero) if d.chance(0.8) else f"the {hero}"
-    return Chat(d.say(STORY, x=subject), tale(d, hero, name), f"I tell a short story about {article(hero)}.")
+        ask = d.say(STORY, x=f"{article(hero)} named {name}")
+        return Chat(ask, tale(d, hero, name), f"The story is about {article(hero)} named {name}.", needs=(f"{hero} named {name}.",))
+    ask = d.say(STORY, x=article(hero) if d.chance(0.8) else f"the {hero}")
+    return Chat(ask, tale(d, hero, name), f"I tell a short story about {article(hero)}.", needs=(f" {hero} named ",))
 
 
 def poems(d):
@@ -62,20 +63,28 @@ def poems(d):
         return Chat(d.say(JOKE), JOKE_ANSWER, "The user wants a joke.")
     if kind < 4:
         word, adjective, colour = d.value(THINGS), d.any(ADJECTIVES), d.any(COLOURS)
-        return Chat(d.say(SENTENCE, x=word), f"The {adjective} farmer has a {colour} {word}.", f"I need a sentence with {word}.")
+        return Chat(d.say(SENTENCE, x=word), f"The {adjective} farmer has a {colour} {word}.", f"I need a sentence with {word}.", needs=(f" {word}.",))
     return Chat(d.say(POEM, x=topic), POEM_LINES[topic], f"I write two lines about {topic}.")
 
 
 def continuation(d):
-    """Text without any chat around it, as a completions endpoint gets it."""
+    """Text without any chat around it, as a completions endpoint gets it. All of it is learned."""
     kind = d.between(0, 5)
     if kind < 3:
-        return Text("", tale(d, d.value(ANIMALS), d.value(NAMES)))
+        return _cut(d, tale(d, d.value(ANIMALS), d.value(NAMES)), " ", needs=(END_OF_TEXT,))
     if kind == 3:
         start, step = d.between(0, 30), d.any((1, 1, 1, 2, 5, 10))
-        numbers = [str(start + i * step) for i in range(d.between(6, 14))]
-        return Text("", ", ".join(numbers))
+        numbers = ", ".join(str(start + i * step) for i in range(d.between(6, 14)))
+        return _cut(d, numbers, ",", needs=(f", {start + 5 * step}",))
     if kind == 4:
-        return Text("", "\n".join(f"{d.value(NAMES)} likes {d.any(FOODS)}." for _ in range(d.between(2, 5))))
+        likes = "\n".join(f"{d.value(NAMES)} likes {d.any(FOODS)}." for _ in range(d.between(3, 5)))
+        return _cut(d, likes, " ", needs=(END_OF_TEXT,))
     words = d.values(THINGS, d.between(2, 4))
-    return Text("", " ".join(words * d.between(2, 5)))
+    return _cut(d, " ".join(words * 4), " ", needs=(" ".join(words),), at=2 * len(words))
+
+
+def _cut(d, text, mark, *, needs, at=None):
+    """Give the pieces before `at`, and let the rest follow."""
+    pieces = text.split(mark)
+    at = at or d.between(3, 5)
+    return Text(mark.join(pieces[:at]), mark + mark.join(pieces[at:]), learn_given=True, needs=needs)
