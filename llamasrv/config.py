@@ -344,7 +344,15 @@ class Settings:
 
     cache_ram: int = _cache(
         "size", 2**30, "--cache-ram", low=0, high=2**50, unit=2**20,
+        help="Memory outside KV for prefixes that had to leave it; a plain number counts MiB, 0 forgets them.",
+    )  # fmt: skip
+    cache_swap: int = _cache(
+        "size", 2**30, "--cache-swap", low=0, high=2**50, unit=2**20,
         help="Memory outside KV for sequences that had to make room; a plain number counts MiB, 0 computes them again.",
+    )  # fmt: skip
+    cache_idle_cells: int = _cache(
+        "int", 0, "--cache-idle-cells", low=0, high=16_777_216,
+        help="Cells of KV that idle prefixes may keep while others are computed; 0: the back end chooses.",
     )  # fmt: skip
 
     log_level: str = _log(

@@ -22,7 +22,12 @@ _ESCAPES = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160))} | {0x2028:
 _ESCAPES |= {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
 
 # What the process manager says around an end that has been explained already.
-_ECHOES = ("Worker (pid:%s) exited with code %s.", "Shutting down: %s", "Reason: %s")
+_ECHOES = (
+    "Worker (pid:%s) exited with code %s.",
+    "Worker (pid:%s) exited with code %s",
+    "Shutting down: %s",
+    "Reason: %s",
+)
 
 
 def configure(*, level: str = "info", form: str = "text", requests: bool = True, llama: bool = False) -> None:

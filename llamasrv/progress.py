@@ -23,10 +23,10 @@ class LoadingDisplay:
         if self._console.is_terminal:
             # Drawn only when told: the bar's own thread would be one more beside the engine's.
             self._bar = Progress(
-                TextColumn("loading {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
+                TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
                 console=self._console, transient=True, auto_refresh=False,
             )  # fmt: skip
-            self._task = self._bar.add_task(name, total=1.0)
+            self._task = self._bar.add_task(self._words(0.0), total=1.0)
 
     def __enter__(self) -> LoadingDisplay:
         if self._bar is not None:
@@ -35,10 +35,13 @@ class LoadingDisplay:
 
     def update(self, share: float) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, completed=share, refresh=True)
+            self._bar.update(self._task, description=self._words(share), completed=share, refresh=True)
         elif time.monotonic() - self._last_line >= 1.0:
             self._last_line = time.monotonic()
-            log.info("loading %s: %d %%", self.name, share * 100)
+            log.info("%s: %d %%", self._words(share), share * 100)
+
+    def _words(self, share: float) -> str:
+        return f"{'loading' if share < 1 else 'warming up'} {self.name}"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

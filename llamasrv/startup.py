@@ -98,7 +98,9 @@ def engine_options(settings: Settings) -> EngineOptions:
         deterministic=settings.engine_deterministic,
         queue_limit=settings.engine_queue_limit,
         step_target=settings.engine_step_target_ms / 1000,
-        swap_bytes=settings.cache_ram,
+        swap_bytes=settings.cache_swap,
+        cache_bytes=settings.cache_ram,
+        idle_cells=settings.cache_idle_cells,
     )
 
 

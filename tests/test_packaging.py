@@ -1,4 +1,4 @@
-"""What is shipped: templates/ and conf/ lie beside the package in a checkout and must be found wherever it is installed."""
+"""What is shipped: templates/ and conf/ lie beside the package in a checkout and must be found in any installation."""
 
 from __future__ import annotations
 

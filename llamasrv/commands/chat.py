@@ -139,7 +139,7 @@ def _server_for(settings: Settings) -> Any:
 
 def _piped(talk: Conversation) -> int:
     try:
-        for kind, text in talk.ask(sys.stdin.read()):
+        for kind, text in talk.ask(sys.stdin.read().rstrip("\n")):
             if kind == "content":
                 print(text, end="", flush=True)
     except ChatError as error:
