@@ -7,7 +7,8 @@ it. Unknown fields and nulls are dropped. Knows no endpoint and no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -73,8 +74,10 @@ class WireSchema(Schema):
 
     limits: Limits = Limits()
 
-    def __init__(self, *, limits: Limits, only: Sequence[str] | None = None) -> None:
-        super().__init__(only=only)
+    def __init__(self, *, limits: Limits, only: Iterable[str]) -> None:
+        # Only these fields are copied: marshmallow's own `only` copies all of them first.
+        self._declared_fields = {name: self._declared_fields[name] for name in only}
+        super().__init__()
         self.limits = limits
 
 
@@ -158,7 +161,7 @@ class Number(WireField):
         if type(value) is not float:
             if type(value) is not int:
                 raise wrong_type("a number", value)
-            value = float(value)
+            value = float(value) if -1e300 < value < 1e300 else math.inf
         if not self.low <= value <= self.high or (self.above and value == self.low):
             low = f"greater than {self.low:g}" if self.above else f"at least {self.low:g}"
             raise Invalid(f"number out of range. Expected a value {low} and at most {self.high:g}, but got {value:g}.")

@@ -19,7 +19,7 @@ from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.messages import Messages
 from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of, smallest
-from llamasrv.protocols.openai.wire import FINISH, chat_logprob, new_id, usage_body
+from llamasrv.protocols.openai.wire import FINISH, chat_logprob, dumps, new_id, usage_body
 from llamasrv.protocols.schema import (
     Count,
     Flag,
@@ -253,8 +253,8 @@ class ChatReply:
     def _text(self, event: Text, out: list[bytes]) -> None:
         logprobs = b"null"
         if event.logprobs and self._options.logprobs:
-            logprobs = orjson.dumps(self._logprobs(event.logprobs))
-        out.append(self._chunk(event.index, b'{"content":%b}' % orjson.dumps(event.text), logprobs, b"null"))
+            logprobs = dumps(self._logprobs(event.logprobs))
+        out.append(self._chunk(event.index, b'{"content":%b}' % dumps(event.text), logprobs, b"null"))
 
     # ------------------------------------------------------------ whole
 

@@ -20,7 +20,7 @@ from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of, smallest
-from llamasrv.protocols.openai.wire import FINISH, logprob, new_id, usage_body
+from llamasrv.protocols.openai.wire import FINISH, dumps, logprob, new_id, usage_body
 from llamasrv.protocols.schema import Count, Flag, Invalid, Loader, String, WireField, wrong_type
 
 _utf8 = getincrementaldecoder("utf-8")
@@ -105,10 +105,9 @@ class Completions:
             if stream and best_of > n:
                 raise InvalidRequest("Invalid 'best_of': the best can only be told without 'stream'.", param="best_of")
         if len(prompts) * (best_of or n) > self._limits.choices:
-            raise InvalidRequest(
-                f"Invalid 'n': at most {self._limits.choices} choices for all prompts together.",
-                param="n" if best_of is None else "best_of",
-            )
+            param = "n" if best_of is None else "best_of"
+            text = f"Invalid '{param}': at most {self._limits.choices} choices for all prompts together."
+            raise InvalidRequest(text, param=param)
         if "suffix" in data:
             prompts = self._with_suffix(prompts, data)
         request = GenerateRequest(
@@ -167,8 +166,8 @@ class CompletionsReply:
             if isinstance(event, Text):
                 logprobs = b"null"
                 if event.logprobs and self._options.logprobs:
-                    logprobs = orjson.dumps(self._logprobs[event.index].body(event.logprobs))
-                out.append(self._chunk(orjson.dumps(event.text), event.index, logprobs, b"null"))
+                    logprobs = dumps(self._logprobs[event.index].body(event.logprobs))
+                out.append(self._chunk(dumps(event.text), event.index, logprobs, b"null"))
             elif isinstance(event, Finished):
                 out.append(self._chunk(b'""', event.index, b"null", b'"%b"' % FINISH[event.reason].encode()))
             elif isinstance(event, Usage):

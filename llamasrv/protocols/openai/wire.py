@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import orjson
+
 from llamasrv.domain.events import FinishReason, TokenLogprob, Usage
 
 DONE = b"[DONE]"
@@ -22,8 +24,21 @@ FINISH = {
 }
 
 
+_LINE_ENDS = tuple((chr(code).encode(), b"\\u%04x" % code) for code in (0x2028, 0x2029, 0x85))
+
+
 def new_id(prefix: str) -> str:
     return prefix + os.urandom(15).hex()
+
+
+def dumps(value: Any) -> bytes:
+    """JSON for a line of a stream. Some clients take U+2028, U+2029 and U+0085 for line ends: they are escaped."""
+    data = orjson.dumps(value)
+    if data.isascii():
+        return data
+    for character, escape in _LINE_ENDS:
+        data = data.replace(character, escape)
+    return data
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:

@@ -1,0 +1,60 @@
+"""Names of models: Ollama's rules, aliases, the catch-all."""
+
+from __future__ import annotations
+
+import pytest
+
+from llamasrv.errors import ModelNotFound
+from llamasrv.models.registry import Model, Registry, canonical
+
+
+def registry(*names, **more):
+    return Registry([Model(name, engine=None, **more) for name in names])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["Llama3.2", "llama3.2", "LLAMA3.2:latest", "library/llama3.2", "registry.ollama.ai/library/llama3.2:Latest"],
+)
+def test_a_name_is_found_however_it_is_written(asked):
+    assert registry("other", "Llama3.2").find(asked).name == "Llama3.2"
+
+
+@pytest.mark.parametrize("asked", ["llama3", "llama3.2:1b", "mine/llama3.2", "llama3.2 ", "", ":", "/", "//", "a/b/c/d:e"])
+def test_nothing_else_is_meant(asked):
+    with pytest.raises(ModelNotFound) as caught:
+        registry("Llama3.2").find(asked)
+    assert (caught.value.status, caught.value.code, caught.value.param) == (404, "model_not_found", "model")
+
+
+def test_an_exact_name_wins_over_one_that_differs_in_case():
+    both = registry("Qwen", "qwen")
+    assert [both.find(name).name for name in ("Qwen", "qwen", "QWEN")] == ["Qwen", "qwen", "Qwen"]
+
+
+def test_tags_and_namespaces_are_told_apart():
+    several = registry("m:1b", "m:3b", "me/m:1b", "host.example/me/m:1b")
+    for name in ("m:1b", "m:3b", "me/m:1b", "host.example/me/m:1b"):
+        assert several.find(name.upper()).name == name
+
+
+def test_an_alias_is_a_name():
+    assert registry("m", aliases=("gpt-4o",)).find("GPT-4o").name == "m"
+
+
+def test_the_catch_all_answers_to_every_name():
+    models = Registry([Model("a", engine=None), Model("b", engine=None, aliases=("*",))])
+    assert [models.find(name).name for name in ("a", "b", "anything/at:all")] == ["a", "b", "b"]
+
+
+def test_without_a_name_the_first_answers():
+    assert registry("a", "b").find(None).name == "a"
+
+
+def test_a_registry_needs_a_model():
+    with pytest.raises(ValueError):
+        Registry([])
+
+
+def test_a_full_name_stays_as_it_is():
+    assert canonical("registry.ollama.ai/library/m:t") == canonical("m:t")

@@ -1,0 +1,66 @@
+"""Bodies of llama.cpp's small routes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.llamacpp.props import params_body
+from llamasrv.protocols.llamacpp.slots import slots_body
+from llamasrv.protocols.llamacpp.tokenize import Detokenize, Tokenize, Tokenizing, content_body, tokens_body
+
+tokenizing = Tokenizing(Limits())
+
+
+def test_tokenize_has_llama_cpps_defaults():
+    assert tokenizing.parse_tokenize({"content": "a", "x": 1}) == Tokenize("a", None, False, True, False)
+
+
+def test_tokenize_needs_a_text():
+    for body in ({}, {"content": 3}, {"content": ["a"]}):
+        with pytest.raises(InvalidRequest) as caught:
+            tokenizing.parse_tokenize(body)
+        assert caught.value.param == "content"
+
+
+@pytest.mark.parametrize(
+    "tokens, param", [("x", "tokens"), ([True], "tokens[0]"), ([1, -1], "tokens[1]"), ([2**31], "tokens[0]")]
+)
+def test_detokenize_needs_ids(tokens, param):
+    with pytest.raises(InvalidRequest) as caught:
+        tokenizing.parse_detokenize({"tokens": tokens})
+    assert caught.value.param == param
+
+
+def test_detokenize_of_nothing_is_nothing():
+    assert tokenizing.parse_detokenize({"tokens": []}) == Detokenize([])
+
+
+def test_pieces_that_are_no_text_are_bytes():
+    reply = json.loads(tokens_body([0, 1], [b"a", b"\xc3"]))
+    assert reply == {"tokens": [{"id": 0, "piece": "a"}, {"id": 1, "piece": [195]}]}
+
+
+def test_a_text_is_always_valid():
+    assert json.loads(content_body(b"a\xc3")) == {"content": "a\ufffd"}
+
+
+def test_parameters_have_llama_cpps_names_and_values():
+    body = params_body(SamplingParams(logit_bias=((3, float("-inf")),)), max_tokens=7)
+    assert (body["seed"], body["n_predict"], body["logit_bias"]) == (4294967295, 7, [{"token": 3, "bias": -1e9}])
+
+
+def test_free_slots_fill_up_the_number():
+    running = {
+        "id": 9, "lane": 2, "num_prompt": 10, "num_computed": 12, "num_reused": 4, "num_generated": 3, "max_tokens": 5,
+        "params": SamplingParams(),
+    }  # fmt: skip
+    slots = json.loads(slots_body([running], total=3, context=64))
+    assert [(slot["id"], slot["is_processing"]) for slot in slots] == [(0, False), (1, False), (2, True)]
+    busy = slots[2]
+    assert (busy["n_prompt_tokens_processed"], busy["n_prompt_tokens_cache"]) == (10, 4)
+    assert busy["next_token"] == [{"has_next_token": True, "n_remain": 2, "n_decoded": 3}]

@@ -1,0 +1,25 @@
+"""GET /v1/models: the shape of the list and of one entry."""
+
+from __future__ import annotations
+
+import json
+
+from llamasrv.protocols.openai.models import ModelCard, model_body, model_list
+
+
+def test_a_list_has_all_models():
+    reply = json.loads(model_list([ModelCard("a", 5), ModelCard("b", 6)]))
+    assert reply["object"] == "list"
+    assert [entry["id"] for entry in reply["data"]] == ["a", "b"]
+
+
+def test_an_entry_has_what_clients_need():
+    entry = json.loads(model_body(ModelCard("org/m:t", 5, ("x",), 4096, {"n_params": 7})))
+    assert entry == {
+        "id": "org/m:t", "object": "model", "created": 5, "owned_by": "llamasrv", "aliases": ["x"],
+        "max_model_len": 4096, "context_length": 4096, "meta": {"n_params": 7},
+    }  # fmt: skip
+
+
+def test_a_model_that_loads_has_no_figures_yet():
+    assert set(json.loads(model_body(ModelCard("a", 5)))) == {"id", "object", "created", "owned_by", "aliases"}
