@@ -13,7 +13,6 @@ import os
 import re
 import time
 from array import array
-from collections.abc import Sequence as Rows
 from typing import Any
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
@@ -123,68 +122,50 @@ def _pieces(vocab: Any, size: int) -> list[bytes]:
     return pieces
 
 
-class LlamaChain:
-    """A native sampler chain. It owns its samplers; `close` frees them all."""
+_TOKEN_DATA = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
 
-    __slots__ = ("pointer",)
+
+class LlamaChain:
+    """A native sampler chain over candidates. It owns its samplers; `close` frees them all."""
+
+    __slots__ = ("_pointer", "_data", "_array", "_address", "_ids", "_logits", "_room", "_start")
 
     def __init__(self, samplers: list[Any]) -> None:
         chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
         for sampler in samplers:
             C.llama_sampler_chain_add(chain, sampler)
-        self.pointer = ctypes.cast(chain, ctypes.c_void_p).value
+        self._pointer = ctypes.cast(chain, ctypes.c_void_p).value
+        self._array = C.llama_token_data_array()
+        self._address = ctypes.addressof(self._array)
+        self._grow(256)
+
+    def _grow(self, room: int) -> None:
+        self._room = room
+        self._data = np.zeros(room, _TOKEN_DATA)
+        self._ids, self._logits = self._data["id"], self._data["logit"]
+        self._start = self._data.ctypes.data_as(C.llama_token_data_p)
+
+    def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
+        n = len(ids)
+        assert n, "nothing to choose from would abort the process"
+        if n > self._room:
+            self._grow(1 << n.bit_length())
+        self._ids[:n] = ids
+        self._logits[:n] = logits
+        a = self._array
+        a.data, a.size, a.selected, a.sorted = self._start, n, -1, False
+        (_apply if n <= _FEW else _apply_freely)(self._pointer, self._address)
+        at = a.selected
+        assert 0 <= at < a.size, "the chain selected nothing"
+        return a.data[at].id  # of `data` as it is now: samplers may answer in a buffer of their own
 
     def accept(self, token: int) -> None:
-        _accept(self.pointer, token)
+        _accept(self._pointer, token)
 
     def close(self) -> None:
-        if self.pointer:
-            C.llama_sampler_free(ctypes.cast(self.pointer, C.llama_sampler_p_ctypes))
-            self.pointer = None
-
-
-class Candidates:
-    """Arrays of llama_token_data for many chains at once, filled by a few vector operations."""
-
-    _TOKEN = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
-    _ARRAY = np.dtype([("data", "<u8"), ("size", "<u8"), ("selected", "<i8"), ("sorted", "<u8")])
-
-    def __init__(self) -> None:
-        assert ctypes.sizeof(C.llama_token_data) == 12 and ctypes.sizeof(C.llama_token_data_array) == 32
-        self._tokens = np.zeros(1 << 14, self._TOKEN)
-        self._arrays = np.zeros(MAX_LANES, self._ARRAY)
-
-    def choose(self, chains: Rows[LlamaChain], ids: np.ndarray, logits: np.ndarray, counts: Rows[int]) -> list[int]:
-        n, total = len(chains), len(ids)
-        assert n and min(counts) > 0, "nothing to choose from would abort the process"
-        if total > len(self._tokens):
-            self._tokens = np.zeros(1 << total.bit_length(), self._TOKEN)
-        tokens, arrays = self._tokens, self._arrays[:n]
-        tokens["id"][:total] = ids
-        tokens["logit"][:total] = logits
-        ends = np.cumsum(counts)
-        starts = ends - counts
-        data = tokens.ctypes.data + _TOKEN_SIZE * starts.astype(np.uint64)
-        arrays["data"], arrays["size"], arrays["selected"], arrays["sorted"] = data, counts, -1, 0
-        address = arrays.ctypes.data
-        for chain, count in zip(chains, counts):
-            (_apply if count <= _FEW else _apply_freely)(chain.pointer, address)
-            address += _ARRAY_SIZE
-        selected = arrays["selected"]
-        assert (selected >= 0).all() and (selected < arrays["size"]).all(), "a chain selected nothing"
-        if (arrays["data"] == data).all():
-            chosen = tokens["id"][starts + selected].tolist()
-        else:  # a sampler may answer in a buffer of its own
-            chosen = [
-                ctypes.c_int32.from_address(at + _TOKEN_SIZE * i).value
-                for at, i in zip(arrays["data"].tolist(), selected.tolist())
-            ]
-        for chain, token in zip(chains, chosen):
-            _accept(chain.pointer, token)
-        return chosen
-
-
-_TOKEN_SIZE, _ARRAY_SIZE = 12, 32
+        if self._pointer:
+            C.llama_sampler_free(ctypes.cast(self._pointer, C.llama_sampler_p_ctypes))
+            self._pointer = None
 
 
 def _chain(params: SamplingParams, vocab: LlamaVocabulary, context_train: int, *, greedy: bool) -> LlamaChain:
@@ -270,13 +251,12 @@ class LlamaBackend:
         self.context = min(per_lane, train)
         # A recurrent state does not grow, split lanes have their own cells: there the pool is never the limit.
         self.num_cells: int = self.num_lanes * self.context if self.split or self._stateful_only else C.llama_n_ctx(self._context)
-        # On a CPU attention passes over every cell in use: a thousand idle ones cost a decode 2 % (0.5B) to 10 %
+        # On a CPU attention passes over every cell in use: a thousand idle ones cost a decode 2 % (0.5B) to 20 %
         # (tiny). GPUs skip masked tiles.
-        on_gpu = options.gpu_layers != 0 and bool(C.llama_supports_gpu_offload())
-        self.idle_cells: int = options.idle_cells or (self.num_cells if on_gpu else 256)
+        on_gpu = self._on_gpu = options.gpu_layers != 0 and bool(C.llama_supports_gpu_offload())
+        self.idle_cells: int = options.idle_cells or (self.num_cells if on_gpu else 0)
         self.ubatch_size: int = C.llama_n_ubatch(self._context)
         self._llama_batch = self._bind_batch()
-        self._candidates = Candidates()
 
     def _open_context(self) -> None:
         o = self._options
@@ -325,7 +305,8 @@ class LlamaBackend:
         self._llama_batch.n_tokens = n
         code = C.llama_decode(self._context, self._llama_batch)
         if code == 0:
-            C.llama_synchronize(self._context)  # GPUs answer later: wait here, where the GIL is free
+            if self._on_gpu:
+                C.llama_synchronize(self._context)  # it answers later: wait here, where the GIL is free
         elif code == 1:
             raise OutOfCells
         elif code == 2:
@@ -398,9 +379,6 @@ class LlamaBackend:
         b.token[:n], b.position[:n], b.lane[:n], b.wants_logits[:n] = tokens, position, range(n), 1
         b.num_rows = b.num_outputs = n
         self.decode()
-
-    def choose(self, chains: Rows[LlamaChain], ids: np.ndarray, logits: np.ndarray, counts: Rows[int]) -> list[int]:
-        return self._candidates.choose(chains, ids, logits, counts)
 
     def reset(self) -> None:
         C.llama_free(self._context)

@@ -26,7 +26,7 @@ from llamasrv.engine.interface import (
 from llamasrv.engine.lanes import LaneTable
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.prefix_cache import KEY_LENGTH, Match, PrefixCache, common_prefix
-from llamasrv.engine.sampler import Sampler
+from llamasrv.engine.sampler import CandidateFinder, Sampler
 from llamasrv.engine.scheduler import Plan, Pool, Scheduler
 from llamasrv.engine.spill import Spilled, SpillStore
 from llamasrv.engine.stops import StopMatcher
@@ -239,6 +239,7 @@ class Engine:
             target=options.step_target,
             deterministic=options.deterministic,
         )
+        self._find = CandidateFinder(self.backend.vocab.size)
         self._forget_context()
         if self.status.state == "loading":  # a drain may have come in between
             self.status = Status("ready", 1.0)
@@ -547,35 +548,30 @@ class Engine:
         if not batch.num_outputs:
             return []
         rows = self.backend.logits(batch.num_outputs)
-        ready: list[Sequence] = []
-        at: list[int] = []
-        row = 0
-        for seq, count in batch.outputs:
-            if seq.prompt_logprobs and len(seq.scores) < seq.num_prompt:
-                self._score(seq, rows[row : row + count], seq.num_computed - count)
-            row += count
-            if seq.num_computed == len(seq.tokens):
-                if seq.max_tokens == 0:
-                    self._end(seq, FinishReason.LENGTH)
-                else:
-                    ready.append(seq)
-                    at.append(row - 1)
-        if not ready:
-            return []
-        if len(at) < len(rows):
-            rows = rows[at]
-        # Log-probabilities are the model's own: of the row before bias and bans.
-        scored = {i: rows[i].copy() for i, seq in enumerate(ready) if seq.logprobs is not None}
         chosen: list[tuple[Sequence, int, TokenLogprob | None]] = []
-        pieces = self.backend.vocab.pieces
-        for i, (seq, token) in enumerate(zip(ready, sampling.sample(rows, ready, self.backend))):
+        end = 0
+        for seq, count in batch.outputs:
+            start, end = end, end + count
+            if seq.prompt_logprobs and len(seq.scores) < seq.num_prompt:
+                self._score(seq, rows[start:end], seq.num_computed - count)
+            if seq.num_computed < len(seq.tokens):
+                continue
+            if seq.max_tokens == 0:
+                self._end(seq, FinishReason.LENGTH)
+                continue
+            row = rows[end - 1]
+            if seq.logprobs is None:
+                token, logprobs = seq.sampler.choose(row, self._find, seq), None
+            else:
+                own = row.copy()  # the model's own distribution: before bias and bans
+                token = seq.sampler.choose(row, self._find, seq)
+                if token is not None:
+                    logprobs = sampling.log_probability(own, token, seq.logprobs, self.backend.vocab.pieces)
             if token is None:
                 log.error("sequence %d: the model produced nothing to choose from", seq.id)
                 self._end(seq, FinishReason.FAILED, error=EngineFailure("The model produced nothing to choose from."))
-            elif i in scored:
-                chosen.append((seq, token, sampling.log_probability(scored[i], token, seq.logprobs or 0, pieces)))
             else:
-                chosen.append((seq, token, None))
+                chosen.append((seq, token, logprobs))
         return chosen
 
     def _score(self, seq: Sequence, rows: np.ndarray, start: int) -> None:

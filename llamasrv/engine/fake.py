@@ -11,7 +11,6 @@ import re
 import zlib
 from array import array
 from collections.abc import Callable
-from collections.abc import Sequence as Rows
 
 import numpy as np
 
@@ -65,6 +64,7 @@ class FakeChain:
         self.closed = False
 
     def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
+        assert len(ids) and np.isfinite(logits).all()
         order = np.lexsort((ids, -logits))
         if self._greedy:
             return int(ids[order[0]])
@@ -217,15 +217,6 @@ class FakeBackend:
     def chain(self, params: SamplingParams, *, greedy: bool) -> FakeChain:
         self.chains.append(FakeChain(params, greedy=greedy))
         return self.chains[-1]
-
-    def choose(self, chains: Rows[FakeChain], ids: np.ndarray, logits: np.ndarray, counts: Rows[int]) -> list[int]:
-        tokens, at = [], 0
-        for chain, count in zip(chains, counts):
-            assert count > 0 and np.isfinite(logits[at : at + count]).all()
-            tokens.append(chain.choose(ids[at : at + count], logits[at : at + count]))
-            chain.accept(tokens[-1])
-            at += count
-        return tokens
 
 
 def _script(tokens: list[int]) -> tuple[list[int], int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -84,7 +83,10 @@ class Vocabulary(Protocol):
 
 
 class Chain(Protocol):
-    """A native sampler chain of one sequence. It remembers what it accepted."""
+    """A native sampler chain of one sequence: chooses among candidates, remembers what it accepted."""
+
+    def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
+        """One of `ids` (int64), given their logits (float32, finite); at least one."""
 
     def accept(self, token: int) -> None: ...
 
@@ -129,13 +131,6 @@ class Backend(Protocol):
     def restore(self, lane: int, saved: np.ndarray) -> bool: ...
 
     def chain(self, params: SamplingParams, *, greedy: bool) -> Chain: ...
-
-    def choose(self, chains: Rows[Any], ids: np.ndarray, logits: np.ndarray, counts: Rows[int]) -> list[int]:
-        """Let each chain choose among its candidates and accept the choice.
-
-        ids (int64) and logits (float32, finite) hold the candidates of all chains, one after another; `counts` says how
-        many each has, at least one.
-        """
 
     def reset(self) -> None:
         """A fresh context, as after loading."""

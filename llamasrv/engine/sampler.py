@@ -1,7 +1,7 @@
 """From logits to tokens.
 
 The native chain decides, but it sees only candidates: where `top_k` keeps k tokens, no other token of 150,000 can be
-chosen, so finding a superset of those k first (vectorised, over all rows at once) is exact and many times faster.
+chosen, so finding a superset of those k first is exact and many times faster.
 Owns: bias, bans, candidates, log-probabilities. Knows no library and no thread.
 """
 
@@ -21,7 +21,6 @@ _STRIDE = 64  # tokens per block when looking for the k-th largest logit
 _MAX_K = 1024
 _SMALL = 4096  # below this many tokens the chain may as well see all
 _LOWEST = np.finfo(np.float32).min
-_NOTHING = np.empty(0, np.int64)
 
 
 class Sampler:
@@ -60,85 +59,50 @@ class Sampler:
         if self.banned is not None and num_generated < self.min_tokens:
             row[self.banned] = -np.inf
 
-    def seen(self, seq: Sequence) -> np.ndarray | None:
-        """Tokens that penalties may move, as ids; None where there are no penalties."""
-        if self.window == 0:
-            return None
-        return np.unique(np.array(seq.tokens if self.window is None else seq.tokens[-self.window :], np.int64))
-
-
-def sample(rows: np.ndarray, sequences: list[Sequence], backend: Backend) -> list[int | None]:
-    """The next token of each sequence, given its row of logits (which is changed: bias and bans are written into it).
-
-    None where a row has NaN or nothing to choose from: that concerns its sequence alone.
-    """
-    for row, seq in zip(rows, sequences):
-        sampler = seq.sampler
-        if sampler.bias_ids is not None or sampler.banned is not None:
-            sampler.adjust(row, seq.num_generated)
-    chained = [i for i, seq in enumerate(sequences) if seq.sampler.chain is not None]
-    tokens: list[int | None] = [None] * len(sequences)
-    if len(chained) < len(sequences):
-        plain = [i for i, seq in enumerate(sequences) if seq.sampler.chain is None]
-        for i in plain:
-            row = rows[i]
+    def choose(self, row: np.ndarray, find: CandidateFinder, seq: Sequence) -> int | None:
+        """The next token; None where the row has nothing to choose from."""
+        if self.banned is not None or self.bias_ids is not None:
+            self.adjust(row, seq.num_generated)
+        chain = self.chain
+        if chain is None:
             token = int(row.argmax())
-            tokens[i] = token if np.isfinite(row[token]) else None
-    if chained:
-        chosen = _sample_chained(rows if len(chained) == len(rows) else rows[chained], [sequences[i] for i in chained], backend)
-        for i, token in zip(chained, chosen):
-            tokens[i] = token
-    return tokens
+            return token if np.isfinite(row[token]) else None
+        if self.window == 0:
+            ids = find(row, self.keep)
+        else:
+            # What penalties can move joins the candidates: exact whatever they do.
+            seen = np.unique(np.array(seq.tokens if self.window is None else seq.tokens[-self.window :], np.int64))
+            ids = find(row, self.keep and self.keep + len(seen))
+            if len(ids):
+                ids = np.union1d(ids, seen[row[seen] > -np.inf])
+        if not len(ids):
+            return None
+        token = chain.choose(ids, row[ids])
+        chain.accept(token)
+        return token
 
 
-def _sample_chained(rows: np.ndarray, sequences: list[Sequence], backend: Backend) -> list[int | None]:
-    candidates = _candidates(rows, sequences)
-    good = [i for i, ids in enumerate(candidates) if len(ids)]
-    tokens: list[int | None] = [None] * len(sequences)
-    if good:
-        counts = [len(candidates[i]) for i in good]
-        ids = np.concatenate([candidates[i] for i in good])
-        logits = np.concatenate([rows[i][candidates[i]] for i in good])
-        chosen = backend.choose([sequences[i].sampler.chain for i in good], ids, logits, counts)
-        for i, token in zip(good, chosen):
-            tokens[i] = token
-    return tokens
-
-
-def _candidates(rows: np.ndarray, sequences: list[Sequence]) -> list[np.ndarray]:
-    """Per row, the ids that can be chosen at all; empty where the row has NaN or nothing finite.
+class CandidateFinder:
+    """Finds the ids of a superset of the k largest logits of a row, in two passes over it.
 
     The k-th largest block maximum is a floor of the k-th largest logit: k blocks have an element at least as large.
-    One k, the largest asked for, serves all rows: more candidates than needed change nothing.
     """
-    n = rows.shape[1]
-    blocks = n // _STRIDE
-    seen = [seq.sampler.seen(seq) for seq in sequences]
-    keeps = [seq.sampler.keep and seq.sampler.keep + (0 if ids is None else len(ids)) for seq, ids in zip(sequences, seen)]
-    few = [i for i, keep in enumerate(keeps) if keep and keep < blocks] if n >= _SMALL else []
-    out: list[np.ndarray] = [_NOTHING] * len(sequences)
-    if few:
-        k = max(keeps[i] for i in few)
-        part = rows if len(few) == len(rows) else rows[few]
-        whole = blocks * _STRIDE
-        maxima = part[:, :whole].reshape(len(few), _STRIDE, blocks).max(axis=1)
-        floors = np.partition(maxima, blocks - k, axis=1)[:, blocks - k]
-        # Below the floor nothing matters; -inf never does. NaN anywhere in a block makes its maximum NaN.
-        floors = np.maximum(floors, _LOWEST)
-        flat = np.flatnonzero(part >= floors[:, None])
-        bounds = np.searchsorted(flat, np.arange(len(few) + 1) * n)
-        broken = np.isnan(maxima).any(axis=1) | np.isnan(part[:, whole:]).any(axis=1)
-        for at, i in enumerate(few):
-            if not broken[at]:
-                out[i] = flat[bounds[at] : bounds[at + 1]] - at * n
-                if seen[i] is not None:
-                    ids = np.union1d(out[i], seen[i])
-                    out[i] = ids[rows[i][ids] > -np.inf]
-    for i in set(range(len(sequences))) - set(few):
-        row = rows[i]
-        if not np.isnan(row).any():
-            out[i] = np.flatnonzero(row > -np.inf)
-    return out
+
+    def __init__(self, n_vocab: int) -> None:
+        self._blocks = n_vocab // _STRIDE if n_vocab >= _SMALL else 0
+        self._whole = self._blocks * _STRIDE
+        self._maxima = np.empty(self._blocks, np.float32)
+        self._above = np.empty(n_vocab, bool)
+
+    def __call__(self, row: np.ndarray, keep: int | None) -> np.ndarray:
+        """Ids, ascending; all finite ones where `keep` is None or large; none where the row is not a number."""
+        above, blocks = self._above, self._blocks
+        if keep is None or keep >= blocks:
+            return np.greater(row, -np.inf, out=above).nonzero()[0]
+        maxima = np.maximum.reduce(row[: self._whole].reshape(_STRIDE, blocks), axis=0, out=self._maxima)
+        maxima.partition(blocks - keep)
+        floor = max(maxima[blocks - keep], _LOWEST)  # NaN stays NaN, and nothing is above it
+        return np.greater_equal(row, floor, out=above).nonzero()[0]
 
 
 def _seed(p: SamplingParams) -> int:
