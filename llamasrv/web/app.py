@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from flask import Flask, Response, request
+from werkzeug.exceptions import NotFound
 
 from llamasrv.web import errors, llamacpp, openai, ops
 from llamasrv.web.auth import Keys
@@ -31,6 +32,8 @@ def create_app(service: Service) -> Flask:
         record = environ["llamasrv.record"] = Record(environ, counts)
         record.owner = keys.owner(environ)
         rule = request.url_rule
+        if environ["PATH_INFO"].startswith("//"):
+            raise NotFound  # routing takes several slashes in front for one
         if rule is not None:
             record.route = rule.rule
 

@@ -13,7 +13,10 @@ from llamasrv.protocols.limits import Limits
 _JSON_TYPES = frozenset(("", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"))
 """What clients put on a JSON body; curl's default is the form type."""
 
-_LAST_KEY = re.compile(r'"((?:[^"\\]|\\.){1,100})"\s*:\s*\[?[^"{}\[\]]*\Z')
+_LAST_KEY = re.compile(r'"((?:[^"\\]|\\.){1,100})"\s*:\s*(?:\[[^"{}\[\]]*|)(?:"(?:[^"\\]|\\.)*|[^"{}\[\],]*)\Z')
+"""The key whose value, or array of plain values, is being written where the text ends."""
+
+_LOOK_BACK = 4096  # characters before an error that are searched for its key
 
 
 def read_json(environ: dict[str, Any], limits: Limits) -> dict[str, Any]:
@@ -97,7 +100,7 @@ def _not_json(data: bytes, error: orjson.JSONDecodeError) -> InvalidRequest:
         text = data.decode("utf-8")
     except UnicodeDecodeError as bad:
         return InvalidRequest(f"The request's body is not UTF-8: byte {bad.start} is invalid.", code="invalid_json")
-    key = _LAST_KEY.search(text[max(0, error.pos - 200) : error.pos])
+    key = _LAST_KEY.search(text[max(0, error.pos - _LOOK_BACK) : error.pos])
     param = key[1] if key else None
     where = f"line {error.lineno}, column {error.colno}" + (f" (in '{param}')" if param else "")
     text = f"The request's body is not valid JSON: {error.msg} at {where}."

@@ -1,0 +1,219 @@
+"""OpenAI's routes over Flask's test client: replies, streams, errors before and after the first event."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from protocols.openai.wire_client import add_up_chat, add_up_completions, whole_chat, whole_completions
+
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.interface import DecodeFailed
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def events(response):
+    """The data of each event of a stream; comments and [DONE] checked and left out."""
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    blocks = response.get_data(as_text=True).split("\n\n")
+    assert blocks.pop() == ""
+    assert all(block == ": ping" or block.startswith("data: ") for block in blocks)
+    data = [block.removeprefix("data: ") for block in blocks if block != ": ping"]
+    assert data.pop() == "[DONE]"
+    return data
+
+
+def error(response):
+    assert response.headers["Content-Type"] == "application/json"
+    body = response.get_json()
+    assert set(body) == {"error"} and set(body["error"]) == {"message", "type", "param", "code"}
+    return body["error"]
+
+
+# ---------------------------------------------------------------- replies
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions"])
+def test_it_answers_a_chat(client, path):
+    response = client.post(path, json={"messages": HELLO})
+    choices, usage = whole_chat(response.data)
+    assert choices == [{"content": "You said: Hello", "logprobs": [], "finish_reason": "stop"}]
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def test_it_completes_a_text(client):
+    choices, _ = whole_completions(client.post("/v1/completions", json={"prompt": "x", "max_tokens": 4}).data)
+    assert choices == [{"text": " and", "logprobs": None, "finish_reason": "length"}]
+
+
+def test_a_bare_completions_route_is_not_openais(client):
+    assert client.post("/completions", json={"prompt": "x"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"n": 3},
+        {"logprobs": True, "top_logprobs": 2},
+        {"max_tokens": 11},
+        {"stop": ["wör"]},
+        {"stream_options": {"include_usage": True}},
+        {"n": 2, "logprobs": True, "stream_options": {"include_usage": True}},
+    ],
+)
+def test_streamed_is_collected_for_chats(client, more):
+    body = {"messages": [{"role": "user", "content": "Hellö wörld 🎈"}], "temperature": 0, **more}
+    streamed, usage = add_up_chat(
+        events(client.post("/v1/chat/completions", json={**body, "stream": True})), include_usage="stream_options" in more
+    )
+    body.pop("stream_options", None)
+    whole, whole_usage = whole_chat(client.post("/v1/chat/completions", json=body).data)
+    assert streamed == whole
+    if usage:
+        assert usage["completion_tokens"] == whole_usage["completion_tokens"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "Once"},
+        {"prompt": ["Once", "Twice"], "n": 2},
+        {"prompt": [72, 195, 169], "echo": True},
+        {"prompt": [[72], [73, 74]], "logprobs": 1, "echo": True, "max_tokens": 0},
+        {"prompt": "Oncé", "logprobs": 2, "echo": True, "max_tokens": 5},
+        {"prompt": "a", "suffix": "b", "max_tokens": 5},
+        {"prompt": ""},
+        {},
+    ],
+)
+def test_streamed_is_collected_for_completions(client, body):
+    body = {"temperature": 0, "max_tokens": 9, **body}
+    streamed, _ = add_up_completions(events(client.post("/v1/completions", json={**body, "stream": True})))
+    whole, _ = whole_completions(client.post("/v1/completions", json=body).data)
+    assert streamed == whole
+
+
+def test_the_best_of_several_is_told(client):
+    response = client.post("/v1/completions", json={"prompt": "x", "n": 2, "best_of": 4, "max_tokens": 3})
+    choices, usage = whole_completions(response.data)
+    assert len(choices) == 2 and usage["completion_tokens"] == 12
+
+
+def test_headers_of_a_stream_keep_proxies_from_collecting_it(client):
+    response = client.post("/v1/chat/completions", json={"messages": HELLO, "stream": True})
+    assert response.headers["Cache-Control"] == "no-cache"
+    assert response.headers["X-Accel-Buffering"] == "no"
+    assert "Content-Length" not in response.headers
+    events(response)
+
+
+def test_a_short_stream_is_one_write(client):
+    """What is there at once goes out at once: role, text, finish and end."""
+    response = client.post(
+        "/v1/chat/completions", json={"messages": HELLO, "stream": True, "max_tokens": 1}, buffered=False
+    )
+    writes = [write for write in response.iter_encoded() if write]
+    assert len(writes) <= 2 and b"[DONE]" in writes[-1]
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/models"])
+def test_models_are_listed(client, path):
+    (entry,) = client.get(path).get_json()["data"]
+    assert (entry["id"], entry["object"], entry["aliases"]) == ("fake", "model", ["alias"])
+    assert entry["created"] > 0 and entry["max_model_len"] == 1024
+
+
+@pytest.mark.parametrize("name", ["fake", "FAKE:latest", "alias", "library%2Ffake"])
+def test_a_model_is_shown(client, name):
+    assert client.get(f"/v1/models/{name}").get_json()["id"] == "fake"
+
+
+def test_the_reply_names_the_model_by_its_own_name(client):
+    assert client.post("/v1/chat/completions", json={"messages": HELLO, "model": "ALIAS"}).get_json()["model"] == "fake"
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_unknown_model_is_404(client, path, stream):
+    response = client.post(path, json={"messages": HELLO, "model": "gpt-9", "stream": stream})
+    assert response.status_code == 404
+    assert error(response)["code"] == "model_not_found"
+    assert error(client.get("/v1/models/org/gpt-9"))["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    "path, body, param",
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 1024}]}, "messages"),
+        ("/v1/completions", {"prompt": "x" * 1024}, "prompt"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_longer_than_the_context_is_400(client, path, body, param, stream):
+    response = client.post(path, json={**body, "stream": stream})
+    assert response.status_code == 400
+    told = error(response)
+    assert (told["code"], told["param"]) == ("context_length_exceeded", param)
+    assert "This model's maximum context length is 1024 tokens. However, your messages resulted in" in told["message"]
+
+
+def test_ids_outside_the_vocabulary_are_400(client):
+    response = client.post("/v1/completions", json={"prompt": [1, 300]})
+    assert response.status_code == 400 and error(response)["param"] == "prompt"
+
+
+def test_a_sentence_of_the_template_is_400(start):
+    running = start()
+    model = running.service.registry.default
+    model.chat_template = "{{ raise_exception('Roles must alternate') }}"
+    response = running.client.post("/v1/chat/completions", json={"messages": HELLO, "stream": True})
+    assert response.status_code == 400 and "Roles must alternate" in error(response)["message"]
+
+
+def test_a_failure_before_the_first_event_is_a_real_error(start):
+    running = start()
+    for stream in (False, True):
+        running.backend.fail_next = [DecodeFailed("secret reason")]
+        response = running.client.post("/v1/chat/completions", json={"messages": HELLO, "stream": stream})
+        assert response.status_code == 500
+        assert error(response)["type"] == "server_error" and b"secret" not in response.data
+
+
+def test_a_failure_later_is_an_event_and_the_stream_ends(start):
+    running = start()
+    response = running.client.post(
+        "/v1/completions", json={"prompt": "x", "ignore_eos": True, "stream": True}, buffered=False
+    )
+    writes = response.iter_encoded()
+    first = next(writes)
+    running.backend.fail_next = [DecodeFailed("secret reason")]
+    rest = first + b"".join(writes)
+    *_, last, done, empty = rest.decode().split("\n\n")
+    assert (done, empty) == ("data: [DONE]", "")
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "engine_failure"
+
+
+def test_a_full_queue_is_429_and_says_when_to_come_back(start):
+    running = start(options=EngineOptions(parallel=1, queue_limit=0))
+    body = {"prompt": "x", "ignore_eos": True, "stream": True, "max_tokens": 1000}
+    busy = running.client.post("/v1/completions", json=body, buffered=False)
+    response = running.client.post("/v1/completions", json=body)
+    assert response.status_code == 429
+    assert error(response)["code"] == "rate_limit_exceeded"
+    assert 0 < float(response.headers["Retry-After"]) <= 120
+    busy.close()
+
+
+def test_a_request_over_its_time_is_504(start):
+    from llamasrv.web.service import WebOptions
+
+    running = start(web=WebOptions(timeout=1e-9))
+    response = running.client.post("/v1/completions", json={"prompt": "x"})
+    assert response.status_code == 504
+    assert error(response)["code"] == "deadline_exceeded"
+    assert response.headers["x-should-retry"] == "false"

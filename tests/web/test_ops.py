@@ -1,0 +1,112 @@
+"""Health, readiness and metrics: true at every state of the model, and never in its way."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from llamasrv.engine.engine import Status
+from llamasrv.web.service import WebOptions
+
+HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
+
+
+@pytest.fixture
+def paused(start):
+    """A service whose model is in another state than ready."""
+    running = start()
+    yield running
+    running.engine.status = Status("ready", 1.0)
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/health", "/livez", "/readyz"])
+def test_a_ready_server_is_ok(client, path):
+    response = client.get(path)
+    assert (response.status_code, response.get_json()) == (200, {"status": "ok"})
+
+
+def test_a_loading_server_says_so_in_llama_cpps_words(paused):
+    paused.engine.status = Status("loading", 0.25)
+    response = paused.client.get("/health")
+    assert response.status_code == 503
+    assert response.get_json()["error"] == {
+        "message": "Loading model", "type": "unavailable_error", "param": None, "code": 503,
+    }  # fmt: skip
+    assert response.get_json()["progress"] == 0.25
+
+
+@pytest.mark.parametrize("state", ["loading", "draining", "failed", "stopped"])
+def test_only_liveness_is_independent_of_the_model(paused, state):
+    paused.engine.status = Status(state, 0.5, "because")
+    assert [paused.client.get(path).status_code for path in ("/livez", "/readyz", "/health")] == [200, 503, 503]
+    assert paused.client.get("/readyz").headers["Retry-After"]
+
+
+def test_requests_wait_for_the_model_elsewhere(paused):
+    paused.engine.status = Status("loading")
+    for path, body in (("/v1/chat/completions", HELLO), ("/tokenize", {"content": "x"})):
+        response = paused.client.post(path, json=body)
+        assert response.status_code == 503 and response.headers["Retry-After"]
+    assert paused.client.get("/v1/models").status_code == 200
+
+
+def test_readiness_prepares_what_the_first_request_needs(start):
+    running = start()
+    assert running.client.get("/readyz").status_code == 200
+    assert running.service.pipeline._served
+
+
+def families(client):
+    response = client.get("/metrics")
+    assert response.headers["Content-Type"].startswith("text/plain")
+    return {family.name: family for family in text_string_to_metric_families(response.get_data(as_text=True))}
+
+
+def value(families, name, **labels):
+    samples = [sample for family in families.values() for sample in family.samples]
+    found = [s.value for s in samples if s.name == name and labels.items() <= s.labels.items()]
+    assert len(found) == 1, (name, found)
+    return found[0]
+
+
+def test_metrics_count_what_was_served(start):
+    client = start().client
+    client.post("/v1/chat/completions", json=HELLO)
+    client.get("/no/such/path")
+    now = families(client)
+    assert value(now, "llamasrv_http_requests_total", route="/v1/chat/completions", status="200") == 1
+    assert value(now, "llamasrv_http_requests_total", route="unknown", status="404") == 1
+    assert value(now, "llamasrv_generated_tokens_total", model="fake") == 16
+    assert value(now, "llamasrv_finished_total", reason="stop") == 1
+    assert value(now, "llamasrv_first_token_seconds_count") == 1
+    assert value(now, "llamasrv_running") == 0
+
+
+def test_metrics_have_llama_servers_names(client):
+    now = families(client)
+    for name in (
+        "prompt_tokens_total", "prompt_tokens_cached_total", "prompt_seconds_total", "tokens_predicted_total",
+        "tokens_predicted_seconds_total", "n_decode_total", "n_tokens_max", "prompt_tokens_seconds",
+        "predicted_tokens_seconds", "requests_processing", "requests_deferred", "n_busy_slots_per_decode",
+    ):  # fmt: skip
+        value(now, f"llamacpp:{name}")
+
+
+def test_labels_do_not_grow_with_what_clients_invent(start):
+    running = start()
+    for i in range(50):
+        running.client.get(f"/path{i}")
+        running.client.get(f"/v1/models/model{i}")
+    assert set(running.service.counts) == {("unknown", 404), ("/v1/models/<path:name>", 404)}
+
+
+def test_a_histogram_is_cumulative(start):
+    client = start().client
+    client.post("/v1/chat/completions", json=HELLO)
+    buckets = [s.value for s in families(client)["llamasrv_step_seconds"].samples if s.name.endswith("_bucket")]
+    assert buckets == sorted(buckets) and buckets[-1] > 0
+
+
+def test_what_is_switched_off_is_404(start):
+    client = start(web=WebOptions(slots=False, props=False, metrics=False)).client
+    assert [client.get(path).status_code for path in ("/slots", "/props", "/metrics")] == [404, 404, 404]

@@ -1,0 +1,166 @@
+"""Streams, write by write, on a scripted generation: pings, errors, clients that leave."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
+from llamasrv.errors import EngineFailure, Unavailable
+from llamasrv.web.record import Record
+from llamasrv.web.streaming import CLIENT_CLOSED, PING, WATCH_AFTER, stream_response, whole_response
+
+
+class Scripted:
+    """A generation that does at each wait what the script says: events, or None for nothing in time."""
+
+    def __init__(self, *script):
+        self.script = list(script)
+        self.waits = []
+        self.cancelled = False
+        self.done = False
+
+    def events(self, timeout=None):
+        self.waits.append(timeout)
+        events = self.script.pop(0) if self.script else None
+        if isinstance(events, Exception):
+            raise events
+        self.done = bool(events) and isinstance(events[-1], Usage)
+        return events or []
+
+    def cancel(self):
+        if not self.done:
+            self.cancelled = True
+
+
+class Plain:
+    """A reply of the shortest form."""
+
+    failed = False
+
+    def chunks(self, events):
+        self.failed = any(isinstance(e, Failed) for e in events)
+        return [type(e).__name__.encode() for e in events]
+
+    def whole(self, collected):
+        return "".join(collected.choices[0].text).encode()
+
+
+END = [Finished(0, FinishReason.STOP), Usage()]
+
+
+@pytest.fixture
+def record():
+    return Record({}, Counter())
+
+
+@pytest.fixture(autouse=True)
+def counts(monkeypatch):
+    """Statuses that requests were counted with."""
+    closed = []
+    monkeypatch.setattr(Record, "close", lambda self, status: closed.append(status))
+    return closed
+
+
+def stream(running, record, **options):
+    options = {"sock": None, "keepalive": 15.0, "last": b"END", **options}
+    return stream_response(running, Plain(), record, **options).response
+
+
+def test_it_writes_what_waits_at_once(record, counts):
+    writes = list(stream(Scripted([Text(0, "a"), Text(0, "b")], END), record))
+    assert writes == [b"data: Text\n\ndata: Text\n\n", b"data: Finished\n\ndata: Usage\n\ndata: END\n\n"]
+
+
+def test_it_ends_without_a_last_frame_where_the_protocol_has_none(record):
+    assert list(stream(Scripted(END), record, last=None)) == [b"data: Finished\n\ndata: Usage\n\n"]
+
+
+def test_headers_wait_for_the_first_event_but_not_for_ever(record):
+    running = Scripted(None, None, None, END)
+    body = stream(running, record, keepalive=7.0)
+    assert running.waits == [WATCH_AFTER, 7.0]
+    assert [next(body), next(body)] == [PING, PING]
+    assert next(body).endswith(b"END\n\n")
+    assert running.waits[2:] == [7.0, 7.0]
+
+
+def test_a_ping_goes_out_when_nothing_comes(record):
+    writes = list(stream(Scripted([Text(0, "a")], None, None, END), record))
+    assert writes[1:3] == [PING, PING]
+
+
+def test_an_error_before_anything_else_is_raised(record):
+    running = Scripted([Failed(0, Unavailable("no")), Usage()])
+    with pytest.raises(Unavailable):
+        stream(running, record)
+
+
+def test_an_error_after_a_ping_is_an_event(record):
+    running = Scripted(None, None, [Failed(0, EngineFailure("no")), Usage()])
+    assert list(stream(running, record)) == [PING, b"data: Failed\n\ndata: Usage\n\ndata: END\n\n"]
+
+
+def test_an_error_of_one_choice_ends_all(record):
+    running = Scripted([Text(0, "a")], [Failed(0, EngineFailure("no"))], [Text(1, "b")])
+    body = stream(running, record)
+    assert len(list(body)) == 2
+    body.close()
+    assert running.cancelled
+
+
+def test_a_client_that_leaves_cancels(record, counts):
+    running = Scripted([Text(0, "a")], [Text(0, "b")])
+    body = stream(running, record)
+    next(body)
+    body.close()
+    assert running.cancelled and counts == [CLIENT_CLOSED] and record.reason == "cancelled"
+
+
+def test_a_client_that_left_before_the_first_write_cancels(record, counts):
+    running = Scripted([Text(0, "a")], END)
+    stream(running, record).close()
+    assert running.cancelled and counts == [CLIENT_CLOSED]
+
+
+def test_what_is_cut_off_does_not_look_complete(record):
+    """A client that closed only its sending side would take a cancelled end for a real one."""
+    running = Scripted([Text(0, "a")], [Finished(0, FinishReason.CANCELLED), Usage()])
+    body = stream(running, record)
+    next(body)
+    running.cancelled = True
+    assert list(body) == []
+
+
+def test_a_stream_that_ended_is_counted_once(record, counts):
+    body = stream(Scripted([Text(0, "a"), *END]), record)
+    assert len(list(body)) == 1
+    body.close()
+    assert counts == [200] and record.reason == "stop"
+
+
+def test_a_failure_while_waiting_first_cancels(record):
+    running = Scripted(RuntimeError("ours"))
+    with pytest.raises(RuntimeError):
+        stream(running, record)
+    assert running.cancelled
+
+
+def test_a_whole_reply_is_one_of_the_same_events(record):
+    running = Scripted(None, [Text(0, "a")], [Text(0, "b"), *END])
+    response = whole_response(running, Plain(), record, num_choices=1, sock=None)
+    assert response.data == b"ab" and record.reason == "stop"
+    assert running.waits == [WATCH_AFTER, None, None]
+
+
+def test_a_whole_reply_that_fails_is_an_error(record):
+    with pytest.raises(EngineFailure):
+        whole_response(Scripted([Failed(0, EngineFailure("no")), Usage()]), Plain(), record, num_choices=1, sock=None)
+
+
+def test_nobody_is_answered_who_left(record):
+    running = Scripted([Finished(0, FinishReason.CANCELLED), Usage()])
+    running.cancelled = True
+    response = whole_response(running, Plain(), record, num_choices=1, sock=None)
+    assert (response.status_code, response.data) == (CLIENT_CLOSED, b"")
