@@ -85,7 +85,8 @@ def template_source(settings: Settings) -> str | None:
 
 def engine_options(settings: Settings) -> EngineOptions:
     return EngineOptions(
-        context_cells=settings.engine_ctx_size,
+        # With a stream of cells for each lane the engine counts the cells of one.
+        context_cells=settings.engine_ctx_size // (settings.engine_parallel if settings.engine_deterministic else 1),
         parallel=settings.engine_parallel,
         threads=max(0, settings.engine_threads),
         threads_batch=max(0, settings.engine_threads_batch),

@@ -44,7 +44,7 @@ def unpacked(archive, target):
         zipfile.ZipFile(archive).extractall(target)
         return target
     with tarfile.open(archive) as tar:
-        tar.extractall(target)
+        tar.extractall(target, filter="data")
     return next(target.iterdir())
 
 

@@ -83,7 +83,7 @@ def test_a_template_may_be_named_written_or_read(tmp_path):
 def test_every_engine_option_comes_from_a_setting():
     """Set to something else, each option of the command line changes the engine's."""
     changed = Settings(
-        engine_ctx_size=1, engine_parallel=2, engine_threads=3, engine_threads_batch=4, engine_batch_size=5,
+        engine_ctx_size=512, engine_parallel=2, engine_threads=3, engine_threads_batch=4, engine_batch_size=5,
         engine_ubatch_size=6, engine_n_gpu_layers=7, engine_flash_attn="on", engine_cache_type_k="q8_0",
         engine_cache_type_v="q4_0", engine_deterministic=True, engine_queue_limit=8, engine_step_target_ms=9,
         cache_ram=10, cache_swap=11, cache_idle_cells=12,
@@ -91,7 +91,7 @@ def test_every_engine_option_comes_from_a_setting():
     made, default = startup.engine_options(changed), EngineOptions()
     same = [f.name for f in dataclasses.fields(made) if getattr(made, f.name) == getattr(default, f.name)]
     assert same == []
-    assert made.step_target == 0.009
+    assert (made.step_target, made.context_cells) == (0.009, 256)
 
 
 def test_without_settings_the_engine_runs_on_its_own_defaults():

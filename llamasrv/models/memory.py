@@ -15,6 +15,10 @@ from typing import Any
 from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header
 
+# What engine/backend.py asks of llama.cpp beside the options.
+SPARE_STATES = 4  # recurrent lanes for idle prefixes
+LEAST_OUTPUTS = 64  # rows of logits in one step
+
 MOST_CELLS = 65_536  # of an automatic context, except where the model itself was trained on more
 LEAST_CELLS = 512
 PAD = 256  # llama.cpp rounds a context up to this
@@ -69,7 +73,7 @@ def estimate(header: Header, cells: int, shape: Shape) -> Need:
         context=min(own, train) if train else own,
         weights=header.size,
         cell=_cell_bytes(header, shape),
-        states=_state_bytes(header) * shape.parallel,
+        states=_state_bytes(header) * (shape.parallel + SPARE_STATES),
         buffers=_buffer_bytes(header, cells, shape),
     )
 
@@ -131,24 +135,27 @@ def _largest(value: Any, default: int) -> int:
 
 
 def _state_bytes(header: Header) -> int:
-    """State of one sequence in the recurrent layers (Mamba and its kind), 32-bit numbers."""
+    """State of one sequence in the recurrent layers (Mamba, short convolutions), 32-bit numbers."""
+    heads = _each_layer(header.get("attention.head_count_kv", 0), header.number("block_count"))
+    layers = heads.count(0)
     inner, state = header.number("ssm.inner_size"), header.number("ssm.state_size")
-    if not inner or not state:
-        return 0
     window = max(0, header.number("ssm.conv_kernel") - 1)
     groups = header.number("ssm.group_count")
-    return header.number("block_count") * (inner * state + window * (inner + 2 * groups * state)) * 4
+    mamba = inner * state + window * (inner + 2 * groups * state)
+    convolution = max(0, header.number("shortconv.l_cache") - 1) * header.number("embedding_length")
+    return layers * (mamba + convolution) * 4
 
 
 def _buffer_bytes(header: Header, cells: int, shape: Shape) -> int:
     """Work space of one ubatch: its logits, activations and attention mask; and the logits handed out."""
     rows = min(shape.ubatch_size, shape.batch_size)
+    outputs = max(LEAST_OUTPUTS, 2 * shape.parallel)
     width = 4 * header.number("embedding_length") + _largest(header.get("feed_forward_length"), 0)
-    vocabulary = max(header.n_vocab, header.number("vocab_size"))
+    logits = outputs * max(header.n_vocab, header.number("vocab_size")) * 4
     # Without flash attention the scores of a layer are laid out whole; they and the logits use the same space.
     scores = 0 if shape.flash_attn else cells * rows * 4 * _largest(header.get("attention.head_count"), 1)
     mask = cells * rows * (2 if shape.flash_attn else 4)
-    return max(rows * vocabulary * 4, scores) + rows * width * 4 + mask + shape.parallel * vocabulary * 4
+    return max(logits, scores) + rows * width * 4 + mask + logits
 
 
 # The machine

@@ -143,7 +143,9 @@ class Worker(GeventWorker):
         if not self._hurry:
             if self.num_requests:
                 log.info(
-                    "shutting down: %d requests have %d s to finish", self.num_requests, settings.server_drain_timeout
+                    "shutting down; still running: %d, for at most %d s",
+                    self.num_requests,
+                    settings.server_drain_timeout,
                 )
             self._wait(settings.server_drain_notice, until_quiet=False)
         for server in servers:

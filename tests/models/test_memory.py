@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from model import tiny_models
 
+from llamasrv.engine.engine import EngineOptions
 from llamasrv.errors import ConfigError
-from llamasrv.models.gguf import Header, Items
+from llamasrv.models.gguf import Header, Items, read_header
 from llamasrv.models.memory import Shape, available_cores, available_memory, choose, estimate
 
 GIB = 2**30
@@ -101,6 +105,25 @@ def test_a_header_without_figures_is_no_division_by_zero():
     bare = replace(model(), metadata={"general.architecture": "x", "x.attention.head_count": [0, "?"]})
     assert estimate(bare, 512, Shape()).kv == 0
     assert choose(bare, Shape(), 4 * GIB).cells == 16384
+
+
+@pytest.mark.parametrize("kind", ["llama", "swa", "mamba", "hybrid"])
+def test_the_estimate_is_what_llama_cpp_reports(kind, tmp_path, caplog, monkeypatch):
+    """For each kind of memory: KV and states to the last 10 KiB that its log tells, buffers not below the real ones."""
+    from llamasrv.engine.backend import open_model
+
+    path = getattr(tiny_models, kind)(tmp_path / "m.gguf")
+    monkeypatch.setattr(logging.getLogger("llamasrv"), "propagate", True)
+    caplog.set_level(logging.DEBUG, "llamasrv.llama")
+    options = EngineOptions(context_cells=2048, parallel=16, batch_size=512, ubatch_size=256)
+    open_model(str(path), options, lambda share: True).close()
+    told = {
+        name: sum(float(mib) for mib in re.findall(rf"{name} buffer size = +([\d.]+) MiB", caplog.text)) * 2**20
+        for name in ("KV", "RS", "compute")
+    }
+    need = estimate(read_header(path), 2048, Shape(batch_size=512, ubatch_size=256))
+    assert need.kv + need.states == pytest.approx(told["KV"] + told["RS"], abs=20 * 1024)
+    assert told["compute"] * 0.5 <= need.buffers
 
 
 # The machine, as its files tell it
