@@ -1,0 +1,46 @@
+"""Plain sockets and figures: what an SDK hides."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+import urllib.request
+
+
+def post(server, path, body, *, timeout=30):
+    """(status, headers, body) of one request on a connection of its own. `body` is JSON or bytes as they are."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    connection = http.client.HTTPConnection(*server.address, timeout=timeout)
+    try:
+        connection.request("POST", path, data, {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        return reply.status, dict(reply.getheaders()), reply.read()
+    finally:
+        connection.close()
+
+
+def open_request(server, path, body):
+    """A socket on which this request was sent, and nothing read yet."""
+    data = json.dumps(body).encode()
+    sock = socket.create_connection(server.address, timeout=30)
+    sock.sendall(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(data), data))
+    return sock
+
+
+def figure(server, name, **labels):
+    """One of the metrics."""
+    with urllib.request.urlopen(server.url + "/metrics", timeout=10) as reply:
+        for line in reply.read().decode().splitlines():
+            if line.startswith(name + "{") and all(f'{k}="{v}"' in line for k, v in labels.items()):
+                return float(line.rpartition(" ")[2])
+    return 0.0
+
+
+def wait_for(condition, timeout=10.0):
+    end = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+    return found

@@ -1,0 +1,104 @@
+"""Whatever comes in: a clear 4xx at once, and everybody else is served as before."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from clients.talk import figure, post
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+HUGE = 10**30
+
+TABLE = [
+    (CHAT, b"", 400, None),
+    (CHAT, b"{", 400, None),
+    (CHAT, b"[1, 2]", 400, None),
+    (CHAT, b"\xff\xfe", 400, None),
+    (CHAT, b'{"messages": [], "temperature": NaN}', 400, "temperature"),
+    (CHAT, b'{"max_tokens": ' + b"1" * 10_000 + b"}", 400, "max_tokens"),
+    (CHAT, b"[" * 100_000, 400, None),
+    (CHAT, b'{"messages":' * 100_000, 400, None),
+    (CHAT, b'{"messages": [{"role": "user", "content": "\\udc00"}]}', 400, "content"),
+    (CHAT, b" " * (5 << 20), 413, None),
+    (CHAT, {}, 400, "messages"),
+    (CHAT, {"messages": []}, 400, "messages"),
+    (CHAT, {"messages": "Hello"}, 400, "messages"),
+    (CHAT, {"messages": {}}, 400, "messages"),
+    (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, 400, "messages[0].role"),
+    (CHAT, {"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}]}, 400, "messages[0].role"),
+    (CHAT, {"messages": HELLO * 20_000}, 400, "messages"),
+    (CHAT, {"messages": HELLO, "model": "no-such-model"}, 404, "model"),
+    (CHAT, {"messages": HELLO, "n": 10**9}, 400, "n"),
+    (CHAT, {"messages": HELLO, "n": True}, 400, "n"),
+    (CHAT, {"messages": HELLO, "max_tokens": HUGE}, 400, "max_tokens"),
+    (CHAT, {"messages": HELLO, "max_tokens": -5}, 400, "max_tokens"),
+    (CHAT, {"messages": HELLO, "temperature": 1e30}, 400, "temperature"),
+    (CHAT, {"messages": HELLO, "top_p": "high"}, 400, "top_p"),
+    (CHAT, {"messages": HELLO, "stop": ""}, 400, "stop"),
+    (CHAT, {"messages": HELLO, "stop": ["x"] * 5000}, 400, "stop"),
+    (CHAT, {"messages": HELLO, "stop": "x" * (1 << 20)}, 400, "stop"),
+    (CHAT, {"messages": HELLO, "logit_bias": {str(i): 1 for i in range(200_000)}}, 400, "logit_bias"),
+    (CHAT, {"messages": HELLO, "logit_bias": {"70000": 1}}, 400, "logit_bias"),
+    (CHAT, {"messages": HELLO, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
+    (CHAT, {"messages": HELLO, "tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools"),
+    (CHAT, {"messages": HELLO, "response_format": {"type": "json_object"}}, 400, "response_format"),
+    (CHAT, {"messages": HELLO, "chat_template": "{{ 7 * 7 }}"}, 400, "chat_template"),
+    (CHAT, {"messages": HELLO, "chat_template_kwargs": {"messages": []}}, 400, "chat_template_kwargs"),
+    (CHAT, {"messages": [{"role": "user", "content": "x" * 20_000}]}, 400, "messages"),
+    (TEXT, {"prompt": "x" * 20_000}, 400, "prompt"),
+    (TEXT, {"prompt": [1, 2, 70_000]}, 400, "prompt"),
+    (TEXT, {"prompt": [-1]}, 400, "prompt[0]"),
+    (TEXT, {"prompt": [[1], ["x"]]}, 400, "prompt[1][0]"),
+    (TEXT, {"prompt": []}, 400, "prompt"),
+    (TEXT, {"prompt": "x", "best_of": HUGE}, 400, "best_of"),
+    (TEXT, {"prompt": ["x"] * 100_000}, 400, "prompt"),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_bad_input_is_refused_at_once_and_harms_nobody(server, stream):
+    before = control(server)
+    slow = []
+    for path, body, status, param in TABLE:
+        if stream and isinstance(body, dict):
+            body = {**body, "stream": True}
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        started = time.perf_counter()
+        got, headers, reply = post(server, path, data)
+        seconds = time.perf_counter() - started
+        assert got == status, (data[:200], reply[:500])
+        assert headers["Content-Type"] == "application/json" and headers["x-request-id"]
+        error = json.loads(reply)["error"]
+        assert error["message"] and error["param"] == param, (data[:200], error)
+        if seconds > 0.05:
+            slow.append((data[:80], seconds))
+    # The machine may be busy: a few may be late, none may wait for anything.
+    assert len(slow) < 5 and all(seconds < 1 for _, seconds in slow), slow
+    assert control(server) == before
+    assert figure(server, "llamasrv_restarts_total") == 0
+
+
+def control(server):
+    """A request whose reply must not change."""
+    status, _, body = post(server, CHAT, {"messages": HELLO, "temperature": 0})
+    assert status == 200
+    reply = json.loads(body)
+    reply.pop("id"), reply.pop("created")
+    reply["usage"].pop("prompt_tokens_details")
+    return reply
+
+
+def test_several_texts_on_one_connection_are_answered_in_order(server):
+    """Bad ones between good ones: the connection stays in step."""
+    import http.client
+
+    connection = http.client.HTTPConnection(*server.address, timeout=30)
+    for body, status in ((b"{", 400), (b'{"prompt":"x","max_tokens":1}', 200), (b"", 400), (b'{"prompt":3}', 400)):
+        connection.request("POST", TEXT, body)
+        reply = connection.getresponse()
+        assert reply.status == status
+        reply.read()
+    connection.close()
