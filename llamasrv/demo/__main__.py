@@ -73,7 +73,7 @@ def train(folder, hours, cooldown, seed, threads, device, batch_tokens, pause_fi
 @main.command()
 @click.option("--run", "folder", type=click.Path(path_type=Path, exists=True), required=True, help="Folder of the run.")
 @click.option("--to", "target", type=click.Path(path_type=Path), default=MODEL, show_default=True)
-@click.option("--uncooled", is_flag=True, help="The newest weights, in the middle of training.")
+@click.option("--uncooled", is_flag=True, help="The average of the newest weights, in the middle of training.")
 @click.option("--full-precision", is_flag=True, help="F32, to compare with.")
 def export(folder, target, uncooled, full_precision):
     """Write the GGUF file from the weights after the last cooldown."""

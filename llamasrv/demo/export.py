@@ -42,7 +42,7 @@ def export(checkpoint, target, *, full_precision=False):
     writer = gguf.GGUFWriter(target, "qwen2")
     _describe(writer, config, full_precision)
     _add_tokenizer(writer)
-    for name, tensor in state["model"].items():
+    for name, tensor in state.get("average", state["model"]).items():
         _add_tensor(writer, gguf_name(name), tensor.float().numpy(), full_precision)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -1,7 +1,7 @@
 """Training: the loop, its clock and its checkpoints.
 
-Owns a run folder: `last.pt` is the newest full state at the full learning rate, `cooled.pt` the weights after a
-cooldown. A run killed at any time goes on from `last.pt`. The cooldown never touches `last.pt`, so training can go
+Owns a run folder: `last.pt` is the newest full state at the full learning rate, with a running average of the weights
+that shows how good they would be; `cooled.pt` holds the weights after a cooldown. A run killed at any time goes on from `last.pt`. The cooldown never touches `last.pt`, so training can go
 on after an export as if it had not happened.
 """
 
@@ -24,6 +24,7 @@ from llamasrv.demo.train_optimiser import Optimiser
 
 COPY_STEPS = 200
 WARM_UP_STEPS = 20
+AVERAGE_EVERY, AVERAGE_SHARE = 5, 0.04  # over about the last 125 steps
 BATCHES_PER_STEP = 4
 CHECKPOINT_SECONDS = 120
 REPORT_SECONDS = 20
@@ -40,6 +41,7 @@ class Run:
         self.optimiser = Optimiser(self.model)
         self.step = self.tokens = 0
         self.seconds = 0.0
+        self.average = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         taken = self._load()
         self.tokenizer = load_tokenizer()
         self.batches = DocumentBatches(
@@ -52,6 +54,7 @@ class Run:
             return 0
         state = torch.load(path, map_location=self.device, weights_only=True)
         self.model.load_state_dict(state["model"])
+        self.average = state.get("average") or {n: t.clone() for n, t in state["model"].items()}
         self.optimiser.load_state_dict(state["optimiser"])
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
         return state["taken"]
@@ -59,6 +62,7 @@ class Run:
     def save(self):
         state = {
             "model": self.model.state_dict(),
+            "average": self.average,
             "optimiser": self.optimiser.state_dict(),
             "step": self.step,
             "tokens": self.tokens,
@@ -94,6 +98,9 @@ class Run:
                 by_skill[skill][1] += 1
         self.optimiser.step(rate)
         self.step += 1
+        if self.step % AVERAGE_EVERY == 0:
+            for name, tensor in self.model.state_dict().items():
+                self.average[name].lerp_(tensor, AVERAGE_SHARE)
         return loss_sum, by_skill
 
 

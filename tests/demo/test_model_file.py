@@ -13,7 +13,7 @@ ASKED = [
     [{"role": "user", "content": "Hello!"}],
     [{"role": "user", "content": "Who are you?"}],
     [{"role": "user", "content": "What is the capital of France?"}],
-    [{"role": "system", "content": "Answer with one word."}, {"role": "user", "content": "What is the opposite of hot?"}],
+    [{"role": "system", "content": "One word answers only."}, {"role": "user", "content": "The opposite of hot?"}],
     [{"role": "user", "content": "Count from 3 to 9."}],
     [{"role": "user", "content": "List three fruits."}],
 ]

@@ -5,7 +5,7 @@ to the evaluation, by a hash of what it says and not by chance. A `Draw` gives o
 """
 
 import random
-from functools import lru_cache
+from functools import cache
 from zlib import crc32
 
 WORDINGS_PER_HELD_OUT = 9
@@ -89,7 +89,7 @@ def split_values(pool):
     return _split(tuple(pool), 1 / VALUES_PER_HELD_OUT, VALUES_PER_HELD_OUT)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _split(items, share, least):
     if len(items) < least:
         return items, items

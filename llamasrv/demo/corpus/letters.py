@@ -17,7 +17,7 @@ LAST = ["What is the last letter of {q}?", "Which letter does {q} end with?", "{
 HOW_MANY = ["How many letters does {q} have?", "How many letters are in {q}?", "Count the letters of {q}.", "How long is the word {q}?", "Count the letters in {q}.", "What is the number of letters in {q}?"]
 
 REPEAT = """Repeat after me: {x}|Repeat: {x}|Say: {x}|Say this: {x}|Repeat this: {x}|Please repeat: {x}|Echo: {x}|Say exactly this: {x}|Copy this text: {x}|Write: {x}|Say "{x}"|Repeat "{x}"
-Repeat the following: {x}|Just say: {x}|Repeat what I say: {x}|Please say "{x}"|Write exactly: {x}|Type this: {x}""".replace("\n", "|").split("|")
+Repeat the following: {x}|Just say: {x}|Repeat what I say: {x}|Please say "{x}"|Write exactly: {x}|Type this: {x}|Say {x}|say {x}""".replace("\n", "|").split("|")
 TIMES = """Say {q} {n} times.|Repeat {q} {n} times.|Write {q} {n} times.|Repeat the word {q} {n} times.|Say the word {q} {n} times.|Please write {q} {n} times.|Give me {q} {n} times.
 Type {q} {n} times.|I want to read {q} {n} times.|Print {q} {n} times.""".replace("\n", "|").split("|")
 
