@@ -25,7 +25,9 @@ from llamasrv.engine.interface import ModelInfo, Vocabulary
 from llamasrv.errors import ContextTooLong, EngineFailure, InvalidRequest, Unavailable, Unsupported
 from llamasrv.models.registry import Model, Registry
 
-LONG_TEXT = 50_000  # characters; beyond, rendering and tokenising go to a native thread
+LONG_TEXT = 20_000  # characters, some 10 ms; beyond, rendering and tokenising go to a native thread
+_CHARS_A_TOKEN = 6  # no real text has as many; beyond, a prompt is counted in slices until it is too long
+_SLICE = 8192
 
 _PARAMS = frozenset(f.name for f in fields(SamplingParams))
 _utf8 = getincrementaldecoder("utf-8")
@@ -201,7 +203,9 @@ class Served:
 
     def _encode_chat(self, prompt: ChatPrompt) -> list[int]:
         tokenize = self.vocab.tokenize
-        segments = self._usable_template().render(prompt).segments
+        rendered = self._usable_template().render(prompt)
+        self._refuse_endless(rendered.text)
+        segments = rendered.segments
         if len(segments) == 1:
             text, trusted = segments[0]
             tokens = tokenize(text, parse_special=trusted)
@@ -214,6 +218,7 @@ class Served:
 
     def _encode_text(self, prompt: TextPrompt) -> list[int]:
         vocab = self.vocab
+        self._refuse_endless(prompt.text)
         if prompt.suffix is None:
             tokens = vocab.tokenize(prompt.text, add_special=True, parse_special=True)
             if vocab.add_bos and len(tokens) > 1 and tokens[0] == tokens[1] == vocab.bos:
@@ -225,6 +230,18 @@ class Served:
         before = vocab.tokenize(prompt.text, parse_special=False)
         after = vocab.tokenize(prompt.suffix, parse_special=False)
         return [*start, vocab.fim_pre, *before, vocab.fim_suf, *after, vocab.fim_mid]
+
+    def _refuse_endless(self, text: str) -> None:
+        """Raises for a text that is far too long, without reading it to its end. Its number of tokens is an estimate."""
+        if len(text) <= self.context * _CHARS_A_TOKEN or len(text) <= LONG_TEXT:
+            return
+        count = 0
+        for start in range(0, len(text), _SLICE):
+            count += len(self.vocab.tokenize(text[start : start + _SLICE], parse_special=False))
+            if count > self.context * 1.1 + 64:  # cutting may cost a token a slice
+                raise ContextTooLong(
+                    num_prompt=count * len(text) // (start + _SLICE), context=self.context, param="prompt"
+                )
 
     def _checked(self, prompt: TokenPrompt) -> list[int]:
         tokens = list(prompt.tokens)

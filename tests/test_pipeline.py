@@ -315,6 +315,29 @@ def test_a_prompt_longer_than_the_context_is_refused_before_anything_runs(engine
     assert engine.num_open == 0
 
 
+@pytest.mark.parametrize("prompt", [TextPrompt("word " * 200_000), *user("word " * 200_000)])
+def test_a_prompt_that_is_far_too_long_is_refused_without_reading_it_all(engine, pipeline, prompt):
+    read = []
+    tokenize = engine.vocab.tokenize
+    engine.vocab.tokenize = lambda text, **kwargs: read.append(len(text)) or tokenize(text, **kwargs)
+    try:
+        with pytest.raises(ContextTooLong) as caught:
+            pipeline.submit(GenerateRequest(prompts=(prompt,)))
+    finally:
+        del engine.vocab.tokenize
+    assert caught.value.num_prompt == pytest.approx(1_000_000, rel=0.01)
+    assert sum(read) < 10_000
+
+
+def test_a_long_text_of_few_tokens_is_read_to_its_end(engine, pipeline):
+    tokenize = engine.vocab.tokenize
+    engine.vocab.tokenize = lambda text, **kwargs: tokenize("x" * (len(text) // 100))
+    try:
+        assert len(encoded(pipeline, TextPrompt("x" * 40_000))) == 400
+    finally:
+        del engine.vocab.tokenize
+
+
 def test_a_prompt_that_fills_the_context_can_still_be_scored(run):
     assert ends(run(prompts=(TextPrompt("x" * 512),), max_tokens=0)) == {0: FinishReason.LENGTH}
 

@@ -7,7 +7,7 @@ import hmac
 import pytest
 
 from llamasrv.errors import Unauthorized
-from llamasrv.web.auth import Keys
+from llamasrv.web.auth import OPEN_PATHS, Keys
 from llamasrv.web.service import WebOptions
 
 
@@ -26,7 +26,7 @@ def test_liveness_needs_no_key(client, path):
 
 
 def test_every_other_route_needs_one(client):
-    rules = [rule for rule in client.application.url_map.iter_rules() if rule.rule not in ("/health", "/v1/health", "/livez")]
+    rules = [rule for rule in client.application.url_map.iter_rules() if rule.rule not in OPEN_PATHS]
     assert len(rules) > 10
     for rule in rules:
         path = rule.rule.replace("<path:name>", "fake")
@@ -58,7 +58,8 @@ def test_a_key_is_accepted_in_every_header_that_clients_use(client, headers):
 
 
 @pytest.mark.parametrize(
-    "shown", ["", "key-of-an", "key-of-ann2", "KEY-OF-ANN", "Bearer ", "Bearer x", "Basic key-of-ann", "\xff" * 9, "x" * 100_000]
+    "shown",
+    ["", "key-of-an", "key-of-ann2", "KEY-OF-ANN", "Bearer ", "Bearer x", "Basic key-of-ann", "\xff" * 9, "x" * 100_000],
 )
 def test_other_keys_are_not(client, shown):
     assert client.get("/v1/models", environ_overrides={"HTTP_AUTHORIZATION": shown}).status_code == 401

@@ -65,9 +65,8 @@ def test_a_bare_completions_route_is_not_openais(client):
 )
 def test_streamed_is_collected_for_chats(client, more):
     body = {"messages": [{"role": "user", "content": "Hellö wörld 🎈"}], "temperature": 0, **more}
-    streamed, usage = add_up_chat(
-        events(client.post("/v1/chat/completions", json={**body, "stream": True})), include_usage="stream_options" in more
-    )
+    response = client.post("/v1/chat/completions", json={**body, "stream": True})
+    streamed, usage = add_up_chat(events(response), include_usage="stream_options" in more)
     body.pop("stream_options", None)
     whole, whole_usage = whole_chat(client.post("/v1/chat/completions", json=body).data)
     assert streamed == whole

@@ -111,7 +111,8 @@ def test_stops_are_one_or_several(given, expected):
 
 
 def test_logprobs_are_read_with_their_number():
-    assert [asked(**g).logprobs for g in ({}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 3})] == [None, 0, 3]
+    given = ({}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 3})
+    assert [asked(**body).logprobs for body in given] == [None, 0, 3]
 
 
 def test_options_of_the_reply_are_read():
@@ -386,7 +387,14 @@ TRANSCRIPTS = {
     "nothing": ({}, [Finished(0, STOP), USAGE]),
     "choices": (
         {"num_choices": 2},
-        [Text(1, "b"), Text(0, "a"), Finished(1, FinishReason.STOP_STRING, "x"), Text(0, "A"), Finished(0, STOP), USAGE],
+        [
+            Text(1, "b"),
+            Text(0, "a"),
+            Finished(1, FinishReason.STOP_STRING, "x"),
+            Text(0, "A"),
+            Finished(0, STOP),
+            USAGE,
+        ],
     ),
     "logprobs": (
         {"logprobs": True, "top_logprobs": 2},
