@@ -58,6 +58,7 @@ class EngineOptions:
     step_target: float = 0.1  # seconds a step may take while anybody decodes
     swap_bytes: int = 1 << 30  # host memory for preempted sequences
     cache_bytes: int = 1 << 30  # host memory for evicted prefixes
+    coalesce: float = 0.004  # seconds within which the tokens of short steps may share a wake-up
     idle_cells: int = 0  # cells that idle prefixes may keep in the pool; 0: chosen by the back end
 
 
@@ -101,6 +102,8 @@ class Engine:
         self._swapped_bytes = 0
         self._failed_in_a_row = 0
         self._next_expiry_check = 0.0
+        self._woke = 0.0
+        self._urgent = False  # somebody waits for a first token or an end
         self.backend: Backend
         self.lanes: LaneTable
         self.cache: PrefixCache
@@ -257,7 +260,7 @@ class Engine:
         self._take_mail(wait)
         worked = bool(self.waiting or self.running) and self.step()
         if not self.running:
-            self._doorbell.ring()  # else the next step rings, when it has the library working
+            self._doorbell.ring()  # else the next step does it
         return worked
 
     def step(self) -> bool:
@@ -486,8 +489,7 @@ class Engine:
 
     def _decode(self, plan: Plan) -> bool:
         """True when the batch was computed."""
-        # Now, not earlier: whoever wakes works while the library computes, instead of keeping the GIL from this thread.
-        self._doorbell.ring()
+        self._wake_readers(plan)
         try:
             self.backend.decode()
         except OutOfCells:
@@ -506,6 +508,18 @@ class Engine:
             seq.num_computed += count
             self.lanes.extend(seq.lane, count)
         return True
+
+    def _wake_readers(self, plan: Plan) -> None:
+        """Before a decode, not after: whoever wakes works while the library computes, and leaves this thread the GIL.
+
+        Where steps are much shorter than anybody can see, several share a wake-up: a socket write costs as much as the
+        step of a tiny model. First tokens and ends never wait, and nothing waits for a long step.
+        """
+        now = self.clock()
+        soon = now + self.scheduler.time.predict(plan.num_prompt, plan.num_decodes)
+        if self._urgent or plan.num_prompt or soon - self._woke >= self.options.coalesce:
+            self._doorbell.ring()
+            self._woke, self._urgent = now, False
 
     def _relieve(self, plan: Plan) -> None:
         """The library found no cells although the books say there are some: give way one by one."""
@@ -593,6 +607,7 @@ class Engine:
         num_generated = len(tokens) - seq.num_prompt
         if seq.first_token is None:
             seq.first_token = self.clock()
+            self._urgent = True
         vocab = self.backend.vocab
         if token in vocab.eog:
             self._end(seq, FinishReason.STOP)
@@ -645,6 +660,7 @@ class Engine:
         self._num_ended += 1
         seq.stream.open_choices -= 1
         seq.stream.put(end)
+        self._urgent = True
 
     def _leave_lane(self, seq: Sequence, *, trusted: bool) -> None:
         lane = seq.lane
