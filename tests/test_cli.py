@@ -208,17 +208,21 @@ class Terminal:
             env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
         )  # fmt: skip
         os.close(slave)
-        self.shown = ""
+        self.raw = ""
+        self.seen = 0
 
     def until(self, text, timeout=30):
-        """Read until `text` is shown; what was shown since the last call."""
+        """Read until `text` is shown; what was shown since the last call, up to it."""
         end = time.monotonic() + timeout
-        while text not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown):
-            assert time.monotonic() < end, self.shown
+        while True:
+            shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.raw)
+            at = shown.find(text, self.seen)
+            if at >= 0:
+                before, self.seen = self.seen, at + len(text)
+                return shown[before : self.seen]
+            assert time.monotonic() < end, shown[self.seen :]
             if select.select([self.fd], [], [], 0.1)[0]:
-                self.shown += os.read(self.fd, 65536).decode("utf-8", "replace")
-        shown, self.shown = self.shown, ""
-        return shown
+                self.raw += os.read(self.fd, 65536).decode("utf-8", "replace")
 
     def type(self, line):
         os.write(self.fd, line.encode() + b"\n")
@@ -252,8 +256,10 @@ def test_ctrl_c_in_chat_stops_the_answer_and_not_the_conversation(serve):
         terminal.until("You said: x")
         os.write(terminal.fd, b"\x03")
         terminal.until("stopped")
+        terminal.until("you ›")
         terminal.type("still there?")
         terminal.until("You said: still there?")
+        terminal.until("you ›")
         os.write(terminal.fd, b"\x04")
         assert terminal.process.wait(20) == 0
     finally:
