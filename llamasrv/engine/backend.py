@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import time
-from array import array
 from typing import Any
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
@@ -43,6 +42,10 @@ _apply_freely.argtypes, _apply_freely.restype = [ctypes.c_void_p, ctypes.c_void_
 _FEW = 4096
 _get_logits = _fast.llama_get_logits
 _get_logits.argtypes, _get_logits.restype = [ctypes.c_void_p], ctypes.c_void_p
+
+_tokenize = _fast.llama_tokenize
+_tokenize.argtypes, _tokenize.restype = C.llama_tokenize.argtypes, C.llama_tokenize.restype
+_SHORT = 2048  # bytes
 
 _last_errors: list[str] = []
 
@@ -82,14 +85,14 @@ class LlamaVocabulary:
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         data = text.encode("utf-8", "replace")
+        tokenize = _tokenize if len(data) <= _SHORT else C.llama_tokenize
         room = len(data) + 8
-        tokens = array("i", bytes(4 * room))
-        out = (ctypes.c_int32 * room).from_buffer(tokens)
-        count = C.llama_tokenize(self.pointer, data, len(data), out, room, add_special, parse_special)
+        out = (ctypes.c_int32 * room)()
+        count = tokenize(self.pointer, data, len(data), out, room, add_special, parse_special)
         if count < 0:
             room = -count
             out = (ctypes.c_int32 * room)()
-            count = C.llama_tokenize(self.pointer, data, len(data), out, room, add_special, parse_special)
+            count = tokenize(self.pointer, data, len(data), out, room, add_special, parse_special)
         return out[:count]
 
     def is_control(self, token: int) -> bool:
