@@ -34,6 +34,7 @@ class Reasoning:
     ended_by_calls: bool = False  # a call or the start of the content inside the block ends it, wherever it comes
     anywhere: bool = False  # a block may open after content, too
     opening: str = ""  # words at the end of the prompt that belong to the thinking
+    assumed: bool = False  # nothing says that this model thinks at all
 
     def is_open(self, prompt: str) -> bool:
         """Whether a prompt ends inside a block."""
@@ -95,6 +96,7 @@ class ChatFormat:
     calls: Calls | None = None
     content_start: str = ""  # around the content
     content_end: str = ""
+    turn_end: str = ""  # written before the end token
     silent: tuple[str, ...] = ()  # marks that say nothing
     learned: bool = False  # by the probe, not from the table
 
@@ -105,7 +107,7 @@ class ChatFormat:
             value = getattr(self, part)
             if value is not None:
                 told[part] = {name: _plain(getattr(value, name)) for name in value.__slots__ if getattr(value, name)}
-        for name in ("content_start", "content_end", "silent"):
+        for name in ("content_start", "content_end", "turn_end", "silent"):
             if getattr(self, name):
                 told[name] = getattr(self, name)
         return told
@@ -131,7 +133,7 @@ GENERIC = ChatFormat("generic", calls=GENERIC_CALLS)
 
 HARMONY = ChatFormat(
     "harmony",
-    reasoning=Reasoning("<|channel|>analysis<|message|>", "<|end|>"),
+    reasoning=Reasoning("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
     calls=Calls(Shape.CHANNEL, call_start="<|channel|>commentary to=functions.", name_end=" <|constrain|>json<|message|>",
                 call_end="", parallel=False),
     content_start="<|channel|>final<|message|>",
@@ -190,6 +192,7 @@ KIMI_K3 = ChatFormat(
     ),
     content_start="<|open|>response<|sep|>",
     content_end="<|close|>response<|sep|>",
+    turn_end="<|close|>message<|sep|>",
     silent=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
 )
 
@@ -213,6 +216,7 @@ MINIMAX_M3 = ChatFormat(
 FUNCTIONARY_32 = ChatFormat(
     "functionary 3.2",
     calls=Calls(Shape.NAMED, call_start=">>>", name_end="\n", content_name="all"),
+    content_start="all\n",
 )
 
 COMMAND_R_PLUS = ChatFormat(
@@ -241,6 +245,7 @@ COMMAND_R7B = ChatFormat(
         name_key="tool_name",
         arguments_key="parameters",
         id_key="tool_call_id",
+        id_first=True,
     ),
     content_start="<|START_RESPONSE|>",
     content_end="<|END_RESPONSE|>",
@@ -345,15 +350,20 @@ def write_calls(calls: Calls, made: Sequence[Call]) -> str:
 def _write_json(calls: Calls, name: str, arguments: str, place: int) -> str:
     if calls.name_is_key:
         return f"{{{_quote(name)}: {arguments or '{}'}}}"
-    id = f"{_quote(calls.id_key)}: {_quote(str(place))}, " if calls.id_key else ""
-    return (
-        f"{{{id}{_quote(calls.name_key)}: {_quote(name)}, {_quote(calls.arguments_key)}: {arguments or '{}'}}}"
-    )
+    head = f"{_quote(calls.name_key)}: {_quote(name)}, {_quote(calls.arguments_key)}: {arguments or '{}'}"
+    if not calls.id_key:
+        return f"{{{head}}}"
+    if calls.id_first:
+        return f"{{{_quote(calls.id_key)}: {_quote(str(place))}, {head}}}"
+    return f"{{{head}, {_quote(calls.id_key)}: {_quote(f'{place:09}')}}}"
 
 
 def _write_named(calls: Calls, name: str, arguments: str, place: int) -> str:
     if calls.id_form:
         name = calls.id_form.format(name=name, index=place)
+    elif calls.id_mark:
+        id = f"{place:09}"
+        name = f"{id}{calls.id_mark}{name}" if calls.id_first else f"{name}{calls.id_mark}{id}"
     return name + calls.name_end + (arguments or "{}")
 
 
@@ -361,6 +371,9 @@ def _write_tagged(calls: Calls, name: str, arguments: str, place: int) -> str:
     values = _values(arguments)
     text = name + calls.name_end.replace("{number}", str(place + 1))
     for key, value in values.items():
+        if calls.elements:
+            text += _write_element(calls, key, value)
+            continue
         is_text = isinstance(value, str)
         kind = calls.string_type if is_text else calls.other_type.replace("{type}", _type_name(value))
         shown = value if is_text else json.dumps(value, ensure_ascii=False)
@@ -368,9 +381,24 @@ def _write_tagged(calls: Calls, name: str, arguments: str, place: int) -> str:
     return text
 
 
+def _write_element(calls: Calls, key: str, value: Any) -> str:
+    """One value between tags; objects and arrays as tags inside it."""
+    if isinstance(value, dict):
+        inner = "".join(_write_element(calls, k, item) for k, item in value.items())
+    elif isinstance(value, list):
+        inner = "".join(_write_element(calls, "item", item) for item in value)
+    else:
+        inner = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return calls.key_start + key + calls.key_end + inner + calls.value_end.replace("{key}", key)
+
+
 def _write_python(calls: Calls, name: str, arguments: str, place: int) -> str:
-    values = _values(arguments)
-    return f"{name}({', '.join(f'{key}={json.dumps(value, ensure_ascii=False)}' for key, value in values.items())})"
+    pairs = (f"{key}={_python(value)}" for key, value in _values(arguments).items())
+    return f"{name}({', '.join(pairs)})"
+
+
+def _python(value: Any) -> str:
+    return repr(value) if value is None or isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
 
 
 def _write_braces(calls: Calls, name: str, arguments: str, place: int) -> str:

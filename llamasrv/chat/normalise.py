@@ -91,6 +91,17 @@ _TOOL = {
         },
     },
 }
+_ODD_FUNCTIONS = (
+    {
+        "name": "zqodd",
+        "description": "",
+        "parameters": {
+            "type": "object",
+            "properties": {"zqany": {}, "zqmaybe": {"type": ["string", "null"]}, "zqobject": {"type": "object"}},
+        },
+    },
+    {"name": "zqeven", "description": "", "parameters": {"type": "object"}},
+)  # schemas as clients send them, which some templates stumble over
 _USER = {"role": "user", "content": "zquser"}
 _USER2 = {"role": "user", "content": "zqagain"}
 _SYSTEM = {"role": "system", "content": "zqsystem"}
@@ -148,8 +159,8 @@ def examine(template: Renders) -> Traits:
         "tools_variable": tools_variable or "tools",
     }
     if tools_variable == "tools":
-        bare = {"name": "zqbare", "description": "", "parameters": {"type": "object", "properties": {"zqkey": {}}}}
-        found["full_schemas"] = not shows([_USER], "zqbare", tools=[{"type": "function", "function": bare}])
+        odd = [{"type": "function", "function": function} for function in _ODD_FUNCTIONS]
+        found["full_schemas"] = not shows([_USER], "zqodd", tools=odd)
     found.update(_examine_calls(show, given, show([_USER], **given).count("None")))
     found["reasoning"] = _find_reasoning(show, found, given)
     if found["reasoning"] and found["calls"]:
@@ -338,16 +349,40 @@ def _arguments(text: str, traits: Traits) -> Any:
 def _tool(tool: Tool, full: bool = False) -> Dict:
     parameters = tool.parameters or {"type": "object", "properties": {}}
     if full:
-        properties = parameters.get("properties") or {}
-        properties = {
-            name: {"type": "string", "description": "", **schema} if isinstance(schema, Mapping) else schema
-            for name, schema in properties.items()
-        }
-        parameters = {**parameters, "properties": properties}
+        parameters = {"properties": {}, **_filled(parameters)}
+        parameters.pop("additionalProperties", None)
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": parameters},
     }
+
+
+_MAX_SCHEMA_DEPTH = 32
+
+
+def _filled(schema: Any, depth: int = 0) -> Any:
+    """A schema in which everything has one type and a description, for templates that rely on it."""
+    if not isinstance(schema, Mapping) or depth > _MAX_SCHEMA_DEPTH:
+        return {"type": "string", "description": ""}
+    filled = {"description": "", **schema}
+    kind = schema.get("type")
+    if isinstance(kind, (list, tuple)):
+        kind = next((item for item in kind if item != "null"), "string")
+    if kind is None and not any(word in schema for word in ("anyOf", "oneOf", "allOf")):
+        kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
+    if kind is not None:
+        filled["type"] = "string" if kind == "null" else kind
+    if isinstance(schema.get("properties"), Mapping):
+        filled["properties"] = {key: _filled(part, depth + 1) for key, part in schema["properties"].items()}
+    elif kind == "object" and not isinstance(schema.get("additionalProperties"), Mapping):
+        filled["additionalProperties"] = {"type": "string", "description": ""}
+    for word in ("items", "additionalProperties"):
+        if isinstance(schema.get(word), Mapping):
+            filled[word] = _filled(schema[word], depth + 1)
+    for word in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(word), (list, tuple)):
+            filled[word] = [_filled(branch, depth + 1) for branch in schema[word]]
+    return filled
 
 
 def tools_elsewhere(tools: Sequence[Any] | None, traits: Traits) -> Dict:

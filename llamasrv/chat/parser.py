@@ -388,8 +388,8 @@ class Parser:
 
     def _section(self, calls: Calls, mark: str, written: bool = True) -> Steps:
         """From the first mark of a call until something follows that belongs to no call."""
-        closers = marks(*_closers(calls))
-        openers = marks(*_openers(calls))
+        closers = _closers(calls)
+        known = marks(*closers, *_openers(calls))
         ready = _ready_mark(calls)
         read = _READERS[calls.shape]
         self._trail = [mark] if written else []
@@ -413,14 +413,11 @@ class Parser:
                 mark = "\n"  # any text that is no mark
                 self._trail = []
                 continue
-            mark = yield from self._mark(closers)
-            if mark is not None:
-                if made:
-                    self._trail = []
-                continue
-            mark = yield from self._mark(openers)
+            mark = yield from self._mark(known)
             if mark is None:
                 break
+            if mark in closers and made:
+                self._trail = []
         self._give_back(made)
 
     def _give_back(self, made: int) -> None:
@@ -460,7 +457,7 @@ class Parser:
                 break
             key = yield from self._json_text()
             if key is None or not (yield from self._colon()):
-                break
+                return
             if calls.name_is_key and not started:
                 if not _NAME.match(key):
                     return
@@ -468,6 +465,7 @@ class Parser:
                 started = True
                 if not (yield from self._arguments(calls)):
                     return
+                self.complete_calls += 1
             elif key == calls.name_key:
                 yield from self._skip_space()
                 name = yield from self._json_text()
@@ -477,6 +475,7 @@ class Parser:
                 if early is not None and not started:
                     self._start_call(name, id)
                     self._argue("".join(early))
+                    self.complete_calls += 1
                     started = True
             elif key == calls.id_key:
                 yield from self._skip_space()
@@ -499,18 +498,16 @@ class Parser:
                     started = True
                     if not (yield from self._arguments(calls)):
                         return
+                    self.complete_calls += 1
             elif calls.bare and key not in ("type", "id"):
                 return
             else:
                 yield from self._skip_space()
-                yield from self._json_value(lambda text: None)
-            if name is not None and not started and not self._ended:
-                continue
+                if not (yield from self._json_value(lambda text: None)):
+                    return
         if name is not None and not started:
             self._start_call(name, id)
             self._argue("{}")
-            started = True
-        if started:
             self.complete_calls += 1
 
     def _arguments(self, calls: Calls) -> Steps:
@@ -525,7 +522,7 @@ class Parser:
             self._argue(_unwrapped(text) if text.strip() else "{}")
             return True
         if char != "{":
-            ends = marks(*_closers(calls))
+            ends = marks(*(word for word in _closers(calls) if word != "```"))
             if calls.shape is Shape.NAMED and (yield from self._peek(ends)):
                 self._argue("{}")
                 return True
@@ -626,29 +623,20 @@ class Parser:
             give(self._eat(self._position + 2))
 
     def _name(self, stops: Marks) -> Steps:
-        """A name and the mark behind it; (None, None) where that is no name."""
-        kept: list[str] = []
-        size = 0
-
-        def give(text: str) -> None:
-            nonlocal size
-            size += len(text)
-            kept.append(text)
-
-        steps = self._until(stops, give)
+        """A name and the mark behind it; (None, None), and nothing eaten, where that is no name."""
+        room = MAX_NAME + stops.longest
         while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                mark = stop.value
-                break
-            if size > MAX_NAME:
+            window = self._buffer[self._position : self._position + room]
+            found = stops.search(window)
+            if found is not None and (self._ended or len(window) == room or not stops.may_grow(window[found.start() :])):
+                name = window[: found.start()].strip()
+                if not _NAME.match(name):
+                    return None, None
+                self._eat(self._position + found.end())
+                return name, found.group()
+            if self._ended or len(window) == room:
                 return None, None
             yield
-        name = "".join(kept).strip()
-        if mark is None or not _NAME.match(name):
-            return None, None
-        return name, mark
 
     def _read_named(self, calls: Calls) -> Steps:
         """The name, then the arguments as JSON."""

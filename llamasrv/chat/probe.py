@@ -89,7 +89,7 @@ def _learn_reasoning(template: Template, answer: str) -> Reasoning:
     if not found or not between.strip():
         named = _THINKING_TAG.search(template.source)
         if named is None:
-            return THINK
+            return replace(THINK, assumed=True)
         return Reasoning(f"<{named[1]}>", f"</{named[1]}>") if named[1] else Reasoning("[THINK]", "[/THINK]")
     before = _MARK_BEFORE.search(head)
     header = _MARK_BEFORE.search(answer.partition("zqanswer")[0])
@@ -201,11 +201,15 @@ def _find_object(text: str, begin: int, number: int) -> _Core | None:
         if not isinstance(value, Mapping) or name not in value.values() or _ARGUMENTS not in value.values():
             continue
         keys = {json.dumps(item): key for key, item in value.items()}
+        order = list(value)
+        id_key = keys.get(json.dumps(id), "")
+        arguments_key = keys[json.dumps(_ARGUMENTS)]
         calls = Calls(
             Shape.JSON,
             name_key=keys[json.dumps(name)],
-            arguments_key=keys[json.dumps(_ARGUMENTS)],
-            id_key=keys.get(json.dumps(id), ""),
+            arguments_key=arguments_key,
+            id_key=id_key,
+            id_first=bool(id_key) and order.index(id_key) < order.index(arguments_key),
         )
         return _Core(start, end, calls)
     return None

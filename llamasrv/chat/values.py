@@ -103,6 +103,8 @@ def from_elements(text: str, schema: Any, calls: Calls, depth: int = 0) -> Any:
     """A value written as nested tags: <key>…</key> for objects, <item>…</item> for arrays."""
     mark = calls.key_start
     if mark not in text or depth > _MAX_DEPTH:
+        if not text.strip() and not may_be_text(schema):
+            return [] if "array" in types(schema) else {} if "object" in types(schema) else None
         return from_text(text, schema)
     children = _children(text.strip(), mark, calls.key_end)
     if children is None:

@@ -37,3 +37,64 @@ STRICT = """{%- if messages[0].role == 'system' -%}{{- raise_exception('System r
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<turn>assistant\\n' -}}{%- endif -%}
 """
+
+
+def family(call: str, *, before: str = "", after: str = "", between: str = "", parallel: bool = True) -> str:
+    """A template whose model writes calls in this way. `call` is Jinja that writes one call from `f`."""
+    single = "" if parallel else "{%- if m.tool_calls | length > 1 -%}{{- raise_exception('one call, please') -}}{%- endif -%}"
+    return (
+        "{%- if tools -%}{{- '<|sys|>' + tools | tojson + '<|end|>' -}}{%- endif -%}"
+        "{%- for m in messages -%}"
+        "{%- if m.tool_calls -%}" + single + "{{- '<|bot|>' + m.content -}}" + before + "{%- for c in m.tool_calls -%}"
+        "{%- set f = c.function -%}" + call + "{%- if not loop.last -%}" + between + "{%- endif -%}"
+        "{%- endfor -%}" + after + "{{- '<|end|>' -}}"
+        "{%- else -%}{{- '<|' + {'assistant': 'bot'}.get(m.role, m.role) + '|>' + m.content + '<|end|>' -}}{%- endif -%}"
+        "{%- endfor -%}"
+        "{%- if add_generation_prompt -%}{{- '<|bot|>' -}}{%- endif -%}"
+    )
+
+
+_OBJECT = "{{- '{\"name\": \"' + f.name + '\", \"arguments\": ' + f.arguments | tojson + '}' -}}"
+_PARAMETERS = "{%- for k, v in f.arguments.items() -%}{{- BEFORE + k + BETWEEN + (v if v is string else v | tojson) + AFTER -}}{%- endfor -%}"
+
+
+def _tagged(before: str, between: str, after: str) -> str:
+    return _PARAMETERS.replace("BEFORE", before).replace("BETWEEN", between).replace("AFTER", after)
+
+
+FAMILIES: dict[str, str] = {
+    "objects between tags": family(
+        "{{- '<call>\\n' -}}" + _OBJECT + "{{- '\\n</call>' -}}", between="{{- '\\n' -}}"
+    ),
+    "a list of objects": family(_OBJECT, before="{{- '<CALLS>[' -}}", after="{{- ']</CALLS>' -}}", between="{{- ', ' -}}"),
+    "an object alone": family(_OBJECT, parallel=False),
+    "names as keys": family(
+        "{{- '{\"' + f.name + '\": ' + f.arguments | tojson + '}' -}}",
+        before="{{- '<|calls|>[' -}}", after="{{- ']<|/calls|>' -}}", between="{{- ', ' -}}",
+    ),
+    "name, then object": family("{{- '[CALL]' + f.name + '[ARGS]' + f.arguments | tojson -}}"),
+    "name and id, then object": family("{{- '[CALL]' + f.name + '[ID]' + c.id + '[ARGS]' + f.arguments | tojson -}}"),
+    "a section of named calls": family(
+        "{{- '<|call|>' + f.name + '<|sep|>' + f.arguments | tojson + '<|/call|>' -}}",
+        before="{{- '<|calls|>' -}}", after="{{- '<|/calls|>' -}}",
+    ),
+    "fenced": family(
+        "{{- '<|call|>' + f.name + '\\n```json\\n' + f.arguments | tojson + '\\n```<|/call|>' -}}",
+        before="{{- '<|calls|>' -}}", after="{{- '<|/calls|>' -}}", between="{{- '\\n' -}}",
+    ),
+    "function tags": family("{{- '<fn=' + f.name + '>' + f.arguments | tojson + '</fn>' -}}"),
+    "values on lines": family(
+        "{{- '<call>\\n<fn=' + f.name + '>\\n' -}}" + _tagged("'<arg='", "'>\\n'", "'\\n</arg>\\n'")
+        + "{{- '</fn>\\n</call>' -}}", between="{{- '\\n' -}}",
+    ),
+    "keys and values": family(
+        "{{- '<call>' + f.name + '\\n' -}}"
+        + _tagged("'<key>'", "'</key>\\n<value>'", "'</value>\\n'") + "{{- '</call>' -}}", between="{{- '\\n' -}}",
+    ),
+    "attributes": family(
+        "{{- '<invoke name=\"' + f.name + '\">\\n' -}}"
+        + _tagged("'<parameter name=\"'", "'\">'", "'</parameter>\\n'") + "{{- '</invoke>' -}}",
+        before="{{- '<calls>\\n' -}}", after="{{- '\\n</calls>' -}}", between="{{- '\\n' -}}",
+    ),
+}  # fmt: skip
+"""One template for each way of writing calls that a probe can learn."""

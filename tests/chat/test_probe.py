@@ -1,0 +1,93 @@
+"""Formats learned from templates."""
+
+from __future__ import annotations
+
+import pytest
+from chat_samples import FAMILIES, HERMES, STRICT
+
+from llamasrv.chat.formats import Shape
+from llamasrv.chat.template import ChatTemplate, fallback_source
+
+LEARNED = {
+    "objects between tags": {"shape": Shape.JSON, "call_start": "<call>\n", "call_end": "\n</call>", "separator": "\n"},
+    "a list of objects": {"section_start": "<CALLS>[", "section_end": "]</CALLS>", "separator": ", ", "array": True},
+    "an object alone": {"shape": Shape.JSON, "bare": True, "parallel": False},
+    "names as keys": {"name_is_key": True, "array": True, "section_start": "<|calls|>["},
+    "name, then object": {"shape": Shape.NAMED, "call_start": "[CALL]", "name_end": "[ARGS]"},
+    "name and id, then object": {"id_mark": "[ID]", "name_end": "[ARGS]", "call_start": "[CALL]"},
+    "a section of named calls": {
+        "section_start": "<|calls|>", "section_end": "<|/calls|>", "call_start": "<|call|>", "call_end": "<|/call|>",
+    },
+    "fenced": {"name_end": "\n```json\n", "call_end": "\n```<|/call|>", "separator": "\n"},
+    "function tags": {"call_start": "<fn=", "name_end": ">", "call_end": "</fn>"},
+    "values on lines": {
+        "shape": Shape.TAGGED, "call_start": "<call>\n<fn=", "call_end": "</fn>\n</call>", "name_end": ">\n",
+        "key_start": "<arg=", "key_end": ">\n", "value_end": "\n</arg>\n",
+    },
+    "keys and values": {"call_start": "<call>", "name_end": "\n", "key_start": "<key>", "key_end": "</key>\n<value>"},
+    "attributes": {
+        "section_start": "<calls>\n", "call_start": '<invoke name="', "name_end": '">\n', "call_end": "</invoke>",
+        "key_start": '<parameter name="', "key_end": '">', "value_end": "</parameter>\n",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_it_learns_how_calls_are_written(name):
+    format = ChatTemplate(FAMILIES[name]).format
+    assert format.learned and format.calls is not None
+    for field, value in LEARNED[name].items():
+        assert getattr(format.calls, field) == value, field
+
+
+def test_it_learns_the_marks_around_reasoning():
+    reasoning = ChatTemplate(HERMES).format.reasoning
+    assert (reasoning.start, reasoning.end) == ("<think>\n", "\n</think>\n\n")
+
+
+def test_it_finds_the_marks_that_a_template_only_names():
+    source = STRICT.replace("message.content | trim", "message.content.split('</ponder:think>')[-1]")
+    reasoning = ChatTemplate(source).format.reasoning
+    assert (reasoning.start, reasoning.end) == ("<ponder:think>", "</ponder:think>")
+
+
+def test_it_assumes_the_usual_marks_where_nothing_is_said():
+    assert ChatTemplate(STRICT).format.reasoning.assumed
+
+
+@pytest.mark.parametrize("source", [STRICT, fallback_source(), fallback_source("plain")])
+def test_a_template_without_tools_gets_the_generic_format(source):
+    format = ChatTemplate(source).format
+    assert format.name == "generic" and format.calls.shape is Shape.JSON and format.calls.call_start == "<tool_call>\n"
+
+
+def test_it_describes_itself_without_what_is_not_set():
+    told = ChatTemplate(FAMILIES["name, then object"]).format.describe()
+    assert told["format"] == "named" and told["learned"] is True
+    assert told["calls"]["call_start"] == "[CALL]" and "id_mark" not in told["calls"]
+
+
+def test_a_format_is_derived_once():
+    template = ChatTemplate(HERMES)
+    assert template.format is template.format
+
+
+FAMILIES_OF_THE_COLLECTION = {
+    "Llama-3": "json", "Hermes": "json", "Qwen2.5": "json", "Mistral-Nemo": "json", "firefunction": "json", "QwQ": "json",
+    "functionary-medium-v3.1": "named", "functionary-medium-v3.2": "functionary 3.2", "command-r7b": "command r7b",
+    "DeepSeek-R1": "named", "deepseek-r1": "named", "DeepSeek-V3.1": "named", "DeepSeek-V3.2": "deepseek dsml",
+    "DeepSeek-V4": "deepseek dsml", "Qwen3-0.6B": "json", "Qwen3-Coder": "tagged", "Qwen3.5": "tagged",
+    "gpt-oss": "harmony", "GLM": "tagged", "Kimi-K2": "kimi k2", "Kimi-K3": "kimi k3", "MiniMax-M2": "tagged",
+    "MiniMax-M3": "minimax m3", "MiniMax-M1": "json", "gemma-2": "generic", "gemma-4": "gemma 4",
+    "granite-3.3": "granite 3.3", "granite-4": "json", "Nemotron-3": "tagged", "Nemotron-Nano-v2": "json",
+    "LFM2": "lfm2", "Seed-OSS": "tagged", "Ministral": "named", "Mistral-Small": "named", "Devstral": "named",
+    "Apertus": "json", "Apriel": "json", "GigaChat3-": "json", "GigaChat3.1": "gigachat", "Phi": "generic",
+    "SmolLM3": "generic", "Solar": "solar open", "MiMo": "json", "Laguna": "tagged", "Hy3": "tagged", "Bielik": "json",
+    "command-r-plus": "command r plus", "rwkv": "generic",
+}  # fmt: skip
+
+
+def test_every_template_of_the_collection_has_its_format(template_file):
+    expected = [name for part, name in FAMILIES_OF_THE_COLLECTION.items() if part in template_file.stem]
+    assert expected, "no family is expected for this template"
+    assert ChatTemplate(template_file.read_text()).format.name == expected[0]
