@@ -6,10 +6,10 @@ Nothing that the client wrote goes into the line but the id, and that only in a 
 from __future__ import annotations
 
 import logging
-import os
 import re
 import time
 from collections import Counter
+from random import getrandbits
 from typing import Any
 
 from llamasrv.domain.events import Usage
@@ -26,7 +26,7 @@ class Record:
 
     def __init__(self, environ: dict[str, Any], counts: Counter[tuple[str, int]]) -> None:
         given = environ.get("HTTP_X_REQUEST_ID") or environ.get("HTTP_X_CLIENT_REQUEST_ID")
-        self.id = given if given and _SAFE_ID.match(given) else "req-" + os.urandom(12).hex()
+        self.id = given if given and _SAFE_ID.match(given) else f"req-{getrandbits(96):024x}"
         self.owner = ""
         self.route = "unknown"
         self.model: str | None = None

@@ -109,7 +109,12 @@ def stream_response(
             watch.close()
         raise
     stream = EventStream(running, reply, record, events, watch=watch, sock=sock, keepalive=keepalive, last=last)
-    return Response(stream, 200, _STREAM_HEADERS, direct_passthrough=True)
+    if not running.done:
+        return Response(stream, 200, _STREAM_HEADERS, direct_passthrough=True)
+    # All of it is there: a body of known length needs no chunks, each of which would be a write.
+    body = b"".join(stream)
+    stream.close()
+    return Response(body, 200, _STREAM_HEADERS)
 
 
 class EventStream:

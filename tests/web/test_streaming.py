@@ -65,7 +65,8 @@ def counts(monkeypatch):
 
 def stream(running, record, **options):
     options = {"sock": None, "keepalive": 15.0, "last": b"END", **options}
-    return stream_response(running, Plain(), record, **options).response
+    response = stream_response(running, Plain(), record, **options)
+    return response.response if response.is_streamed else response
 
 
 def test_it_writes_what_waits_at_once(record, counts):
@@ -74,7 +75,7 @@ def test_it_writes_what_waits_at_once(record, counts):
 
 
 def test_it_ends_without_a_last_frame_where_the_protocol_has_none(record):
-    assert list(stream(Scripted(END), record, last=None)) == [b"data: Finished\n\ndata: Usage\n\n"]
+    assert list(stream(Scripted([Text(0, "a")], END), record, last=None))[1] == b"data: Finished\n\ndata: Usage\n\n"
 
 
 def test_headers_wait_for_the_first_event_but_not_for_ever(record):
@@ -134,9 +135,16 @@ def test_what_is_cut_off_does_not_look_complete(record):
 
 
 def test_a_stream_that_ended_is_counted_once(record, counts):
-    body = stream(Scripted([Text(0, "a"), *END]), record)
-    assert len(list(body)) == 1
+    body = stream(Scripted([Text(0, "a")], END), record)
+    assert len(list(body)) == 2
     body.close()
+    assert counts == [200] and record.reason == "stop"
+
+
+def test_what_is_complete_at_once_has_a_length(record, counts):
+    response = stream(Scripted([Text(0, "a"), *END]), record)
+    assert response.headers["Content-Length"] == str(len(response.data))
+    assert response.data == b"data: Text\n\ndata: Finished\n\ndata: Usage\n\ndata: END\n\n"
     assert counts == [200] and record.reason == "stop"
 
 
