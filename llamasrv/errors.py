@@ -4,6 +4,7 @@
     ├── InvalidRequest            400  the request itself is wrong
     │   ├── ContextTooLong        400  context_length_exceeded
     │   ├── Unsupported           400  a field or value that this server cannot honour
+    │   ├── BodyTimeout           408
     │   ├── BodyTooLarge          413
     │   └── UnsupportedMedia      415
     ├── Unauthorized              401
@@ -63,6 +64,13 @@ class Unsupported(InvalidRequest):
     """A known field whose promise cannot be kept here; ignoring it would change the result."""
 
     code = "unsupported_parameter"
+
+
+class BodyTimeout(InvalidRequest):
+    """The body did not arrive."""
+
+    status = 408
+    code = "request_timeout"
 
 
 class BodyTooLarge(InvalidRequest):

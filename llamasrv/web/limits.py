@@ -7,8 +7,10 @@ from typing import Any
 
 import orjson
 
-from llamasrv.errors import BodyTooLarge, InvalidRequest, UnsupportedMedia
+from llamasrv.errors import BodyTimeout, BodyTooLarge, InvalidRequest, LlamasrvError, UnsupportedMedia
 from llamasrv.protocols.limits import Limits
+
+BODY_IDLE = 30.0  # seconds without a byte of the body
 
 _JSON_TYPES = frozenset(("", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"))
 """What clients put on a JSON body; curl's default is the form type."""
@@ -37,7 +39,21 @@ def _check_type(header: str) -> None:
 
 def read_body(environ: dict[str, Any], most: int) -> bytes:
     """The body's bytes. Nothing is read of one that declares itself too large."""
-    stream = environ["wsgi.input"]
+    sock = environ.get("gunicorn.socket")
+    if sock is not None:
+        sock.settimeout(BODY_IDLE)
+    try:
+        return _read(environ, environ["wsgi.input"], most)
+    except LlamasrvError:
+        raise
+    except TimeoutError:
+        raise BodyTimeout(f"Nothing of the request's body came for {BODY_IDLE:g} seconds.") from None
+    except Exception:
+        # Whatever goes wrong in here is the client's: a broken connection, chunks that are none.
+        raise InvalidRequest("The request's body could not be read.") from None
+
+
+def _read(environ: dict[str, Any], stream: Any, most: int) -> bytes:
     declared = environ.get("CONTENT_LENGTH")
     if declared:
         length = int(declared) if declared.isascii() and declared.isdigit() else -1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
 import time
 
 import pytest
@@ -93,8 +95,6 @@ def control(server):
 
 def test_several_texts_on_one_connection_are_answered_in_order(server):
     """Bad ones between good ones: the connection stays in step."""
-    import http.client
-
     connection = http.client.HTTPConnection(*server.address, timeout=30)
     for body, status in ((b"{", 400), (b'{"prompt":"x","max_tokens":1}', 200), (b"", 400), (b'{"prompt":3}', 400)):
         connection.request("POST", TEXT, body)
@@ -102,3 +102,22 @@ def test_several_texts_on_one_connection_are_answered_in_order(server):
         assert reply.status == status
         reply.read()
     connection.close()
+
+
+@pytest.mark.parametrize(
+    "head, body, status",
+    [
+        (b"Transfer-Encoding: chunked", b"5\r\n{\"a\":\r\nzz\r\n", 400),
+        (b"Transfer-Encoding: chunked", b"2\r\n{}\r\n0\r\n\r\n", 400),  # well-formed, and no messages in it
+        (b"Content-Length: 5\r\nContent-Length: 6", b"{}   ", 400),
+        (b"Content-Length: 2\r\nTransfer-Encoding: chunked", b"{}", 400),
+        (b"Content-Length: -2", b"{}", 400),
+        (b"Content-Length: 9", b"{}", 400),  # and then nothing more
+    ],
+)
+def test_bodies_that_are_framed_wrongly_are_400(server, head, body, status):
+    with socket.create_connection(server.address, timeout=30) as sock:
+        sock.sendall(b"POST %b HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n%b" % (CHAT.encode(), head, body))
+        sock.shutdown(socket.SHUT_WR)
+        assert sock.recv(65536).startswith(b"HTTP/1.1 %d" % status)
+    assert control(server)

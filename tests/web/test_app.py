@@ -252,6 +252,16 @@ def test_a_body_that_breaks_off_is_400(client):
     assert response.status_code == 400 and "after 11 of 500 bytes" in error(response)["message"]
 
 
+@pytest.mark.parametrize("failure, status", [(TimeoutError, 408), (ConnectionResetError, 400), (ValueError, 400)])
+def test_a_body_that_cannot_be_read_is_the_clients_fault(client, failure, status):
+    class Broken(Endless):
+        def read(self, size=-1):
+            raise failure
+
+    response = client.post(CHAT, environ_overrides={"CONTENT_LENGTH": "5", "wsgi.input": Broken()})
+    assert response.status_code == status and error(response)
+
+
 @pytest.mark.parametrize("length", ["-5", "abc", "1e3", "²"])
 def test_a_length_that_is_no_number_is_400(client, length):
     response = client.post(CHAT, environ_overrides={"CONTENT_LENGTH": length})
