@@ -30,6 +30,10 @@ HELP = """[bold]/reset[/]            forget the conversation
 Ctrl-C stops an answer."""
 
 
+# Given to `input` itself, colours marked as of no width: readline draws the line anew when it is edited.
+PROMPT = "\001\x1b[1;36m\002you\001\x1b[0m\002 › "
+
+
 class ChatError(Exception):
     """The server refused or could not be reached; the message says why."""
 
@@ -156,7 +160,7 @@ def _in_terminal(talk: Conversation) -> int:
     console.print(Panel(f"llamasrv {__version__} at {talk.url}\n{HELP}", expand=False, border_style="dim"))
     while True:
         try:
-            text = console.input("[bold cyan]you[/] › ").strip()
+            text = input(PROMPT).strip()
         except EOFError:
             console.print()
             return 0
