@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from llamasrv.models.registry import Model
+from llamasrv.models.registry import CATCH_ALL, Model
 from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.models import ModelCard, model_body, model_list
@@ -41,15 +41,16 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def card(model: Model) -> ModelCard:
+    aliases = tuple(alias for alias in model.aliases if alias != CATCH_ALL)
     if model.engine.status.state not in ("ready", "draining"):
-        return ModelCard(model.name, model.created, model.aliases)
+        return ModelCard(model.name, model.created, aliases)
     info = model.engine.info
     meta = {
         "vocab_type": info.vocab_type, "n_vocab": info.n_vocab, "n_ctx": model.engine.context,
         "n_ctx_train": info.context_train, "n_embd": info.n_embd, "n_params": info.num_params, "size": info.size_bytes,
         "ftype": info.file_type,
     }  # fmt: skip
-    return ModelCard(model.name, model.created, model.aliases, model.engine.context, meta)
+    return ModelCard(model.name, model.created, aliases, model.engine.context, meta)
 
 
 def _json(body: bytes) -> Response:

@@ -1,0 +1,79 @@
+"""Bodies that nobody thought of: a reply or a clear 4xx, never a 5xx, and the server goes on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from llamasrv.protocols.openai.chat import ChatSchema
+from llamasrv.protocols.openai.completions import CompletionsSchema
+from llamasrv.protocols.schema import rows
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=8),
+    st.sampled_from(["text", "user", "assistant", "tool", "none", "auto", "json_object", "<|im_end|>", "{{7*7}}", "\0"]),
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["role", "content", "type", "text", "name", "0", "tool_calls", "x"]), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def bodies(schema, **base):
+    names = [row.field for row in rows(schema)]
+    return st.dictionaries(st.sampled_from(names), values, max_size=5).map(lambda body: {**base, "max_tokens": 2, **body})
+
+
+def check(client, path, body):
+    response = client.post(path, data=json.dumps(body).encode())
+    if response.content_type.startswith("text/event-stream"):
+        assert response.get_data().endswith(b"data: [DONE]\n\n")
+        return
+    reply = response.get_json()
+    assert response.status_code in (200, 400, 404), (body, reply)
+    if response.status_code != 200:
+        assert reply["error"]["message"] and set(reply["error"]) == {"message", "type", "param", "code"}
+
+
+relaxed = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@relaxed
+@given(body=bodies(ChatSchema, messages=[{"role": "user", "content": "x"}]))
+def test_a_chat_is_answered_or_refused(client, body):
+    check(client, "/v1/chat/completions", body)
+
+
+@relaxed
+@given(messages=st.lists(values, max_size=3))
+def test_messages_are_read_or_refused(client, messages):
+    check(client, "/v1/chat/completions", {"messages": messages, "max_tokens": 1})
+
+
+@relaxed
+@given(body=bodies(CompletionsSchema, prompt="x"))
+def test_a_completion_is_answered_or_refused(client, body):
+    check(client, "/v1/completions", body)
+
+
+@relaxed
+@given(data=st.binary(max_size=40), path=st.sampled_from(["/v1/completions", "/tokenize", "/detokenize", "/apply-template"]))
+def test_bytes_are_no_reason_to_fail(client, data, path):
+    assert client.post(path, data=data).status_code in (200, 400)
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/apply-template"])
+@relaxed
+@given(body=st.dictionaries(st.sampled_from(["content", "tokens", "messages", "model", "with_pieces"]), values))
+def test_small_routes_answer_or_refuse(client, path, body):
+    check(client, path, body)
