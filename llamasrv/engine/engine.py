@@ -441,7 +441,7 @@ class Engine:
         source = match.lane if match is not None and match.length else None
         if source is not None and match is not None and not match.held:
             whole = match.length == lanes.lengths[source]
-            if whole or not (lanes.free or len(lanes.resident) > 1):
+            if whole or not self.backend.can_share or not (lanes.free or len(lanes.resident) > 1):
                 lanes.take_over(source)
                 if not whole:
                     self.backend.cut(source, match.length)
@@ -667,7 +667,7 @@ class Engine:
         seq.lane = None
         if trusted and seq.cache_prompt and seq.num_computed >= KEY_LENGTH and not self.backend.split:
             self.lanes.retire(lane)
-            self.cache.put(lane, seq.tokens)
+            self.cache.put(lane, seq.tokens[: seq.num_computed])  # what was not computed is not coming any more
         else:
             self._drop_lane(lane)
 

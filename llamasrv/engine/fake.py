@@ -26,7 +26,7 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 _SPECIAL = re.compile("(" + "|".join(re.escape(s) for s in SPECIALS) + ")")
-_PEAK, _NOISE = np.float32(9.0), np.float32(3.0)
+_PEAK, _NOISE = np.float32(14.0), np.float32(3.0)
 
 
 class FakeVocabulary:
@@ -177,7 +177,7 @@ class FakeBackend:
             row[script[said]] += _PEAK
         else:
             row[IM_END] += _PEAK
-            row[script[said % len(script)]] += _PEAK - 4  # what comes where ending is not allowed
+            row[script[said % len(script)]] += _PEAK - 8  # what comes where ending is not allowed
         return row
 
     def usable(self, lane: int, length: int) -> bool:

@@ -1,0 +1,102 @@
+"""An engine on FakeBackend, driven by hand; after each test nothing may be left behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.sequence import Sequence, State
+from llamasrv.engine.channels import Delta, End, PromptScored
+from llamasrv.engine.engine import Engine, EngineOptions
+from llamasrv.engine.fake import FakeBackend
+
+GREEDY = SamplingParams(temperature=0)
+
+
+class Driver:
+    """An engine whose turns are taken one by one, with a clock that only the test moves."""
+
+    def __init__(self, backend, **options):
+        self.now = 0.0
+        self.backend = backend
+        self.engine = Engine(lambda progress: backend, EngineOptions(**options), clock=lambda: self.now)
+        self.engine.open()
+        self.sequences = []
+
+    def sequence(self, prompt, **settings):
+        settings.setdefault("params", GREEDY)
+        tokens = self.backend.vocab.tokenize(prompt) if isinstance(prompt, str) else prompt
+        self.sequences.append(Sequence(tokens, **settings))
+        return self.sequences[-1]
+
+    def submit(self, prompt, **settings):
+        return self.engine.submit([self.sequence(prompt, **settings)])
+
+    def turn(self, times=1):
+        for _ in range(times):
+            self.now += 0.01
+            self.engine.turn()
+
+    def finish(self, most=20_000):
+        for _ in range(most):
+            if not self.engine.num_open:
+                return
+            self.turn()
+        raise AssertionError("the engine does not come to an end")
+
+    def answer(self, prompt, **settings):
+        stream = self.submit(prompt, **settings)
+        self.finish()
+        return text_of(stream.take())
+
+
+def chat(text):
+    return f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def text_of(items, index=0):
+    return b"".join(i.data for i in items if isinstance(i, Delta) and i.index == index).decode("utf-8", "replace")
+
+
+def end_of(items, index=0):
+    """The one End of a choice; nothing may come after it."""
+    mine = [i for i in items if i.index == index]
+    ends = [i for i in mine if isinstance(i, End)]
+    assert len(ends) == 1 and mine[-1] is ends[0], mine[-3:]
+    return ends[0]
+
+
+def scores_of(items):
+    return next(i.logprobs for i in items if isinstance(i, PromptScored))
+
+
+@pytest.fixture
+def drive():
+    """`drive(num_cells=..., parallel=..., ...)`: backend settings and engine options by name."""
+    drivers = []
+
+    def make(backend=None, **settings):
+        names = {"num_lanes", "num_cells", "context", "batch_size", "ubatch_size", "can_share", "can_cut", "idle_cells"}
+        fake = {name: settings.pop(name) for name in list(settings) if name in names}
+        drivers.append(Driver(backend or FakeBackend(**fake), **settings))
+        return drivers[-1]
+
+    yield make
+    for driver in drivers:
+        no_leaks(driver)
+
+
+def no_leaks(driver):
+    """No lane held, no cell lost, every chain closed, every sequence ended and heard of."""
+    engine, backend = driver.engine, driver.backend
+    engine.turn()
+    assert not engine.running and not engine.waiting and engine.num_open == 0
+    engine.lanes.check()
+    assert not engine.lanes.held and engine.lanes.held_cells == 0
+    assert engine._swapped_bytes == 0
+    if isinstance(backend, FakeBackend):
+        assert engine.lanes.used_cells == backend.used_cells, "the books and the backend differ"
+        assert all(chain.closed for chain in backend.chains)
+    for seq in driver.sequences:
+        if seq.stream is not None:
+            assert seq.state is State.ENDED and seq.lane is None and seq.saved is None and seq.stream.open_choices == 0

@@ -1,0 +1,116 @@
+"""Threads and greenlets in their own processes: a patched interpreter cannot be unpatched."""
+
+import subprocess
+import sys
+import textwrap
+import time
+
+from llamasrv.engine.channels import Doorbell, Mailbox, RealThread, Stream
+
+
+def run(code):
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split()
+
+
+def test_a_mailbox_gives_everything_at_once():
+    box = Mailbox()
+    for i in range(3):
+        box.put(i)
+    assert box.take() == [0, 1, 2]
+    assert box.take() == [] and box.take(0.001) == []
+
+
+def test_a_reader_in_another_thread_is_woken():
+    bell = Doorbell()
+    stream = Stream(bell)
+
+    def put():
+        stream.put("token")
+        bell.ring()
+
+    thread = RealThread(put)
+    thread.start()
+    assert stream.wait(10) and stream.take() == ["token"]
+    assert thread.join(10)
+
+
+def test_waiting_ends_after_its_time():
+    started = time.monotonic()
+    assert not Stream(Doorbell()).wait(0.01)
+    assert time.monotonic() - started < 5
+
+
+PATCHED = """
+    from gevent import monkey; monkey.patch_all()
+    import gevent, time
+    from llamasrv.engine.channels import Doorbell, RealThread, Stream
+    real_sleep = monkey.get_original("time", "sleep")
+"""
+
+
+def test_greenlets_are_woken_from_a_real_thread_without_losing_anything():
+    out = run(
+        PATCHED
+        + """
+    bell = Doorbell()
+    streams = [Stream(bell) for _ in range(50)]
+    def engine():
+        for n in range(200):
+            for s in streams: s.put(n)
+            bell.ring()
+            if n % 20 == 0: real_sleep(0.001)
+    def read(s):
+        got = []
+        while len(got) < 200:
+            s.wait(None); got += s.take()
+        return got
+    jobs = [gevent.spawn(read, s) for s in streams]
+    thread = RealThread(engine); thread.start()
+    gevent.joinall(jobs, timeout=20)
+    print(all(j.value == list(range(200)) for j in jobs), thread.join(5))
+    """
+    )
+    assert out == ["True", "True"]
+
+
+def test_the_hub_runs_on_while_a_real_thread_computes():
+    out = run(
+        PATCHED
+        + """
+    ticks = []
+    def tick():
+        while True: ticks.append(1); gevent.sleep(0.001)
+    gevent.spawn(tick)
+    thread = RealThread(lambda: real_sleep(0.2)); thread.start()
+    thread.join(5)
+    print(len(ticks) > 20)
+    """
+    )
+    assert out == ["True"]
+
+
+def test_a_greenlet_that_is_killed_while_it_waits_is_not_switched_to():
+    out = run(
+        PATCHED
+        + """
+    bell = Doorbell(); stream = Stream(bell)
+    job = gevent.spawn(stream.wait, None)
+    gevent.sleep(0); job.kill()
+    stream.put(1); bell.ring(); gevent.sleep(0.01)
+    print(job.dead, stream._waiter is None, stream.take())
+    """
+    )
+    assert out == ["True", "True", "[1]"]
+
+
+def test_a_greenlet_stops_waiting_after_its_time():
+    out = run(
+        PATCHED
+        + """
+    bell = Doorbell(); stream = Stream(bell)
+    print(stream.wait(0.01)); stream.put(1); bell.ring(); print(stream.wait(5))
+    """
+    )
+    assert out == ["False", "True"]

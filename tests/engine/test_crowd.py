@@ -1,0 +1,64 @@
+"""Everything at once: shared prefixes, cancels, preemptions, too few cells. Nothing may cross over or get lost."""
+
+import random
+
+import pytest
+from engine_driver import chat, end_of, text_of
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.domain.params import SamplingParams
+
+SYSTEMS = ["", *(f"<|im_start|>system\nyou are assistant {i} {'and polite ' * i}<|im_end|>\n" for i in range(5))]
+
+
+@pytest.mark.parametrize("can_share, can_cut", [(True, True), (False, True), (False, False)])
+def test_a_thousand_requests_with_canaries(drive, can_share, can_cut):
+    rng = random.Random(7)
+    driver = drive(
+        num_cells=700, context=400, num_lanes=24, parallel=12, batch_size=64, ubatch_size=32, idle_cells=200,
+        can_share=can_share, can_cut=can_cut, cache_bytes=20_000, swap_bytes=5_000, queue_limit=2000,
+    )  # fmt: skip
+    driver.engine.scheduler.time.prompt_seconds = lambda n: 1.0 if n > 30 else 0.0
+    open_streams, started, cancelled, done = {}, 0, set(), 0
+    while started < 1000 or open_streams:
+        for _ in range(rng.randint(0, 6) if started < 1000 else 0):
+            canary = f"canary-{started:04}-{rng.getrandbits(40):010x}"
+            prompt = rng.choice(SYSTEMS) + chat(canary)
+            params = SamplingParams(temperature=rng.choice([0, 0.8]), seed=started)
+            open_streams[canary] = driver.submit(
+                prompt, params=params, owner=rng.choice("abc"), priority=rng.choice([0, 0, 1])
+            )
+            started += 1
+        driver.turn()
+        if open_streams and rng.random() < 0.1:
+            canary = rng.choice(list(open_streams))
+            driver.engine.cancel(open_streams[canary])
+            cancelled.add(canary)
+        if driver.engine.running and rng.random() < 0.05:
+            driver.engine.preempt(rng.choice(driver.engine.running))
+        if rng.random() < 0.02:
+            driver.engine.lanes.check()
+        for canary, stream in list(open_streams.items()):
+            if not stream.open_choices:
+                items = stream.take()
+                text, end = text_of(items), end_of(items)
+                if canary in cancelled and end.reason is FinishReason.CANCELLED:
+                    assert f"You said: {canary}".startswith(text)
+                else:
+                    assert text == f"You said: {canary}" and end.reason is FinishReason.STOP
+                del open_streams[canary]
+                done += 1
+    assert done == started >= 1000
+    assert driver.engine.metrics.preemptions > 10
+
+
+def test_a_storm_of_cancels_leaves_nothing(drive):
+    driver = drive(parallel=8, queue_limit=1000)
+    streams = [driver.submit(chat(f"number {i}")) for i in range(500)]
+    driver.turn(3)
+    for stream in streams[:-1]:
+        driver.engine.cancel(stream)
+    driver.turn()
+    assert driver.engine.num_open == 1
+    driver.finish()
+    assert text_of(streams[-1].take()) == "You said: number 499"

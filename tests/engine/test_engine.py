@@ -1,0 +1,629 @@
+"""Stories of the engine on FakeBackend, turn by turn. The `drive` fixture checks that nothing is left behind."""
+
+import numpy as np
+import pytest
+from engine_driver import GREEDY, chat, end_of, scores_of, text_of
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.sequence import Sequence, State
+from llamasrv.engine.channels import Delta
+from llamasrv.engine.fake import BOS, FakeBackend
+from llamasrv.engine.interface import DecodeAborted, DecodeFailed, OutOfCells
+from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
+
+
+# answers
+
+
+def test_it_answers(drive):
+    driver = drive()
+    stream = driver.submit(chat("hello"))
+    driver.finish()
+    items = stream.take()
+    assert text_of(items) == "You said: hello"
+    end = end_of(items)
+    assert end.reason is FinishReason.STOP and end.num_generated == len("You said: hello") + 1
+
+
+def test_each_token_is_delivered_in_the_step_that_made_it(drive):
+    driver = drive()
+    stream = driver.submit(chat("x"))
+    driver.turn()
+    assert [i.data for i in stream.take()] == [b"Y"]
+    driver.turn()
+    assert [i.data for i in stream.take()] == [b"o"]
+    driver.finish()
+
+
+def test_many_at_once_get_what_each_gets_alone(drive):
+    driver = drive(num_lanes=20, parallel=16)
+    prompts = [chat(f"question {i} " + "x" * (i * 7)) for i in range(16)]
+    params = [SamplingParams(seed=i, temperature=1.5, min_p=0.0) for i in range(16)]
+    alone = [driver.answer(p, params=s, max_tokens=40) for p, s in zip(prompts, params)]
+    streams = [driver.submit(p, params=s, max_tokens=40) for p, s in zip(prompts, params)]
+    driver.finish()
+    assert [text_of(s.take()) for s in streams] == alone
+
+
+def test_a_seed_repeats_and_another_differs(drive):
+    driver = drive()
+    hot = {"temperature": 3.0, "min_p": 0.0, "top_p": 1.0}
+    a, b, c = (driver.answer("abcdefgh", params=SamplingParams(seed=s, **hot), max_tokens=30) for s in (1, 1, 2))
+    assert a == b != c
+
+
+def test_choices_of_one_request_share_a_stream_and_a_prompt(drive):
+    driver = drive()
+    prompt = chat("share this rather long question, please")
+    sequences = [driver.sequence(prompt, index=i, params=SamplingParams(seed=i)) for i in range(4)]
+    stream = driver.engine.submit(sequences)
+    driver.finish()
+    items = stream.take()
+    assert [text_of(items, i) for i in range(4)] == ["You said: share this rather long question, please"] * 4
+    reused = sorted(end_of(items, i).num_reused for i in range(4))
+    assert reused == [0] + [sequences[0].num_prompt - 1] * 3
+
+
+def test_max_tokens_ends_with_length(drive):
+    driver = drive()
+    stream = driver.submit(chat("hello"), max_tokens=3)
+    driver.finish()
+    items = stream.take()
+    assert text_of(items) == "You" and end_of(items).reason is FinishReason.LENGTH
+
+
+def test_max_tokens_zero_computes_the_prompt_and_says_nothing(drive):
+    driver = drive()
+    stream = driver.submit("warm this up", max_tokens=0)
+    driver.finish()
+    items = stream.take()
+    assert len(items) == 1 and end_of(items).reason is FinishReason.LENGTH
+    assert driver.engine.metrics.prompt_tokens == 12
+
+
+def test_a_full_context_ends_with_context(drive):
+    driver = drive(context=32, num_cells=64)
+    stream = driver.submit("abcdefgh", params=SamplingParams(temperature=0, ignore_eos=True))
+    driver.finish()
+    end = end_of(stream.take())
+    assert end.reason is FinishReason.CONTEXT and end.num_prompt + end.num_generated == 32
+
+
+def test_ignore_eos_goes_on(drive):
+    text = drive().answer(chat("hi"), params=SamplingParams(temperature=0, ignore_eos=True), max_tokens=50)
+    assert text.startswith("You said: hi") and len(text) == 50
+
+
+def test_min_tokens_delays_the_end(drive):
+    text = drive().answer(chat("hi"), params=SamplingParams(temperature=0, min_tokens=20))
+    assert len(text) >= 20
+
+
+def test_bias_is_obeyed(drive):
+    assert drive().answer("abcdefgh", params=SamplingParams(temperature=0, logit_bias=((65, 100.0),)), max_tokens=3) == "AAA"
+
+
+def test_a_banned_vocabulary_ends_that_sequence_alone(drive):
+    driver = drive()
+    banned = tuple((t, -float("inf")) for t in range(driver.backend.vocab.size))
+    bad = driver.submit(chat("bad"), params=SamplingParams(logit_bias=banned))
+    good = driver.submit(chat("good"))
+    driver.finish()
+    assert isinstance(end_of(bad.take()).error, EngineFailure)
+    assert text_of(good.take()) == "You said: good"
+
+
+# stop strings
+
+
+def test_a_stop_string_is_cut_off_and_named(drive):
+    driver = drive()
+    stream = driver.submit(chat("one END two"), stop=("END",))
+    driver.finish()
+    items = stream.take()
+    assert text_of(items) == "You said: one "
+    assert (end_of(items).reason, end_of(items).stop) == (FinishReason.STOP_STRING, "END")
+
+
+def test_no_part_of_a_stop_string_leaves_early(drive):
+    driver = drive()
+    stream = driver.submit(chat("one END"), stop=("END",))
+    seen = ""
+    while driver.engine.num_open:
+        driver.turn()
+        seen += text_of(stream.take())
+        assert "E" not in seen
+    assert seen == "You said: one "
+
+
+def test_held_back_text_leaves_when_it_was_no_stop(drive):
+    assert drive().answer(chat("EN EN"), stop=("END",)) == "You said: EN EN"
+
+
+def test_a_stop_at_the_first_token_gives_no_text(drive):
+    driver = drive()
+    stream = driver.submit(chat("x"), stop=("You",))
+    driver.finish()
+    assert text_of(stream.take()) == ""
+
+
+def test_log_probabilities_stay_with_their_text_when_a_stop_cuts(drive):
+    driver = drive()
+    stream = driver.submit(chat("ab"), stop=("aid",), logprobs=2)
+    driver.finish()
+    deltas = [i for i in stream.take() if isinstance(i, Delta)]
+    assert b"".join(d.data for d in deltas) == b"You s" and len(deltas) == 5
+    assert all(len(d.logprobs.top) == 2 for d in deltas)
+
+
+# log-probabilities of a prompt
+
+
+def test_a_scored_prompt_has_an_entry_for_every_token(drive):
+    driver = drive(batch_size=32, ubatch_size=16)
+    stream = driver.submit("score this text, please, token by token" * 3, prompt_logprobs=True, logprobs=1, max_tokens=0)
+    driver.finish()
+    scores = scores_of(stream.take())
+    assert bytes(s.token for s in scores) == b"score this text, please, token by token" * 3
+    assert scores[0].logprob is None and all(s.logprob < 0 for s in scores[1:])
+
+
+def test_scores_do_not_depend_on_how_the_prompt_was_cut(drive):
+    def scores(**settings):
+        driver = drive(**settings)
+        stream = driver.submit("the same text in other pieces", prompt_logprobs=True, logprobs=0, max_tokens=1)
+        driver.finish()
+        return [s.logprob for s in scores_of(stream.take())]
+
+    assert scores(batch_size=7, ubatch_size=7) == scores(batch_size=256, ubatch_size=64)
+
+
+# prefixes
+
+
+def test_a_finished_prompt_is_reused(drive):
+    driver = drive()
+    first = driver.answer(chat("the same question"))
+    stream = driver.submit(chat("the same question"))
+    driver.finish()
+    items = stream.take()
+    assert text_of(items) == first
+    assert end_of(items).num_reused == end_of(items).num_prompt - 1
+
+
+def test_the_next_turn_goes_on_in_the_same_lane(drive):
+    driver = drive()
+    driver.answer(chat("turn one"))
+    copies = driver.engine.lanes.used_cells
+    driver.answer(chat("turn one") + "You said: turn one<|im_end|>\n" + chat("turn two"))
+    assert len(driver.engine.lanes.resident) == 1
+    assert driver.engine.metrics.cached_tokens >= copies
+
+
+def test_a_prefix_of_a_running_sequence_is_shared(drive):
+    driver = drive()
+    system = "<|im_start|>system\nbe brief and friendly, always<|im_end|>\n"
+    running = driver.submit(system + chat("first " + "x" * 40))
+    driver.turn(3)
+    second = driver.submit(system + chat("second"))
+    driver.finish()
+    assert end_of(second.take()).num_reused >= len(system) - 30
+    assert end_of(running.take()).num_reused == 0
+
+
+def test_followers_of_a_prefix_under_way_compute_it_once(drive):
+    """Eight prompts with a long common start, all at once and cold: the start is computed once."""
+    driver = drive(num_lanes=16, parallel=8, batch_size=128)
+    common = "<|im_start|>system\n" + "rules " * 100 + "<|im_end|>\n"
+    streams = [driver.submit(common + chat(f"question {i}")) for i in range(8)]
+    driver.finish()
+    total = sum(end_of(s.take()).num_prompt for s in streams)
+    assert driver.engine.metrics.prompt_tokens < total / 5
+
+
+def test_a_cancelled_leader_leaves_its_followers_going(drive):
+    """They had waited for ever for the rest of a prompt that nobody computed any more."""
+    driver = drive(num_lanes=16, parallel=8, batch_size=64, ubatch_size=64)
+    common = "<|im_start|>system\n" + "rules " * 100 + "<|im_end|>\n"
+    leader, *followers = [driver.submit(common + chat(f"question {i}")) for i in range(4)]
+    driver.turn()
+    driver.engine.cancel(leader)
+    driver.finish()
+    assert end_of(leader.take()).reason is FinishReason.CANCELLED
+    assert [text_of(s.take()) for s in followers] == [f"You said: question {i}" for i in (1, 2, 3)]
+
+
+def test_two_that_want_the_same_resident_lane_both_get_it(drive):
+    """The first took the lane over; the second's match pointed to a lane that was no longer resident."""
+    driver = drive()
+    driver.answer(chat("turn one"))
+    next_turn = chat("turn one") + "You said: turn one<|im_end|>\n"
+    streams = [driver.submit(next_turn + chat(f"turn two {i}")) for i in range(3)]
+    driver.finish()
+    assert [text_of(s.take()) for s in streams] == [f"You said: turn two {i}" for i in range(3)]
+
+
+def test_cache_prompt_false_neither_reads_nor_leaves_a_prefix(drive):
+    driver = drive()
+    driver.answer(chat("private matters"), cache_prompt=False)
+    assert not driver.engine.lanes.resident
+    driver.answer(chat("private matters"))
+    stream = driver.submit(chat("private matters"), cache_prompt=False)
+    driver.finish()
+    assert end_of(stream.take()).num_reused == 0
+
+
+def test_the_least_recently_used_prefix_is_evicted_when_cells_run_short(drive):
+    driver = drive(num_cells=300, context=300, cache_bytes=0)
+    driver.answer(chat("old " + "o" * 60))
+    driver.answer(chat("new " + "n" * 60))
+    driver.answer(chat("big " + "b" * 40))
+    assert driver.engine.metrics.evictions >= 1
+    stream = driver.submit(chat("big " + "b" * 40))
+    driver.finish()
+    assert end_of(stream.take()).num_reused > 0
+
+
+def test_an_evicted_prefix_comes_back_from_host_memory(drive):
+    driver = drive(num_cells=400, context=400)
+    question = chat("keep this " + "k" * 80)
+    first = driver.answer(question)
+    driver.engine.scheduler.time.prompt_seconds = lambda n: 1.0 if n > 8 else 0.0
+    driver.answer(chat("other " + "o" * 100))
+    driver.answer(chat("third " + "t" * 100))
+    assert len(driver.engine.spilled) >= 1
+    stream = driver.submit(question)
+    driver.finish()
+    items = stream.take()
+    assert text_of(items) == first and end_of(items).num_reused == end_of(items).num_prompt - 1
+
+
+def test_idle_prefixes_leave_the_pool_while_others_run(drive):
+    driver = drive(idle_cells=0)
+    driver.answer(chat("idle now"))
+    assert driver.engine.lanes.resident, "kept while nobody works"
+    driver.submit(chat("something else entirely"))
+    driver.turn()
+    assert not driver.engine.lanes.resident
+    driver.finish()
+
+
+@pytest.mark.parametrize("can_share, can_cut", [(False, False), (False, True)])
+def test_states_that_cannot_be_shared_are_gone_on_with_or_computed_again(drive, can_share, can_cut):
+    driver = drive(can_share=can_share, can_cut=can_cut)
+    driver.answer(chat("turn one"))
+    streams = [
+        driver.submit(chat("turn one") + "You said: turn one<|im_end|>\n" + chat("turn two")),
+        driver.submit(chat("turn one but other")),
+    ]
+    driver.finish()
+    texts = [text_of(s.take()) for s in streams]
+    assert texts == ["You said: turn two", "You said: turn one but other"]
+
+
+# cells run out
+
+
+def test_nobody_fails_when_cells_run_out(drive):
+    driver = drive(num_cells=200, context=150, parallel=8, num_lanes=8)
+    prompts = [chat(f"{i} " + "y" * 30) for i in range(8)]
+    streams = [driver.submit(p) for p in prompts]
+    driver.finish()
+    assert [text_of(s.take()) for s in streams] == [f"You said: {i} " + "y" * 30 for i in range(8)]
+    assert driver.engine.metrics.preemptions > 0
+
+
+def test_the_same_holds_without_host_memory_to_swap_to(drive):
+    driver = drive(num_cells=200, context=150, parallel=8, num_lanes=8, swap_bytes=0, cache_bytes=0)
+    streams = [driver.submit(chat(f"{i} " + "y" * 30)) for i in range(8)]
+    driver.finish()
+    assert all(text_of(s.take()).endswith("y" * 30) for s in streams)
+    assert driver.engine.metrics.preemptions > 0 and driver.engine.metrics.swaps == 0
+
+
+def test_a_preempted_sequence_goes_on_where_it_was(drive):
+    driver = drive()
+    params = SamplingParams(seed=5, temperature=2.0, min_p=0.0)
+    alone = driver.answer(chat("hello there"), params=params)
+    seq = driver.sequence(chat("hello there"), params=params)
+    stream = driver.engine.submit([seq])
+    driver.turn(4)
+    driver.engine.preempt(seq)
+    driver.finish()
+    assert text_of(stream.take()) == alone and driver.engine.metrics.swaps == 1
+
+
+def test_the_library_finding_no_cells_is_not_an_error_for_anybody(drive):
+    driver = drive()
+    streams = [driver.submit(chat(f"number {i}")) for i in range(3)]
+    driver.turn(2)
+    driver.backend.fail_next = [OutOfCells(), OutOfCells()]
+    driver.finish()
+    assert [text_of(s.take()) for s in streams] == [f"You said: number {i}" for i in range(3)]
+
+
+def test_a_single_sequence_for_which_there_are_no_cells_fails_and_does_not_loop(drive):
+    driver = drive()
+    stream = driver.submit(chat("alone"))
+    driver.turn(2)
+    driver.backend.fail_next = [OutOfCells()] * 3
+    driver.finish()
+    assert end_of(stream.take()).reason is FinishReason.FAILED
+
+
+# failures
+
+
+def test_a_failing_batch_fails_its_own_sequences_and_no_others(drive):
+    driver = drive(parallel=2)
+    streams = [driver.submit(chat(f"number {i}")) for i in range(4)]
+    driver.turn(2)
+    driver.backend.fail_next = [DecodeFailed("broken")]
+    driver.finish()
+    reasons = [end_of(s.take()).reason for s in streams]
+    assert reasons == [FinishReason.FAILED] * 2 + [FinishReason.STOP] * 2
+
+
+def test_what_a_failed_batch_left_is_not_reused(drive):
+    driver = drive()
+    stream = driver.submit(chat("poisoned prompt"))
+    driver.turn(3)
+    driver.backend.fail_next = [DecodeFailed("broken")]
+    driver.finish()
+    stream.take()
+    again = driver.submit(chat("poisoned prompt"))
+    driver.finish()
+    items = again.take()
+    assert text_of(items) == "You said: poisoned prompt" and end_of(items).num_reused == 0
+
+
+def test_the_context_is_made_anew_after_a_fatal_failure(drive):
+    driver = drive(parallel=3)
+    prefix = driver.answer(chat("kept before"))
+    driver.submit(chat("victim")).take()
+    driver.turn(1)
+    driver.backend.fail_next = [DecodeFailed("gone", fatal=True)]
+    driver.finish()
+    assert ("reset",) in driver.backend.calls[1:] and driver.engine.metrics.restarts == 1
+    assert driver.answer(chat("kept before")) == prefix
+
+
+def test_an_aborted_decode_goes_on_from_what_is_in_kv(drive):
+    driver = drive()
+    stream = driver.submit(chat("interrupted"))
+    driver.turn(2)
+    driver.backend.fail_next = [DecodeAborted()]
+    driver.finish()
+    assert text_of(stream.take()) == "You said: interrupted"
+
+
+def test_logits_that_are_not_numbers_fail_one_sequence(drive):
+    driver = drive()
+    streams = [driver.submit(chat("first")), driver.submit(chat("second"))]
+    driver.turn(2)
+
+    def spoil(rows):
+        rows[0] = np.nan
+
+    driver.backend.spoil = spoil
+    driver.finish()
+    assert end_of(streams[0].take()).reason is FinishReason.FAILED
+    assert text_of(streams[1].take()) == "You said: second"
+
+
+def test_a_mistake_of_ours_fails_what_was_in_flight_and_the_engine_goes_on(drive):
+    driver = drive()
+    stream = driver.submit(chat("unlucky"))
+    driver.engine._take_mail(wait=False)
+    broken = driver.engine.scheduler.plan
+    driver.engine.scheduler.plan = lambda *a: 1 / 0
+    driver.engine._turn_safely()
+    driver.engine.scheduler.plan = broken
+    assert isinstance(end_of(stream.take()).error, EngineFailure)
+    assert driver.engine.status.state == "ready" and driver.engine.metrics.restarts == 1
+    assert driver.answer(chat("lucky")) == "You said: lucky"
+
+
+# cancelling, deadlines, limits
+
+
+def test_cancel_while_waiting():
+    """A sequence cancelled before admission never takes a lane, and its stream still ends."""
+    from engine_driver import Driver, no_leaks
+
+    driver = Driver(FakeBackend(), parallel=1)
+    running, waiting = driver.submit(chat("first")), driver.submit(chat("second"))
+    driver.turn()
+    driver.engine.cancel(waiting)
+    driver.turn()
+    assert end_of(waiting.take()).reason is FinishReason.CANCELLED
+    assert driver.sequences[1].admitted is None
+    driver.finish()
+    assert text_of(running.take()) == "You said: first"
+    no_leaks(driver)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5, 8])
+def test_cancel_frees_its_cells_within_one_step(drive, turns):
+    driver = drive(batch_size=32, ubatch_size=32, idle_cells=0)
+    stream = driver.submit(chat("a question that needs several chunks " * 3), cache_prompt=False)
+    driver.turn(turns)
+    driver.engine.cancel(stream)
+    driver.turn()
+    assert end_of(stream.take()).reason is FinishReason.CANCELLED
+    assert driver.engine.lanes.used_cells == 0
+
+
+def test_cancelling_one_choice_of_a_request_cancels_all(drive):
+    driver = drive()
+    stream = driver.engine.submit([driver.sequence(chat("several"), index=i) for i in range(3)])
+    driver.turn(3)
+    driver.engine.cancel(stream)
+    driver.engine.cancel(stream)
+    driver.finish()
+    items = stream.take()
+    assert [end_of(items, i).reason for i in range(3)] == [FinishReason.CANCELLED] * 3
+
+
+def test_cancelling_what_is_preempted_frees_its_memory(drive):
+    driver = drive()
+    seq = driver.sequence(chat("swapped out"))
+    stream = driver.engine.submit([seq])
+    driver.turn(4)
+    driver.engine.preempt(seq)
+    driver.engine._take_mail(wait=False)
+    assert driver.engine._swapped_bytes > 0
+    driver.engine.cancel(stream)
+    driver.finish()
+    assert driver.engine._swapped_bytes == 0
+
+
+def test_a_deadline_ends_what_waits_and_what_runs(drive):
+    driver = drive(parallel=1)
+    params = SamplingParams(temperature=0, ignore_eos=True)
+    streams = [driver.submit(chat("slow"), params=params, deadline=0.5), driver.submit(chat("queued"), deadline=0.2)]
+    driver.finish()
+    for stream in streams:
+        end = end_of(stream.take())
+        assert end.reason is FinishReason.DEADLINE and isinstance(end.error, DeadlineExceeded)
+    assert driver.sequences[1].admitted is None, "no prefill is spent on what is too late"
+
+
+def test_a_full_queue_refuses(drive):
+    driver = drive(parallel=1, queue_limit=2)
+    for _ in range(3):
+        driver.submit(chat("x"))
+    with pytest.raises(QueueFull) as refusal:
+        driver.submit(chat("one too many"))
+    assert refusal.value.retry_after
+    driver.finish()
+    driver.answer(chat("room again"))
+
+
+def test_a_prompt_longer_than_the_context_is_refused_before_anything_is_taken(drive):
+    driver = drive(context=32)
+    with pytest.raises(ContextTooLong) as refusal:
+        driver.submit("x" * 32)
+    assert "maximum context length is 32 tokens. However, your messages resulted in 32 tokens" in refusal.value.message
+    assert driver.engine.num_open == 0
+    driver.submit("x" * 31)
+    driver.finish()
+
+
+@pytest.mark.parametrize("prompt", [[], [-1], [263], [5, 2**31 - 1]])
+def test_prompts_of_no_or_impossible_tokens_are_refused(drive, prompt):
+    with pytest.raises(InvalidRequest):
+        drive().submit(prompt)
+
+
+def test_bias_outside_the_vocabulary_is_refused(drive):
+    with pytest.raises(InvalidRequest):
+        drive().submit("abc", params=SamplingParams(logit_bias=((263, 1.0),)))
+
+
+def test_work_is_refused_while_loading_and_while_draining(drive):
+    driver = drive()
+    accepted = driver.submit(chat("before"))
+    driver.engine.drain()
+    with pytest.raises(Unavailable):
+        driver.submit(chat("after"))
+    driver.finish()
+    assert text_of(accepted.take()) == "You said: before"
+
+
+def test_fail_all_ends_everything_with_that_error(drive):
+    driver = drive(parallel=1)
+    streams = [driver.submit(chat("one")), driver.submit(chat("two"))]
+    driver.turn(2)
+    driver.engine.fail_all(Unavailable("The server is shutting down."))
+    driver.turn()
+    assert [end_of(s.take()).error.message for s in streams] == ["The server is shutting down."] * 2
+
+
+# the loop's thread, and what others see
+
+
+def test_the_thread_answers_and_stops(drive):
+    from llamasrv.engine.engine import Engine
+
+    engine = Engine(lambda progress: FakeBackend())
+    engine.start()
+    while engine.status.state == "loading":
+        pass
+    stream = engine.submit([Sequence(FakeBackend().vocab.tokenize(chat("threaded")), params=GREEDY)])
+    items = []
+    while stream.open_choices or len(stream):
+        stream.wait(10)
+        items += stream.take()
+    assert text_of(items) == "You said: threaded"
+    assert engine.stop(10) and engine.status.state == "stopped" and engine.backend.closed
+
+
+def test_stopping_ends_what_was_in_flight():
+    from llamasrv.engine.engine import Engine
+
+    engine = Engine(lambda progress: FakeBackend())
+    engine.start()
+    while engine.status.state == "loading":
+        pass
+    params = SamplingParams(temperature=0, ignore_eos=True)
+    stream = engine.submit([Sequence([BOS], params=params)])
+    stream.wait(10)
+    assert engine.stop(10)
+    assert isinstance(end_of(stream.take()).error, Unavailable)
+
+
+def test_a_model_that_cannot_be_loaded_says_why():
+    from llamasrv.engine.engine import Engine
+    from llamasrv.engine.interface import LoadFailed
+
+    def fail(progress):
+        raise LoadFailed("model.gguf: not a GGUF file")
+
+    engine = Engine(fail)
+    engine._run()
+    assert (engine.status.state, engine.status.reason) == ("failed", "model.gguf: not a GGUF file")
+    with pytest.raises(Unavailable):
+        engine.submit([Sequence([1])])
+
+
+def test_a_snapshot_tells_what_runs_and_waits(drive):
+    driver = drive(parallel=1)
+    driver.submit(chat("runs"))
+    driver.submit(chat("waits"))
+    driver.turn(3)
+    shot = driver.engine.snapshot()
+    assert shot["num_waiting"] == 1 and shot["running"][0]["num_generated"] == 3
+    assert shot["cells"]["held"] == shot["running"][0]["num_computed"]
+    driver.finish()
+
+
+def test_metrics_count(drive):
+    driver = drive()
+    driver.answer(chat("count me"))
+    m = driver.engine.metrics
+    assert m.requests == 1 and m.finished == {"stop": 1}
+    assert m.generated_tokens == len("You said: count me") + 1
+    assert sum(m.first_token_time.counts) == sum(m.queue_time.counts) == 1
+    assert m.step_time.cumulative()[-1] == ("+Inf", m.steps)
+
+
+def test_short_steps_share_a_wake_up_but_first_tokens_and_ends_do_not_wait(drive):
+    driver = drive(coalesce=0.05)
+    rings = []
+    driver.engine._doorbell.ring = lambda: rings.append(driver.now)
+    driver.submit(chat("0123456789" * 3))
+    driver.finish()
+    steps = driver.engine.metrics.steps
+    assert rings[1] <= 0.031, "the first token leaves when the next step begins"
+    assert steps / 8 < len(rings) < steps / 2
+    assert rings[-1] == driver.now
+
+
+def test_ended_sequences_are_in_their_last_state(drive):
+    driver = drive()
+    seq = driver.sequence(chat("x"))
+    driver.engine.submit([seq])
+    driver.finish()
+    assert seq.state is State.ENDED and seq.finish is FinishReason.STOP

@@ -1,0 +1,196 @@
+"""The scheduler decides from plain values: no engine, no thread, no clock."""
+
+import pytest
+
+from llamasrv.domain.sequence import Sequence
+from llamasrv.engine.prefix_cache import Match
+from llamasrv.engine.scheduler import AGEING, FOLLOW, Pool, Scheduler
+from llamasrv.engine.spill import Spilled
+
+
+def make(**options):
+    return Scheduler(**{"parallel": 4, "batch_size": 512, "ubatch_size": 128, "target": 0.1} | options)
+
+
+def sequence(length, *, computed=0, arrived=0.0, **settings):
+    seq = Sequence(range(length), **settings)
+    seq.num_computed, seq.arrived = computed, arrived
+    seq.admitted = arrived if computed else None
+    return seq
+
+
+def plan(scheduler, waiting=(), running=(), *, cells=10_000, lanes=8, outputs=64, now=1.0, lookup=None, common=None):
+    return scheduler.plan(
+        list(waiting), list(running), Pool(cells, lanes, outputs), now,
+        lookup or (lambda seq: None), common or (lambda a, b: 0),
+    )  # fmt: skip
+
+
+def admitted(result):
+    return [seq for seq, _ in result.admit]
+
+
+def test_every_running_sequence_that_owes_one_token_is_computed():
+    running = [sequence(10, computed=9) for _ in range(3)]
+    result = plan(make(), running=running)
+    assert result.parts == [(seq, 1) for seq in running] and result.num_decodes == 3
+
+
+def test_a_prompt_takes_the_whole_batch_when_nobody_decodes():
+    scheduler = make()
+    scheduler.time.prompt_tokens_within = lambda seconds, rows: 100_000
+    new = sequence(2000)
+    assert plan(scheduler, [new]).parts == [(new, 512)]
+
+
+def test_a_prompt_takes_what_the_latency_target_leaves_beside_decodes():
+    scheduler = make()
+    for _ in range(200):
+        scheduler.time.learn(128, 1, 0.01 + 128 * 0.001)
+        scheduler.time.learn(0, 1, 0.01)
+    decoding, new = sequence(10, computed=9), sequence(2000)
+    parts = plan(scheduler, [new], [decoding]).parts
+    assert parts[0] == (decoding, 1)
+    assert parts[1][0] is new and 64 <= parts[1][1] <= 96
+
+
+def test_a_prompt_always_advances():
+    """Even where decodes alone take longer than the target."""
+    scheduler = make(target=0.000001)
+    parts = plan(scheduler, [sequence(2000)], [sequence(10, computed=9)]).parts
+    assert parts[1][1] >= 16
+
+
+def test_several_prompts_share_one_batch():
+    scheduler = make()
+    scheduler.time.prompt_tokens_within = lambda seconds, rows: 100_000
+    a, b = sequence(100), sequence(200)
+    assert plan(scheduler, [a, b]).parts == [(a, 100), (b, 200)]
+
+
+def test_the_shortest_rest_goes_first_unless_another_is_old():
+    scheduler = make()
+    scheduler.time.prompt_tokens_within = lambda seconds, rows: 128
+    long, short = sequence(400, arrived=0.0), sequence(100, arrived=0.0)
+    long.num_computed = 1
+    assert plan(scheduler, [], [long, short]).parts[0] == (short, 100)
+    short.arrived = 20.0
+    assert plan(scheduler, [], [long, short], now=21.0).parts[0][0] is long
+
+
+def test_no_more_run_than_places():
+    assert len(plan(make(parallel=2), [sequence(5) for _ in range(5)]).admit) == 2
+    assert len(plan(make(), [sequence(5) for _ in range(5)], lanes=1).admit) == 1
+
+
+def test_admission_is_by_free_cells():
+    running = sequence(100, computed=99)
+    assert admitted(plan(make(), [sequence(100)], [running], cells=110)) == []
+    assert len(admitted(plan(make(), [sequence(100)], [running], cells=150))) == 1
+
+
+def test_what_running_prompts_still_owe_is_not_promised_twice():
+    running = sequence(500, computed=100)
+    assert admitted(plan(make(), [sequence(100)], [running], cells=480)) == []
+
+
+def test_a_small_one_does_not_overtake_a_large_one_that_waits_for_cells():
+    large, small = sequence(300, arrived=0.0), sequence(10, arrived=1.0)
+    running = sequence(100, computed=99)
+    assert admitted(plan(make(), [large, small], [running], cells=200)) == []
+
+
+def test_a_sequence_alone_is_always_admitted():
+    new = sequence(300)
+    assert admitted(plan(make(), [new], cells=300)) == [new]
+
+
+def test_priority_goes_first_then_age():
+    old, new, urgent = sequence(5, arrived=0.0), sequence(5, arrived=0.5), sequence(5, arrived=0.9, priority=1)
+    assert admitted(plan(make(parallel=2), [new, old, urgent])) == [urgent, old]
+
+
+def test_waiting_long_outweighs_priority():
+    old, urgent = sequence(5, arrived=0.0), sequence(5, arrived=2 * AGEING, priority=1)
+    assert admitted(plan(make(parallel=1), [urgent, old], now=2 * AGEING + 1)) == [old]
+
+
+def test_owners_share_fairly():
+    scheduler = make(parallel=1)
+    greedy, modest = sequence(5, owner="greedy", arrived=0.0), sequence(5, owner="modest", arrived=1.0)
+    for seq in (greedy, modest):
+        scheduler.arrive(seq)
+    scheduler.account(plan(scheduler, [], [sequence(50, computed=10, owner="greedy")]), 0.01)
+    assert admitted(plan(scheduler, [greedy, modest])) == [modest]
+
+
+def test_a_newcomer_has_no_credit_from_before():
+    scheduler = make()
+    scheduler.served = {"a": 1000.0, "b": 2000.0}
+    scheduler.arrive(sequence(5, owner="new"))
+    assert scheduler.served["new"] == 1000.0
+    scheduler.forget_owners([sequence(5, owner="a")], [])
+    assert scheduler.served == {"a": 1000.0}
+
+
+def test_a_reused_prefix_is_not_computed_again():
+    new = sequence(100)
+    result = plan(make(), [new], lookup=lambda seq: Match(3, 90))
+    assert result.admit == [(new, Match(3, 90))] and result.parts == [(new, 10)]
+
+
+def test_a_follower_waits_while_its_prefix_is_being_computed():
+    leader, follower = sequence(500, computed=100), sequence(510)
+    coming = Match(0, 100, coming=400, held=True)
+    assert admitted(plan(make(), [follower], [leader], lookup=lambda seq: coming)) == []
+    there = Match(0, 500, coming=FOLLOW - 1, held=True)
+    assert admitted(plan(make(), [follower], [leader], lookup=lambda seq: there)) == [follower]
+
+
+def test_of_two_newcomers_with_a_common_prefix_one_leads():
+    leader, follower, other = sequence(300), sequence(310), sequence(50)
+    common = lambda a, b: 300 if other not in (a, b) else 0  # noqa: E731
+    scheduler = make()
+    scheduler.time.prompt_tokens_within = lambda seconds, rows: 100_000
+    assert admitted(plan(scheduler, [leader, follower, other], common=common)) == [leader, other]
+
+
+def test_the_youngest_gives_way_when_cells_run_out():
+    old, young = sequence(100, computed=99, arrived=0.0), sequence(100, computed=99, arrived=5.0)
+    result = plan(make(), [sequence(10)], [old, young], cells=1)
+    assert result.preempt == [young]
+    assert result.parts == [(old, 1)]
+    assert result.admit == [], "who had to give way must not be let in again at once"
+
+
+def test_prompts_without_cells_and_nobody_decoding_do_not_block_each_other():
+    a, b = sequence(100, computed=50, arrived=0.0), sequence(100, computed=50, arrived=5.0)
+    result = plan(make(), [], [a, b], cells=0)
+    assert result.preempt == [b] and result.parts == [(a, 50)]
+
+
+def test_a_preempted_sequence_comes_back_before_newcomers():
+    back, new = sequence(50, arrived=9.0), sequence(50, arrived=0.0)
+    back.saved = Spilled(back.tokens[:49], None)
+    result = plan(make(parallel=1), [new, back], now=10.0)
+    assert admitted(result) == [back] and result.parts == [(back, 1)]
+
+
+def test_rows_with_logits_stay_within_the_limit():
+    scoring = sequence(500, computed=0, prompt_logprobs=True)
+    assert plan(make(), [scoring], outputs=64).parts == [(scoring, 64)]
+
+
+def test_deterministic_computes_one_sequence_a_step_at_fixed_cuts():
+    scheduler = make(deterministic=True)
+    a, b = sequence(300, computed=100), sequence(10, computed=9)
+    steps = [plan(scheduler, [], [a, b]).parts for _ in range(2)]
+    assert sorted(steps, key=lambda parts: parts[0][1]) == [[(b, 1)], [(a, 28)]]
+
+
+@pytest.mark.parametrize("num_waiting", [0, 5000])
+def test_a_long_queue_is_not_searched_when_no_place_is_free(num_waiting):
+    looked = []
+    running = [sequence(10, computed=9) for _ in range(4)]
+    plan(make(), [sequence(5) for _ in range(num_waiting)], running, lookup=looked.append)
+    assert looked == []

@@ -1,0 +1,65 @@
+from array import array
+
+import numpy as np
+
+from llamasrv.engine.spill import Spilled, SpillStore
+
+
+def entry(text, size=10):
+    return Spilled(array("i", list(text.encode())), np.zeros(size, np.uint8))
+
+
+def tokens(text):
+    return array("i", list(text.encode()))
+
+
+def test_it_finds_the_entry_with_most_of_a_prompt():
+    store = SpillStore(100)
+    store.put(entry("system prompt, chat one"))
+    store.put(entry("system prompt, chat two"))
+    found, length = store.match(tokens("system prompt, chat two, next turn"), 100)
+    assert length == 23 and found.length == 23
+
+
+def test_an_entry_serves_many_readers():
+    store = SpillStore(100)
+    store.put(entry("system prompt"))
+    assert store.match(tokens("system prompt a"), 20)[0] is store.match(tokens("system prompt b"), 20)[0]
+
+
+def test_the_least_recently_used_goes_first():
+    store = SpillStore(25)
+    store.put(entry("11111111 first"))
+    store.put(entry("22222222 second"))
+    store.match(tokens("11111111 first!"), 20)
+    store.put(entry("33333333 third"))
+    assert store.match(tokens("22222222 second!"), 20) is None
+    assert store.match(tokens("11111111 first!"), 20) is not None
+    assert store.used == 20
+
+
+def test_a_longer_timeline_replaces_its_own_prefix():
+    store = SpillStore(100)
+    store.put(entry("turn one, answer"))
+    store.put(entry("turn one, answer, turn two"))
+    assert len(store) == 1 and store.used == 10
+
+
+def test_nothing_larger_than_the_limit_is_kept():
+    store = SpillStore(5)
+    store.put(entry("too large for it"))
+    assert len(store) == 0 and store.used == 0
+
+
+def test_a_state_that_cannot_be_cut_is_found_only_whole():
+    store = SpillStore(100, can_cut=False)
+    store.put(entry("question answer"))
+    assert store.match(tokens("question answer next"), 19)[1] == 15
+    assert store.match(tokens("question asked"), 14) is None
+
+
+def test_covers_tells_whether_a_timeline_is_there_already():
+    store = SpillStore(100)
+    store.put(entry("the whole of it"))
+    assert store.covers(tokens("the whole of it"), 9)
+    assert not store.covers(tokens("the whole of it and more"), 20)

@@ -1,0 +1,46 @@
+import random
+
+from llamasrv.engine.steptime import StepTime
+
+
+def train(model, a, b, c, steps=300, noise=0.0, seed=1):
+    rng = random.Random(seed)
+    for _ in range(steps):
+        prompt, rows = rng.choice([0, 0, 32, 64, 256]), rng.randint(0, 16)
+        model.learn(prompt, rows, (a + b * prompt + c * rows) * (1 + rng.uniform(-noise, noise)))
+
+
+def test_it_learns_the_cost_of_a_step():
+    model = StepTime()
+    train(model, 0.005, 0.0005, 0.002, noise=0.1)
+    assert abs(model.predict(100, 8) - 0.071) < 0.01
+
+
+def test_it_tells_how_many_prompt_tokens_fit():
+    model = StepTime()
+    train(model, 0.005, 0.0005, 0.002)
+    assert 145 <= model.prompt_tokens_within(0.1, 10) <= 155
+    assert model.prompt_tokens_within(0.001, 10) == 0
+
+
+def test_one_stall_does_not_unlearn_it():
+    model = StepTime()
+    train(model, 0.005, 0.0005, 0.002)
+    before = model.predict(64, 8)
+    model.learn(64, 8, 30.0)
+    assert model.predict(64, 8) == before
+
+
+def test_long_decoding_alone_does_not_make_it_forget_what_prompts_cost():
+    model = StepTime()
+    train(model, 0.005, 0.0005, 0.002)
+    for _ in range(20_000):
+        model.learn(0, 8, 0.021)
+    assert 0.5 < model.prompt_seconds(100) / 0.05 < 2
+
+
+def test_it_never_predicts_less_than_nothing():
+    model = StepTime()
+    for _ in range(100):
+        model.learn(0, 1, 1e-6)
+    assert model.predict(0, 0) > 0 and model.prompt_tokens_within(1.0, 0) >= 0

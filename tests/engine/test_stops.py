@@ -1,0 +1,59 @@
+import pytest
+
+from llamasrv.engine.stops import StopMatcher
+
+
+def run(stops, pieces):
+    """What leaves, and the stop: as the engine uses the matcher, but byte-wise."""
+    matcher, out, held = StopMatcher(stops), b"", b""
+    for piece in pieces:
+        held += piece
+        unsure, stop = matcher.feed(piece)
+        if stop is not None:
+            return out + held[: len(held) - unsure], stop
+        out, held = out + held[: len(held) - unsure], held[len(held) - unsure :]
+    return out, None
+
+
+def test_text_without_a_stop_leaves_at_once():
+    assert StopMatcher(("END",)).feed(b"hello") == (0, None)
+
+
+def test_what_could_become_a_stop_is_held_back():
+    matcher = StopMatcher(("END",))
+    assert matcher.feed(b"say E") == (1, None)
+    assert matcher.feed(b"N") == (2, None)
+    assert matcher.feed(b"x") == (0, None)
+
+
+def test_it_cuts_where_the_stop_begins():
+    assert run(("END",), [b"one E", b"ND two"]) == (b"one ", "END")
+
+
+def test_a_stop_that_overlaps_itself_is_found():
+    assert run(("aab",), [b"aa", b"aab"]) == (b"aa", "aab")
+
+
+def test_the_first_stop_to_complete_wins_and_the_longer_of_two_that_end_together():
+    assert run(("cd", "abcdef"), [b"abcdef"]) == (b"ab", "cd")
+    assert run(("bc", "abc"), [b"xabc"]) == (b"x", "abc")
+
+
+def test_a_stop_inside_a_multibyte_character_is_no_stop():
+    assert run(("é",), ["è".encode()]) == ("è".encode(), None)
+
+
+@pytest.mark.parametrize("stop", ["\n\n", "aXbX", "ü", "a"])
+def test_every_cut_gives_the_same_text(stop):
+    text = f"aXb\naXaXbü aXa{stop} and more".encode()
+    whole = run((stop, "never"), [text])
+    for i in range(len(text)):
+        for j in range(i, len(text)):
+            assert run((stop, "never"), [text[:i], text[i:j], text[j:]]) == whole
+
+
+def test_it_is_linear_in_hostile_text():
+    """A stop of one repeated letter in text of that letter must not go back and forth."""
+    matcher = StopMatcher(("a" * 255 + "b",))
+    assert all(matcher.feed(b"a" * 100)[1] is None for _ in range(100))
+    assert matcher.feed(b"b") == (256, "a" * 255 + "b")
