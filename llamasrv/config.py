@@ -217,6 +217,10 @@ class Settings:
         "float", 100.0, "--step-target-ms", low=1.0, high=60_000.0,
         help="Milliseconds that a step may take while streams decode: long prompts are cut into parts that fit.",
     )  # fmt: skip
+    engine_coalesce_ms: float = _engine(
+        "float", 4.0, "--coalesce-ms", low=0.0, high=1000.0,
+        help="Milliseconds within which the tokens of very short steps may reach a client together.",
+    )  # fmt: skip
 
     sampling_temp: float | None = _sampling(
         "float", None, "--temp", "--temperature", low=0.0, high=100.0, help="Temperature (llama.cpp: 0.8); 0 is greedy."

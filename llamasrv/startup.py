@@ -102,6 +102,7 @@ def engine_options(settings: Settings) -> EngineOptions:
         swap_bytes=settings.cache_swap,
         cache_bytes=settings.cache_ram,
         idle_cells=settings.cache_idle_cells,
+        coalesce=settings.engine_coalesce_ms / 1000,
     )
 
 
