@@ -129,15 +129,30 @@ class _Writer:
             parts.append(json.dumps(text[position:], ensure_ascii=False))
         return " ".join(parts) or '""'
 
-    def until(self, mark: str, before: str = _TEXT) -> str:
-        """Any text, or `before`, up to a mark, and the mark."""
+    def terminal(self, body: str) -> str:
+        """The name of a terminal: one regular expression."""
+        key = f"terminal {body}"
+        name = self._names.get(key)
+        if name is None:
+            name = f"X{len(self._names)}"
+            self._names[key] = name
+            self.rules.append(f"{name}: {body}")
+        return name
+
+    def is_special(self, text: str) -> bool:
+        """Whether a text begins with a special token."""
+        return self._special.match(text) is not None
+
+    def until(self, mark: str) -> str:
+        """Any text up to a mark, and the mark."""
         found = self._special.search(mark)
         if found is None:
-            return self.rule(f"{before} {self.literal(mark)}", lazy=True)
+            return self.rule(f"{_TEXT} {self.literal(mark)}", lazy=True)
         if found.start() == 0:
-            return f"{before} {self.literal(mark)}"
+            return f"{_TEXT} {self.literal(mark)}"
         # A lazy rule must end with text; the tokens of the mark follow.
-        return f"{self.rule(f'{before} {self.literal(mark[: found.start()])}', lazy=True)} {self.literal(mark[found.start() :])}"
+        begun = self.rule(f"{_TEXT} {self.literal(mark[: found.start()])}", lazy=True)
+        return f"{begun} {self.literal(mark[found.start() :])}"
 
     def schema(self, schema: Any, *, lenient: bool = True, separators: tuple[str, str] = (", ?", ": ?")) -> str:
         """A JSON value. Spaces as the templates write them, or none."""
@@ -379,14 +394,28 @@ def _plain_text(writer: _Writer, schema: Any, end: str) -> str:
         texts = [json.dumps(choice, ensure_ascii=False) for choice in choices if isinstance(choice, str)]
         if texts:
             return f"({' | '.join(texts)}) {writer.literal(end)}"
-    pattern = schema.get("pattern") if isinstance(schema, Mapping) else None
+    mark = pieces(end)[0]
+    form = _form_of_text(schema) if isinstance(schema, Mapping) else None
+    if form is None:
+        # The mark alone ends the text, as it does for the parser, whatever stands around it.
+        return f"{writer.until(mark)}{_after(writer, end.partition(mark)[2])}"
+    if writer.is_special(mark):
+        return f"{writer.terminal(f'/{form}/')} {writer.literal(end)}"
+    around = end.partition(mark)
+    whole = f"/{form}{_escaped(re.escape(end))}/"
+    inside = f"/(?s:.*){_escaped(re.escape(mark))}(?s:.{{{len(around[2]) + 1},}})/"
+    return writer.rule(writer.terminal(f"{whole} & ~{inside}"), lazy=True)
+
+
+def _form_of_text(schema: Mapping[str, Any]) -> str | None:
+    """What a text must look like, as a regular expression; None where anything will do."""
+    pattern = schema.get("pattern")
     if isinstance(pattern, str):
-        return f"{writer.rule(f'/{_anchored(pattern)}/')} {writer.literal(end)}"
-    least, most = (schema.get("minLength"), schema.get("maxLength")) if isinstance(schema, Mapping) else (None, None)
+        return _anchored(pattern)
+    least, most = schema.get("minLength"), schema.get("maxLength")
     if isinstance(least, int) or isinstance(most, int):
-        size = f"{least if isinstance(least, int) else 0},{most if isinstance(most, int) else ''}"
-        return writer.until(end, f"/(?s:.){{{size}}}/")
-    return writer.until(end)
+        return f"(?s:.){{{least if isinstance(least, int) else 0},{most if isinstance(most, int) else ''}}}"
+    return None
 
 
 def _anchored(pattern: str) -> str:

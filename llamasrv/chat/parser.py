@@ -76,6 +76,7 @@ class Parser:
         self._space: list[str] | None = [] if continues is None else None  # held: it may be between marks only
         self._drop_space = False
         self._seen_content = continues is not None
+        self._marks_in_json = True
         self._plain: Marks | None = None  # set while text passes through: what would end that
         self._run = self._document(prompt, continues)
         self._advance()
@@ -739,9 +740,7 @@ class Parser:
         stops = marks(*pieces(end)[:1])
         if kind == "text" or (kind is None and values.only_text(schema)):
             return (yield from self._text_value(stops, lines))
-        kept: list[str] = []
-        mark = yield from self._until(stops, kept.append)
-        text = "".join(kept)
+        text, mark = yield from self._held_value(stops)
         if lines:
             text = text.removeprefix("\n").removesuffix("\n")
         if mark is None:
@@ -753,6 +752,26 @@ class Parser:
             value = values.from_text(text, {} if kind == "json" else schema)
         self._argue(json.dumps(value, ensure_ascii=False))
         return True
+
+    def _held_value(self, stops: Marks) -> Steps:
+        """A value that is not text, up to the mark behind it. The mark may stand inside JSON's strings."""
+        kept: list[str] = []
+        if self._marks_in_json:
+            self._trail = kept
+            yield from self._skip_space()
+            self._trail = None
+            if (yield from self._char()) in ("{", "["):
+                whole = yield from self._json_value(kept.append)
+                read = "".join(kept)
+                found = None if whole else stops.search(read)
+                if found is not None:
+                    # It was no JSON, and its end has been read over: go back, and do not try that again.
+                    self._marks_in_json = False
+                    self._buffer = read[found.end() :] + self._buffer[self._position :]
+                    self._position = 0
+                    return read[: found.start()], found.group()
+        mark = yield from self._until(stops, kept.append)
+        return "".join(kept), mark
 
     def _text_value(self, stops: Marks, lines: bool) -> Steps:
         self._argue('"')

@@ -1,0 +1,310 @@
+"""Grammars: they compile, accept what a model would write, refuse what it must not, and yield valid calls."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+from chat_samples import FAMILIES
+from vectors import message_of
+
+from llamasrv.chat import formats
+from llamasrv.chat.formats import THINK, Calls, ChatFormat, Reasoning, Shape, write_calls
+from llamasrv.chat.grammar import Content, constrain
+from llamasrv.chat.parser import Parser
+from llamasrv.chat.template import ChatTemplate
+from llamasrv.domain.request import ChatPrompt, Message, Tool
+from llamasrv.errors import InvalidRequest
+
+llguidance = pytest.importorskip("llguidance")
+jsonschema = pytest.importorskip("jsonschema")
+
+SPECIAL = {"<tool_call>": 257, "</tool_call>": 258, "</think>": 259, "<|im_end|>": 260}
+TOOLS = (
+    Tool("clock", "", {"type": "object", "properties": {
+        "city": {"type": "string"}, "zone": {"type": "string", "enum": ["utc", "local"]}}, "required": ["city"]}),
+    Tool("magic", "", {"type": "object", "properties": {
+        "n": {"type": "integer"}, "x": {"type": ["string", "null"]}, "f": {"type": "number"}, "b": {"type": "boolean"}},
+        "required": ["n", "b"]}),
+    Tool("ping", "", {"type": "object", "properties": {}}),
+    Tool("deep", "", {"type": "object", "properties": {
+        "o": {"type": "object", "properties": {
+            "a": {"type": "array", "items": {"type": "integer"}}, "s": {"type": "string", "maxLength": 5}},
+            "required": ["a"], "additionalProperties": False},
+        "l": {"type": "array", "items": {"type": "string"}, "maxItems": 3}}, "required": ["o", "l"]}),
+    Tool("many", "", {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(9)},
+                      "required": ["p2", "p5"]}),
+)  # fmt: skip
+BY_NAME = {tool.name: tool for tool in TOOLS}
+MADE = [
+    ("clock", '{"city": "Zürich \\"x\\" <b>", "zone": "utc"}'),
+    ("magic", '{"n": -3, "x": "hello", "f": 2.5, "b": true}'),
+    ("ping", "{}"),
+    ("deep", '{"o": {"a": [1, 2], "s": "hi"}, "l": ["p", "q"]}'),
+    ("many", '{"p0": 1, "p2": 2, "p5": 3}'),
+]
+
+
+class Bytes:
+    """A vocabulary of single bytes and a few special tokens."""
+
+    eos_token_id = 256
+    bos_token_id = None
+    tokens = [bytes([n]) for n in range(256)] + [b"<|eos|>"] + [b"\xff" + name.encode() for name in SPECIAL]
+    special_token_ids = [256, *SPECIAL.values()]
+
+    def __call__(self, text):
+        return list(text if isinstance(text, bytes) else text.encode())
+
+
+TOKENIZER = llguidance.LLTokenizer(llguidance.TokenizerWrapper(Bytes()))
+
+
+def matcher(constraint):
+    assert llguidance.LLMatcher.validate_grammar(constraint.grammar, TOKENIZER) == ""
+    return llguidance.LLMatcher(TOKENIZER, constraint.grammar)
+
+
+def accepts(constraint, tokens):
+    found = matcher(constraint)
+    tokens = list(tokens.encode()) if isinstance(tokens, str) else tokens
+    return found.try_consume_tokens(tokens) == len(tokens) and found.is_accepting()
+
+
+def all_formats():
+    yield from ((family.format.name, family.format) for family in formats.TABLE)
+    yield "generic", formats.GENERIC
+    for name, source in FAMILIES.items():
+        yield name, ChatTemplate(source).format
+
+
+FORMATS = list(dict(all_formats()).items())
+
+
+@pytest.mark.parametrize("name, format", FORMATS)
+@pytest.mark.parametrize("must_call", [True, False])
+def test_it_accepts_what_a_model_would_write(name, format, must_call):
+    made = MADE if format.calls.parallel else MADE[:1]
+    constraint = constrain(format, tools=TOOLS, must_call=must_call)
+    assert accepts(constraint, write_calls(format.calls, made).lstrip("\n"))
+
+
+@pytest.mark.parametrize("name, format", FORMATS)
+def test_free_text_is_free_until_a_call_begins(name, format):
+    constraint = constrain(format, tools=TOOLS)
+    text = format.content_start + "Any <b>words</b>, [1], {x}.\n" + format.content_end
+    assert accepts(constraint, text)
+    if constraint.triggers:
+        assert not accepts(constraint, "Words " + constraint.triggers[0] + " and words")
+
+
+@pytest.mark.parametrize("name, format", FORMATS)
+def test_a_required_call_leaves_no_other_way(name, format):
+    constraint = constrain(format, tools=TOOLS, must_call=True)
+    assert not accepts(constraint, "Words.")
+    assert not accepts(constraint, "")
+    wrong = write_calls(format.calls, [("unknown", "{}")]).lstrip("\n")
+    assert not accepts(constraint, wrong)
+
+
+@pytest.mark.parametrize("name, format", [row for row in FORMATS if row[1].calls.parallel])
+def test_one_call_can_be_the_most(name, format):
+    constraint = constrain(format, tools=TOOLS, must_call=True, parallel=False)
+    assert accepts(constraint, write_calls(format.calls, MADE[:1]).lstrip("\n"))
+    assert not accepts(constraint, write_calls(format.calls, MADE[:2]).lstrip("\n"))
+
+
+@pytest.mark.parametrize("name, format", FORMATS)
+def test_only_the_tools_that_are_allowed_can_be_called(name, format):
+    constraint = constrain(format, tools=TOOLS[2:3], must_call=True)
+    assert accepts(constraint, write_calls(format.calls, [("ping", "{}")]).lstrip("\n"))
+    assert not accepts(constraint, write_calls(format.calls, MADE[:1]).lstrip("\n"))
+
+
+def walk(constraint, random_source, ends, limit=4000):
+    """What a model would write that obeys nothing but the grammar; None where it finds no end."""
+    found, out = matcher(constraint), bytearray()
+    while len(out) < limit and not found.is_stopped():
+        allowed = [token for token, bias in enumerate(found.compute_logit_bias()) if bias]
+        assert allowed, f"a dead end behind {bytes(out[-60:])!r}"
+        if Bytes.eos_token_id in allowed and random_source.random() < 0.5:
+            break
+        plain = [token for token in allowed if token < 256]
+        if not plain:
+            break
+        end = list(random_source.choice(ends).encode())
+        if random_source.random() < 0.2 and found.validate_tokens(end) == len(end):
+            assert found.consume_tokens(end)
+            out += bytes(end)
+            continue
+        likely = [token for token in plain if token in b'"}]>)<|,:\n/']
+        visible = [token for token in plain if 32 <= token < 127]
+        token = random_source.choice(likely if likely and random_source.random() < 0.6 else visible or plain)
+        assert found.consume_token(token)
+        out.append(token)
+    return bytes(out).decode() if found.is_accepting() else None
+
+
+@pytest.mark.parametrize("name, format", FORMATS)
+def test_whatever_the_grammar_lets_through_is_a_valid_call(name, format):
+    random_source = random.Random(name)
+    constraint = constrain(format, tools=TOOLS, must_call=True, thinking=False)
+    finished = 0
+    keys = [key for tool in TOOLS for key in tool.parameters["properties"]] + ["item", "a", "s"]
+    ends = ['<|"|>', '"', *(format.calls.value_end.replace("{key}", key) or "}" for key in keys)]
+    for _ in range(6):
+        text = walk(constraint, random_source, ends)
+        if text is None:
+            continue
+        finished += 1
+        parser = Parser(format, tools=TOOLS)
+        message = message_of(parser.feed(text) + parser.finish())
+        assert message["content"].strip() == "" and parser.complete_calls == len(message["tool_calls"]) > 0, text
+        for call in message["tool_calls"]:
+            jsonschema.validate(json.loads(call["arguments"]), BY_NAME[call["name"]].parameters)
+    assert finished
+
+
+# -- thinking
+
+PLAIN = ChatFormat("plain", reasoning=THINK, calls=formats.GENERIC_CALLS)
+CALL = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
+
+
+def test_thinking_may_come_before_a_required_call():
+    constraint = constrain(PLAIN, tools=TOOLS, must_call=True)
+    assert accepts(constraint, "<think>Hm <tool_call> hm</think>\n\n" + CALL)
+    assert accepts(constraint, CALL)
+
+
+def test_thinking_that_the_prompt_opened_is_ended_first():
+    constraint = constrain(PLAIN, prompt="<think>\n", tools=TOOLS, must_call=True)
+    assert accepts(constraint, "Hm</think>\n\n" + CALL)
+    assert not accepts(constraint, CALL)
+
+
+def test_no_block_is_opened_where_thinking_is_off_or_only_assumed():
+    assert not accepts(constrain(PLAIN, tools=TOOLS, must_call=True, thinking=False), "<think>Hm</think>" + CALL)
+    assumed = ChatFormat("plain", reasoning=Reasoning("<think>", "</think>", assumed=True), calls=formats.GENERIC_CALLS)
+    assert not accepts(constrain(assumed, tools=TOOLS, must_call=True), "<think>Hm</think>" + CALL)
+
+
+# -- content of a form
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "content, good, bad",
+    [
+        (Content("json", SCHEMA), '{"a": 1}', '{"a": "x"}'),
+        (Content("json"), '{"any": [1, null]}', "[1]"),
+        (Content("regex", "[a-c]{2}/[0-9]"), "ab/7", "ad/7"),
+        (Content("choice", ["yes", 'n"o']), 'n"o', "maybe"),
+        (Content("lark", 'start: "start" DIGIT+\nDIGIT: /[0-9]/'), "start42", "content_start42"),
+    ],
+)
+def test_content_takes_the_form_that_was_asked_for(content, good, bad):
+    constraint = constrain(PLAIN, content=content)
+    assert constraint.triggers == ()
+    assert accepts(constraint, good) and not accepts(constraint, bad)
+    assert accepts(constraint, "<think>Hm</think>\n\n" + good)
+
+
+def test_content_of_a_form_and_calls_go_together():
+    constraint = constrain(PLAIN, tools=TOOLS, content=Content("json", SCHEMA))
+    assert accepts(constraint, '{"a": 1}') and accepts(constraint, CALL)
+    assert not accepts(constraint, "words")
+
+
+def test_content_of_a_form_keeps_its_wrapper():
+    constraint = constrain(formats.HARMONY, content=Content("json", SCHEMA))
+    assert accepts(constraint, '<|channel|>final<|message|>{"a": 1}')
+    assert accepts(constraint, '<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>{"a":1}')
+
+
+def test_going_on_needs_no_wrapper():
+    constraint = constrain(formats.HARMONY, continues="content", content=Content("choice", ["a"]))
+    assert accepts(constraint, "a")
+
+
+def test_an_unsupported_keyword_is_named():
+    constraint = constrain(PLAIN, content=Content("json", {"type": "array", "uniqueItems": True}))
+    assert "uniqueItems" in llguidance.LLMatcher.validate_grammar(constraint.grammar, TOKENIZER)
+
+
+def test_a_tools_unsupported_keyword_does_no_harm_unless_it_is_strict():
+    schema = {"type": "object", "properties": {"a": {"type": "string", "format": "of-my-own"}}}
+    constraint = constrain(PLAIN, tools=(Tool("f", "", schema),), must_call=True)
+    assert accepts(constraint, '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>')
+    strict = constrain(PLAIN, tools=(Tool("f", "", schema, strict=True),), must_call=True)
+    assert llguidance.LLMatcher.validate_grammar(strict.grammar, TOKENIZER) != ""
+
+
+# -- nothing to constrain
+
+
+def test_without_tools_and_form_there_is_no_constraint():
+    assert constrain(PLAIN) is None
+
+
+def test_a_required_call_needs_a_tool():
+    with pytest.raises(InvalidRequest):
+        constrain(PLAIN, must_call=True, content=Content("json"))
+
+
+# -- special tokens
+
+
+def test_marks_that_are_special_tokens_are_named_by_number():
+    constraint = constrain(PLAIN, tools=TOOLS, must_call=True, special_tokens=SPECIAL)
+    inside = list(b'\n{"name": "ping", "arguments": {}}\n')
+    assert accepts(constraint, [257, *inside, 258])
+    assert not accepts(constraint, CALL)
+
+
+def test_free_text_ends_at_a_special_token():
+    constraint = constrain(PLAIN, prompt="<think>", tools=TOOLS, special_tokens=SPECIAL)
+    inside = list(b'\n{"name": "ping", "arguments": {}}\n')
+    assert accepts(constraint, [*b"Hm", 259, *b"Words ", 257, *inside, 258])
+    assert not accepts(constraint, [*b"Hm", 259, 260])
+
+
+def test_text_between_tags_ends_at_a_special_token():
+    calls = Calls(Shape.TAGGED, call_start="<tool_call>", name_end="\n", key_start="<k>", key_end="=", value_end="</think>",
+                  call_end="</tool_call>")  # fmt: skip
+    constraint = constrain(ChatFormat("x", calls=calls), tools=TOOLS[:1], must_call=True, special_tokens=SPECIAL)
+    assert accepts(constraint, [257, *b"clock\n<k>city=Bern </th", 259, 258])
+
+
+# -- the collection
+
+
+def test_every_template_of_the_collection_yields_a_working_grammar(template_file):
+    template = ChatTemplate(template_file.read_text(), "<s>", "</s>")
+    prompt = ChatPrompt((Message("user", "Hi"),), tools=TOOLS, template_kwargs={"enable_thinking": False})
+    rendered = template.render(prompt)
+    format = template.format
+    made = MADE if format.calls.parallel else MADE[:1]
+    text = write_calls(format.calls, made).lstrip("\n")
+    if rendered.text.endswith(format.calls.call_start.strip() or "\0"):
+        text = text[len(format.calls.call_start) :]
+    if format.reasoning.is_open(rendered.text) if format.reasoning else False:
+        text = "thought" + format.reasoning.end + text
+    for must_call in (True, False):
+        assert accepts(constrain(format, prompt=rendered.text, tools=TOOLS, must_call=must_call), text)
+    parser = Parser(format, prompt=rendered.text, tools=TOOLS)
+    calls = message_of(parser.feed(text) + parser.finish())["tool_calls"]
+    assert [(call["name"], json.loads(call["arguments"])) for call in calls] == [(n, json.loads(a)) for n, a in made]
+
+
+@pytest.mark.parametrize("name, format", FORMATS)
+def test_fifty_tools_make_a_grammar_fast(name, format):
+    tools = [Tool(f"tool_{n}", "", {"type": "object", "properties": {
+        f"t{n}_{k}": {"type": ["string", "integer", "boolean"][k % 3]} for k in range(5)}}) for n in range(50)]  # fmt: skip
+    started = time.process_time()
+    constraint = constrain(format, tools=tools)
+    matcher(constraint)
+    assert time.process_time() - started < 1.0
