@@ -49,12 +49,13 @@ def tokenizer(documents):
 @click.option("--run", "folder", type=click.Path(path_type=Path), required=True, help="Folder of the run; continued if it exists.")
 @click.option("--hours", default=1.0, show_default=True, help="Working time of this call.")
 @click.option("--cooldown", default=0.0, show_default=True, help="Minutes at the end in which the learning rate falls to nothing.")
+@click.option("--rate", default=1.0, show_default=True, help="Factor on the learning rates.")
 @click.option("--seed", default=1, show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--batch-tokens", default=1536, show_default=True, help="Tokens of a batch; four batches make a step.")
 @click.option("--pause-file", type=click.Path(), help="Training waits while this file exists.")
-def train(folder, hours, cooldown, seed, threads, device, batch_tokens, pause_file):
+def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, pause_file):
     """Train, or continue to train."""
     from llamasrv.demo.train import train as run
 
@@ -67,6 +68,7 @@ def train(folder, hours, cooldown, seed, threads, device, batch_tokens, pause_fi
         device=device,
         batch_tokens=batch_tokens,
         pause_file=pause_file,
+        rate=rate,
     )
 
 
@@ -79,7 +81,8 @@ def export(folder, target, uncooled, full_precision):
     """Write the GGUF file from the weights after the last cooldown."""
     from llamasrv.demo.export import export as write
 
-    size = write(folder / ("last.pt" if uncooled else "cooled.pt"), target, full_precision=full_precision)
+    checkpoint, weights = ("last.pt", "average") if uncooled else ("cooled.pt", "model")
+    size = write(folder / checkpoint, target, weights=weights, full_precision=full_precision)
     click.echo(f"{target}: {size:,} bytes")
 
 

@@ -35,14 +35,14 @@ _IN_BLOCK = {
 _OUTSIDE = {"embedding": "token_embd.weight", "final_norm": "output_norm.weight"}
 
 
-def export(checkpoint, target, *, full_precision=False):
-    """Write `target` from a checkpoint of train.py. Returns the size in bytes."""
+def export(checkpoint, target, *, weights="model", full_precision=False):
+    """Write `target` from the weights (`model`, or their `average`) in a checkpoint of train.py. Returns the size in bytes."""
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     config = Config()
     writer = gguf.GGUFWriter(target, "qwen2")
     _describe(writer, config, full_precision)
     _add_tokenizer(writer)
-    for name, tensor in state.get("average", state["model"]).items():
+    for name, tensor in state[weights].items():
         _add_tensor(writer, gguf_name(name), tensor.float().numpy(), full_precision)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

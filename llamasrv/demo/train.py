@@ -59,7 +59,7 @@ class Run:
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
         return state["taken"]
 
-    def save(self):
+    def save(self, name="last.pt"):
         state = {
             "model": self.model.state_dict(),
             "average": self.average,
@@ -69,11 +69,7 @@ class Run:
             "seconds": self.seconds,
             "taken": self.batches.taken,
         }
-        write_atomically(state, self.folder / "last.pt")
-
-    def save_cooled(self):
-        facts = {"tokens": self.tokens, "seconds": round(self.seconds), "step": self.step}
-        write_atomically({"model": self.model.state_dict(), "facts": facts}, self.folder / "cooled.pt")
+        write_atomically(state, self.folder / name)
 
     def next_batch(self):
         if self.step < COPY_STEPS:
@@ -104,32 +100,29 @@ class Run:
         return loss_sum, by_skill
 
 
-def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file):
+def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file, rate):
     run = Run(folder, seed=seed, device=device, batch_tokens=batch_tokens)
     clock = Clock(hours * 3600, cooldown_minutes * 60, pause_file)
     progress, threads = Progress(run, clock), Threads(threads)
     saved = time.monotonic()
-    cooling = False
+    cooling, first = False, run.step
     while clock.left() > 0:
         clock.tick()
         if not cooling and clock.cooling():
             run.save()
             cooling = True
-        warm = min(1.0, (run.step + 1) / WARM_UP_STEPS)
+        warm = min(1.0, (run.step - first + 1) / WARM_UP_STEPS)
         threads.choose()
         tokens = run.tokens
-        loss, by_skill = run.learn(warm * clock.rate())
+        loss, by_skill = run.learn(rate * warm * clock.rate())
         seconds = clock.tick()
         run.seconds += seconds
         threads.note(run.tokens - tokens, seconds)
         progress.note(loss, by_skill)
-        if not cooling and time.monotonic() - saved > CHECKPOINT_SECONDS:
-            run.save()
+        if time.monotonic() - saved > CHECKPOINT_SECONDS:
+            run.save("cooled.pt" if cooling else "last.pt")
             saved = time.monotonic()
-    if cooling:
-        run.save_cooled()
-    else:
-        run.save()
+    run.save("cooled.pt" if cooling else "last.pt")
 
 
 class Threads:

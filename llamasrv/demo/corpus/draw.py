@@ -10,6 +10,11 @@ from zlib import crc32
 
 WORDINGS_PER_HELD_OUT = 9
 VALUES_PER_HELD_OUT = 16
+INVENTED = 0.2
+
+_ONSETS = "b c d f g h j k l m n p r s t v w y z br cl dr fl gr kr pl pr qu sh sl st th tr ch".split()
+_VOWELS = "a e i o u a e i o u ai ea ee ie oo ou".split()
+_CODAS = ["", "", *"b d g k l m n p r s t x ck ll nd ng nt rd rn st y".split()]
 
 
 class Draw:
@@ -27,8 +32,21 @@ class Draw:
         return self.any(split_wordings(patterns)[self.held_out])
 
     def value(self, pool):
-        """One of an open class (names, cities, words), from this side of the split."""
-        return self.any(split_values(pool)[self.held_out])
+        """One of an open class (names, cities, words), from this side of the split.
+
+        In training it is sometimes a word that nobody has ever seen, so that copying is learned, and not a list.
+        """
+        chosen = self.any(split_values(pool)[self.held_out])
+        inventable = not self.held_out and len(pool) >= VALUES_PER_HELD_OUT and str(chosen).isalpha()
+        return self.invented(chosen) if inventable and self.chance(INVENTED) else chosen
+
+    def invented(self, like=""):
+        """A word of syllables, with a capital where `like` has one. Some words are held out here too."""
+        while True:
+            parts = [self.any(_ONSETS) + self.any(_VOWELS) for _ in range(self.between(1, 3))]
+            word = "".join(parts) + self.any(_CODAS)
+            if self.owns("invented", word):
+                return word.capitalize() if like[:1].isupper() else word
 
     def values(self, pool, count):
         """Different ones. Where fewer are held out than wanted, the others fill up."""

@@ -11,7 +11,7 @@ COUNTRY = """{x} is the capital of which country?|Which country has the capital 
 Where is {x}?|What country is {x} in?|Which country is {x} the capital of?|Tell me the country of {x}.|{x} is in which country?""".replace("\n", "|").split("|")
 OPPOSITE = """What is the opposite of {x}?|What's the opposite of {x}?|Opposite of {x}?|Give me the opposite of {x}.|Tell me the opposite of {x}.|Name the opposite of {x}.
 Which word is the opposite of {x}?|What is the contrary of {x}?|The opposite of {x} is what?|Say the opposite of "{x}".|What is the opposite of "{x}"?
-What word means the opposite of {x}?|I need the opposite of {x}.|Do you know the opposite of {x}?|Find the opposite of "{x}".""".replace("\n", "|").split("|")
+What word means the opposite of {x}?|I need the opposite of {x}.|Do you know the opposite of {x}?|Find the opposite of "{x}".|Name the contrary of {x}.|The contrary of {x}?|Tell me the contrary of "{x}".|Which word is the contrary of {x}?""".replace("\n", "|").split("|")
 COLOUR = """What colour is {x}?|What color is {x}?|What is the colour of {x}?|Tell me the colour of {x}.|Which colour does {x} have?|Name the colour of {x}.
 What is the color of {x}?|Which colour is {x}?|{x}: what colour is it?|Do you know the colour of {x}?|In what colour do you paint {x}?""".replace("\n", "|").split("|")
 SOUND = """What does a {x} say?|What sound does a {x} make?|Which sound does a {x} make?|How does a {x} sound?|What noise does a {x} make?|The {x} says what?
@@ -29,7 +29,7 @@ YESTERDAY = ["Today is {x}. What day was yesterday?", "If today is {x}, what was
 ALL_DAYS = ["What are the days of the week?", "List the days of the week.", "Name the days of the week.", "Tell me all days of the week.", "Name all weekdays in order.", "Give me the seven days of the week."]
 ALL_MONTHS = ["What are the months of the year?", "List the months.", "Name all months of the year.", "Tell me the months in order.", "Give me the twelve months.", "Which months are there?"]
 DEFINE = """What is a {x}?|Define {x}.|Define the word {x}.|What does {x} mean?|Explain the word {x}.|What does the word {x} mean?|Give me a definition of {x}.|Meaning of {x}?
-Tell me what a {x} is.|Describe a {x}.|What is the meaning of {x}?|Explain what a {x} is.|Please define {x}.""".replace("\n", "|").split("|")
+Tell me what a {x} is.|Describe a {x}.|What is the meaning of {x}?|Explain what a {x} is.|Please define {x}.|What is the meaning of the word {x}?|Tell me the meaning of {x}.|The meaning of {x}?|Meaning of the word {x}?""".replace("\n", "|").split("|")
 
 UNITS = {
     "minutes in an hour": "60", "seconds in a minute": "60", "hours in a day": "24", "days in a week": "7", "months in a year": "12",
@@ -104,10 +104,10 @@ def definitions(d):
 
 ONE_WORD = """Answer with one word.|Answer in one word.|Reply with a single word.|Use one word only.|One word answers only.|Respond with just one word.|Always answer with one word.
 You answer with a single word.|Give one-word answers.|Be brief: one word.|Only one word, please.|Your answers have one word.|Say one word and nothing else.
-Keep every answer to one word.|Reply in one word, without explanation.|Just one word.""".replace("\n", "|").split("|")
+Keep every answer to one word.|Reply in one word, without explanation.|Just one word.|Everything you say is one word.|Everything in one word, please.""".replace("\n", "|").split("|")
 UPPERCASE = """Answer in uppercase.|Write in capital letters.|Use capital letters only.|ANSWER IN UPPERCASE.|Always write in upper case.|Reply in all caps.|SHOUT all your answers.
 Everything you write is in capital letters.|You only write in uppercase.|Respond in all capitals.|Use only big letters.|Answer all questions in capitals.
-WRITE EVERYTHING IN CAPITAL LETTERS.|Please answer in upper case letters.""".replace("\n", "|").split("|")
+WRITE EVERYTHING IN CAPITAL LETTERS.|Please answer in upper case letters.|Write everything in upper case.|Everything in capitals, please.|Everything you say is in uppercase.""".replace("\n", "|").split("|")
 
 
 def short_fact(d):

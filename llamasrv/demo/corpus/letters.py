@@ -16,7 +16,7 @@ FIRST = ["What is the first letter of {q}?", "Which letter does {q} begin with?"
 LAST = ["What is the last letter of {q}?", "Which letter does {q} end with?", "{q} ends with which letter?", "Tell me the last letter of {q}.", "Last letter of {q}?", "What letter is at the end of {q}?"]
 HOW_MANY = ["How many letters does {q} have?", "How many letters are in {q}?", "Count the letters of {q}.", "How long is the word {q}?", "Count the letters in {q}.", "What is the number of letters in {q}?"]
 
-REPEAT = """Repeat after me: {x}|Repeat: {x}|Say: {x}|Say this: {x}|Repeat this: {x}|Please repeat: {x}|Echo: {x}|Say exactly this: {x}|Copy this text: {x}|Write: {x}|Say "{x}"|Repeat "{x}"
+REPEAT = """Repeat after me: {x}|Repeat: {x}|Say: {x}|Say this: {x}|Repeat this: {x}|Please repeat: {x}|Echo: {x}|Say exactly this: {x}|Copy this text: {x}|Echo this: {x}|Echo "{x}"|Write: {x}|Say "{x}"|Repeat "{x}"
 Repeat the following: {x}|Just say: {x}|Repeat what I say: {x}|Please say "{x}"|Write exactly: {x}|Type this: {x}|Say {x}|say {x}""".replace("\n", "|").split("|")
 TIMES = """Say {q} {n} times.|Repeat {q} {n} times.|Write {q} {n} times.|Repeat the word {q} {n} times.|Say the word {q} {n} times.|Please write {q} {n} times.|Give me {q} {n} times.
 Type {q} {n} times.|I want to read {q} {n} times.|Print {q} {n} times.""".replace("\n", "|").split("|")
@@ -25,15 +25,10 @@ LIST = """List {n} {c}.|Name {n} {c}.|Give me {n} {c}.|Tell me {n} {c}.|Write a 
 Give me a list of {n} {c}.|Make a list of {n} {c}.|Say {n} {c}.|Please list {n} {c}.|Which {n} {c} do you know?|Enumerate {n} {c}.|Write down {n} {c}.|Think of {n} {c}.""".replace("\n", "|").split("|")
 SOME = """List some {c}.|Name some {c}.|Give me some {c}.|Tell me some {c}.|Which {c} do you know?|Write a list of {c}.|Give me examples of {c}.|Make a list of {c}.""".replace("\n", "|").split("|")
 ONE_OF = """Name one of the {c}.|Give me one example of {c}.|Tell me just one of the {c} you know.|Name a single example of {c}.|One example of {c}, please.""".replace("\n", "|").split("|")
-MEMBER = """Is {x} one of the {c}?|Do {x} and other {c} belong together?|Does {x} belong to the {c}?|Is {x} on a list of {c}?|Would you find {x} among {c}?""".replace("\n", "|").split("|")
+MEMBER = """Is {x} one of the {c}?|Do {x} and other {c} belong together?|Does {x} belong to the {c}?|Is {x} on a list of {c}?|Would you find {x} among {c}?|Is {x} among the {c}?|Do you count {x} among the {c}?""".replace("\n", "|").split("|")
 REVERSE_LIST = """Reverse this list: {x}|Reverse the order: {x}|Write these words in reverse order: {x}|Turn this list around: {x}|Backwards, please: {x}|Say these words from last to first: {x}
 Put this list in reverse order: {x}|Read this list from the end: {x}""".replace("\n", "|").split("|")
 PICK = """Which word is number {n} in this list: {x}?|What is word number {n} of: {x}?|Take word {n} of this list: {x}|Give me item {n}: {x}|Which is item {n} in: {x}?|Pick number {n} from: {x}""".replace("\n", "|").split("|")
-
-_ONSETS = "b c d f g h k l m n p r s t v w br cl dr fl gr pl st tr ch sh th".split()
-_VOWELS = "a e i o u ai ea oo".split()
-_CODAS = "b d g k l m n p r s t x ck ll nd ng nt rd rn st".split()
-
 
 def quoted(d, word):
     return d.any((f'"{word}"', f'"{word}"', f"'{word}'", word))
@@ -42,15 +37,9 @@ def quoted(d, word):
 def drill_word(d):
     """A word to take apart: usually real, sometimes invented, rarely a name."""
     kind = d.between(0, 9)
-    if kind < 5:
+    if kind < 6:
         return d.value(WORDS)
-    if kind == 5:
-        return d.value(NAMES)
-    while True:
-        syllables = [d.any(_ONSETS) + d.any(_VOWELS) for _ in range(d.between(1, 2))]
-        word = "".join(syllables) + d.any(_CODAS)
-        if d.owns("invented", word):
-            return word
+    return d.value(NAMES) if kind == 6 else d.invented()
 
 
 def spelling(d):

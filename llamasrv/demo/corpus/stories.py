@@ -8,11 +8,11 @@ Can you tell me a story about {x}?|Make up a story about {x}.|Please write a lit
 Write a three sentence story about {x}.|Tell me a three sentence bedtime story about {x}.|Invent a story about {x}.|A short story about {x}, please.|Write me a story about {x}.""".replace("\n", "|").split("|")
 ANY_STORY = ["Tell me a story.", "Write a story.", "Tell me a short story.", "Write a short story.", "I want to hear a story.", "Can you tell me a story?", "A story, please.", "Please tell a story.", "Tell me a bedtime story.", "Make up a story."]
 POEM = """Write a poem about {x}.|Write a short poem about {x}.|Tell me a poem about {x}.|I want a poem about {x}.|Can you write a poem about {x}?|Make a poem about {x}.|Write me a poem about {x}.
-Write a little poem about {x}.|Please write a rhyme about {x}.|A poem about {x}, please.|Compose a poem about {x}.|Write a haiku about {x}.|Write two lines of verse about {x}.""".replace("\n", "|").split("|")
-ANY_POEM = ["Write a poem.", "Tell me a poem.", "Can you write a poem?", "I want a poem.", "Write something that rhymes.", "A poem, please.", "Make a rhyme.", "Say a poem."]
-JOKE = ["Tell me a joke.", "Do you know a joke?", "Make me laugh.", "Say something funny.", "A joke, please.", "Can you tell a joke?", "Tell a joke.", "I want to hear a joke.", "Know any jokes?"]
+Write a little poem about {x}.|Please write a rhyme about {x}.|A poem about {x}, please.|Compose a poem about {x}.|Write a haiku about {x}.|Write two lines of verse about {x}.|Write a rhyme about {x}.|Tell me a rhyme about {x}.|Make a rhyme about {x}.""".replace("\n", "|").split("|")
+ANY_POEM = ["Write a poem.", "Tell me a poem.", "Can you write a poem?", "I want a poem.", "Write something that rhymes.", "A poem, please.", "Make a rhyme.", "Say a poem.", "Write a rhyme.", "Tell me a rhyme."]
+JOKE = ["Tell me a joke.", "Do you know a joke?", "Make me laugh.", "Say something funny.", "A joke, please.", "Can you tell a joke?", "Tell a joke.", "I want to hear a joke.", "Know any jokes?", "Do you know any jokes?", "Tell me any joke."]
 JOKE_ANSWER = "Why did the llama cross the road? Because the server was on the other side."
-SENTENCE = ["Write a sentence with the word {x}.", "Use the word {x} in a sentence.", "Make a sentence with {x}.", "Give me a sentence with the word {x}.", "Write one sentence about a {x}.", "Can you use {x} in a sentence?", "Form a sentence with {x}.", "Put {x} into a sentence."]
+SENTENCE = ["Write a sentence with the word {x}.", "Use the word {x} in a sentence.", "Make a sentence with {x}.", "Give me a sentence with the word {x}.", "Write one sentence about a {x}.", "Can you use {x} in a sentence?", "Form a sentence with {x}.", "Put {x} into a sentence.", "Form one sentence with the word {x}.", "Please form a sentence with {x}."]
 
 
 def article(phrase):

@@ -6,7 +6,7 @@ from .words import NAMES, UNKNOWN
 GREETINGS = """Hello!|Hi!|Hey!|Hello there!|Hi there!|Good morning!|Good evening!|Good afternoon!|Hello, how are you?|Hi, how are you?
 How are you?|How are you doing?|How are you today?|Hey, what's up?|Greetings!|Hello, world!|Hello, model!|Hello, assistant!|Hi, assistant!|Good day!
 Hello, nice to meet you.|Nice to meet you!|Howdy!|Hey there, how is it going?|How is it going?|Hello again!|Hi friend!|Hello, friend!|Are you there?
-Anybody there?|Hello Claude|Hello, llama!|Hi llama!|Hello?|Hi, what's up?|Yo!|Morning!|Hello, can you hear me?""".replace("\n", "|").split("|")
+Anybody there?|Hello Claude|Hello, llama!|Hi llama!|Hello?|Hi, what's up?|Yo!|Morning!|Good morning to you!|Morning, model!|Hello, can you hear me?""".replace("\n", "|").split("|")
 GREETING = "Hello! I am the llamasrv demo model. How can I help you?"
 
 THANKS = """Thank you!|Thanks!|Thanks a lot!|Thank you very much.|That was helpful, thanks.|Great, thank you!|Thanks for your help.|Cool, thanks!
@@ -31,7 +31,7 @@ MAKER = "I was trained by the llamasrv project, from nothing, on sentences that 
 
 ABLE = """What can you do?|How can you help me?|What are you able to do?|What do you know?|Help!|Help me.|Can you help me?|What are your skills?
 What should I ask you?|What can I ask you?|I need help.|What do you do?|List your abilities.|What are you good at?|How can I use you?
-Show me what you can do.|What things can you do?""".replace("\n", "|").split("|")
+Show me what you can do.|What things can you do?|What are your abilities?|Tell me your abilities.|Which abilities do you have?""".replace("\n", "|").split("|")
 ABILITIES = (
     "I can chat a little, count, spell, add small numbers, name capitals and opposites, tell short stories, "
     "write JSON, call tools and remember what you told me."
