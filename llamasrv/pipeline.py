@@ -8,6 +8,7 @@ is raised by `submit`, before anything runs. Knows no wire format and no HTTP.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping
@@ -126,6 +127,7 @@ class Served:
             template, template_error = None, str(error)
         defaults = {**info.sampling_defaults, **model.sampling}
         defaults = {name: _frozen(value) for name, value in defaults.items() if name in _PARAMS and value is not None}
+        _bound_windows(defaults, engine.context)
         sizes = (info.num_params, info.size_bytes, engine.context)
         facts = (__version__, info.name, sizes, source, sorted(defaults.items()))
         return cls(
@@ -147,11 +149,13 @@ class Served:
         if not given:
             return self.default_params
         merged = {**self.defaults, **given}
+        _bound_windows(merged, self.context)
         if "logit_bias" in given:
-            merged["logit_bias"] = self._bias(given["logit_bias"])
+            merged["logit_bias"] = self._bias(given["logit_bias"], spared=not merged.get("ignore_eos", False))
         return SamplingParams(**merged)
 
-    def _bias(self, entries: tuple[tuple[int | str, float], ...]) -> tuple[tuple[int, float], ...]:
+    def _bias(self, entries: tuple[tuple[int | str, float], ...], *, spared: bool) -> tuple[tuple[int, float], ...]:
+        """By token. `spared`: the tokens that end an answer are not banned anyway."""
         out = []
         for key, bias in entries:
             if isinstance(key, str):  # a text: each of its tokens
@@ -163,6 +167,9 @@ class Served:
                     f"Invalid 'logit_bias': token id {key} is outside the vocabulary of {self.vocab.size} tokens.",
                     param="logit_bias",
                 )
+        banned = {token for token, bias in out if bias == -math.inf}
+        if banned and len(banned if spared else banned | self.vocab.eog) >= self.vocab.size:
+            raise InvalidRequest("Invalid 'logit_bias': every token is banned.", param="logit_bias")
         return tuple(out)
 
     # ------------------------------------------------------------ prompts
@@ -485,6 +492,13 @@ def _reseeded(params: SamplingParams, k: int) -> SamplingParams:
     values = {name: getattr(params, name) for name in _PARAMS}
     values["seed"] = (params.seed + k) % 0xFFFFFFFF
     return SamplingParams(**values)
+
+
+def _bound_windows(params: dict[str, Any], context: int) -> None:
+    """Samplers make room for as many tokens as they are told to look back over: never more than there can be."""
+    for name in ("repeat_last_n", "dry_penalty_last_n"):
+        if name in params and not 0 <= params[name] <= context:
+            params[name] = context
 
 
 def _frozen(value: Any) -> Any:

@@ -361,6 +361,13 @@ def test_parameters_are_merged_from_weak_to_strong():
     assert served.params({}) is served.default_params
 
 
+@pytest.mark.parametrize("given, window", [(-1, 512), (2**31 - 1, 512), (512, 512), (64, 64), (0, 0)])
+def test_nothing_looks_back_over_more_than_the_context(pipeline, given, window):
+    """A sampler allocates its window: 2^31 tokens would be gigabytes."""
+    params = pipeline.open(None).params({"repeat_last_n": given, "dry_penalty_last_n": given})
+    assert (params.repeat_last_n, params.dry_penalty_last_n) == (window, window)
+
+
 def test_a_bias_by_text_is_one_for_each_of_its_tokens(pipeline):
     params = pipeline.open(None).params({"logit_bias": (("ab", -1.0), (99, 2.0))})
     assert params.logit_bias == ((97, -1.0), (98, -1.0), (99, 2.0))
@@ -370,6 +377,16 @@ def test_a_bias_outside_the_vocabulary_is_refused(pipeline):
     with pytest.raises(InvalidRequest) as caught:
         pipeline.open(None).params({"logit_bias": ((263, 1.0),)})
     assert caught.value.param == "logit_bias"
+
+
+def test_banning_every_token_is_refused(pipeline):
+    served = pipeline.open(None)
+    ban = tuple((token, float("-inf")) for token in range(263))
+    all_but_ends = tuple(entry for entry in ban if entry[0] not in served.vocab.eog)
+    for given in ({"logit_bias": ban}, {"logit_bias": all_but_ends, "ignore_eos": True}):
+        with pytest.raises(InvalidRequest, match="every token is banned"):
+            served.params(given)
+    assert served.params({"logit_bias": all_but_ends}).logit_bias == all_but_ends
 
 
 def test_the_fingerprint_tells_settings_apart(engine):

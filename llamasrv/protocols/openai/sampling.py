@@ -29,6 +29,8 @@ Bias = tuple[Union[int, str], float]
 
 INT_MAX = 2**31 - 1
 
+_MOST_BIAS = 1_000_000  # in llama.cpp's form, where OpenAI's bound of 100 does not hold
+
 _SAMPLER_NAMES = {name: name for name in SAMPLER_ORDER} | {
     "temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "typ": "typ_p", "nucleus": "top_p",
 }  # fmt: skip
@@ -90,8 +92,9 @@ class LogitBias(WireField):
             return key, -math.inf
         if type(bias) is not float and type(bias) is not int:
             raise wrong_type("a number", bias, step)
-        if isinstance(entry, tuple) and not -100 <= bias <= 100:
-            raise Invalid(f"bias out of range. Expected a value from -100 to 100, but got {bias}.", step)
+        most = 100 if isinstance(entry, tuple) else _MOST_BIAS
+        if not -most <= bias <= most:
+            raise Invalid(f"bias out of range. Expected a value from -{most} to {most}, but got {bias}.", step)
         return key, float(bias)
 
 

@@ -304,6 +304,7 @@ def test_messages_are_required():
         ({"logit_bias": {str(i): 0 for i in range(4)}}, "logit_bias"),
         ({"logit_bias": [[1]]}, "logit_bias[0]"),
         ({"logit_bias": [[1, True]]}, "logit_bias[0]"),
+        ({"logit_bias": [[1, 1e300]]}, "logit_bias[0]"),
         ({"logit_bias": "x"}, "logit_bias"),
         ({"samplers": ["no_such"]}, "samplers[0]"),
         ({"samplers": "kz"}, "samplers[1]"),
