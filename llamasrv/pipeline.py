@@ -239,7 +239,7 @@ class Served:
         return [*start, vocab.fim_pre, *before, vocab.fim_suf, *after, vocab.fim_mid]
 
     def _refuse_endless(self, text: str) -> None:
-        """Raises for a text that is far too long, without reading it to its end. Its number of tokens is an estimate."""
+        """Raises for a text that is far too long, without reading all of it. The number it tells is an estimate."""
         if len(text) <= self.context * _CHARS_A_TOKEN or len(text) <= LONG_TEXT:
             return
         count = 0
@@ -507,7 +507,8 @@ def _frozen(value: Any) -> Any:
 
 def _size(prompt: Prompt) -> int:
     if isinstance(prompt, ChatPrompt):
-        return sum(len(m.content) if isinstance(m.content, str) else LONG_TEXT for m in prompt.messages if m.content)
+        contents = [message.content for message in prompt.messages if message.content]
+        return sum(len(c) if isinstance(c, str) else sum(len(part.text) for part in c) for c in contents)
     if isinstance(prompt, TextPrompt):
         return len(prompt.text) + len(prompt.suffix or "")
     return 0

@@ -153,9 +153,9 @@ def test_keys_are_asked_for(serve):
 
 
 def test_nobody_there_is_a_connection_error():
-    with openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="x", max_retries=0) as client:
-        with pytest.raises(openai.APIConnectionError):
-            client.models.list()
+    client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="x", max_retries=0)
+    with client, pytest.raises(openai.APIConnectionError):
+        client.models.list()
 
 
 # ---------------------------------------------------------------- many at once, ends

@@ -20,7 +20,9 @@ def test_a_name_is_found_however_it_is_written(asked):
     assert registry("other", "Llama3.2").find(asked).name == "Llama3.2"
 
 
-@pytest.mark.parametrize("asked", ["llama3", "llama3.2:1b", "mine/llama3.2", "llama3.2 ", "", ":", "/", "//", "a/b/c/d:e"])
+@pytest.mark.parametrize(
+    "asked", ["llama3", "llama3.2:1b", "mine/llama3.2", "llama3.2 ", "", ":", "/", "//", "a/b/c/d:e"]
+)
 def test_nothing_else_is_meant(asked):
     with pytest.raises(ModelNotFound) as caught:
         registry("Llama3.2").find(asked)
