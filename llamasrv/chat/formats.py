@@ -139,9 +139,7 @@ HARMONY = ChatFormat(
     content_start="<|channel|>final<|message|>",
 )  # fmt: skip
 
-LFM2_CALLS = Calls(
-    Shape.PYTHON, section_start="<|tool_call_start|>[", section_end="]<|tool_call_end|>", separator=", "
-)
+LFM2_CALLS = Calls(Shape.PYTHON, section_start="<|tool_call_start|>[", section_end="]<|tool_call_end|>", separator=", ")
 
 GEMMA4 = ChatFormat(
     "gemma 4",

@@ -345,7 +345,9 @@ def _properties(tool: Tool) -> list[tuple[str, Any, bool]]:
     found = []
     for key in properties:
         part = values.property_schema(schema, key)
-        found.append((key, {**part, **definitions} if definitions and isinstance(part, Mapping) else part, key in names))
+        found.append(
+            (key, {**part, **definitions} if definitions and isinstance(part, Mapping) else part, key in names)
+        )
     return found
 
 
@@ -466,7 +468,11 @@ def _python_value(writer: _Writer, schema: Any) -> str:
     others = kinds - set(_PYTHON)
     branches = [json.dumps(word) for word in constants]
     if others or not kinds:
-        branches.append(writer.schema({**schema, "type": sorted(others)} if others and isinstance(schema.get("type"), list) else schema))
+        branches.append(
+            writer.schema(
+                {**schema, "type": sorted(others)} if others and isinstance(schema.get("type"), list) else schema
+            )
+        )
     return writer.rule(" | ".join(branches))
 
 
@@ -508,7 +514,7 @@ def _braces_object(writer: _Writer, schema: Mapping[str, Any], depth: int) -> st
     if depth == 0 or schema.get("additionalProperties") is False:
         return '"{" "}"'
     anything = _anything(writer)
-    pair = writer.rule(f'/[A-Za-z_][A-Za-z0-9_]*:/ {anything}')
+    pair = writer.rule(f"/[A-Za-z_][A-Za-z0-9_]*:/ {anything}")
     return f'"{{" ({pair} ("," {pair})*)? "}}"'
 
 

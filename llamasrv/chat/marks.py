@@ -17,7 +17,9 @@ class Marks:
         self.search = self._pattern.search
         self.match = self._pattern.match
         self._begun = re.compile("|".join(_begun(word) for word in self.words) or "(?!)")
-        self._firsts = re.compile(f"[{re.escape(''.join(sorted({word[0] for word in self.words})))}]") if self.words else None
+        self._firsts = (
+            re.compile(f"[{re.escape(''.join(sorted({word[0] for word in self.words})))}]") if self.words else None
+        )
 
     def may_start_in(self, text: str) -> bool:
         """Whether a mark could begin anywhere in this text. Cheap: looks for first characters only."""

@@ -192,7 +192,9 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
             text = show([_USER, turn(call), _result("zqresult")], **given)
             if "zqvalue" not in text or "zqkey" not in text or text.count("None") > nones:
                 continue
-            if re.search(r"""'zqkey': *'zqvalue|\\"zqkey\\": *\\"zqvalue""", text):  # Python's notation, or JSON in JSON
+            if re.search(
+                r"""'zqkey': *'zqvalue|\\"zqkey\\": *\\"zqvalue""", text
+            ):  # Python's notation, or JSON in JSON
                 continue
             other = _call("zqother", arguments, "zqcall002")
             both = show([_USER, turn(call, other), _result("zqresult"), _result("zqsecond", "zqcall002")], **given)
@@ -233,7 +235,7 @@ def _find_reasoning(show: Callable[..., str], found: Dict, given: Dict) -> str |
 def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> Conversation:
     """The messages and tools that a template with these traits gets. `calls` is how the model writes them."""
     calls = calls or GENERIC_CALLS
-    source = prompt.messages
+    source: Sequence[Message] = prompt.messages
     continues = _continues(prompt)
     simple = all(m.role in ("user", "assistant", "system") and not m.tool_calls for m in source)
     if not simple:

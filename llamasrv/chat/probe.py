@@ -83,7 +83,9 @@ _THINKING_TAG = re.compile(r"</([\w:]*think[\w:]*)>|\[/(THINK)\]")
 
 def _learn_reasoning(template: Template, answer: str) -> Reasoning:
     """The marks around known reasoning; where the template shows none, those that its source names, or `<think>`."""
-    shown = _show(template, Message("assistant", "zqanswer", reasoning="zqthought")) if template.traits.reasoning else ""
+    shown = (
+        _show(template, Message("assistant", "zqanswer", reasoning="zqthought")) if template.traits.reasoning else ""
+    )
     head, found, tail = shown.rpartition("zqthought")
     between = tail.partition("zqanswer")[0]
     if not found or not between.strip():
@@ -232,7 +234,11 @@ def _find_named(text: str, begin: int, number: int) -> _Core | None:
 def _find_tagged(text: str, begin: int, number: int) -> _Core | None:
     name = _NAMES[number]
     at = text.find(name, begin)
-    found = re.compile(r"(.*?)zqfirst(.*?)zqtext(.*?)zqsecond(.*?)7", re.DOTALL).match(text, at + len(name)) if at >= 0 else None
+    found = (
+        re.compile(r"(.*?)zqfirst(.*?)zqtext(.*?)zqsecond(.*?)7", re.DOTALL).match(text, at + len(name))
+        if at >= 0
+        else None
+    )
     if found is None or found[2] != found[4]:
         return None
     opened = re.search(r"[<\[][^<\[]*\Z", found[1])

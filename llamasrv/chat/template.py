@@ -47,6 +47,8 @@ RESERVED = frozenset(
 )  # fmt: skip
 """Names that a request may not set through template variables."""
 
+_THINKING_SWITCHES = ("enable_thinking", "thinking")  # templates call the same switch by two names
+
 
 class TemplateError(Exception):
     """A template that cannot be compiled. The message names the line."""
@@ -112,12 +114,12 @@ def _join_text(context: _Budget, parts: list[Any]) -> str:
 class _Limits(NodeTransformer):
     """Rewrites a parsed template: loops and `~` go through the budget."""
 
-    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
+    def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
         node.iter = nodes.Filter(node.iter, "charge loop", [], [], None, None, lineno=node.lineno)
         return node
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:  # noqa: N802
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
         self.generic_visit(node)
         parts = nodes.List(node.nodes, lineno=node.lineno)
         return nodes.Filter(parts, "join text", [], [], None, None, lineno=node.lineno)
@@ -161,7 +163,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             context.built(size)
         return super().call_binop(context, operator, left, right)
 
-    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         owner = getattr(__obj, "__self__", None)
         if type(owner) is str:
             _check_text_method(__context, owner, __obj.__name__, args)
@@ -460,8 +462,7 @@ class ChatTemplate:
         if end < 0:
             # The template does not show what is to be continued: begin a new turn, and write it there.
             if conversation.continues == "reasoning":
-                switches = {name: True for name in ("enable_thinking", "thinking") if name in self.variables}
-                variables = {**variables, **switches}
+                variables = {**variables, **{name: True for name in _THINKING_SWITCHES if name in self.variables}}
             start = self.render_plain(conversation.messages[:-1], tools, True, variables, guarded)
             if conversation.continues == "reasoning" and thought is not None:
                 start = thought.reopened(start)
@@ -496,7 +497,7 @@ class ChatTemplate:
             given["tools"] = tools
         if self._wants_time and "datetime" not in given:
             given["datetime"] = _strftime_now("%B %d %Y %H:%M:%S")
-        context = self._template.new_context(given)
+        context: Any = self._template.new_context(given)  # a _Budget
         context.guarded = guarded
         context.left = work
         context.deadline = time.monotonic() + MAX_SECONDS
@@ -521,9 +522,9 @@ class ChatTemplate:
             if name in RESERVED or name.startswith("_"):
                 raise InvalidRequest(f"'{name}' cannot be set as a template variable.", param="chat_template_kwargs")
         allowed = {name: value for name, value in variables.items() if name in self.variables}
-        for name, twin in (("enable_thinking", "thinking"), ("thinking", "enable_thinking")):
+        for name, twin in (_THINKING_SWITCHES, _THINKING_SWITCHES[::-1]):
             if name in variables and twin in self.variables and twin not in variables:
-                allowed[twin] = variables[name]  # templates call the same switch by two names
+                allowed[twin] = variables[name]
         return allowed
 
 
@@ -549,4 +550,3 @@ def _directory() -> Path:
 def fallback_source(name: str = "chatml") -> str:
     """The source of one of our own templates: chatml (the default where a model has none) or plain."""
     return (_directory() / f"{name}.jinja").read_text(encoding="utf-8")
-

@@ -68,7 +68,9 @@ def _type(value: Any) -> str:
         return "integer"
     if isinstance(value, float):
         return "number"
-    return {str: "string", list: "array", dict: "object"}.get(type(value), "string")
+    if isinstance(value, list):
+        return "array"
+    return "object" if isinstance(value, Mapping) else "string"
 
 
 def only_text(schema: Any) -> bool:

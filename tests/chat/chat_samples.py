@@ -41,7 +41,11 @@ STRICT = """{%- if messages[0].role == 'system' -%}{{- raise_exception('System r
 
 def family(call: str, *, before: str = "", after: str = "", between: str = "", parallel: bool = True) -> str:
     """A template whose model writes calls in this way. `call` is Jinja that writes one call from `f`."""
-    single = "" if parallel else "{%- if m.tool_calls | length > 1 -%}{{- raise_exception('one call, please') -}}{%- endif -%}"
+    single = (
+        ""
+        if parallel
+        else "{%- if m.tool_calls | length > 1 -%}{{- raise_exception('one call, please') -}}{%- endif -%}"
+    )
     return (
         "{%- if tools -%}{{- '<|sys|>' + tools | tojson + '<|end|>' -}}{%- endif -%}"
         "{%- for m in messages -%}"

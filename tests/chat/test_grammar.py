@@ -222,7 +222,9 @@ def test_content_of_a_form_and_calls_go_together():
 def test_content_of_a_form_keeps_its_wrapper():
     constraint = constrain(formats.HARMONY, content=Content("json", SCHEMA))
     assert accepts(constraint, '<|channel|>final<|message|>{"a": 1}')
-    assert accepts(constraint, '<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>{"a":1}')
+    assert accepts(
+        constraint, '<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>{"a":1}'
+    )
 
 
 def test_going_on_needs_no_wrapper():

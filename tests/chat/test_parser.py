@@ -149,7 +149,7 @@ def test_a_call_at_the_very_start_ends_reasoning_that_the_prompt_opened():
 
 
 def test_some_formats_end_reasoning_with_a_call():
-    text = '<think>Go<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{}'
+    text = "<think>Go<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{}"
     assert outcome(TABLE["kimi k2"], text) == ("", "Go", [("ping", "{}")], 1)
 
 
@@ -166,7 +166,9 @@ def test_it_continues_a_message():
 # -- content
 
 
-@pytest.mark.parametrize("text", ["", "Hi", " Hi \n", "\n\n", "a < b", "<", "<tool", "1 <t> 2", "{", "[]", "```\nx\n```"])
+@pytest.mark.parametrize(
+    "text", ["", "Hi", " Hi \n", "\n\n", "a < b", "<", "<tool", "1 <t> 2", "{", "[]", "```\nx\n```"]
+)
 def test_content_is_untouched(text):
     assert outcome(PLAIN, text) == (text, "", [], 0)
 
@@ -189,7 +191,7 @@ def test_wrappers_of_the_content_go():
 def test_a_code_fence_around_json_goes_where_json_was_asked_for():
     assert outcome(PLAIN, '```json\n{"a": 1}\n```', json_content=True)[0] == '{"a": 1}'
     assert outcome(PLAIN, '{"a": "```"}', json_content=True)[0] == '{"a": "```"}'
-    assert outcome(PLAIN, '<think>x</think>\n```\n[1]\n```\n', json_content=True)[:2] == ("[1]", "x")
+    assert outcome(PLAIN, "<think>x</think>\n```\n[1]\n```\n", json_content=True)[:2] == ("[1]", "x")
 
 
 # -- objects
@@ -229,7 +231,7 @@ def test_what_is_no_call_is_content(text):
 
 
 def test_arguments_that_stop_being_json_are_passed_as_written_and_incomplete():
-    text = "<tool_call>{\"name\": \"note\", \"arguments\": {'text': 'a'}}</tool_call>"
+    text = '<tool_call>{"name": "note", "arguments": {\'text\': \'a\'}}</tool_call>'
     content, _, calls, complete = outcome(PLAIN, text)
     assert calls == [("note", "{'text': 'a'}}")] and complete == 0 and content == ""
 
@@ -237,7 +239,11 @@ def test_arguments_that_stop_being_json_are_passed_as_written_and_incomplete():
 def test_an_object_alone_is_a_call_only_with_the_name_of_a_tool():
     format = ChatFormat("bare", calls=Calls(Shape.JSON, bare=True, arguments_key="parameters"))
     assert outcome(format, '{"name": "ping", "parameters": {}}')[2] == [("ping", "{}")]
-    for text in ('{"name": "Ann", "parameters": {}}', '{"a": {"name": "ping"}}', 'x {"name": "ping", "parameters": {}}'):
+    for text in (
+        '{"name": "Ann", "parameters": {}}',
+        '{"a": {"name": "ping"}}',
+        'x {"name": "ping", "parameters": {}}',
+    ):
         assert outcome(format, text) == (text, "", [], 0)
 
 
