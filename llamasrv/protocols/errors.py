@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from llamasrv.errors import LlamasrvError
+from llamasrv.errors import InvalidRequest, LlamasrvError
 
 OPENAI_TYPES = {
     429: "rate_limit_exceeded",
@@ -15,6 +15,13 @@ OPENAI_TYPES = {
     504: "server_error",
 }
 """Status to `type`; every other one is `invalid_request_error`."""
+
+
+def refused_request(status: int, message: str) -> bytes:
+    """The body for a request that was refused before it was one of a protocol: a head or framing that is no HTTP."""
+    error: LlamasrvError = LlamasrvError(message) if status >= 500 else InvalidRequest(message, code="invalid_http")
+    error.status = status
+    return openai_body(error)
 
 
 def openai_error(error: LlamasrvError) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import gevent
 from gevent.event import Event
 from gevent.pool import Pool
 from gevent.server import StreamServer
+from gunicorn import util
 from gunicorn.errors import HaltServer
 from gunicorn.sock import ssl_context
 from gunicorn.workers.ggevent import GeventWorker
@@ -32,6 +33,7 @@ from llamasrv.config import Settings
 from llamasrv.engine.engine import Engine
 from llamasrv.errors import ConfigError
 from llamasrv.progress import LoadingDisplay
+from llamasrv.protocols.errors import refused_request
 
 log = logging.getLogger("llamasrv")
 
@@ -39,6 +41,16 @@ EX_CONFIG = 78
 EX_ENGINE = 1  # gunicorn then starts another worker
 LAST_WORDS = 2.0  # seconds that streams have to write their final event
 ENGINE_STOP = 5.0  # seconds for the engine thread to end
+
+
+def write_error(sock: Any, status: int, reason: str, message: str) -> None:
+    """What gunicorn answers to what is no HTTP; its own is a page of HTML."""
+    body = refused_request(status, message or reason)
+    head = f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body)
+
+
+util.write_error = write_error
 
 
 class Worker(GeventWorker):

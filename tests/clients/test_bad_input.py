@@ -119,5 +119,28 @@ def test_bodies_that_are_framed_wrongly_are_400(server, head, body, status):
     with socket.create_connection(server.address, timeout=30) as sock:
         sock.sendall(b"POST %b HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n%b" % (CHAT.encode(), head, body))
         sock.shutdown(socket.SHUT_WR)
-        assert sock.recv(65536).startswith(b"HTTP/1.1 %d" % status)
+        reply = sock.makefile("rb").read()
+    assert reply.startswith(b"HTTP/1.1 %d " % status)
+    assert b"Content-Type: application/json" in reply
+    assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["message"]
     assert control(server)
+
+
+@pytest.mark.parametrize(
+    "head, status",
+    [
+        (b"NONSENSE", 400),
+        (b"GET / HTTP/9.9", 400),
+        (b"GET /" + b"x" * 9000 + b" HTTP/1.1", 414),
+        (b"GET / HTTP/1.1\r\n" + b"\r\n".join(b"H%d: x" % i for i in range(200)), 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nA : b", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked", 501),
+    ],
+)
+def test_what_is_no_http_is_told_in_json(server, head, status):
+    with socket.create_connection(server.address, timeout=30) as sock:
+        sock.sendall(head + b"\r\n\r\n")
+        reply = sock.makefile("rb").read()
+    assert reply.startswith(b"HTTP/1.1 %d " % status), reply[:200]
+    error = json.loads(reply.partition(b"\r\n\r\n")[2])["error"]
+    assert error["message"] and set(error) == {"message", "type", "param", "code"}
