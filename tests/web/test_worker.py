@@ -14,6 +14,11 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from gevent.event import Event
+from gunicorn.config import Config
+
+from llamasrv.engine.engine import Status
+from llamasrv.web.worker import Worker
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -125,7 +130,7 @@ def test_while_it_drains_it_is_not_ready_and_takes_no_work(serve):
 
 def test_a_stream_longer_than_the_drain_ends_with_an_error_event(serve):
     server = serve("--fake", "--drain-timeout", 1)
-    stream = Stream(server, 3500, n=16)
+    stream = Stream(server, 3500, n=128)
     began = time.monotonic()
     server.signal(signal.SIGTERM)
     assert "shutting down" in last_error(stream.rest())
@@ -135,7 +140,7 @@ def test_a_stream_longer_than_the_drain_ends_with_an_error_event(serve):
 
 def test_a_second_sigterm_ends_at_once(serve):
     server = serve("--fake", "--drain-timeout", 600)
-    stream = Stream(server, 3500, n=16)
+    stream = Stream(server, 3500, n=128)
     server.signal(signal.SIGTERM)
     server.wait_for("shutting down")
     server.signal(signal.SIGTERM)
@@ -146,7 +151,7 @@ def test_a_second_sigterm_ends_at_once(serve):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
 def test_it_ends_at_once_on(serve, number):
     server = serve("--fake", "--drain-timeout", 600)
-    stream = Stream(server, 3500, n=16)
+    stream = Stream(server, 3500, n=128)
     server.signal(number)
     assert "shutting down" in last_error(stream.rest())
     assert server.exit_code(15) == 0
@@ -185,3 +190,21 @@ def test_a_model_that_cannot_be_loaded_ends_everything_with_one_line(serve, tmp_
     server = serve("--model", path)
     assert server.exit_code() == 78
     assert len(server.lines) == 1 and str(path) in server.lines[0]
+
+
+class BrokenEngine:
+    """An engine whose thread has ended by itself."""
+
+    name = "some"
+    alive = False
+    status = Status("failed", reason="the engine failed and cannot be restarted")
+
+
+def test_an_engine_that_cannot_go_on_ends_its_worker_so_that_another_starts():
+    worker = Worker(1, os.getpid(), [], None, 30, Config(), None)
+    worker._wake = Event()
+    worker.engines = [BrokenEngine()]
+    worker._check_engines()
+    assert not worker.alive and worker._wake.is_set()
+    assert worker._exit_code == 1 and worker.fate[0] == 0  # gunicorn goes on
+    worker.tmp.close()
