@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from llamasrv.chat import values
@@ -16,6 +17,16 @@ from llamasrv.chat.formats import Calls, Shape, pieces
 from llamasrv.chat.marks import Marks, marks
 from llamasrv.chat.scanner import NAME, Scanner, Steps
 from llamasrv.domain.request import Tool
+
+
+@dataclass(slots=True)
+class _Head:
+    """What is known of a call that is written as an object."""
+
+    name: str | None = None
+    id: str | None = None
+    early: str | None = None  # arguments that came before the name
+    started: bool = False
 
 
 class CallReader(Scanner):
@@ -93,78 +104,73 @@ class CallReader(Scanner):
             self._start_call(*self._named)
 
     def _read_object(self, calls: Calls) -> Steps:
-        yield from self._skip_space()
+        """The object itself. Leaves without a word where it is none, or cut off."""
         if (yield from self._char()) != "{":
             return
         self._eat(self._position + 1)
-        name: str | None = None
-        id: str | None = None
-        early: list[str] | None = None  # arguments that came before the name
-        started = False
-        while True:
-            if not (yield from self._skip_space()):
-                return
+        head = _Head()
+        while (yield from self._skip_space()):
             char = yield from self._char()
-            if char == ",":
+            if char in ",}":
                 self._eat(self._position + 1)
-                continue
-            if char == "}":
-                self._eat(self._position + 1)
-                break
+                if char == ",":
+                    continue
+                if head.name is not None and not head.started:
+                    self._begin(head)
+                    self._argue("{}")
+                    self.complete_calls += 1
+                return
             key = yield from self._json_text()
             if key is None or not (yield from self._colon()):
                 return
-            if calls.name_is_key and not started:
-                if not NAME.match(key):
-                    return
-                self._start_call(key)
-                started = True
-                if not (yield from self._arguments(calls)):
-                    return
-                self.complete_calls += 1
-            elif key == calls.name_key:
-                yield from self._skip_space()
-                name = yield from self._json_text()
-                if name is None or not NAME.match(name) or (calls.bare and name not in self._tools):
-                    return
-                self._named = (name, id)
-                if early is not None and not started:
-                    self._start_call(name, id)
-                    self._argue("".join(early))
-                    self.complete_calls += 1
-                    started = True
-            elif key == calls.id_key:
-                yield from self._skip_space()
-                if (yield from self._char()) == '"':
-                    id = yield from self._json_text()
-                else:
-                    kept: list[str] = []
-                    yield from self._json_value(kept.append)
-                    id = "".join(kept)
-                if self._named is not None:
-                    self._named = (self._named[0], id)
-            elif key in (calls.arguments_key, "arguments", "parameters") and not started:
-                if name is None:
-                    early = []
-                    if not (yield from self._json_value(early.append)):
-                        return
-                    early = [_unwrapped("".join(early))]
-                else:
-                    self._start_call(name, id)
-                    started = True
-                    if not (yield from self._arguments(calls)):
-                        return
-                    self.complete_calls += 1
-            elif calls.bare and key not in ("type", "id"):
+            if not (yield from self._member(calls, key, head)):
                 return
-            else:
-                yield from self._skip_space()
-                if not (yield from self._json_value(lambda text: None)):
-                    return
-        if name is not None and not started:
-            self._start_call(name, id)
-            self._argue("{}")
-            self.complete_calls += 1
+
+    def _member(self, calls: Calls, key: str, head: _Head) -> Steps:
+        """One member of a call's object. False where that ends the call."""
+        if calls.name_is_key and not head.started:
+            if not NAME.match(key):
+                return False
+            head.name = key
+            return (yield from self._begin_and_argue(calls, head))
+        if key == calls.name_key:
+            yield from self._skip_space()
+            head.name = yield from self._json_text()
+            if head.name is None or not NAME.match(head.name) or (calls.bare and head.name not in self._tools):
+                return False
+            if head.early is not None:
+                self._begin(head)
+                self._argue(head.early)
+                self.complete_calls += 1
+        elif key in (calls.arguments_key, "arguments", "parameters") and not head.started:
+            if head.name is not None:
+                return (yield from self._begin_and_argue(calls, head))
+            kept: list[str] = []
+            if not (yield from self._json_value(kept.append)):
+                return False
+            head.early = _unwrapped("".join(kept))
+        elif calls.bare and key not in ("type", "id"):
+            return False
+        else:
+            other: list[str] = []
+            if not (yield from self._json_value(other.append)):
+                return False
+            if key == calls.id_key:
+                head.id = _unwrapped("".join(other))
+        self._named = None if head.started or head.name is None else (head.name, head.id)
+        return True
+
+    def _begin(self, head: _Head) -> None:
+        assert head.name is not None
+        self._start_call(head.name, head.id)
+        head.started = True
+
+    def _begin_and_argue(self, calls: Calls, head: _Head) -> Steps:
+        self._begin(head)
+        if not (yield from self._arguments(calls)):
+            return False
+        self.complete_calls += 1
+        return True
 
     def _arguments(self, calls: Calls) -> Steps:
         """The JSON value of a call's arguments, passed on as it comes. False where it is cut off or spoilt."""
@@ -220,37 +226,26 @@ class CallReader(Scanner):
 
     def _read_tagged(self, calls: Calls) -> Steps:
         """The name, then each argument between marks."""
-        key_start = calls.key_start.strip()
-        ends = _call_ends(calls)
-        name_end = pieces(calls.name_end.partition(" ")[0]) if "{number}" in calls.name_end else pieces(calls.name_end)
-        stops = marks(*name_end[:1], "\n", *((key_start, *ends) if not name_end else ()))
-        name, mark = yield from self._name(stops)
+        key_start, ends = calls.key_start.strip(), _call_ends(calls)
+        heads = marks(key_start, *ends)
+        name, mark = yield from self._name_before_keys(calls, (key_start, *ends))
         if name is None:
             return
-        if "{number}" in calls.name_end:
-            yield from self._until(marks(calls.name_end.rpartition("}")[2].lstrip('"')), lambda text: None)
-        for piece in name_end[1:]:
-            yield from self._skip_space()
-            yield from self._mark(marks(piece))
         schema = self._tools[name].parameters if name in self._tools else {}
         self._start_call(name)
         opened = False
-        at_key = mark == key_start
-        at_end = mark in ends
-        while not at_end:
-            if not at_key:
+        while mark not in ends:
+            if mark != key_start:
                 if not (yield from self._skip_space()):
                     return
-                mark = yield from self._mark(marks(key_start, *ends))
-                if mark in ends:
-                    break
-                if mark is None:
-                    if not ends:
-                        break
+                mark = yield from self._mark(heads)
+                if mark is None and ends:
                     self._between_marks()
                     yield from self._until(marks(*ends), self._say)  # words where an argument should be
                     return
-            at_key = False
+                if mark != key_start:
+                    break
+            mark = None
             key, kind = yield from self._key(calls)
             if key is None:
                 return
@@ -260,6 +255,20 @@ class CallReader(Scanner):
                 return
         self._argue("}" if opened else "{}")
         self.complete_calls += 1
+
+    def _name_before_keys(self, calls: Calls, next_marks: tuple[str, ...]) -> Steps:
+        """The name, with what is behind it up to the first key; and the mark that came where no other ends the name."""
+        shown, numbered, rest = calls.name_end.partition("{number}")
+        end = pieces(shown.partition(" ")[0] if numbered else shown)
+        name, mark = yield from self._name(marks(*end[:1], "\n", *(() if end else next_marks)))
+        if name is None:
+            return None, None
+        if numbered:
+            yield from self._until(marks(rest.lstrip('"')), _ignore)
+        for piece in end[1:]:
+            yield from self._skip_space()
+            yield from self._mark(marks(piece))
+        return name, mark
 
     def _key(self, calls: Calls) -> Steps:
         """A key, and what its attribute says about the value: "text", "json" or None."""
@@ -296,10 +305,9 @@ class CallReader(Scanner):
             self._argue(text.strip() if not values.may_be_text(schema) else json.dumps(text, ensure_ascii=False)[:-1])
             return False
         if calls.elements:
-            value = values.from_elements(text, schema, calls)
+            self._argue(json.dumps(values.from_elements(text, schema, calls), ensure_ascii=False))
         else:
-            value = values.from_text(text, {} if kind == "json" else schema)
-        self._argue(json.dumps(value, ensure_ascii=False))
+            self._argue(values.as_json(text, {} if kind == "json" else schema))
         return True
 
     def _held_value(self, stops: Marks) -> Steps:
@@ -505,6 +513,10 @@ class CallReader(Scanner):
 
     def _argue_text(self, text: str) -> None:
         self._argue(json.dumps(text, ensure_ascii=False)[1:-1])
+
+
+def _ignore(text: str) -> None:
+    """Text that says nothing."""
 
 
 _PYTHON_WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}

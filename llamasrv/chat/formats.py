@@ -31,7 +31,7 @@ class Reasoning:
 
     start: str
     end: str
-    ended_by_calls: bool = False  # a call or the start of the content inside the block ends it, wherever it comes
+    ended_by_calls: bool = False  # a call or the start of the content ends the block, wherever it comes
     anywhere: bool = False  # a block may open after content, too
     opening: str = ""  # words at the end of the prompt that belong to the thinking
     assumed: bool = False  # nothing says that this model thinks at all
@@ -134,10 +134,14 @@ GENERIC = ChatFormat("generic", calls=GENERIC_CALLS)
 HARMONY = ChatFormat(
     "harmony",
     reasoning=Reasoning("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
-    calls=Calls(Shape.CHANNEL, call_start="<|channel|>commentary to=functions.", name_end=" <|constrain|>json<|message|>",
-                call_end="", parallel=False),
+    calls=Calls(
+        Shape.CHANNEL,
+        call_start="<|channel|>commentary to=functions.",
+        name_end=" <|constrain|>json<|message|>",
+        parallel=False,
+    ),
     content_start="<|channel|>final<|message|>",
-)  # fmt: skip
+)
 
 LFM2_CALLS = Calls(Shape.PYTHON, section_start="<|tool_call_start|>[", section_end="]<|tool_call_end|>", separator=", ")
 

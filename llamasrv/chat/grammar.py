@@ -25,6 +25,8 @@ MAX_LENGTH = 4_000_000  # characters of a grammar
 
 _TEXT = "X_TEXT"
 _BREAKS = r"/\n{0,3}/"
+_NUMBER = "/[0-9]{1,3}/"
+_SHORT_ID = "/[a-zA-Z0-9]{9}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,29 +282,30 @@ def _arguments(tool: Tool) -> dict[str, Any]:
 def _json_call(writer: _Writer, calls: Calls, tool: Tool) -> str:
     arguments = writer.schema(_arguments(tool), lenient=not tool.strict)
     name = json.dumps(tool.name, ensure_ascii=False)
+    lit = writer.literal
     if calls.name_is_key:
-        return f"{writer.literal('{' + name + ': ')} {arguments} {writer.literal('}')}"
+        return f"{lit('{' + name + ': ')} {arguments} {lit('}')}"
     head = f"{json.dumps(calls.name_key)}: {name}, {json.dumps(calls.arguments_key)}: "
     if not calls.id_key:
-        return f"{writer.literal('{' + head)} {arguments} {writer.literal('}')}"
+        return f"{lit('{' + head)} {arguments} {lit('}')}"
     id = f'{json.dumps(calls.id_key)}: "'
     if calls.id_first:
-        return f"{writer.literal('{' + id)} /[0-9]{{1,3}}/ {writer.literal(chr(34) + ', ' + head)} {arguments} {writer.literal('}')}"
-    return f"{writer.literal('{' + head)} {arguments} {writer.literal(', ' + id)} /[a-zA-Z0-9]{{9}}/ {writer.literal(chr(34) + '}')}"
+        return f"{lit('{' + id)} {_NUMBER} {lit(chr(34) + ', ' + head)} {arguments} {lit('}')}"
+    return f"{lit('{' + head)} {arguments} {lit(', ' + id)} {_SHORT_ID} {lit(chr(34) + '}')}"
 
 
 def _named_call(writer: _Writer, calls: Calls, tool: Tool) -> str:
     arguments = writer.schema(_arguments(tool), lenient=not tool.strict)
-    end = writer.literal(calls.name_end)
+    lit = writer.literal
     if calls.id_form:
         before, _, after = calls.id_form.partition("{name}")
-        around = after.partition("{index}")
-        return f"{writer.literal(before + tool.name + around[0])} /[0-9]{{1,3}}/ {writer.literal(around[2] + calls.name_end)} {arguments}"
+        around, _, behind = after.partition("{index}")
+        return f"{lit(before + tool.name + around)} {_NUMBER} {lit(behind + calls.name_end)} {arguments}"
     if calls.id_mark and calls.id_first:
-        return f"/[a-zA-Z0-9_-]{{1,40}}/ {writer.literal(calls.id_mark + tool.name)} {end} {arguments}"
+        return f"/[a-zA-Z0-9_-]{{1,40}}/ {lit(calls.id_mark + tool.name + calls.name_end)} {arguments}"
     if calls.id_mark:
-        return f"{writer.literal(tool.name + calls.id_mark)} /[a-zA-Z0-9]{{9}}/ {end} {arguments}"
-    return f"{writer.literal(tool.name + calls.name_end)} {arguments}"
+        return f"{lit(tool.name + calls.id_mark)} {_SHORT_ID} {lit(calls.name_end)} {arguments}"
+    return f"{lit(tool.name + calls.name_end)} {arguments}"
 
 
 def _members(writer: _Writer, items: Sequence[tuple[str, bool]], separator: str) -> str:
@@ -355,7 +358,7 @@ def _tagged_call(writer: _Writer, calls: Calls, tool: Tool) -> str:
     element = _element if calls.elements else _argument
     items = [(writer.rule(element(writer, calls, key, schema, 0)), needed) for key, schema, needed in _properties(tool)]
     name, number, end = (tool.name + calls.name_end).partition("{number}")
-    head = f"{writer.literal(name)} /[0-9]{{1,3}}/ {writer.literal(end)}" if number else writer.literal(name)
+    head = f"{writer.literal(name)} {_NUMBER} {writer.literal(end)}" if number else writer.literal(name)
     return f"{head} {_members(writer, items, '')}"
 
 
@@ -368,12 +371,10 @@ def _argument(writer: _Writer, calls: Calls, key: str, schema: Any, depth: int) 
         branches.append(f"{writer.literal(start + calls.string_type)} {_plain_text(writer, schema, end)}")
     if not values.only_text(schema):
         kinds = sorted(values.types(schema) - {"string"}) or ["object"]
+        inner = writer.schema(_without_text(schema))
         for kind in kinds if "{type}" in calls.other_type else [""]:
-            named = {"integer": "number"}.get(kind, kind)
-            inner = _without_text(schema)
-            branches.append(
-                f"{writer.literal(start + calls.other_type.replace('{type}', named))} {writer.schema(inner)} {writer.literal(end)}"
-            )
+            said = calls.other_type.replace("{type}", "number" if kind == "integer" else kind)
+            branches.append(f"{writer.literal(start + said)} {inner} {writer.literal(end)}")
     return " | ".join(dict.fromkeys(branches))
 
 

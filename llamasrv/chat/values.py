@@ -82,6 +82,9 @@ def may_be_text(schema: Any) -> bool:
     return not allowed or "string" in allowed
 
 
+_WORDS = {"True": True, "False": False, "None": None}
+
+
 def from_text(text: str, schema: Any) -> Any:
     """A value that was written without quotes: JSON if the schema allows what it is, otherwise text."""
     if only_text(schema):
@@ -89,12 +92,20 @@ def from_text(text: str, schema: Any) -> Any:
     try:
         value = json.loads(text.strip(), parse_constant=_refuse)
     except (ValueError, RecursionError):
-        return {"True": True, "False": False, "None": None}.get(text.strip(), text)
+        return _WORDS.get(text.strip(), text)
     allowed = types(schema)
     kind = _type(value)
     if allowed and kind not in allowed and not (kind == "integer" and "number" in allowed) and "string" in allowed:
         return text
     return value
+
+
+def as_json(text: str, schema: Any) -> str:
+    """The same, as JSON. What is JSON already stays as it was written: numbers keep their digits."""
+    value = from_text(text, schema)
+    if isinstance(value, str) or text.strip() in _WORDS:
+        return json.dumps(value, ensure_ascii=False)
+    return text.strip()
 
 
 def _refuse(name: str) -> Any:
@@ -196,4 +207,4 @@ def bare(word: str) -> str:
         json.loads(word, parse_constant=_refuse)
         return word
     except ValueError:
-        return json.dumps({"True": True, "False": False, "None": None}.get(word, word), ensure_ascii=False)
+        return json.dumps(_WORDS.get(word, word), ensure_ascii=False)

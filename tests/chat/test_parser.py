@@ -277,11 +277,26 @@ def values(text, name="note"):
         ("unknown", "42", 42),
         ("unknown", "{broken", "{broken"),
         ("unknown", "True", True),
+        ("unknown", '"quoted"', "quoted"),
         ("meta", '{"n": 1}', {"n": 1}),
     ],
 )
 def test_values_follow_their_schema(key, written, value):
     assert values(f"<arg={key}>\n{written}\n</arg>\n") == {key: value}
+
+
+def test_numbers_keep_their_digits():
+    text = "<fn=note>\n<arg=x>\n1.50e999\n</arg>\n</fn>"
+    assert outcome(LINES, text)[2] == [("note", '{"x": 1.50e999}')]
+
+
+def test_an_end_mark_inside_json_is_part_of_it():
+    assert values('<arg=tags>\n["a</arg>\\n", "</fn>"]\n</arg>\n') == {"tags": ["a</arg>\n", "</fn>"]}
+
+
+def test_a_broken_value_ends_at_its_mark_all_the_same():
+    text = '<arg=tags>\n["a\n</arg>\n<arg=text>\nb\n</arg>\n'
+    assert values(text) == {"tags": '["a', "text": "b"}
 
 
 def test_a_call_may_start_with_its_inner_mark():
@@ -313,17 +328,14 @@ def test_references_in_schemas_are_followed():
         ('ping()', {}),
         ('note(text="a\\n\\"b\\"", maybe=None)', {"text": 'a\n"b"', "maybe": None}),
         ("note(text='it\\'s', tags=['a', \"b\"])", {"text": "it's", "tags": ["a", "b"]}),
-        ("note(meta={'n': 1.5, \"m\": True}, tags=('x',))", {"meta": {"n": 1.5, "m": True}, "tags": ["x"]}),
+        ("note(meta={'n': 1.5, \"m\": True}, tags=('x', y, ))", {"meta": {"n": 1.5, "m": True}, "tags": ["x", "y"]}),
         ('note(text="\\u00e9\\x41", maybe=-3e5)', {"text": "éA", "maybe": -3e5}),
     ],
 )  # fmt: skip
 def test_python_values_become_json(written, arguments):
     text = f"<|tool_call_start|>[{written}]<|tool_call_end|>"
     calls = outcome(TABLE["lfm2"], text)[2]
-    try:
-        assert json.loads(calls[0][1]) == arguments
-    except ValueError:
-        assert arguments == {"meta": {"n": 1.5, "m": True}, "tags": ["x"]} and '["x",]' in calls[0][1]
+    assert json.loads(calls[0][1]) == arguments
 
 
 # -- channels
