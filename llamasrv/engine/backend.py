@@ -241,6 +241,7 @@ class LlamaBackend:
         self.split = bool(options.deterministic)
         self.can_cut = not stateful
         self.can_share = not stateful and not self.split
+        self.can_cut_saved = self.can_cut and not self._n_swa  # saving leaves out what a sliding window has passed
         # Room for resident prefixes beside the running sequences; a recurrent lane costs a whole state.
         spare = 4 if stateful else 0 if self.split else max(16, options.parallel)
         self._lanes_wanted = min(MAX_LANES, options.parallel + spare)
@@ -327,9 +328,8 @@ class LlamaBackend:
         return self._logits_at[1][:num_rows]
 
     def usable(self, lane: int, length: int) -> bool:
-        if not self._n_swa or not length:
-            return True
-        return C.llama_memory_seq_pos_min(self._memory, lane) == 0  # else the window has moved on
+        # With a sliding window, what lies before it may be gone: then only going on at the very end is right.
+        return not self._n_swa or C.llama_memory_seq_pos_min(self._memory, lane) == 0 or length == self.length(lane)
 
     def copy(self, source: int, target: int, length: int) -> None:
         assert self.can_share and source != target and max(source, target) < self.num_lanes

@@ -307,7 +307,7 @@ class Engine:
     def _forget_context(self) -> None:
         self.lanes = LaneTable(self.backend.num_lanes, self.backend.num_cells)
         self.cache = PrefixCache(can_cut=self.backend.can_cut)
-        self.spilled = SpillStore(self.options.cache_bytes, can_cut=self.backend.can_cut)
+        self.spilled = SpillStore(self.options.cache_bytes, can_cut=self.backend.can_cut_saved)
 
     def _take_mail(self, wait: bool) -> None:
         timeout: float | None = 0
@@ -459,10 +459,11 @@ class Engine:
     def _preempt(self, seq: Sequence) -> None:
         """Take the lane away; keep its KV in host memory if there is room, else it is computed again."""
         self.metrics.preemptions += 1
+        exact = self.options.deterministic  # computing it again would round differently
         room = self.options.swap_bytes - self._swapped_bytes
-        if seq.num_computed >= KEY_LENGTH and (room > 0 or self.options.deterministic):
+        if seq.num_computed and (room > 0 or exact):
             data = self.backend.save(seq.lane)
-            if data.nbytes <= room or self.options.deterministic:
+            if data.nbytes <= room or exact:
                 seq.saved = Spilled(seq.tokens[: seq.num_computed], data)
                 self._swapped_bytes += data.nbytes
                 self.metrics.swaps += 1

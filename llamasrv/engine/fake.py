@@ -89,8 +89,6 @@ class FakeChain:
 class FakeBackend:
     """Records what it was asked; fails on demand through `fail_next`."""
 
-    can_share = True
-    can_cut = True
     split = False
     max_outputs = 64
 
@@ -115,7 +113,7 @@ class FakeBackend:
         self.context = context or num_cells
         self.batch = Batch(batch_size)
         self.ubatch_size = ubatch_size
-        self.can_share, self.can_cut = can_share, can_cut
+        self.can_share, self.can_cut, self.can_cut_saved = can_share, can_cut, can_cut
         self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.calls: list[tuple] = []
         self.fail_next: list[Exception] = []

@@ -106,6 +106,7 @@ class Backend(Protocol):
     max_outputs: int  # most rows with logits in one batch
     can_share: bool  # any prefix of one lane can be given to another
     can_cut: bool  # a lane can be cut back to any length
+    can_cut_saved: bool  # a restored lane can be cut back to any length
     split: bool  # every lane has cells of its own
     idle_cells: int  # cells that idle prefixes may keep before they slow decodes down noticeably
 

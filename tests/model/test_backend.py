@@ -1,0 +1,256 @@
+import os
+import random
+
+import numpy as np
+import pytest
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.backend import LlamaBackend, open_model
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.interface import LoadFailed, OutOfCells
+from llamasrv.engine.sampler import CandidateFinder
+
+OPTIONS = EngineOptions(context_cells=512, batch_size=256, ubatch_size=64, threads=1, parallel=4)
+
+
+@pytest.fixture
+def backend(model_path):
+    backend = open_model(model_path("llama"), OPTIONS, lambda share: True)
+    yield backend
+    backend.close()
+
+
+def compute(backend, lane, tokens, start=0):
+    n = len(tokens)
+    b = backend.batch
+    b.token[:n], b.position[:n], b.lane[:n], b.wants_logits[:n] = tokens, range(start, start + n), lane, 0
+    b.wants_logits[n - 1] = 1
+    b.num_rows, b.num_outputs = n, 1
+    backend.decode()
+    return backend.logits(1)[0].copy()
+
+
+# loading
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "text", "half"])
+def test_a_file_that_is_no_model_is_refused_with_its_name(model_path, tmp_path, damage):
+    path = tmp_path / "bad.gguf"
+    if damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "text":
+        path.write_text("version https://git-lfs.github.com/spec/v1\n")
+    elif damage == "half":
+        whole = open(model_path("llama"), "rb").read()
+        path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(LoadFailed, match="bad.gguf: .+"):
+        open_model(str(path), OPTIONS, lambda share: True)
+
+
+def test_loading_reports_progress_and_can_be_given_up(model_path):
+    seen = []
+    open_model(model_path("llama"), OPTIONS, lambda share: seen.append(share) or True).close()
+    assert seen == sorted(seen) and seen[-1] == 1.0 and len(seen) > 2
+    with pytest.raises(LoadFailed):
+        open_model(model_path("llama"), OPTIONS, lambda share: False)
+
+
+def test_it_tells_what_the_file_says(backend):
+    info = backend.info
+    assert (info.name, info.architecture, info.context_train, info.n_embd, info.n_layer) == ("tiny-llama", "llama", 2048, 64, 2)
+    assert info.n_vocab == backend.vocab.size and info.chat_template.startswith("{% for m")
+    assert (info.bos_token, info.eos_token) == ("<s>", "<|im_end|>")
+    assert info.num_params > 50_000 and info.size_bytes > 4 * info.num_params * 0.9
+
+
+def test_the_authors_sampling_is_read(tmp_path):
+    import tiny_models
+
+    path = tmp_path / "m.gguf"
+    add = tiny_models.Builder.ends
+
+    def ends(self, *args):
+        self.w.add_float32("general.sampling.temp", 0.3)
+        self.w.add_int32("general.sampling.top_k", 7)
+        add(self, *args)
+
+    tiny_models.Builder.ends = ends
+    try:
+        tiny_models.llama(path)
+    finally:
+        tiny_models.Builder.ends = add
+    backend = open_model(str(path), OPTIONS, lambda share: True)
+    assert backend.info.sampling_defaults == {"temperature": pytest.approx(0.3), "top_k": 7}
+    backend.close()
+
+
+# vocabulary
+
+
+@pytest.mark.parametrize("text", ["hello the world", "ünï¢ödé 漢字 🦙", "a\nb\t\r\n", "nul\0byte", "", "x" * 5000])
+def test_tokens_come_back_as_the_text(backend, text):
+    vocab = backend.vocab
+    assert b"".join(vocab.pieces[t] for t in vocab.tokenize(text)).decode() == text
+
+
+def test_special_tokens_are_parsed_only_where_that_is_asked(backend):
+    vocab = backend.vocab
+    assert len(vocab.tokenize("<|im_start|>")) == 1
+    assert len(vocab.tokenize("<|im_start|>", parse_special=False)) > 1
+    assert vocab.is_control(vocab.tokenize("<|im_start|>")[0]) and vocab.pieces[3] == b""
+    assert vocab.eog >= {4}
+
+
+# memory
+
+
+def test_logits_are_rows_in_batch_order(backend):
+    alone = [compute(backend, lane, [5 + lane, 6, 7]) for lane in range(2)]
+    for lane in range(2):
+        backend.clear(lane)
+    b = backend.batch
+    b.token[:6], b.position[:6], b.lane[:6] = [6, 6, 7, 5, 6, 7], [0, 1, 2, 0, 1, 2], [1, 1, 1, 0, 0, 0]
+    b.wants_logits[:6] = [0, 0, 1, 0, 0, 1]
+    b.num_rows, b.num_outputs = 6, 2
+    backend.decode()
+    rows = backend.logits(2)
+    assert np.allclose(rows[0], alone[1], atol=0.01) and np.allclose(rows[1], alone[0], atol=0.01)
+
+
+def test_a_copied_prefix_goes_on_as_if_computed(backend):
+    rng = random.Random(1)
+    tokens = [rng.randrange(5, 300) for _ in range(40)]
+    expected = compute(backend, 0, tokens)
+    backend.copy(0, 1, 30)
+    assert backend.length(1) == 30
+    assert np.allclose(compute(backend, 1, tokens[30:], 30), expected, atol=0.15)
+
+
+def test_a_saved_state_is_restored_exactly(backend):
+    tokens = list(range(10, 50))
+    compute(backend, 0, tokens)
+    saved = backend.save(0)
+    expected = compute(backend, 0, [99], 40)
+    backend.clear(0)
+    assert backend.restore(0, saved)
+    assert np.array_equal(compute(backend, 0, [99], 40), expected)
+
+
+def test_a_lane_is_cut_back(backend):
+    tokens = list(range(10, 50))
+    expected = compute(backend, 0, tokens)
+    compute(backend, 0, [100, 101, 102], 40)
+    assert backend.cut(0, 39)
+    assert np.allclose(compute(backend, 0, [49], 39), expected, atol=0.15)
+
+
+def test_no_cells_is_told_and_changes_nothing(backend):
+    for start in (0, 256):
+        compute(backend, 0, [7] * 256, start)
+    with pytest.raises(OutOfCells):
+        compute(backend, 1, [7, 8])
+    assert backend.length(0) == 512 and backend.length(1) == 0
+    backend.clear(0)
+    compute(backend, 1, [7, 8])
+
+
+@pytest.mark.parametrize("rows, lane", [(257, 0), (1, 99), (1, -1), (0, 0)])
+def test_what_would_abort_the_process_is_refused_before_the_call(backend, rows, lane):
+    b = backend.batch
+    b.lane[: min(rows, b.capacity)] = lane
+    b.num_rows, b.num_outputs = rows, 0
+    with pytest.raises(AssertionError):
+        backend.decode()
+
+
+# samplers
+
+
+def full_chain_choice(backend, params, row):
+    """What the chain chooses when it sees the whole vocabulary."""
+    chain = backend.chain(params, greedy=False)
+    token = chain.choose(np.arange(len(row)), row.copy())
+    chain.close()
+    return token
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"temperature": 1.5, "min_p": 0.0, "top_p": 1.0},
+        {"top_k": 1000, "min_p": 0.0},
+        {"typical_p": 0.7},
+        {"xtc_probability": 1.0, "xtc_threshold": 0.01},
+        {"dynatemp_range": 0.5},
+        {"top_n_sigma": 1.0},
+        {"min_keep": 60, "top_p": 0.01},
+        {"samplers": ("temperature", "top_k", "min_p")},
+        {"samplers": ("min_p", "top_k", "temperature")},
+        {"mirostat": 1},
+        {"mirostat": 2},
+        {"top_k": 0},
+    ],
+)
+def test_candidates_do_not_change_the_choice(backend, change):
+    """The choice among candidates is the choice among all tokens, for the same seed."""
+    from llamasrv.domain.sequence import Sequence
+    from llamasrv.engine.sampler import Sampler
+
+    n = 32_000
+    find = CandidateFinder(n)
+    for seed in range(30):
+        params = SamplingParams(seed=seed, **change)
+        row = np.random.default_rng(seed).standard_normal(n).astype(np.float32) * 3
+        seq = Sequence([1, 2, 3], params=params)
+        sampler = Sampler(seq, backend)
+        assert sampler.choose(row.copy(), find, seq) == full_chain_choice(backend, params, row)
+        sampler.close()
+
+
+def test_penalties_among_candidates_are_those_among_all(backend):
+    from llamasrv.domain.sequence import Sequence
+    from llamasrv.engine.sampler import Sampler
+
+    n = 32_000
+    find = CandidateFinder(n)
+    for seed in range(20):
+        params = SamplingParams(seed=seed, repeat_penalty=1.5, presence_penalty=-3.0, frequency_penalty=0.5, top_k=5)
+        row = np.random.default_rng(seed).standard_normal(n).astype(np.float32) * 3
+        prompt = np.random.default_rng(seed + 99).integers(0, 300, 50).tolist()
+        chain = backend.chain(params, greedy=False)
+        for token in prompt:
+            chain.accept(token)
+        expected = chain.choose(np.arange(n), row.copy())
+        chain.close()
+        seq = Sequence(prompt, params=params)
+        sampler = Sampler(seq, backend)
+        assert sampler.choose(row.copy(), find, seq) == expected
+        sampler.close()
+
+
+def test_dry_keeps_a_sequence_from_repeating_itself(backend):
+    chain = backend.chain(SamplingParams(seed=1, temperature=0.0, dry_multiplier=5.0, dry_sequence_breakers=()), greedy=True)
+    for token in [50, 51, 52, 53, 60, 50, 51, 52]:
+        chain.accept(token)
+    assert chain.choose(np.array([53, 54]), np.array([5.0, 4.0], np.float32)) == 54
+    chain.close()
+
+
+def test_a_chain_can_be_closed_twice_and_grows(backend):
+    chain = backend.chain(SamplingParams(seed=1), greedy=False)
+    assert 0 <= chain.choose(np.arange(5000), np.zeros(5000, np.float32)) < 5000
+    chain.close()
+    chain.close()
+
+
+def test_the_debugger_is_not_started_on_an_abort():
+    assert os.environ["GGML_NO_BACKTRACE"] == "1"
+
+
+def test_quantised_caches_and_flash_attention_are_options(model_path):
+    options = EngineOptions(context_cells=256, parallel=1, threads=1, flash_attn="on", cache_type_k="q8_0", cache_type_v="q8_0")
+    with pytest.raises(LoadFailed, match="no context"):
+        LlamaBackend(model_path("llama"), options, lambda share: True)  # heads of 16 do not hold blocks of 32
+    options = EngineOptions(context_cells=256, parallel=1, threads=1, flash_attn="on", cache_type_k="f32", cache_type_v="f32")
+    LlamaBackend(model_path("llama"), options, lambda share: True).close()
