@@ -1,4 +1,4 @@
-"""The command line: `llamasrv serve | chat | bench | check`.
+"""The command line: `llamasrv serve | chat | bench | check | parse`.
 
 Flags come from the options in config.py. Every refusal is one line on standard error: exit 78 for a wrong option, file
 or model, 64 for a wrong command line. Commands are imported when they are called: a wrong option is told at once.
@@ -118,6 +118,20 @@ def check(settings: Settings, print_config: bool) -> int:
     from llamasrv.commands.check import run
 
     return run(settings, print_config)
+
+
+@cli.command()
+@click.option(
+    "--chat-template", "--chat-template-file", "template", required=True, type=click.Path(path_type=Path),
+    metavar="FILE", help="The Jinja source of the model's chat template.",
+)  # fmt: skip
+@click.option("--request", type=click.Path(path_type=Path), metavar="FILE", help="The chat request, as JSON.")
+@click.option("--stream", is_flag=True, help="Print deltas, one a line, of a text that comes character by character.")
+def parse(template: Path, request: Path | None, stream: bool) -> int:
+    """Print the message that a client would get for what a model wrote (on standard input), as JSON."""
+    from llamasrv.commands.parse import run
+
+    return run(template, request, stream)
 
 
 def main(arguments: Iterable[str] | None = None) -> NoReturn:

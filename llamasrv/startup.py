@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from llamasrv import files, log
@@ -69,7 +70,9 @@ def template_source(settings: Settings) -> str | None:
     """The Jinja source that replaces the model's own template, if the operator gave one."""
     path = settings.model_chat_template_file
     text = settings.model_chat_template
-    if path is None and text is not None and "{" not in text:
+    if path is None and text is not None and "{" not in text and Path(text).is_file():
+        path = Path(text)
+    elif path is None and text is not None and "{" not in text:
         path = files.templates_dir() / "chat" / f"{text}.jinja"
         if not path.is_file():
             names = ", ".join(sorted(p.stem for p in path.parent.glob("*.jinja")))

@@ -101,12 +101,14 @@ class ChatFormat:
     learned: bool = False  # by the probe, not from the table
 
     def describe(self) -> dict[str, Any]:
-        """For people: only what is set."""
+        """For people: only what is set, and says something for this shape."""
         told: dict[str, Any] = {"format": self.name, "learned": self.learned}
+        mute = {"name_key", "arguments_key"} if self.calls and self.calls.shape is not Shape.JSON else set()
         for part in ("reasoning", "calls"):
             value = getattr(self, part)
             if value is not None:
-                told[part] = {name: _plain(getattr(value, name)) for name in value.__slots__ if getattr(value, name)}
+                said = {name: _plain(getattr(value, name)) for name in value.__slots__ if name not in mute}
+                told[part] = {name: item for name, item in said.items() if item}
         for name in ("content_start", "content_end", "turn_end", "silent"):
             if getattr(self, name):
                 told[name] = getattr(self, name)

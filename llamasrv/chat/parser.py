@@ -51,6 +51,8 @@ class Parser(CallReader):
         `json_content` takes code fences off, for answers that must be JSON.
         """
         super().__init__(tools)
+        if format.reasoning is None and continues == "reasoning":
+            continues = "content"
         self.format = format
         self.index = index
         self.in_reasoning = False
@@ -298,12 +300,11 @@ class Parser(CallReader):
         held: list[str] = []
 
         def give(text: str) -> None:
-            body = (held.pop() if held else "") + text
-            visible = body.rstrip()
+            visible = text.rstrip()
             if visible:
-                self._say(visible)
-            if len(visible) < len(body):
-                held.append(body[len(visible) :])
+                self._say("".join((*held, visible)))
+                held.clear()
+            held.append(text[len(visible) :])
 
         yield from self._until(marks("```"), give)
         self._between_marks()
@@ -330,12 +331,12 @@ class Parser(CallReader):
                     self._say(said)
                 return
             self.in_reasoning = channel == "analysis" and not recipient
-            if recipient.startswith("functions."):
+            if recipient.startswith("functions.") and self._tools:
                 self._start_call(recipient.removeprefix("functions."))
                 if (yield from self._json_value(self._argue)):
                     self.complete_calls += 1
                 mark = yield from self._until(bodies, self._skip)
-            elif recipient and recipient not in ("assistant", "user", "all"):
+            elif recipient and recipient not in ("assistant", "user", "all") and not recipient.startswith("functions."):
                 mark = yield from self._until(bodies, self._skip)  # a built-in tool that nobody offered
             elif channel == "analysis":
                 self._between_marks()

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 
 from llamasrv import reference, startup
+from llamasrv.chat.template import ChatTemplate, TemplateError
 from llamasrv.config import Settings, as_size
+from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
 
 
 def run(settings: Settings, print_config: bool) -> int:
     """Print what was understood; raises ConfigError for what is wrong."""
+    source = startup.template_source(settings)
+    if source is not None and not print_config:
+        print(json.dumps(_format(source), ensure_ascii=False, indent=2))
+        if settings.model_path is None and not settings.model_fake:
+            return 0  # the template alone was asked about
     settings = startup.prepare(settings)
     if print_config:
         print(reference.as_toml(settings), end="")
@@ -72,6 +82,14 @@ def _template(settings: Settings, header: gguf.Header) -> str:
     if startup.template_source(settings) is not None:
         return "from the configuration"
     return "the model's own" if header.chat_template else "none in the file: chatml"
+
+
+def _format(source: str) -> dict[str, Any]:
+    """How a model with this template writes reasoning and tool calls, as far as the template tells."""
+    try:
+        return ChatTemplate(source).format.describe()
+    except TemplateError as error:
+        raise ConfigError(f"the chat template: {error}") from None
 
 
 def _count(number: int) -> str:

@@ -1,0 +1,144 @@
+"""`llamasrv parse`: the message that a client would get for what a model wrote. No model is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from llamasrv.chat.parser import Event, Parser
+from llamasrv.chat.template import ChatTemplate, Rendered, TemplateError
+from llamasrv.domain.events import Reasoning, Text, ToolCallArguments, ToolCallStart
+from llamasrv.domain.request import ChatPrompt, Message, Tool
+from llamasrv.errors import ConfigError, InvalidRequest
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.chat import ChatCompletions
+
+_OF_THE_PROMPT = ("messages", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt")
+
+
+def run(template_file: Path, request_file: Path | None, stream: bool) -> int:
+    """Read the output from standard input; print the message, or its deltas one a line."""
+    body = _read_request(request_file)
+    try:
+        template = ChatTemplate(_read(template_file))
+        prompt = _prompt(body)
+        rendered = template.render(prompt)
+    except TemplateError as error:
+        raise ConfigError(f"{template_file}: {error}") from None
+    except InvalidRequest as error:
+        raise ConfigError(f"{request_file or template_file}: {error.message}") from None
+    parser = _parser(template, rendered, prompt, body)
+    output = sys.stdin.read()
+    if not stream:
+        events = parser.feed(output) + parser.finish()
+        print(json.dumps(_message(_held(rendered, prompt, body), events), ensure_ascii=False))
+        return 0
+    for char in output:
+        _print_deltas(parser.feed(char))
+    _print_deltas(parser.finish())
+    return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
+
+
+def _read_request(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        body = json.loads(_read(path))
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise ConfigError(f"{path}: a chat request is an object")
+    return body
+
+
+def _prompt(body: Mapping[str, Any]) -> ChatPrompt:
+    if "messages" not in body:
+        # Without a request every call is taken for one, whatever its name.
+        return ChatPrompt((Message("user", ""),), tools=(Tool("any"),))
+    known = {name: body[name] for name in _OF_THE_PROMPT if body.get(name) is not None}
+    if isinstance(body.get("enable_thinking"), bool):
+        known["chat_template_kwargs"] = {
+            "enable_thinking": body["enable_thinking"],
+            **known.get("chat_template_kwargs", {}),
+        }
+    if body.get("continue_final_message"):
+        known["continue_final_message"] = True
+        known.pop("add_generation_prompt", None)
+    prompt = ChatCompletions(Limits()).parse_prompt(known)[1]
+    return dataclasses.replace(prompt, tools=tuple(_tools(body)))
+
+
+def _tools(body: Mapping[str, Any]) -> Iterator[Tool]:
+    for tool in body.get("tools") or ():
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InvalidRequest("a tool is {'type': 'function', 'function': {'name': …}}", param="tools")
+        parameters = function.get("parameters")
+        yield Tool(
+            function["name"], function.get("description") or "", parameters if isinstance(parameters, dict) else {}
+        )
+
+
+def _parser(template: ChatTemplate, rendered: Rendered, prompt: ChatPrompt, body: Mapping[str, Any]) -> Parser:
+    form = body.get("response_format")
+    wants_json = isinstance(form, dict) and form.get("type") in ("json_object", "json_schema")
+    return Parser(
+        template.format,
+        prompt=rendered.text,
+        continues=rendered.continues,
+        tools=() if body.get("tool_choice") == "none" else prompt.tools,
+        reasoning=body.get("reasoning_format") != "none",
+        json_content=wants_json or bool(body.get("json_schema")),
+    )
+
+
+def _held(rendered: Rendered, prompt: ChatPrompt, body: Mapping[str, Any]) -> dict[str, str]:
+    """What a message that is continued held already."""
+    last = prompt.messages[-1]
+    split = body.get("reasoning_format") != "none"
+    return {
+        "content": last.content if rendered.continues == "content" and isinstance(last.content, str) else "",
+        "reasoning_content": last.reasoning or "" if rendered.continues and split else "",
+    }
+
+
+def _message(held: Mapping[str, str], events: list[Event]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", **held, "tool_calls": []}
+    calls = message["tool_calls"]
+    for event in events:
+        if isinstance(event, Text):
+            message["content"] += event.text
+        elif isinstance(event, Reasoning):
+            message["reasoning_content"] += event.text
+        elif isinstance(event, ToolCallStart):
+            calls.append({"id": event.id, "type": "function", "function": {"name": event.name, "arguments": ""}})
+        else:
+            calls[-1]["function"]["arguments"] += event.fragment
+    return message
+
+
+def _print_deltas(events: list[Event]) -> None:
+    for event in events:
+        print(json.dumps(_delta(event), ensure_ascii=False), flush=True)
+
+
+def _delta(event: Event) -> dict[str, Any]:
+    if isinstance(event, Text):
+        return {"content": event.text}
+    if isinstance(event, Reasoning):
+        return {"reasoning_content": event.text}
+    if isinstance(event, ToolCallArguments):
+        return {"tool_calls": [{"index": event.call, "function": {"arguments": event.fragment}}]}
+    function = {"name": event.name, "arguments": ""}
+    return {"tool_calls": [{"index": event.call, "id": event.id, "type": "function", "function": function}]}
