@@ -54,7 +54,7 @@ class Scheduler:
     """`parallel` sequences run at once; `target` is the wanted step time, in seconds, while anybody decodes."""
 
     def __init__(
-        self, *, parallel: int, batch_size: int, ubatch_size: int, target: float = 0.1, deterministic: bool = False
+        self, *, parallel: int, batch_size: int, ubatch_size: int, target: float = 0.15, deterministic: bool = False
     ) -> None:
         self.parallel = parallel
         self.batch_size = batch_size
@@ -81,7 +81,8 @@ class Scheduler:
             if not decodes and not prompts:
                 break
         cells -= len(decodes)
-        budget = self._prompt_budget(len(decodes))
+        num_prompts = len(prompts) + min(len(waiting), max(0, self.parallel - len(decodes) - len(prompts)))
+        budget = self._prompt_budget(len(decodes), num_prompts)
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
         starts = {s.id: _start(s, m) for s, m in plan.admit}
@@ -123,12 +124,20 @@ class Scheduler:
         if seq.owner not in self.served:
             self.served[seq.owner] = min(self.served.values(), default=0.0)
 
-    def _prompt_budget(self, num_decodes: int) -> int:
+    def _prompt_budget(self, num_decodes: int, num_prompts: int) -> int:
+        """Prompt tokens for this step.
+
+        Beside decodes: what keeps the step within the target, or what gives each prompt as much time as each decode
+        has, whichever is more: while many wait for few, a batch that fills up sooner serves all of them.
+        """
         room = self.batch_size - num_decodes
+        within = self.time.prompt_tokens_within
         if not num_decodes:
-            fits = self.time.prompt_tokens_within(CHUNK_SECONDS, 0)
+            fits = within(CHUNK_SECONDS, 0)
             return min(room, max(self.ubatch_size, fits // self.ubatch_size * self.ubatch_size))
-        fits = self.time.prompt_tokens_within(self.target, num_decodes)
+        alone = self.time.predict(0, num_decodes)
+        fair = alone * (1 + num_prompts / num_decodes)
+        fits = within(min(CHUNK_SECONDS, max(self.target, fair)), num_decodes)
         if fits > 64:
             fits = fits // 32 * 32  # few different shapes: the graph is reused
         return min(room, max(SMALLEST_CHUNK, fits))
