@@ -38,7 +38,7 @@ class Reasoning:
 
     def is_open(self, prompt: str) -> bool:
         """Whether a prompt ends inside a block."""
-        end = prompt.rstrip()
+        end = prompt[-512:].rstrip()
         if self.opening and end.endswith(self.opening):
             return True
         return bool(self.start) and end.endswith(self.start.strip())
@@ -98,7 +98,24 @@ class ChatFormat:
     content_end: str = ""
     turn_end: str = ""  # written before the end token
     silent: tuple[str, ...] = ()  # marks that say nothing
+    others: tuple[str, ...] = ()  # marks that the parser knows by itself
     learned: bool = False  # by the probe, not from the table
+
+    def needs(self, token: str) -> bool:
+        """Whether a special token is part of a mark: its text must reach the parser."""
+        if not token.strip():
+            return False
+        thought, calls = self.reasoning, self.calls
+        parts: tuple[Any, ...] = (self, *(part for part in (thought, calls) if part is not None))
+        texts = [getattr(part, name) for part in parts for name in part.__slots__]
+        marks = [text for text in texts if isinstance(text, str)] + [*self.silent, *self.others]
+        return any(token in mark for mark in marks)
+
+    def closed(self, prompt: str) -> str:
+        """A prompt that leaves no room for thinking: a block that it has opened is ended at once."""
+        if self.reasoning is None or not self.reasoning.is_open(prompt):
+            return prompt
+        return f"{prompt.rstrip()}\n\n{self.reasoning.end.strip()}\n\n"
 
     def describe(self) -> dict[str, Any]:
         """For people: only what is set, and says something for this shape."""
@@ -143,6 +160,7 @@ HARMONY = ChatFormat(
         parallel=False,
     ),
     content_start="<|channel|>final<|message|>",
+    others=("<|call|>", "<|return|>"),
 )
 
 LFM2_CALLS = Calls(Shape.PYTHON, section_start="<|tool_call_start|>[", section_end="]<|tool_call_end|>", separator=", ")

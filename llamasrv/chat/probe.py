@@ -39,6 +39,7 @@ _PARAMETERS = {
 }
 _TOOLS = tuple(Tool(name, "zq", _PARAMETERS) for name in ("zqtool", "zqother"))
 _NAMES = ("zqtool", "zqother")
+_PYTHON_TAG = "<|python_tag|>"  # Llama may write it before a call
 _IDS = ("zqcall001", "zqcall002")
 _ARGUMENTS = {"zqfirst": "zqtext", "zqsecond": 7}
 _USER = Message("user", "zquser")
@@ -52,13 +53,10 @@ def describe(template: Template) -> ChatFormat:
         return known
     answer = _show(template, _ANSWER)
     reasoning = _learn_reasoning(template, answer)
-    calls = _learn_calls(template, answer) if template.traits.calls and template.traits.tools else None
+    calls = _learn_calls(template, answer) if template.traits.calls else None
     if calls is not None:
-        return ChatFormat(calls.shape.value, reasoning=reasoning, calls=calls, learned=True)
-    if template.traits.calls:  # it shows calls, but does not tell about tools: the model knows them all the same
-        calls = _learn_calls(template, answer)
-    if calls is not None:
-        return ChatFormat(calls.shape.value, reasoning=reasoning, calls=calls, learned=True)
+        silent = (_PYTHON_TAG,) if calls.bare and _PYTHON_TAG in template.source else ()
+        return ChatFormat(calls.shape.value, reasoning=reasoning, calls=calls, silent=silent, learned=True)
     return ChatFormat("generic", reasoning=reasoning, calls=GENERIC_CALLS)
 
 

@@ -445,6 +445,8 @@ class ChatTemplate:
         text = self.render_plain(messages, tools, conversation.add_generation_prompt, variables, guard.tokens)
         if conversation.continues is not None:
             text = self._cut_at_end(text, conversation, tools, variables, guard.tokens)
+        elif conversation.add_generation_prompt and _switches_thinking_off(prompt.template_kwargs):
+            text = self.format.closed(text)
         text, segments = guard.segments(text)
         return Rendered(text, segments, conversation.continues)
 
@@ -526,6 +528,10 @@ class ChatTemplate:
             if name in variables and twin in self.variables and twin not in variables:
                 allowed[twin] = variables[name]
         return allowed
+
+
+def _switches_thinking_off(variables: Mapping[str, Any]) -> bool:
+    return any(variables.get(name) is False for name in _THINKING_SWITCHES)
 
 
 def _deep_copy(value: Any) -> Any:

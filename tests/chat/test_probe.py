@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from chat_samples import FAMILIES, HERMES, STRICT
 
-from llamasrv.chat.formats import Shape
+from llamasrv.chat.formats import TABLE, Shape
 from llamasrv.chat.template import ChatTemplate, fallback_source
 
 LEARNED = {
@@ -65,6 +65,19 @@ def test_it_describes_itself_without_what_is_not_set():
     told = ChatTemplate(FAMILIES["name, then object"]).format.describe()
     assert told["format"] == "named" and told["learned"] is True
     assert told["calls"]["call_start"] == "[CALL]" and "id_mark" not in told["calls"]
+
+
+def test_it_knows_which_special_tokens_are_part_of_its_marks():
+    format = ChatTemplate(FAMILIES["a section of named calls"]).format
+    assert format.needs("<|call|>") and format.needs("<|/calls|>") and format.needs("</think>")
+    assert not format.needs("<|end|>") and not format.needs("")
+    harmony = next(family.format for family in TABLE if family.format.name == "harmony")
+    assert all(harmony.needs(token) for token in ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|call|>"))
+
+
+def test_a_tag_before_a_call_alone_says_nothing():
+    source = FAMILIES["an object alone"] + "{# <|python_tag|> #}"
+    assert ChatTemplate(source).format.silent == ("<|python_tag|>",)
 
 
 def test_a_format_is_derived_once():

@@ -211,6 +211,12 @@ def test_going_on_needs_a_last_message_of_the_assistant():
         ChatTemplate(HERMES).render(ask("Hi", continue_final_message=True))
 
 
+def test_thinking_is_switched_off_where_the_template_has_no_switch():
+    source = fallback_source().replace("assistant\\n'", "assistant\\n<think>\\n'")
+    assert render(source).endswith("<think>\n")
+    assert render(source, ask("Hi", template_kwargs={"enable_thinking": False})).endswith("<think>\n\n</think>\n\n")
+
+
 def test_a_short_chat_renders_fast():
     """Under 100 microseconds; three times that here, because machines that test are busy."""
     template, prompt = ChatTemplate(fallback_source()), ask("Hi")
