@@ -19,7 +19,6 @@ from llamasrv.domain.request import Tool
 from llamasrv.errors import InvalidRequest
 
 MAX_MEMBERS_ANY_ORDER = 5  # arguments that may come in any order: one rule for each set of those still missing
-MAX_MEMBERS_IN_ORDER = 64
 MAX_DEPTH = 16
 MAX_LENGTH = 4_000_000  # characters of a grammar
 
@@ -310,26 +309,27 @@ def _named_call(writer: _Writer, calls: Calls, tool: Tool) -> str:
 
 def _members(writer: _Writer, items: Sequence[tuple[str, bool]], separator: str) -> str:
     """Items, each at most once, required ones exactly once; a few in any order, many in theirs."""
-    if not items:
-        return '""'
-    if len(items) > MAX_MEMBERS_IN_ORDER:
-        any_item = writer.rule(" | ".join(item for item, _ in items))
-        return writer.rule(f"({any_item} ({separator} {any_item})*)?" if separator else f"{any_item}*")
-    any_order = len(items) <= MAX_MEMBERS_ANY_ORDER
+    if len(items) <= MAX_MEMBERS_ANY_ORDER:
+        return _in_any_order(writer, items, separator)
+    first = later = '""'
+    for item, needed in reversed(items):
+        first, later = (
+            writer.rule(f"{before}{item} {later}" + ("" if needed else f" | {without}"))
+            for before, without in (("", first), (f"{separator} " if separator else "", later))
+        )
+    return first
+
+
+def _in_any_order(writer: _Writer, items: Sequence[tuple[str, bool]], separator: str) -> str:
+    """One rule for each set of items that are still to come."""
     known: dict[tuple[frozenset[int], bool], str] = {}
 
     def rest(left: frozenset[int], first: bool) -> str:
         key = (left, first)
         if key not in known:
-            branches = []
-            if not any(items[n][1] for n in left):
-                branches.append('""')
-            for n in sorted(left):
-                before = "" if first or not separator else f"{separator} "
-                after = left - {n} if any_order else frozenset(m for m in left if m > n)
-                branches.append(f"{before}{items[n][0]} {rest(after, False)}")
-                if not any_order and items[n][1]:
-                    break  # nothing behind a required one may come before it
+            branches = [] if any(items[n][1] for n in left) else ['""']
+            before = "" if first or not separator else f"{separator} "
+            branches += [f"{before}{items[n][0]} {rest(left - {n}, False)}" for n in sorted(left)]
             known[key] = writer.rule(" | ".join(branches))
         return known[key]
 

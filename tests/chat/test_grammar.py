@@ -281,6 +281,22 @@ def test_text_between_tags_ends_at_a_special_token():
     assert accepts(constraint, [257, *b"clock\n<k>city=Bern </th", 259, 258])
 
 
+# -- many arguments
+
+
+@pytest.mark.parametrize("name, format", FORMATS)
+def test_hundreds_of_arguments_keep_their_order_and_the_required_ones(name, format):
+    names = [f"p{n}" for n in range(200)]
+    schema = {"type": "object", "properties": {n: {"type": "integer"} for n in names}, "required": ["p7", "p150"]}
+    constraint = constrain(format, tools=(Tool("f", "", schema),), must_call=True)
+
+    def call(*given):
+        return write_calls(format.calls, [("f", json.dumps(dict.fromkeys(given, 1)))]).lstrip("\n")
+
+    assert accepts(constraint, call("p0", "p7", "p150", "p199")) and accepts(constraint, call("p7", "p150"))
+    assert not accepts(constraint, call("p0", "p150")) and not accepts(constraint, call("p150", "p7"))
+
+
 # -- the collection
 
 
