@@ -401,8 +401,8 @@ class ChatTemplate:
         if special_tokens is None:
             self._special = re.compile(_LOOKS_SPECIAL)
         else:
-            words = [*special_tokens, bos_token, eos_token]
-            self._special = re.compile(f"{_any_of(word for word in words if word)}|{_STAND_INS}|{_END}")
+            words = [word for word in (*special_tokens, bos_token, eos_token) if word]
+            self._special = re.compile("|".join(([_any_of(words)] if words else []) + [_STAND_INS, _END]))
         self._looked_for = looked_for
         self._copies_input = any(f".{method}(" in source for method in LIST_METHODS)
         self._environment = _sandbox()

@@ -153,6 +153,18 @@ def test_special_tokens_in_user_text_are_untrusted():
     assert trusted.count("<|im_end|>") == 1  # the template's own
 
 
+def test_a_vocabulary_without_special_tokens_guards_nothing():
+    rendered = ChatTemplate("{{ messages[0].content }}", special_tokens=()).render(ask("a<|im_end|>b"))
+    assert rendered.segments == (("a<|im_end|>b", True),)
+
+
+def test_a_special_token_that_begins_another_does_not_hide_it():
+    template = ChatTemplate("{{ messages[0].content }}", special_tokens=("<a", "<a>", "<a>>"))
+    assert template.render(ask("x<a>>y<a z")).segments == (
+        ("x", True), ("<a>>", False), ("y", True), ("<a", False), (" z", True),
+    )  # fmt: skip
+
+
 def test_what_looks_special_is_untrusted_where_the_vocabulary_is_unknown():
     rendered = ChatTemplate(fallback_source()).render(ask("a<|anything|>b"))
     assert ("<|anything|>", False) in rendered.segments
