@@ -154,7 +154,27 @@ def _rotate(x, rope):
 
 
 def _norm(x, weight, config):
-    return F.rms_norm(x, (config.width,), weight.to(x.dtype), config.norm_epsilon)
+    return _RmsNorm.apply(x, weight, config.norm_epsilon)
+
+
+class _RmsNorm(torch.autograd.Function):
+    """RMSNorm that keeps activations in their dtype: on a CPU, torch's own takes a tenth of a step."""
+
+    @staticmethod
+    def forward(ctx, x, weight, epsilon):
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        inverse = torch.rsqrt(length.square() / x.shape[-1] + epsilon).to(x.dtype)
+        unit = x * inverse
+        ctx.save_for_backward(unit, weight, inverse)
+        return unit * weight.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, above):
+        unit, weight, inverse = ctx.saved_tensors
+        onto_weight = (above * unit).flatten(0, -2).sum(0, dtype=torch.float32)
+        above = above * weight.to(above.dtype)
+        radial = torch.linalg.vecdot(above, unit).unsqueeze(-1) / unit.shape[-1]
+        return torch.addcmul(above, unit, radial, value=-1).mul_(inverse), onto_weight, None
 
 
 def _matrix(rows, columns):
