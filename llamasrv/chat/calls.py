@@ -65,10 +65,7 @@ class CallReader(Scanner):
             if not (yield from self._skip_space()):
                 break
             char = yield from self._char()
-            if calls.shape is Shape.JSON and not calls.bare and char in "[,]":
-                self._eat(self._position + 1)
-                continue
-            if calls.shape is Shape.PYTHON and char in "[,]":
+            if char in "[,]" and (calls.shape is Shape.PYTHON or calls.array or _is_marked_object(calls)):
                 self._eat(self._position + 1)
                 continue
             if mark == ready or (calls.shape in (Shape.JSON, Shape.PYTHON) and _may_begin(calls, char)):
@@ -559,6 +556,11 @@ def _ready_mark(calls: Calls) -> str:
     """The mark behind which a name comes."""
     words = pieces(calls.call_start)
     return words[-1] if words else ""
+
+
+def _is_marked_object(calls: Calls) -> bool:
+    """Some models write a list of objects where their template shows one."""
+    return calls.shape is Shape.JSON and not calls.bare
 
 
 def _may_begin(calls: Calls, char: str) -> bool:

@@ -71,7 +71,7 @@ class Calls:
     arguments_key: str = "arguments"
     id_key: str = ""
     name_is_key: bool = False  # {"name": {…arguments…}}
-    bare: bool = False  # no mark at all: an object at the start of the content
+    bare: bool = False  # no mark at all: an object, or a list of them, at the start of the content
     # NAMED and TAGGED
     name_end: str = ""
     id_mark: str = ""  # between name and id, or between id and name

@@ -233,7 +233,8 @@ def _body(
     if content is not None:
         return writer.rule(f"{_content(writer, format, content)} | {made}")
     if calls.bare:
-        return writer.rule(rf"{made} | /[^{{\s](?s:.*)/ | /\s*/")
+        begins = r"\[{" if calls.array else "{"
+        return writer.rule(rf"{made} | /[^{begins}\s](?s:.*)/ | /\s*/")
     trigger = _trigger(calls)
     late = f"{writer.until(trigger)} {writer.literal(opening[opening.index(trigger) + len(trigger) :])} {rest}"
     if format.content_start:

@@ -237,7 +237,7 @@ class Parser(CallReader):
             mark = yield from self._mark(early)
             trail, self._trail = self._trail, None
             if mark is None:
-                if calls is not None and calls.bare and (yield from self._char()) == "{":
+                if calls is not None and calls.bare and (yield from self._char()) in ("{[" if calls.array else "{"):
                     self._hold("".join(trail))
                     yield from self._section(calls, "")
                     return True

@@ -130,7 +130,7 @@ def _learn_calls(template: Template, answer: str) -> Calls | None:
             return None
         calls = _with_section(first.calls, before, turn[first.end : second.start], turn[second.end : end])
     array = calls.section_start.rstrip().endswith("[")
-    bare = calls.shape is Shape.JSON and not (calls.section_start.strip() or calls.call_start.strip())
+    bare = calls.shape is Shape.JSON and not (calls.section_start.strip(" \n[") or calls.call_start.strip())
     return replace(calls, array=array, bare=bare)
 
 

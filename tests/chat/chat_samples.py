@@ -72,6 +72,7 @@ FAMILIES: dict[str, str] = {
     ),
     "a list of objects": family(_OBJECT, before="{{- '<CALLS>[' -}}", after="{{- ']</CALLS>' -}}", between="{{- ', ' -}}"),
     "an object alone": family(_OBJECT, parallel=False),
+    "a list alone": family(_OBJECT, before="{{- '[' -}}", after="{{- ']' -}}", between="{{- ', ' -}}"),
     "names as keys": family(
         "{{- '{\"' + f.name + '\": ' + f.arguments | tojson + '}' -}}",
         before="{{- '<|calls|>[' -}}", after="{{- ']<|/calls|>' -}}", between="{{- ', ' -}}",

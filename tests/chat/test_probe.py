@@ -12,6 +12,7 @@ LEARNED = {
     "objects between tags": {"shape": Shape.JSON, "call_start": "<call>\n", "call_end": "\n</call>", "separator": "\n"},
     "a list of objects": {"section_start": "<CALLS>[", "section_end": "]</CALLS>", "separator": ", ", "array": True},
     "an object alone": {"shape": Shape.JSON, "bare": True, "parallel": False},
+    "a list alone": {"shape": Shape.JSON, "bare": True, "array": True, "section_start": "[", "section_end": "]"},
     "names as keys": {"name_is_key": True, "array": True, "section_start": "<|calls|>["},
     "name, then object": {"shape": Shape.NAMED, "call_start": "[CALL]", "name_end": "[ARGS]"},
     "name and id, then object": {"id_mark": "[ID]", "name_end": "[ARGS]", "call_start": "[CALL]"},
