@@ -567,6 +567,13 @@ def _may_begin(calls: Calls, char: str) -> bool:
     return char == "{" if calls.shape is Shape.JSON else char.isalpha() or char == "_"
 
 
+def bare_starts(calls: Calls) -> tuple[str, ...]:
+    """What a call without marks may begin with."""
+    if calls.shape is not Shape.JSON or calls.name_is_key:
+        return ()
+    return ("{", "[") if calls.bare and calls.array else ("{",)
+
+
 def opens_call(prompt: str, calls: Calls) -> bool:
     ready = _ready_mark(calls)
     return bool(ready) and prompt.endswith(ready)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Union
 
-from llamasrv.chat.calls import CallReader, openers_of, opens_call
+from llamasrv.chat.calls import CallReader, bare_starts, openers_of, opens_call
 from llamasrv.chat.formats import Calls, ChatFormat, Shape, pieces
 from llamasrv.chat.marks import Marks, marks
 from llamasrv.chat.scanner import Steps
@@ -237,11 +237,10 @@ class Parser(CallReader):
             mark = yield from self._mark(early)
             trail, self._trail = self._trail, None
             if mark is None:
-                if calls is not None and calls.bare and (yield from self._char()) in ("{[" if calls.array else "{"):
-                    self._hold("".join(trail))
-                    yield from self._section(calls, "")
-                    return True
                 self._hold("".join(trail))
+                if calls is not None and (yield from self._char()) in bare_starts(calls):
+                    # Small models forget the marks: an object with the name of a tool is a call all the same.
+                    yield from self._section(replace(calls, bare=True), "")
                 return True
             if thought is not None and mark == thought.start.strip():
                 if self._split:

@@ -247,6 +247,13 @@ def test_an_object_alone_is_a_call_only_with_the_name_of_a_tool():
         assert outcome(format, text) == (text, "", [], 0)
 
 
+def test_forgotten_marks_make_no_difference_to_a_call_of_a_known_tool():
+    assert outcome(PLAIN, '{"name": "ping", "arguments": {}}') == ("", "", [("ping", "{}")], 1)
+    assert outcome(PLAIN, '{"name": "ping", "arguments": {}}\n</tool_call>') == ("", "", [("ping", "{}")], 1)
+    text = '{"name": "Ann", "arguments": {}}'
+    assert outcome(PLAIN, text) == (text, "", [], 0)
+
+
 # -- values between tags
 
 LINES = ChatFormat("lines", calls=Calls(
