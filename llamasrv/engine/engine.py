@@ -240,6 +240,7 @@ class Engine:
             batch_size=self.backend.batch.capacity,
             ubatch_size=self.backend.ubatch_size,
             target=options.step_target,
+            row_multiple=self.backend.row_multiple,
             deterministic=options.deterministic,
         )
         self._find = CandidateFinder(self.backend.vocab.size)

@@ -91,6 +91,7 @@ class FakeBackend:
 
     split = False
     max_outputs = 64
+    row_multiple = 1
 
     def __init__(
         self,

@@ -103,6 +103,7 @@ class Backend(Protocol):
     context: int  # most tokens of one sequence
     batch: Batch  # rows to decode; `decode` reads them from here
     ubatch_size: int
+    row_multiple: int  # batches of a multiple of so many rows are computed best
     max_outputs: int  # most rows with logits in one batch
     can_share: bool  # any prefix of one lane can be given to another
     can_cut: bool  # a lane can be cut back to any length

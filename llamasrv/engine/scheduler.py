@@ -54,12 +54,20 @@ class Scheduler:
     """`parallel` sequences run at once; `target` is the wanted step time, in seconds, while anybody decodes."""
 
     def __init__(
-        self, *, parallel: int, batch_size: int, ubatch_size: int, target: float = 0.15, deterministic: bool = False
+        self,
+        *,
+        parallel: int,
+        batch_size: int,
+        ubatch_size: int,
+        target: float = 0.15,
+        row_multiple: int = 1,
+        deterministic: bool = False,
     ) -> None:
         self.parallel = parallel
         self.batch_size = batch_size
         self.ubatch_size = ubatch_size
         self.target = target
+        self.row_multiple = row_multiple
         self.deterministic = deterministic
         self.time = StepTime()
         self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
@@ -140,7 +148,8 @@ class Scheduler:
         fits = within(min(CHUNK_SECONDS, max(self.target, fair)), num_decodes)
         if fits > 64:
             fits = fits // 32 * 32  # few different shapes: the graph is reused
-        return min(room, max(SMALLEST_CHUNK, fits))
+        fits = max(SMALLEST_CHUNK, fits)
+        return min(room, fits - fits % self.row_multiple)  # the decodes are filled up to whole blocks by themselves
 
     def _admit(
         self, plan: Plan, waiting: list[Sequence], decodes: list[Sequence], prompts: list[Sequence],

@@ -163,6 +163,26 @@ def test_what_would_abort_the_process_is_refused_before_the_call(backend, rows, 
         backend.decode()
 
 
+def test_rows_that_fill_a_batch_up_change_nothing_and_leave_nothing(backend):
+    b = backend.batch
+
+    def rows(multiple):
+        backend.row_multiple = multiple
+        for lane in range(5):
+            compute(backend, lane, [10 + lane, 20, 30])
+        b.token[:5], b.position[:5], b.lane[:5], b.wants_logits[:5] = [7, 8, 9, 10, 11], 3, range(5), 1
+        b.num_rows = b.num_outputs = 5
+        backend.decode()
+        got = backend.logits(5).copy()
+        assert [backend.length(lane) for lane in range(backend.num_lanes + 1)][:6] == [4] * 5 + [0]
+        assert backend.length(backend.num_lanes) == 0
+        for lane in range(5):
+            backend.clear(lane)
+        return got
+
+    assert np.allclose(rows(1), rows(4), atol=0.05)
+
+
 # samplers
 
 
