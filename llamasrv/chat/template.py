@@ -7,6 +7,7 @@ of what users wrote, so that special tokens in their text stay text. What a temp
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import time
@@ -422,8 +423,9 @@ class ChatTemplate:
     def format(self) -> ChatFormat:
         """How the model of this template writes reasoning and calls. Learned at the first access."""
         if self._format is None:
-            self._format = GENERIC  # while it is learned
-            self._format = probe.describe(self)
+            trial = copy.copy(self)
+            trial._format = GENERIC  # while it is learned; others may render meanwhile
+            self._format = probe.describe(trial)
         return self._format
 
     def render(self, prompt: ChatPrompt) -> Rendered:
