@@ -25,6 +25,7 @@ from gevent.pool import Pool
 from gevent.server import StreamServer
 from gunicorn import util
 from gunicorn.errors import HaltServer
+from gunicorn.http import wsgi
 from gunicorn.sock import ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
@@ -50,7 +51,47 @@ def write_error(sock: Any, status: int, reason: str, message: str) -> None:
     sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body)
 
 
+class HeadHolder:
+    """A socket that keeps the head of a reply back until the first bytes of its body: one write instead of two.
+
+    Every write lets go of the interpreter, and the engine thread may keep it for a while.
+    """
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self._head: bytes | None = None
+
+    def sendall(self, data: bytes) -> None:
+        if self._head is None:
+            self._head = data
+            return
+        head, self._head = self._head, b""
+        self._sock.sendall(head + data)
+
+    def flush(self) -> None:
+        if self._head:
+            self.sendall(b"")
+
+    def __getattr__(self, name: str) -> Any:
+        self.flush()
+        return getattr(self._sock, name)
+
+
+class Response(wsgi.Response):
+    sock: Any
+
+    def send_headers(self) -> None:
+        if not self.headers_sent:
+            self.sock = HeadHolder(self.sock)
+            super().send_headers()
+
+    def close(self) -> None:
+        super().close()
+        self.sock.flush()
+
+
 util.write_error = write_error
+wsgi.Response = Response
 
 
 class Worker(GeventWorker):

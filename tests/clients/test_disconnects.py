@@ -86,3 +86,13 @@ def test_the_next_request_may_be_there_already(server):
         data += piece
     assert data.count(b"HTTP/1.1 200 OK") == 2
     assert b'"completion_tokens":3000' in data and data.endswith(b'{"status":"ok"}')
+
+
+@pytest.mark.parametrize("method, ending", [("GET", b'{"status":"ok"}'), ("HEAD", b"\r\n\r\n")])
+def test_a_short_reply_is_one_write(server, method, ending):
+    """Its head waits for the first bytes of its body, and for nothing where there is none."""
+    with socket.create_connection(server.address, timeout=30) as sock:
+        for _ in range(2):
+            sock.sendall(b"%b /livez HTTP/1.1\r\nHost: x\r\n\r\n" % method.encode())
+            reply = sock.recv(65536)
+            assert reply.startswith(b"HTTP/1.1 200 OK") and reply.endswith(ending)
