@@ -23,6 +23,7 @@ from typing import Any
 import jinja2
 from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import do_indent, make_attrgetter
 from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
@@ -34,6 +35,7 @@ from llamasrv.errors import InvalidRequest
 
 MAX_SOURCE = 1 << 20  # characters of a template
 MAX_TEXT = 1 << 24  # characters of one string that a template builds
+MAX_OUTPUT = 1 << 26  # characters of a prompt, or of what a macro writes
 MAX_WORK = 1 << 30  # what one rendering may do, in nanoseconds or so
 MAX_SECONDS = 5.0
 MAX_PIECES = 1 << 22  # that a rendering consists of
@@ -81,6 +83,11 @@ class _Budget(Context):
     deadline = float("inf")
     guarded: Sequence[str] = ()
 
+    @property
+    def is_large(self) -> bool:
+        """Whether so much was done that values could be too large to be written out."""
+        return self.left < MAX_WORK - (1 << 20)
+
     def built(self, size: int) -> None:
         """A text of that size was built."""
         if size > MAX_TEXT:
@@ -112,6 +119,38 @@ def _join_text(context: _Budget, parts: list[Any]) -> str:
     return text
 
 
+@jinja2.pass_context
+def _replace(context: _Budget, text: Any, old: str, new: str, count: int | None = None) -> str:
+    text, old, new = str(text), str(old), str(new)
+    context.built(len(text) + text.count(old) * len(new))
+    return text.replace(old, new, -1 if count is None else count)
+
+
+@jinja2.pass_context
+def _join(context: _Budget, values: Any, between: str = "", attribute: str | int | None = None) -> str:
+    if attribute is not None:
+        values = map(make_attrgetter(context.environment, attribute), values)
+    return _bounded_join(str(between), [str(value) for value in values])
+
+
+@jinja2.pass_context
+def _indent(context: _Budget, text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    size = width if isinstance(width, int) else len(width)
+    context.built(len(text) + (text.count("\n") + 1) * size)
+    return do_indent(text, width, first, blank)
+
+
+def _bounded_join(between: str, texts: list[str]) -> str:
+    if sum(map(len, texts)) + len(between) * len(texts) > MAX_OUTPUT:
+        raise TooCostly("the chat template writes too much for these messages")
+    return between.join(texts)
+
+
+def _concat(pieces: Iterable[str]) -> str:
+    """What a template, a macro or a block has written."""
+    return _bounded_join("", list(pieces))
+
+
 class _Limits(NodeTransformer):
     """Rewrites a parsed template: loops and `~` go through the budget."""
 
@@ -139,6 +178,7 @@ class _GenerationTag(Extension):
 class _Sandbox(ImmutableSandboxedEnvironment):
     """Hugging Face's environment, with limits. One for the process: it holds no state of a rendering."""
 
+    concat = staticmethod(_concat)  # type: ignore[assignment]
     intercepted_binops = frozenset(("+", "*", "**", "%"))
     context_class = _Budget
 
@@ -181,6 +221,19 @@ def _repeat_size(left: Any, right: Any) -> int:
     return len(left) * max(right, 0) if hasattr(left, "__len__") and isinstance(right, int) else 0
 
 
+def _written_size(value: Any, depth: int = 0) -> int:
+    """About how many characters a value takes when it is written as JSON."""
+    if isinstance(value, str):
+        return len(value)
+    if depth > 64:
+        return 1
+    if isinstance(value, Mapping):
+        return sum(_written_size(key) + _written_size(item, depth + 1) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return len(value) + sum(_written_size(item, depth + 1) for item in value)
+    return 1
+
+
 def _power_size(left: Any, right: Any) -> int:
     if isinstance(left, int) and isinstance(right, int):
         return left.bit_length() * max(right, 0) // 8
@@ -196,7 +249,7 @@ def _check_text_method(context: _Budget, owner: str, method: str, args: tuple[An
     elif method in ("ljust", "rjust", "center", "zfill", "expandtabs"):
         size = max([size] + [a for a in args if isinstance(a, int)]) * (owner.count("\t") + 1)
     elif method == "join" and args and hasattr(args[0], "__len__"):
-        size *= len(args[0])
+        size = size * len(args[0]) + sum(len(item) for item in args[0] if isinstance(item, str))
     context.built(size)
 
 
@@ -223,6 +276,8 @@ def _tojson(
     """Hugging Face's `tojson`: no HTML escaping, and characters stay as they are."""
     if isinstance(indent, int) and indent > 16:
         raise TooCostly("the chat template indents JSON too far")
+    if context.is_large:
+        context.built(_written_size(value))
     text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_plain
     )
@@ -261,6 +316,9 @@ def _sandbox() -> _Sandbox:
     environment.filters["tojson"] = _tojson
     environment.filters["safe"] = str  # without escaping, text marked safe would have its neighbours escaped
     environment.filters["from_json"] = _from_json
+    environment.filters["replace"] = _replace
+    environment.filters["join"] = _join
+    environment.filters["indent"] = _indent
     for name in ("center", "format", "wordwrap", "urlize", "pprint", "xmlattr", "random"):
         environment.filters[name] = _unavailable
     environment.globals.pop("lipsum", None)
@@ -510,13 +568,14 @@ class ChatTemplate:
             pieces.extend(islice(self._template.root_render_func(context), MAX_PIECES + 1))
             if len(pieces) > MAX_PIECES:
                 raise TooCostly("the chat template writes too much for these messages")
+            text = _concat(pieces)
         except (jinja2.TemplateError, TooCostly) as error:
             raise InvalidRequest(str(error) or "The chat template refused these messages.", param="messages") from None
         except Exception as error:  # a template can fail in every way that Python can
             raise InvalidRequest(
                 f"The chat template cannot render these messages: {type(error).__name__}: {error}", param="messages"
             ) from None
-        return "".join(pieces)
+        return text
 
     def _allowed(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
         """Only what the template reads gets through; what would replace the conversation is refused."""

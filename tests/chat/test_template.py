@@ -42,6 +42,12 @@ def test_it_indents_and_sorts_json_on_request():
     assert render("{{ {'b': 1, 'a': 2} | tojson(indent=1, sort_keys=true) }}") == '{\n "a": 2,\n "b": 1\n}'
 
 
+def test_it_joins_replaces_and_indents():
+    assert render("{{ ['a', 1] | join(', ') }}{{ messages | join('|', attribute='role') }}") == "a, 1user"
+    assert render("{{ 'banana' | replace('a', 'o', 2) }}") == "bonona"
+    assert render("{{ 'a\\nb' | indent(2) }}{{ 'a' | indent(1, first=true) }}") == "a\n  b a"
+
+
 def test_it_reads_json():
     assert render("{{ ('{\"a\": [4, 5]}' | from_json).a[1] }}") == "5"
 
@@ -119,6 +125,14 @@ def test_the_sandbox_holds(source):
         "{% set ns = namespace(t='aaaaaaaaaa') %}{% for i in range(60) %}"
         "{% set ns.t = ns.t.replace('a', ns.t) %}{% endfor %}",
         "{{ [1] | tojson(indent=999999999) }}",
+        "{% set b = 'x' * 9999999 %}{{ ([b] * 9999) | join }}",
+        "{% set b = 'x' * 9999999 %}{{ ''.join([b] * 9999) }}",
+        "{% set b = 'x' * 9999999 %}{{ ([b] * 9999) | tojson }}",
+        "{% set b = 'x' * 9999999 %}{% for i in range(9999) %}{{ b }}{% endfor %}",
+        "{% macro m() %}{% for i in range(9999) %}{{ 'x' * 9999999 }}{% endfor %}{% endmacro %}{{ m() }}",
+        "{% set b = 'x' * 9999999 %}{% set c %}{% for i in range(9999) %}{{ b }}{% endfor %}{% endset %}{{ c }}",
+        "{% set b = 'x' * 999999 %}{{ b | replace('x', b) }}",
+        "{{ ('x\\n' * 99999) | indent(99999999) }}",
         "{{ 'x' | center(99999999999) }}",
     ],
 )
