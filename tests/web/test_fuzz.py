@@ -47,7 +47,7 @@ def check(client, path, body):
         assert reply["error"]["message"] and set(reply["error"]) == {"message", "type", "param", "code"}
 
 
-relaxed = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @relaxed
