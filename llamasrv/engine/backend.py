@@ -23,13 +23,11 @@ import numpy as np
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.interface import DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress
+from llamasrv.engine.padding import BLOCK, Padding
 
 log = logging.getLogger("llamasrv.llama")
 
 MAX_LANES = 256  # LLAMA_MAX_SEQ
-_BLOCK = 4  # rows that kernels compute together
-_PADDED_UP_TO = 64  # rows; in larger batches the rest does not matter
-_WORTH_PADDING = 0.005  # seconds; shorter steps do not earn the trouble
 CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7}
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
@@ -250,7 +248,9 @@ class LlamaBackend:
         # One more lane for rows that only fill a batch up; see `_pad`.
         self._spare_lane = 0 if stateful or self.split else 1
         self._lanes_wanted = min(MAX_LANES, options.parallel + spare + self._spare_lane)
-        self.row_multiple = 1
+        self.row_multiple = BLOCK
+        self._padding = Padding()
+        self.timings: list[tuple[int, int, float]] = []
         self._context: Any = None
         self.batch = Batch(max(options.batch_size, self._lanes_wanted))
         self._open_context()
@@ -258,10 +258,10 @@ class LlamaBackend:
         self.num_lanes: int = C.llama_n_seq_max(self._context) - self._spare_lane
         per_lane: int = C.llama_n_ctx_seq(self._context)
         train = self.info.context_train or per_lane
-        self.context = min(per_lane - _BLOCK, train) if self._spare_lane else min(per_lane, train)
+        self.context = min(per_lane - BLOCK, train) if self._spare_lane else min(per_lane, train)
         # A recurrent state does not grow, split lanes have their own cells: there the pool is never the limit.
         own_cells = self.split or self._stateful_only
-        self.num_cells: int = self.num_lanes * self.context if own_cells else C.llama_n_ctx(self._context) - _BLOCK
+        self.num_cells: int = self.num_lanes * self.context if own_cells else C.llama_n_ctx(self._context) - BLOCK
         # On a CPU attention passes over every cell in use: a thousand idle ones cost a decode 2 % (0.5B) to 20 %
         # (tiny). GPUs skip masked tiles.
         on_gpu = self._on_gpu = options.gpu_layers != 0 and bool(C.llama_supports_gpu_offload())
@@ -313,10 +313,13 @@ class LlamaBackend:
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
         assert 0 <= batch.lane[:n].min() and batch.lane[:n].max() < self.num_lanes
-        self._llama_batch.n_tokens = n + self._pad(n)
+        padded = self._spare_lane and self._padding.choose(n)
+        self._llama_batch.n_tokens = n + self._pad(n) if padded else n
+        start = time.perf_counter()
         code = C.llama_decode(self._context, self._llama_batch)
-        if self._llama_batch.n_tokens > n:
+        if padded:
             C.llama_memory_seq_rm(self._memory, self.num_lanes, -1, -1)
+        self._padding.learn(n, bool(padded), time.perf_counter() - start)
         if code == 0:
             if self._on_gpu:
                 C.llama_synchronize(self._context)  # it answers later: wait here, where the GIL is free
@@ -328,22 +331,15 @@ class LlamaBackend:
             raise DecodeFailed(f"llama_decode returned {code} ({_reason()})", fatal=code == -3)
 
     def _pad(self, n: int) -> int:
-        """Rows on the spare lane that fill the batch up to whole blocks; their number.
-
-        CPU kernels for quantised weights compute blocks of four rows; each row left over costs more than a block does
-        (0.5B, Q8_0: 7 rows 95 ms, 8 rows 75 ms). Whether that holds here is measured while warming up.
-        """
-        multiple, b = self.row_multiple, self.batch
-        if multiple == 1 or not multiple <= n <= _PADDED_UP_TO:
+        """Rows on the spare lane that fill the batch up to whole blocks; their number."""
+        b = self.batch
+        outputs = -b.num_outputs % BLOCK  # the output layer has its own blocks: of the rows with logits
+        end = n + outputs + -(n + outputs) % BLOCK
+        if end > b.capacity or b.num_outputs + outputs > self.max_outputs:
             return 0
-        outputs = -b.num_outputs % multiple  # the output layer has its own blocks: of the rows with logits
-        padded = outputs + -(n + outputs) % multiple
-        if n + padded > b.capacity or b.num_outputs + outputs > self.max_outputs:
-            return 0
-        end = n + padded
-        b.token[n:end], b.position[n:end], b.lane[n:end] = 0, range(padded), self.num_lanes
+        b.token[n:end], b.position[n:end], b.lane[n:end] = 0, range(end - n), self.num_lanes
         b.wants_logits[n : n + outputs], b.wants_logits[n + outputs : end] = 1, 0
-        return padded
+        return end - n
 
     def logits(self, num_rows: int) -> np.ndarray:
         address = _get_logits(self._context)
@@ -385,21 +381,22 @@ class LlamaBackend:
         return _chain(params, self.vocab, self.info.context_train or self.context, greedy=greedy)
 
     def warm_up(self) -> None:
-        """Touch the weights once, so that the first request does not pay for it; find out whether padding pays."""
-        seconds = [self._time_rows(n) for n in (1, 2 * _BLOCK - 1, 2 * _BLOCK)]
-        if self._spare_lane and seconds[1] > max(_WORTH_PADDING, 1.03 * seconds[2]):
-            self.row_multiple = _BLOCK
-
-    def _time_rows(self, n: int) -> float:
-        """Seconds for one decode of n rows, the second of two."""
-        seconds = 0.0
-        for position in range(2):
+        """Touch the weights once, so that the first request does not pay for it; note what steps cost."""
+        self.timings = []
+        for rows in (1, 1, min(2 * BLOCK, self.num_lanes)):
             start = time.perf_counter()
-            self._decode_row([self.vocab.bos or 0] * min(n, self.num_lanes), position)
-            seconds = time.perf_counter() - start
-        for lane in range(min(n, self.num_lanes)):
-            self.clear(lane)
-        return seconds
+            self._decode_row([self.vocab.bos or 0] * rows, position=0)
+            self.timings.append((0, rows, time.perf_counter() - start))
+            for lane in range(rows):
+                self.clear(lane)
+        del self.timings[0]  # it paid for reading the weights
+        b, n = self.batch, min(32, self.batch.capacity)
+        b.token[:n], b.position[:n], b.lane[:n], b.wants_logits[:n] = self.vocab.bos or 0, range(n), 0, 0
+        b.num_rows, b.num_outputs = n, 0
+        start = time.perf_counter()
+        self.decode()
+        self.timings.append((n, 0, time.perf_counter() - start))
+        self.clear(0)
 
     def measure_decode(self, num_sequences: int, num_tokens: int) -> float:
         """Tokens/s of `num_tokens` decodes of one token for each of so many lanes."""

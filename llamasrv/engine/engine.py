@@ -243,6 +243,8 @@ class Engine:
             row_multiple=self.backend.row_multiple,
             deterministic=options.deterministic,
         )
+        for timing in self.backend.timings * 3:
+            self.scheduler.time.learn(*timing)
         self._find = CandidateFinder(self.backend.vocab.size)
         self._forget_context()
         if self.status.state == "loading":  # a drain may have come in between

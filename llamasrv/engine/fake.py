@@ -119,6 +119,7 @@ class FakeBackend:
         self.calls: list[tuple] = []
         self.fail_next: list[Exception] = []
         self.spoil: Callable[[np.ndarray], None] | None = None  # may damage the logits of the next decode
+        self.timings: list[tuple[int, int, float]] = []
         self.chains: list[FakeChain] = []
         self.closed = False
         self._kv: list[list[int]] = []

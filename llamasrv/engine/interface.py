@@ -104,6 +104,7 @@ class Backend(Protocol):
     batch: Batch  # rows to decode; `decode` reads them from here
     ubatch_size: int
     row_multiple: int  # batches of a multiple of so many rows are computed best
+    timings: list[tuple[int, int, float]]  # (prompt tokens, decoded rows, seconds) of steps tried while loading
     max_outputs: int  # most rows with logits in one batch
     can_share: bool  # any prefix of one lane can be given to another
     can_cut: bool  # a lane can be cut back to any length

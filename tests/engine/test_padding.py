@@ -1,0 +1,36 @@
+from llamasrv.engine.padding import AGAIN, TRIALS, Padding
+
+
+def run(padding, num_rows, steps, plain, padded):
+    """What was chosen, when a plain step takes `plain` seconds and a padded one `padded`."""
+    chosen = []
+    for _ in range(steps):
+        chosen.append(padding.choose(num_rows))
+        padding.learn(num_rows, chosen[-1], padded if chosen[-1] else plain)
+    return chosen
+
+
+def test_it_pads_where_that_is_faster():
+    chosen = run(Padding(), 7, 50, plain=0.095, padded=0.072)
+    assert all(chosen[2 * TRIALS :])
+
+
+def test_it_does_not_pad_where_that_is_slower():
+    chosen = run(Padding(), 7, 50, plain=0.072, padded=0.095)
+    assert not any(chosen[2 * TRIALS :])
+
+
+def test_whole_blocks_few_rows_and_many_rows_are_left_alone():
+    padding = Padding()
+    assert not any(padding.choose(n) for n in (1, 2, 3, 4, 8, 16, 33, 500))
+
+
+def test_short_steps_are_not_worth_it():
+    assert sum(run(Padding(), 7, 50, plain=0.001, padded=0.0005)) == 0
+
+
+def test_a_disturbed_measurement_is_corrected_later():
+    padding = Padding()
+    assert not any(run(padding, 7, 2 * TRIALS, plain=0.095, padded=0.5)[2 * TRIALS :])
+    chosen = run(padding, 7, 4 * AGAIN, plain=0.095, padded=0.072)
+    assert sum(chosen[-AGAIN:]) >= AGAIN - 1
