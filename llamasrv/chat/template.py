@@ -96,7 +96,7 @@ class _Budget(Context):
 
     def spend(self, amount: int) -> None:
         self.left -= amount
-        if self.left < 0 or time.monotonic() > self.deadline:
+        if self.left < 0 or (self.is_large and time.monotonic() > self.deadline):
             raise TooCostly("the chat template does too much work for these messages")
 
 
