@@ -66,7 +66,7 @@ class Sequence:
         self.num_prompt = len(self.tokens)
         self.num_computed = 0
         self.reused = 0
-        self.lane: int | None = None
+        self.lane: Any = None  # an int while running
         self.state = State.WAITING
         self.finish: FinishReason | None = None
         self.arrived = 0.0

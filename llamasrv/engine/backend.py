@@ -75,7 +75,9 @@ class LlamaVocabulary:
         self.size: int = C.llama_vocab_n_tokens(vocab)
         self.pieces = _pieces(vocab, self.size)
         self.eog = frozenset(t for t in range(self.size) if C.llama_vocab_is_eog(vocab, t))
-        self._control = frozenset(t for t in range(self.size) if not self.pieces[t] and C.llama_vocab_is_control(vocab, t))
+        self._control = frozenset(
+            t for t in range(self.size) if not self.pieces[t] and C.llama_vocab_is_control(vocab, t)
+        )
         self.specials = tuple(self.text(t) for t in sorted(self._control))
         self.bos = _token(C.llama_vocab_bos(vocab))
         self.eos = _token(C.llama_vocab_eos(vocab))
@@ -111,7 +113,14 @@ def _token(token: int) -> int | None:
 def _pieces(vocab: Any, size: int) -> list[bytes]:
     """What each token writes; read once, so that generating never asks again."""
     to_piece = _fast.llama_token_to_piece
-    to_piece.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_bool]
+    to_piece.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_int32,
+        ctypes.c_char_p,
+        ctypes.c_int32,
+        ctypes.c_int32,
+        ctypes.c_bool,
+    ]
     to_piece.restype = ctypes.c_int32
     room = 256
     buffer = ctypes.create_string_buffer(room)
@@ -139,7 +148,7 @@ class LlamaChain:
         for sampler in samplers:
             C.llama_sampler_chain_add(chain, sampler)
         self._pointer = ctypes.cast(chain, ctypes.c_void_p).value
-        self._array = C.llama_token_data_array()
+        self._array: Any = C.llama_token_data_array()
         self._address = ctypes.addressof(self._array)
         self._grow(256)
 
@@ -189,7 +198,8 @@ def _chain(params: SamplingParams, vocab: LlamaVocabulary, context_train: int, *
     make = {
         "penalties": lambda: _penalties(p, vocab, context_train),
         "dry": lambda: C.llama_sampler_init_dry(
-            vocab.pointer, p.dry_multiplier, p.dry_base, p.dry_allowed_length, _window(p.dry_penalty_last_n, context_train),
+            vocab.pointer, p.dry_multiplier, p.dry_base, p.dry_allowed_length,
+            _window(p.dry_penalty_last_n, context_train),
             (ctypes.c_char_p * len(breakers))(*breakers), len(breakers),
         ),
         "top_n_sigma": lambda: C.llama_sampler_init_top_n_sigma(p.top_n_sigma),
@@ -301,7 +311,7 @@ class LlamaBackend:
         def at(a: np.ndarray, kind: Any) -> Any:
             return ctypes.cast(a.ctypes.data, ctypes.POINTER(kind))
 
-        batch = C.llama_batch()
+        batch: Any = C.llama_batch()
         batch.token, batch.pos = at(b.token, C.llama_token), at(b.position, C.llama_pos)
         batch.n_seq_id = at(self._one_lane, ctypes.c_int32)
         batch.seq_id = ctypes.cast(self._lane_pointers.ctypes.data, ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
@@ -312,7 +322,7 @@ class LlamaBackend:
         batch = self.batch
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
-        assert 0 <= batch.lane[:n].min() and batch.lane[:n].max() < self.num_lanes
+        assert batch.lane[:n].min() >= 0 and batch.lane[:n].max() < self.num_lanes
         padded = self._spare_lane and self._padding.choose(n)
         self._llama_batch.n_tokens = n + self._pad(n) if padded else n
         start = time.perf_counter()

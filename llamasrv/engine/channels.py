@@ -29,7 +29,7 @@ _Empty = monkey.get_original("queue", "Empty")
 class Delta(NamedTuple):
     """One token of one choice. `data` are its bytes (b"" for control tokens); may end inside a character."""
 
-    index: int
+    index: int  # type: ignore[assignment]
     token: int
     data: bytes
     logprobs: TokenLogprob | None = None
@@ -38,14 +38,14 @@ class Delta(NamedTuple):
 class PromptScored(NamedTuple):
     """Log-probabilities of the prompt's tokens, before any Delta of that choice. Only where they were asked for."""
 
-    index: int
+    index: int  # type: ignore[assignment]
     logprobs: tuple[TokenLogprob, ...]
 
 
 class End(NamedTuple):
     """The last item of a choice; exactly one. `error` is set for FAILED and DEADLINE."""
 
-    index: int
+    index: int  # type: ignore[assignment]
     reason: FinishReason
     stop: str | None
     error: LlamasrvError | None

@@ -30,7 +30,15 @@ from llamasrv.engine.sampler import CandidateFinder, Sampler
 from llamasrv.engine.scheduler import Plan, Pool, Scheduler
 from llamasrv.engine.spill import Spilled, SpillStore
 from llamasrv.engine.stops import StopMatcher
-from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, LlamasrvError, QueueFull, Unavailable
+from llamasrv.errors import (
+    ContextTooLong,
+    DeadlineExceeded,
+    EngineFailure,
+    InvalidRequest,
+    LlamasrvError,
+    QueueFull,
+    Unavailable,
+)
 
 log = logging.getLogger("llamasrv.engine")
 
@@ -55,7 +63,7 @@ class EngineOptions:
     cache_type_v: str = "f16"
     deterministic: bool = False
     queue_limit: int = 1024  # sequences that may wait
-    step_target: float = 0.15  # seconds a step may take while anybody decodes
+    step_target: float = 0.25  # seconds a step may take while anybody decodes
     swap_bytes: int = 1 << 30  # host memory for preempted sequences
     cache_bytes: int = 1 << 30  # host memory for evicted prefixes
     coalesce: float = 0.004  # seconds within which the tokens of short steps may share a wake-up
@@ -180,7 +188,7 @@ class Engine:
         return self._num_submitted - self._num_ended
 
     def snapshot(self) -> dict[str, Any]:
-        """The state at a glance, read without stopping anything: each figure is true, together they may be a step apart."""
+        """The state at a glance, without stopping anything: each figure is true, together they may be a step apart."""
         lanes = getattr(self, "lanes", None)
         return {
             "status": self.status,
@@ -364,7 +372,7 @@ class Engine:
         if match is not None and not (
             (match.length >= KEY_LENGTH or match.coming)
             and (self.backend.can_share or not match.held)
-            and self.backend.usable(match.lane, match.length)
+            and self.backend.usable(match.lane or 0, match.length)
         ):
             match = None
         at_hand = match.length + match.coming if match else 0
@@ -375,7 +383,11 @@ class Engine:
         return match
 
     def _common(self, a: Sequence, b: Sequence) -> int:
-        if not (self.backend.can_share and a.cache_prompt and b.cache_prompt) or a.prompt_logprobs or self.backend.split:
+        if (
+            not (self.backend.can_share and a.cache_prompt and b.cache_prompt)
+            or a.prompt_logprobs
+            or self.backend.split
+        ):
             return 0
         return min(common_prefix(a.tokens, b.tokens), a.num_tokens - 1)
 
@@ -439,7 +451,7 @@ class Engine:
                 seq.stopper = StopMatcher(seq.stop)
 
     def _lane_for(self, match: Match | None) -> int:
-        """A held lane that starts with what was matched: the resident lane itself, a lane that shares, or an empty one."""
+        """A held lane that starts with the match: the resident lane itself, one that shares with it, or an empty one."""
         lanes = self.lanes
         source = match.lane if match is not None and match.length else None
         if source is not None and match is not None and not match.held:

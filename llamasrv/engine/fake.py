@@ -152,7 +152,10 @@ class FakeBackend:
             raise OutOfCells
         rows = []
         for token, position, lane, wanted in zip(
-            batch.token[:n].tolist(), batch.position[:n].tolist(), batch.lane[:n].tolist(), batch.wants_logits[:n].tolist()
+            batch.token[:n].tolist(),
+            batch.position[:n].tolist(),
+            batch.lane[:n].tolist(),
+            batch.wants_logits[:n].tolist(),
         ):
             assert 0 <= token < N_VOCAB and 0 <= lane < self.num_lanes
             assert position == len(self._kv[lane]), f"position {position} on a lane of {len(self._kv[lane])}"

@@ -30,7 +30,9 @@ class Sampler:
 
     def __init__(self, seq: Sequence, backend: Backend) -> None:
         p = seq.params
-        penalised = p.repeat_last_n != 0 and (p.repeat_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0)
+        penalised = p.repeat_last_n != 0 and (
+            p.repeat_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
+        )
         dry = p.dry_multiplier > 0 and p.dry_penalty_last_n != 0
         # Only tokens of this window can lose (or win) by penalties; None: the whole timeline.
         spans = [n for n, on in ((p.repeat_last_n, penalised), (p.dry_penalty_last_n, dry)) if on]

@@ -59,7 +59,7 @@ class Scheduler:
         parallel: int,
         batch_size: int,
         ubatch_size: int,
-        target: float = 0.15,
+        target: float = 0.25,
         row_multiple: int = 1,
         deterministic: bool = False,
     ) -> None:
@@ -101,7 +101,9 @@ class Scheduler:
         plan.num_decodes = len(decodes)
         outputs = pool.max_outputs - len(decodes)
         # The shortest rest first, older ones counting as shorter: more first tokens sooner, nobody starves.
-        prompts.sort(key=lambda s: (s.num_tokens - starts.get(s.id, s.num_computed)) / (1.0 + max(0.0, now - s.arrived)))
+        prompts.sort(
+            key=lambda s: (s.num_tokens - starts.get(s.id, s.num_computed)) / (1.0 + max(0.0, now - s.arrived))
+        )
         for seq in prompts:
             count = min(seq.num_tokens - starts.get(seq.id, seq.num_computed), budget, cells)
             rows_out = 1
@@ -182,7 +184,13 @@ class Scheduler:
     def _in_order(self, waiting: list[Sequence], now: float, most: int) -> list[Sequence]:
         def rank(s: Sequence) -> tuple:
             resumed = s.num_generated > 0 or s.saved is not None
-            return (not resumed, -s.priority - int((now - s.arrived) / AGEING), self.served.get(s.owner, 0.0), s.arrived, s.id)
+            return (
+                not resumed,
+                -s.priority - int((now - s.arrived) / AGEING),
+                self.served.get(s.owner, 0.0),
+                s.arrived,
+                s.id,
+            )
 
         return sorted(waiting, key=rank)[:most]
 

@@ -47,7 +47,9 @@ class SpillStore:
         if entry.data.nbytes > self.limit:
             return
         siblings = self._index.get(_key(entry.tokens), [])
-        for other in [e for e in siblings if e.length <= entry.length and common_prefix(e.tokens, entry.tokens) == e.length]:
+        for other in [
+            e for e in siblings if e.length <= entry.length and common_prefix(e.tokens, entry.tokens) == e.length
+        ]:
             self._remove(other)
         while self.used + entry.data.nbytes > self.limit:
             self._remove(next(iter(self._entries.values())))

@@ -101,7 +101,10 @@ def test_min_tokens_delays_the_end(drive):
 
 
 def test_bias_is_obeyed(drive):
-    assert drive().answer("abcdefgh", params=SamplingParams(temperature=0, logit_bias=((65, 100.0),)), max_tokens=3) == "AAA"
+    assert (
+        drive().answer("abcdefgh", params=SamplingParams(temperature=0, logit_bias=((65, 100.0),)), max_tokens=3)
+        == "AAA"
+    )
 
 
 def test_a_banned_vocabulary_ends_that_sequence_alone(drive):
@@ -162,7 +165,9 @@ def test_log_probabilities_stay_with_their_text_when_a_stop_cuts(drive):
 
 def test_a_scored_prompt_has_an_entry_for_every_token(drive):
     driver = drive(batch_size=32, ubatch_size=16)
-    stream = driver.submit("score this text, please, token by token" * 3, prompt_logprobs=True, logprobs=1, max_tokens=0)
+    stream = driver.submit(
+        "score this text, please, token by token" * 3, prompt_logprobs=True, logprobs=1, max_tokens=0
+    )
     driver.finish()
     scores = scores_of(stream.take())
     assert bytes(s.token for s in scores) == b"score this text, please, token by token" * 3

@@ -1,4 +1,5 @@
 import os
+import pathlib
 import random
 
 import numpy as np
@@ -41,7 +42,7 @@ def test_a_file_that_is_no_model_is_refused_with_its_name(model_path, tmp_path, 
     elif damage == "text":
         path.write_text("version https://git-lfs.github.com/spec/v1\n")
     elif damage == "half":
-        whole = open(model_path("llama"), "rb").read()
+        whole = pathlib.Path(model_path("llama")).read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(LoadFailed, match="bad.gguf: .+"):
         open_model(str(path), OPTIONS, lambda share: True)
@@ -57,7 +58,13 @@ def test_loading_reports_progress_and_can_be_given_up(model_path):
 
 def test_it_tells_what_the_file_says(backend):
     info = backend.info
-    assert (info.name, info.architecture, info.context_train, info.n_embd, info.n_layer) == ("tiny-llama", "llama", 2048, 64, 2)
+    assert (info.name, info.architecture, info.context_train, info.n_embd, info.n_layer) == (
+        "tiny-llama",
+        "llama",
+        2048,
+        64,
+        2,
+    )
     assert info.n_vocab == backend.vocab.size and info.chat_template.startswith("{% for m")
     assert (info.bos_token, info.eos_token) == ("<s>", "<|im_end|>")
     assert info.num_params > 50_000 and info.size_bytes > 4 * info.num_params * 0.9
@@ -251,7 +258,9 @@ def test_penalties_among_candidates_are_those_among_all(backend):
 
 
 def test_dry_keeps_a_sequence_from_repeating_itself(backend):
-    chain = backend.chain(SamplingParams(seed=1, temperature=0.0, dry_multiplier=5.0, dry_sequence_breakers=()), greedy=True)
+    chain = backend.chain(
+        SamplingParams(seed=1, temperature=0.0, dry_multiplier=5.0, dry_sequence_breakers=()), greedy=True
+    )
     for token in [50, 51, 52, 53, 60, 50, 51, 52]:
         chain.accept(token)
     assert chain.choose(np.array([53, 54]), np.array([5.0, 4.0], np.float32)) == 54
@@ -270,8 +279,12 @@ def test_the_debugger_is_not_started_on_an_abort():
 
 
 def test_quantised_caches_and_flash_attention_are_options(model_path):
-    options = EngineOptions(context_cells=256, parallel=1, threads=1, flash_attn="on", cache_type_k="q8_0", cache_type_v="q8_0")
+    options = EngineOptions(
+        context_cells=256, parallel=1, threads=1, flash_attn="on", cache_type_k="q8_0", cache_type_v="q8_0"
+    )
     with pytest.raises(LoadFailed, match="no context"):
         LlamaBackend(model_path("llama"), options, lambda share: True)  # heads of 16 do not hold blocks of 32
-    options = EngineOptions(context_cells=256, parallel=1, threads=1, flash_attn="on", cache_type_k="f32", cache_type_v="f32")
+    options = EngineOptions(
+        context_cells=256, parallel=1, threads=1, flash_attn="on", cache_type_k="f32", cache_type_v="f32"
+    )
     LlamaBackend(model_path("llama"), options, lambda share: True).close()

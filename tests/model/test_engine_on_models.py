@@ -33,7 +33,9 @@ def test_default_agrees_within_rounding(real, kind):
     swapped = []
     for i, p in enumerate(asked):
         seq = engine.sequence(p, **settings(i, cache_prompt=False))
-        swapped += engine.run([seq], at_turn=lambda turn, seq=seq: engine.engine.preempt(seq) if turn in (2, 6) else None)
+        swapped += engine.run(
+            [seq], at_turn=lambda turn, seq=seq: engine.engine.preempt(seq) if turn in (2, 6) else None
+        )
     assert engine.engine.metrics.swaps >= 16
     for other in (crowd, again, swapped):
         assert max(a.distance_to(b) for a, b in zip(alone, other)) < 0.15
@@ -80,7 +82,9 @@ def test_a_conversation_goes_on_from_its_last_turn(real, kind):
     answer = engine.run([engine.sequence(first, params=params, max_tokens=10)])[0]
     second = engine.run([engine.sequence([*first, *answer.tokens, 7, 8, 9], params=params, max_tokens=5)])[0]
     assert second.end.num_reused == len(first) + 9
-    fresh = engine.run([engine.sequence([*first, *answer.tokens, 7, 8, 9], params=params, max_tokens=5, cache_prompt=False)])[0]
+    fresh = engine.run(
+        [engine.sequence([*first, *answer.tokens, 7, 8, 9], params=params, max_tokens=5, cache_prompt=False)]
+    )[0]
     assert second.tokens == fresh.tokens
 
 
@@ -124,8 +128,12 @@ def test_prompt_scores_are_the_models_own(real):
 
     engine = real("llama")
     prompt = prompts(1, seed=8)[0][:30]
-    greedy = engine.run([engine.sequence(prompt, params=SamplingParams(temperature=0, ignore_eos=True), max_tokens=8, logprobs=0)])[0]
-    stream = engine.engine.submit([engine.sequence([*prompt, *greedy.tokens], prompt_logprobs=True, logprobs=0, max_tokens=0)])
+    greedy = engine.run(
+        [engine.sequence(prompt, params=SamplingParams(temperature=0, ignore_eos=True), max_tokens=8, logprobs=0)]
+    )[0]
+    stream = engine.engine.submit(
+        [engine.sequence([*prompt, *greedy.tokens], prompt_logprobs=True, logprobs=0, max_tokens=0)]
+    )
     while engine.engine.num_open:
         engine.engine.turn()
     scores = next(i for i in stream.take() if isinstance(i, PromptScored)).logprobs

@@ -1,9 +1,9 @@
 """Tiny GGUFs with random weights and a byte vocabulary, one per kind of memory. Made in a moment, never stored.
 
-    llama    attention, one pool of cells
-    swa      attention with a sliding window in some layers (gemma3)
-    mamba    recurrent states only
-    hybrid   recurrent and attention layers (lfm2)
+llama    attention, one pool of cells
+swa      attention with a sliding window in some layers (gemma3)
+mamba    recurrent states only
+hybrid   recurrent and attention layers (lfm2)
 """
 
 from __future__ import annotations
@@ -118,7 +118,12 @@ def swa(path: pathlib.Path, *, context: int = 2048, window: int = 32, seed: int 
         blk = f"blk.{i}"
         b.vector(f"{blk}.attn_norm.weight", EMBD)
         b.attention(blk)
-        for name, size in (("post_attention_norm", EMBD), ("attn_k_norm", HEAD), ("attn_q_norm", HEAD), ("post_ffw_norm", EMBD)):
+        for name, size in (
+            ("post_attention_norm", EMBD),
+            ("attn_k_norm", HEAD),
+            ("attn_q_norm", HEAD),
+            ("post_ffw_norm", EMBD),
+        ):
             b.vector(f"{blk}.{name}.weight", size)
         b.feed_forward(blk)
     b.close()
