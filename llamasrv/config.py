@@ -218,7 +218,7 @@ class Settings:
         help="Milliseconds that a step may take while streams decode: long prompts are cut into parts that fit.",
     )  # fmt: skip
     engine_coalesce_ms: float = _engine(
-        "float", 4.0, "--coalesce-ms", low=0.0, high=1000.0,
+        "float", 2.0, "--coalesce-ms", low=0.0, high=1000.0,
         help="Milliseconds within which the tokens of very short steps may reach a client together.",
     )  # fmt: skip
 

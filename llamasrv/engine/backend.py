@@ -452,8 +452,11 @@ def _num_cores() -> int:
 
 
 def _reason() -> str:
-    """The library's last error line, without its function names."""
-    return re.sub(r"^\w+: ", "", _last_errors[-1]) if _last_errors else "the library gave no reason"
+    """What the library said last, or why it could not load, if it said so; without its function names."""
+    if not _last_errors:
+        return "the library gave no reason"
+    cause = next((line for line in _last_errors if "error loading model" in line), _last_errors[-1])
+    return re.sub(r"^\w+: (error loading model: )?", "", cause)
 
 
 def _load(path: str, options: Any, progress: Progress) -> Any:

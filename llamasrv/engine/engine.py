@@ -66,7 +66,7 @@ class EngineOptions:
     step_target: float = 0.25  # seconds a step may take while anybody decodes
     swap_bytes: int = 1 << 30  # host memory for preempted sequences
     cache_bytes: int = 1 << 30  # host memory for evicted prefixes
-    coalesce: float = 0.004  # seconds within which the tokens of short steps may share a wake-up
+    coalesce: float = 0.002  # seconds within which the tokens of short steps may share a wake-up
     idle_cells: int = 0  # cells that idle prefixes may keep in the pool; 0: chosen by the back end
 
 

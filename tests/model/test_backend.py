@@ -2,6 +2,7 @@ import os
 import pathlib
 import random
 
+import gguf
 import numpy as np
 import pytest
 
@@ -46,6 +47,16 @@ def test_a_file_that_is_no_model_is_refused_with_its_name(model_path, tmp_path, 
         path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(LoadFailed, match="bad.gguf: .+"):
         open_model(str(path), OPTIONS, lambda share: True)
+
+
+def test_an_unknown_architecture_is_named(tmp_path):
+    writer = gguf.GGUFWriter(str(tmp_path / "odd.gguf"), "frobnicator")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(LoadFailed, match="odd.gguf: .*unknown model architecture: 'frobnicator'"):
+        open_model(str(tmp_path / "odd.gguf"), OPTIONS, lambda share: True)
 
 
 def test_loading_reports_progress_and_can_be_given_up(model_path):
