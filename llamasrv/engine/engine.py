@@ -451,7 +451,7 @@ class Engine:
                 seq.stopper = StopMatcher(seq.stop)
 
     def _lane_for(self, match: Match | None) -> int:
-        """A held lane that starts with the match: the resident lane itself, one that shares with it, or an empty one."""
+        """A held lane that starts with the match: the resident lane itself, one that shares it, or an empty one."""
         lanes = self.lanes
         source = match.lane if match is not None and match.length else None
         if source is not None and match is not None and not match.held:
