@@ -25,7 +25,7 @@ HEADROOM = 16  # cells kept back per running sequence when another is admitted
 LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue costs little
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
 SMALLEST_CHUNK = 16  # prompt tokens a step at least, so that prompts advance beside any load
-CHUNK_SECONDS = 0.5  # longest step while nobody decodes: newcomers are noticed, cancels heard
+CHUNK_SECONDS = 0.5  # longest step while few or none decode: newcomers are noticed, cancels heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +137,15 @@ class Scheduler:
     def _prompt_budget(self, num_decodes: int, num_prompts: int) -> int:
         """Prompt tokens for this step.
 
-        Beside decodes: what keeps the step within the target, or what gives each prompt as much time as each decode
-        has, whichever is more: while many wait for few, a batch that fills up sooner serves all of them.
+        Beside decodes: what keeps the step within the target. But while more wait for their first token than decode,
+        a long step serves more of them than it holds up, and a batch that fills up sooner serves all.
         """
         room = self.batch_size - num_decodes
         within = self.time.prompt_tokens_within
         if not num_decodes:
             fits = within(CHUNK_SECONDS, 0)
             return min(room, max(self.ubatch_size, fits // self.ubatch_size * self.ubatch_size))
-        alone = self.time.predict(0, num_decodes)
-        fair = alone * (1 + num_prompts / num_decodes)
-        fits = within(min(CHUNK_SECONDS, max(self.target, fair)), num_decodes)
+        fits = within(CHUNK_SECONDS if num_prompts > num_decodes else self.target, num_decodes)
         if fits > 64:
             fits = fits // 32 * 32  # few different shapes: the graph is reused
         fits = max(SMALLEST_CHUNK, fits)

@@ -196,12 +196,11 @@ def test_a_long_queue_is_not_searched_when_no_place_is_free(num_waiting):
     assert looked == []
 
 
-def test_many_prompts_beside_few_decodes_get_their_share_of_time():
+def test_prompts_that_outnumber_the_decodes_get_a_long_step():
     scheduler = make(target=0.001, parallel=16)
     for _ in range(200):
         scheduler.time.learn(128, 1, 0.01 + 128 * 0.001)
         scheduler.time.learn(0, 1, 0.01)
     decoding = sequence(10, computed=9)
-    few = plan(scheduler, [sequence(500)], [decoding]).num_prompt
-    many = plan(scheduler, [sequence(500) for _ in range(7)], [decoding]).num_prompt
-    assert few == 16 and 60 <= many <= 80
+    assert plan(scheduler, [sequence(500)], [decoding]).num_prompt == 16
+    assert plan(scheduler, [sequence(500) for _ in range(7)], [decoding]).num_prompt > 400
