@@ -54,8 +54,9 @@ def tokenizer(documents):
 @click.option("--threads", default=2, show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--batch-tokens", default=1536, show_default=True, help="Tokens of a batch; four batches make a step.")
+@click.option("--workers", default=0, show_default=True, help="Processes that make batches; a GPU needs about a dozen.")
 @click.option("--pause-file", type=click.Path(), help="Training waits while this file exists.")
-def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, pause_file):
+def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, workers, pause_file):
     """Train, or continue to train."""
     from llamasrv.demo.train import train as run
 
@@ -69,6 +70,7 @@ def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, pa
         batch_tokens=batch_tokens,
         pause_file=pause_file,
         rate=rate,
+        workers=workers,
     )
 
 

@@ -42,8 +42,8 @@ class Reader:
     def __init__(self, path, threads=None):
         self.llama = llama_cpp.Llama(str(path), n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False)
 
-    def answer(self, prompt, most=LONGEST):
-        """(text with its end mark, whether it ended)."""
+    def tokens(self, prompt, most=LONGEST):
+        """(tokens written with their end mark, whether they ended)."""
         llama = self.llama
         written = []
         for token in llama.generate(llama.tokenize(prompt.encode(), add_bos=False, special=True), top_k=1, temp=0.0):
@@ -51,7 +51,12 @@ class Reader:
             ended = llama_cpp.llama_vocab_is_eog(llama._model.vocab, token)
             if ended or len(written) == most:
                 break
-        return llama.detokenize(written, special=True).decode(errors="replace"), ended
+        return written, ended
+
+    def answer(self, prompt):
+        """(text with its end mark, whether it ended)."""
+        written, ended = self.tokens(prompt)
+        return self.llama.detokenize(written, special=True).decode(errors="replace"), ended
 
 
 def evaluate(model, *, count, skills=tuple(SKILLS), threads=None, report=print, mistakes=0):

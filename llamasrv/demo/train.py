@@ -10,19 +10,16 @@ import os
 import random
 import sys
 import time
-from collections import defaultdict
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-from llamasrv.demo.corpus import documents
 from llamasrv.demo.model import DemoModel
-from llamasrv.demo.tokenizer import load_tokenizer
-from llamasrv.demo.train_batches import DocumentBatches, copying
+from llamasrv.demo.train_batches import SKILL_NUMBERS, DocumentBatches, Workers, copying
 from llamasrv.demo.train_optimiser import Optimiser
 
-COPY_STEPS = 200
+COPY_STEPS = 600
 WARM_UP_STEPS = 20
 AVERAGE_EVERY, AVERAGE_SHARE = 5, 0.04  # over about the last 125 steps
 BATCHES_PER_STEP = 4
@@ -33,7 +30,7 @@ REPORT_SECONDS = 20
 class Run:
     """The state of a training run: what a checkpoint holds."""
 
-    def __init__(self, folder, *, seed, device, batch_tokens):
+    def __init__(self, folder, *, seed, device, batch_tokens, workers):
         self.folder, self.seed, self.device, self.batch_tokens = Path(folder), seed, device, batch_tokens
         self.folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(seed)
@@ -42,11 +39,11 @@ class Run:
         self.step = self.tokens = 0
         self.seconds = 0.0
         self.average = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        taken = self._load()
-        self.tokenizer = load_tokenizer()
-        self.batches = DocumentBatches(
-            documents(seed, start=taken), self.tokenizer.encode_document, batch_tokens, seed=seed, taken=taken
-        )
+        self.taken = self._load()
+        if workers:
+            self.batches = Workers(workers, batch_tokens, seed=seed, taken=self.taken)
+        else:
+            self.batches = DocumentBatches(batch_tokens, seed=seed, taken=self.taken)
 
     def _load(self):
         path = self.folder / "last.pt"
@@ -67,7 +64,7 @@ class Run:
             "step": self.step,
             "tokens": self.tokens,
             "seconds": self.seconds,
-            "taken": self.batches.taken,
+            "taken": self.taken,
         }
         write_atomically(state, self.folder / name)
 
@@ -75,33 +72,35 @@ class Run:
         if self.step < COPY_STEPS:
             rng = random.Random(f"copying {self.seed} {self.step} {self.tokens}")
             return copying(self.batch_tokens, self.model.config.vocabulary, rng)
-        return self.batches.next()
+        batch = self.batches.next()
+        self.taken = max(self.taken, batch.taken)
+        return batch
 
     def learn(self, rate):
-        """One step. Returns the mean loss, and sum and count of losses per skill."""
+        """One step. Returns the mean loss, and sums and counts of losses by the number of the skill."""
         batches = [self.next_batch().to(self.device) for _ in range(BATCHES_PER_STEP)]
         total_weight = sum(b.weights.sum() for b in batches)
-        loss_sum, by_skill = 0.0, defaultdict(lambda: [0.0, 0])
+        loss_sum, kinds = 0.0, len(SKILL_NUMBERS)
+        sums, counts = torch.zeros(kinds, device=self.device), torch.zeros(kinds, device=self.device)
         for batch in batches:
             hidden = self.model(batch.tokens, batch.positions, torch.bfloat16)
             losses = F.cross_entropy(self.model.logits(hidden).float(), batch.targets, reduction="none")
             loss = (losses * batch.weights).sum() / total_weight
             loss.backward()
-            loss_sum += loss.item()
+            loss_sum += loss.detach()
             self.tokens += batch.tokens.numel()
-            for skill, value in zip(batch.skills, losses.tolist(), strict=True):
-                by_skill[skill][0] += value
-                by_skill[skill][1] += 1
+            sums += torch.bincount(batch.skills, losses.detach(), kinds)
+            counts += torch.bincount(batch.skills, minlength=kinds)
         self.optimiser.step(rate)
         self.step += 1
         if self.step % AVERAGE_EVERY == 0:
             for name, tensor in self.model.state_dict().items():
                 self.average[name].lerp_(tensor, AVERAGE_SHARE)
-        return loss_sum, by_skill
+        return float(loss_sum), (sums.tolist(), counts.tolist())
 
 
-def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file, rate):
-    run = Run(folder, seed=seed, device=device, batch_tokens=batch_tokens)
+def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file, rate, workers):
+    run = Run(folder, seed=seed, device=device, batch_tokens=batch_tokens, workers=workers)
     clock = Clock(hours * 3600, cooldown_minutes * 60, pause_file)
     progress, threads = Progress(run, clock), Threads(threads)
     saved = time.monotonic()
@@ -172,7 +171,7 @@ class Clock:
         return self.seconds - self.spent
 
     def cooling(self):
-        return self.left() < self.cooldown
+        return self.cooldown > 0 and self.left() < self.cooldown
 
     def rate(self):
         return max(0.01, min(1.0, self.left() / self.cooldown)) if self.cooldown else 1.0
@@ -188,7 +187,9 @@ class Progress:
 
     def note(self, loss, by_skill):
         self.loss = loss if self.loss is None else 0.95 * self.loss + 0.05 * loss
-        for skill, (total, count) in by_skill.items():
+        for skill, total, count in zip(SKILL_NUMBERS, *by_skill, strict=True):
+            if not count:
+                continue
             mean = total / count
             self.skills[skill] = 0.9 * self.skills.get(skill, mean) + 0.1 * mean
         terminal = sys.stderr.isatty()

@@ -1,16 +1,21 @@
 """Batches for training: random strings to copy first, then documents of the corpus.
 
 Owns shapes: a batch is whole documents of about one length, one a row, so that nothing is computed for padding or
-across documents. Knows nothing of optimisers.
+across documents. Owns the processes that make batches for a GPU, which outruns one of them. Knows nothing of optimisers.
 """
 
 import random
 from dataclasses import dataclass
 
 import torch
+import torch.multiprocessing
+
+from llamasrv.demo.corpus import SKILLS, documents
+from llamasrv.demo.tokenizer import load_tokenizer
 
 LENGTHS = (16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)
 POOL = 96
+SKILL_NUMBERS = {skill: number for number, skill in enumerate((*SKILLS, "copying"))}
 
 
 @dataclass
@@ -21,10 +26,12 @@ class Batch:
     positions: torch.Tensor
     targets: torch.Tensor
     weights: torch.Tensor
-    skills: list  # the skill of each target
+    skills: torch.Tensor  # the number of each target's skill
+    taken: int = 0  # how far in the corpus its maker was
 
     def to(self, device):
-        return Batch(*(getattr(self, n).to(device) for n in ("tokens", "positions", "targets", "weights")), self.skills)
+        tensors = (self.tokens, self.positions, self.targets, self.weights, self.skills)
+        return Batch(*(tensor.to(device) for tensor in tensors), self.taken)
 
 
 def copying(batch_tokens, vocabulary, rng):
@@ -39,16 +46,18 @@ def copying(batch_tokens, vocabulary, rng):
     length = tokens.shape[1]
     flat = torch.arange(rows)[:, None] * length + torch.arange(lead + half, length - 1)[None]
     targets = tokens[:, lead + half + 1 :].flatten()
-    return Batch(tokens, flat.flatten(), targets, torch.ones(len(targets)), ["copying"] * len(targets))
+    skills = torch.full((len(targets),), SKILL_NUMBERS["copying"])
+    return Batch(tokens, flat.flatten(), targets, torch.ones(len(targets)), skills)
 
 
 class DocumentBatches:
     """An endless stream of batches. `taken` counts documents, so that a resumed run goes on behind them."""
 
-    def __init__(self, documents, encode, batch_tokens, *, seed, taken=0):
-        self.documents, self.encode, self.batch_tokens = documents, encode, batch_tokens
-        self.taken = taken
-        self.rng = random.Random(f"{seed} {taken}")
+    def __init__(self, batch_tokens, *, seed, taken=0, worker=0, workers=1):
+        self.documents = documents(seed, start=taken + worker, stride=workers)
+        self.encode, self.batch_tokens = load_tokenizer().encode_document, batch_tokens
+        self.taken, self.stride = taken, workers
+        self.rng = random.Random(f"{seed} {taken} {worker}")
         self.buckets = {length: [] for length in LENGTHS}
         self.pool = []
 
@@ -56,11 +65,13 @@ class DocumentBatches:
         # Short documents fill their buckets in bursts; drawing from a pool keeps a step's mixture even.
         while len(self.pool) < POOL:
             self._fill()
-        return self.pool.pop(self.rng.randrange(len(self.pool)))
+        batch = self.pool.pop(self.rng.randrange(len(self.pool)))
+        batch.taken = self.taken
+        return batch
 
     def _fill(self):
         document = next(self.documents)
-        self.taken += 1
+        self.taken += self.stride
         tokens, learned = self.encode(document)
         length = next((n for n in LENGTHS if n >= len(tokens) - 1), None)
         if length is None:
@@ -70,6 +81,27 @@ class DocumentBatches:
         if len(bucket) >= max(1, self.batch_tokens // length):
             self.pool.append(_collate(bucket, length))
             self.buckets[length] = []
+
+
+class Workers:
+    """The same stream, made by several processes at once. Each takes every n-th document."""
+
+    def __init__(self, count, batch_tokens, *, seed, taken):
+        context = torch.multiprocessing.get_context("spawn")
+        self.queue = context.Queue(4 * count)
+        for worker in range(count):
+            options = {"seed": seed, "taken": taken, "worker": worker, "workers": count}
+            context.Process(target=_work, args=(self.queue, batch_tokens, options), daemon=True).start()
+
+    def next(self):
+        return self.queue.get()
+
+
+def _work(queue, batch_tokens, options):
+    torch.set_num_threads(1)
+    batches = DocumentBatches(batch_tokens, **options)
+    while True:
+        queue.put(batches.next())
 
 
 def _collate(rows, length):
@@ -83,5 +115,5 @@ def _collate(rows, length):
         targets += [ids[i + 1] for i in places]
         # Between one vote per token and one vote per document: a story must not drown fifty one-word answers.
         weights += [len(places) ** -0.5] * len(places)
-        skills += [skill] * len(places)
-    return Batch(tokens, torch.tensor(positions), torch.tensor(targets), torch.tensor(weights), skills)
+        skills += [SKILL_NUMBERS[skill]] * len(places)
+    return Batch(tokens, *(torch.tensor(column) for column in (positions, targets, weights, skills)))

@@ -46,7 +46,7 @@ def test_user_text_cannot_forge_a_turn(vocabulary):
 class TestTraining:
     """The tokenizer of training itself, where its library is installed."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def tokenizer(self):
         pytest.importorskip("tokenizers")
         from llamasrv.demo.tokenizer import load_tokenizer

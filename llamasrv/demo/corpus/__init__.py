@@ -51,15 +51,15 @@ SKILLS = {
 _LIGHT = (facts.capitals, facts.opposites, facts.colours, numbers.counting, letters.lists, talk.greeting)
 
 
-def documents(seed, *, start=0, held_out=False, skills=tuple(SKILLS)):
-    """Documents number `start` and on."""
+def documents(seed, *, start=0, stride=1, held_out=False, skills=tuple(SKILLS)):
+    """Documents number `start`, and every `stride`-th from there on."""
     shares = [SKILLS[skill][1] for skill in skills]
     number = start
     while True:
         d = Draw(f"{seed} {number} {held_out}", held_out=held_out)
         skill = d.rng.choices(skills, shares)[0]
         yield document(skill, dress(d, SKILLS[skill][0](d)))
-        number += 1
+        number += stride
 
 
 def dress(d, made):
