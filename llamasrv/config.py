@@ -214,7 +214,7 @@ class Settings:
         help="Most sequences that wait; further requests are refused with 429.",
     )  # fmt: skip
     engine_step_target_ms: float = _engine(
-        "float", 250.0, "--step-target-ms", low=1.0, high=60_000.0,
+        "float", 200.0, "--step-target-ms", low=1.0, high=60_000.0,
         help="Milliseconds that a step may take while streams decode: long prompts are cut into parts that fit.",
     )  # fmt: skip
     engine_coalesce_ms: float = _engine(

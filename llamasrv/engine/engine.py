@@ -63,7 +63,7 @@ class EngineOptions:
     cache_type_v: str = "f16"
     deterministic: bool = False
     queue_limit: int = 1024  # sequences that may wait
-    step_target: float = 0.25  # seconds a step may take while anybody decodes
+    step_target: float = 0.2  # seconds a step may take while anybody decodes
     swap_bytes: int = 1 << 30  # host memory for preempted sequences
     cache_bytes: int = 1 << 30  # host memory for evicted prefixes
     coalesce: float = 0.002  # seconds within which the tokens of short steps may share a wake-up

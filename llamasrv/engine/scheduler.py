@@ -59,7 +59,7 @@ class Scheduler:
         parallel: int,
         batch_size: int,
         ubatch_size: int,
-        target: float = 0.25,
+        target: float = 0.2,
         row_multiple: int = 1,
         deterministic: bool = False,
     ) -> None:
