@@ -35,9 +35,9 @@ def read(engine, generation, *, most=10_000):
 
 
 def check_no_leaks(engine):
-    engine.lanes.check()
+    engine.memory.lanes.check()
     assert engine.num_open == 0 and not engine.running and not engine.waiting
-    assert not engine.lanes.held
+    assert not engine.memory.lanes.held
 
 
 class RunningService:
@@ -65,7 +65,7 @@ class RunningService:
     def close(self):
         wait_until(lambda: self.engine.num_open == 0)
         assert self.engine.stop(10)
-        self.engine.lanes.check()
+        self.engine.memory.lanes.check()
         assert all(chain.closed for chain in self.backend.chains)
 
 

@@ -23,12 +23,12 @@ from llamasrv.engine.channels import Delta, Doorbell, End, Mailbox, PromptScored
 from llamasrv.engine.interface import (
     Backend, DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress, Vocabulary,
 )  # fmt: skip
-from llamasrv.engine.lanes import LaneTable
+from llamasrv.engine.memory import Memory
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.prefix_cache import KEY_LENGTH, Match, PrefixCache, common_prefix
+from llamasrv.engine.prefix_cache import Match
 from llamasrv.engine.sampler import CandidateFinder, Sampler
 from llamasrv.engine.scheduler import Plan, Pool, Scheduler
-from llamasrv.engine.spill import Spilled, SpillStore
+from llamasrv.engine.spill import Spilled
 from llamasrv.engine.stops import StopMatcher
 from llamasrv.errors import (
     ContextTooLong,
@@ -43,7 +43,6 @@ from llamasrv.errors import (
 log = logging.getLogger("llamasrv.engine")
 
 IDLE_CHECK = 1.0  # seconds without work after which the books are checked
-WORTH_SPILLING = 0.002  # seconds of computing; less is computed again sooner than copied
 MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
 
 
@@ -113,9 +112,7 @@ class Engine:
         self._woke = 0.0
         self._urgent = False  # somebody waits for a first token or an end
         self.backend: Backend
-        self.lanes: LaneTable
-        self.cache: PrefixCache
-        self.spilled: SpillStore
+        self.memory: Memory
         self.scheduler: Scheduler
 
     @property
@@ -189,7 +186,8 @@ class Engine:
 
     def snapshot(self) -> dict[str, Any]:
         """The state at a glance, without stopping anything: each figure is true, together they may be a step apart."""
-        lanes = getattr(self, "lanes", None)
+        memory = getattr(self, "memory", None)
+        lanes = memory and memory.lanes
         return {
             "status": self.status,
             "running": [_describe(s) for s in list(self.running)],
@@ -316,9 +314,9 @@ class Engine:
         return not self._stopping
 
     def _forget_context(self) -> None:
-        self.lanes = LaneTable(self.backend.num_lanes, self.backend.num_cells)
-        self.cache = PrefixCache(can_cut=self.backend.can_cut)
-        self.spilled = SpillStore(self.options.cache_bytes, can_cut=self.backend.can_cut_saved)
+        self.memory = Memory(
+            self.backend, cache_bytes=self.options.cache_bytes, time=self.scheduler.time, metrics=self.metrics
+        )
 
     def _take_mail(self, wait: bool) -> None:
         timeout: float | None = 0
@@ -326,7 +324,7 @@ class Engine:
             timeout = 0.05 if self.waiting else IDLE_CHECK
         mail = self._mailbox.take(timeout)
         if not mail and timeout == IDLE_CHECK:
-            self.lanes.check()
+            self.memory.lanes.check()
             self.scheduler.forget_owners(self.waiting, self.running)
         for act, argument in mail:
             act(argument)
@@ -361,35 +359,9 @@ class Engine:
     # plan and its consequences
 
     def _plan(self, now: float) -> Plan:
-        lanes = self.lanes
+        lanes = self.memory.lanes
         pool = Pool(lanes.reclaimable_cells, len(lanes.free) + len(lanes.resident), self.backend.max_outputs)
-        return self.scheduler.plan(self.waiting, self.running, pool, now, self._lookup, self._common)
-
-    def _lookup(self, seq: Sequence) -> Match | None:
-        if not seq.cache_prompt or seq.prompt_logprobs or self.backend.split:
-            return None
-        match = self.cache.match(seq.tokens, seq.num_tokens - 1, self.lanes.lengths, self.lanes.held)
-        if match is not None and not (
-            (match.length >= KEY_LENGTH or match.coming)
-            and (self.backend.can_share or not match.held)
-            and self.backend.usable(match.lane or 0, match.length)
-        ):
-            match = None
-        at_hand = match.length + match.coming if match else 0
-        if len(self.spilled) and (found := self.spilled.match(seq.tokens, seq.num_tokens - 1)):
-            entry, length = found
-            if self.scheduler.time.prompt_seconds(length - at_hand) > WORTH_SPILLING:
-                return Match(None, length, spilled=entry)
-        return match
-
-    def _common(self, a: Sequence, b: Sequence) -> int:
-        if (
-            not (self.backend.can_share and a.cache_prompt and b.cache_prompt)
-            or a.prompt_logprobs
-            or self.backend.split
-        ):
-            return 0
-        return min(common_prefix(a.tokens, b.tokens), a.num_tokens - 1)
+        return self.scheduler.plan(self.waiting, self.running, pool, now, self.memory.lookup, self.memory.common)
 
     def _carry_out(self, plan: Plan) -> None:
         for seq in plan.preempt:
@@ -399,77 +371,35 @@ class Engine:
             self.waiting = [s for s in self.waiting if id(s) not in admitted]
             for i, (seq, match) in enumerate(plan.admit):
                 # An admission before this one may have moved what was matched.
-                self._admit(seq, self._lookup(seq) if i and seq.saved is None else match)
+                self._admit(seq, self.memory.lookup(seq) if i and seq.saved is None else match)
             plan.parts = [(seq, min(count, seq.owed)) for seq, count in plan.parts]
         if self.running:
-            lanes = self.lanes
-            while lanes.resident and lanes.used_cells - lanes.held_cells > self.backend.idle_cells:
-                self._evict()
-        self._make_room(sum(count for _, count in plan.parts))
-
-    def _make_room(self, cells: int) -> None:
-        while self.lanes.free_cells < cells and self.lanes.resident:
-            self._evict()
-
-    def _evict(self) -> None:
-        """The least recently used resident prefix leaves the pool, to host memory where that is worth it."""
-        lane = next(iter(self.lanes.resident))
-        length = self.lanes.lengths[lane]
-        tokens = self.cache.tokens(lane)
-        worth = self.scheduler.time.prompt_seconds(length) > WORTH_SPILLING
-        if worth and self.spilled.limit and not self.spilled.covers(tokens, length):
-            self.spilled.put(Spilled(tokens[:length], self.backend.save(lane)))
-        self._drop_lane(lane)
-        self.metrics.evictions += 1
-
-    def _drop_lane(self, lane: int) -> None:
-        self.cache.remove(lane)
-        self.lanes.drop(lane)
-        self.backend.clear(lane)
+            self.memory.clear_idle()
+        self.memory.make_room(sum(count for _, count in plan.parts))
 
     def _admit(self, seq: Sequence, match: Match | None) -> None:
         now = self.clock()
-        seq.lane = self._lane_for(match)
-        seq.num_computed = self.lanes.lengths[seq.lane]
+        memory = self.memory
+        seq.lane = memory.seat(match)
+        seq.num_computed = memory.lanes.lengths[seq.lane]
         seq.state = State.RUNNING
         self.running.append(seq)
         if seq.saved is not None:
-            self._restore(seq, seq.saved, seq.saved.length)
+            seq.num_computed = memory.restore(seq.lane, seq.saved, seq.saved.length)
             self._swapped_bytes -= seq.saved.data.nbytes
             seq.saved = None
         elif match is not None and match.spilled is not None:
-            self._restore(seq, match.spilled, match.length)
+            seq.num_computed = memory.restore(seq.lane, match.spilled, match.length)
         if seq.admitted is None:
             seq.reused = seq.num_computed
             self.metrics.cached_tokens += seq.num_computed
             self.metrics.queue_time.observe(now - seq.arrived)
         seq.admitted = now
-        self.cache.put(seq.lane, seq.tokens)
+        memory.cache.put(seq.lane, seq.tokens)
         if seq.sampler is None:
             seq.sampler = Sampler(seq, self.backend)
             if seq.stop:
                 seq.stopper = StopMatcher(seq.stop)
-
-    def _lane_for(self, match: Match | None) -> int:
-        """A held lane that starts with the match: the resident lane itself, one that shares it, or an empty one."""
-        lanes = self.lanes
-        source = match.lane if match is not None and match.length else None
-        if source is not None and match is not None and not match.held:
-            whole = match.length == lanes.lengths[source]
-            if whole or not self.backend.can_share or not (lanes.free or len(lanes.resident) > 1):
-                lanes.take_over(source)
-                if not whole:
-                    self.backend.cut(source, match.length)
-                    lanes.cut(source, match.length)
-                return source
-            lanes.touch(source)  # not the one to be evicted now
-        if not lanes.free:
-            self._evict()
-        lane = lanes.take()
-        if source is not None and match is not None:
-            self.backend.copy(source, lane, match.length)
-            lanes.share(source, lane, match.length)
-        return lane
 
     def _preempt(self, seq: Sequence) -> None:
         """Take the lane away; keep its KV in host memory if there is room, else it is computed again."""
@@ -482,24 +412,12 @@ class Engine:
                 seq.saved = Spilled(seq.tokens[: seq.num_computed], data)
                 self._swapped_bytes += data.nbytes
                 self.metrics.swaps += 1
-        self._drop_lane(seq.lane)
+        self.memory.drop(seq.lane)
         seq.lane = None
         seq.num_computed = 0
         seq.state = State.WAITING
         self.running.remove(seq)
         self.waiting.insert(0, seq)
-
-    def _restore(self, seq: Sequence, entry: Spilled, length: int) -> None:
-        """Bring back the first `length` tokens of a state; without it they are computed again."""
-        self._make_room(entry.length)
-        if self.lanes.free_cells >= entry.length and self.backend.restore(seq.lane, entry.data):
-            self.lanes.extend(seq.lane, entry.length)
-            if length < entry.length:
-                self.backend.cut(seq.lane, length)
-                self.lanes.cut(seq.lane, length)
-            seq.num_computed = length
-        else:
-            self.backend.clear(seq.lane)
 
     # decode
 
@@ -522,7 +440,7 @@ class Engine:
         self._failed_in_a_row = 0
         for seq, count in plan.parts:
             seq.num_computed += count
-            self.lanes.extend(seq.lane, count)
+            self.memory.lanes.extend(seq.lane, count)
         return True
 
     def _wake_readers(self, plan: Plan) -> None:
@@ -539,8 +457,8 @@ class Engine:
 
     def _relieve(self, plan: Plan) -> None:
         """The library found no cells although the books say there are some: give way one by one."""
-        if self.lanes.resident:
-            self._evict()
+        if self.memory.lanes.resident:
+            self.memory.evict()
         elif len(self.running) > 1:
             self._preempt(max(self.running, key=lambda s: (s.admitted or 0.0, s.id)))
         else:
@@ -550,7 +468,7 @@ class Engine:
     def _resync(self, seq: Sequence) -> None:
         length = min(self.backend.length(seq.lane), seq.num_tokens)
         if length > seq.num_computed:
-            self.lanes.extend(seq.lane, length - seq.num_computed)
+            self.memory.lanes.extend(seq.lane, length - seq.num_computed)
             seq.num_computed = length
 
     def _step_failed(self, plan: Plan, *, fatal: bool) -> None:
@@ -561,7 +479,7 @@ class Engine:
             self._end(seq, FinishReason.FAILED, error=EngineFailure("Computing this request failed."))
         if fatal or self._failed_in_a_row >= MAX_FAILED_STEPS:
             for seq in list(self.running):
-                self._drop_lane(seq.lane)
+                self.memory.drop(seq.lane)
                 seq.lane, seq.num_computed, seq.state = None, 0, State.WAITING
                 self.running.remove(seq)
                 self.waiting.insert(0, seq)
@@ -663,7 +581,11 @@ class Engine:
         seq.held_back = []
         if seq.state is State.RUNNING:
             self.running.remove(seq)
-            self._leave_lane(seq, trusted=reason is not FinishReason.FAILED)
+            trusted = reason is not FinishReason.FAILED
+            # What was not computed is not coming any more.
+            computed = seq.tokens[: seq.num_computed]
+            self.memory.leave(seq.lane, computed, keep=trusted and seq.cache_prompt)
+            seq.lane = None
         else:
             self.waiting.remove(seq)
         if seq.saved is not None:
@@ -677,15 +599,6 @@ class Engine:
         seq.stream.open_choices -= 1
         seq.stream.put(end)
         self._urgent = True
-
-    def _leave_lane(self, seq: Sequence, *, trusted: bool) -> None:
-        lane = seq.lane
-        seq.lane = None
-        if trusted and seq.cache_prompt and seq.num_computed >= KEY_LENGTH and not self.backend.split:
-            self.lanes.retire(lane)
-            self.cache.put(lane, seq.tokens[: seq.num_computed])  # what was not computed is not coming any more
-        else:
-            self._drop_lane(lane)
 
     def _farewell(self, seq: Sequence, reason: FinishReason, stop: str | None, error: LlamasrvError | None) -> End:
         """The End of a sequence, and its share in the figures."""

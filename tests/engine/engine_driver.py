@@ -91,11 +91,11 @@ def no_leaks(driver):
     engine, backend = driver.engine, driver.backend
     engine.turn()
     assert not engine.running and not engine.waiting and engine.num_open == 0
-    engine.lanes.check()
-    assert not engine.lanes.held and engine.lanes.held_cells == 0
+    engine.memory.lanes.check()
+    assert not engine.memory.lanes.held and engine.memory.lanes.held_cells == 0
     assert engine._swapped_bytes == 0
     if isinstance(backend, FakeBackend):
-        assert engine.lanes.used_cells == backend.used_cells, "the books and the backend differ"
+        assert engine.memory.lanes.used_cells == backend.used_cells, "the books and the backend differ"
         assert all(chain.closed for chain in backend.chains)
     for seq in driver.sequences:
         if seq.stream is not None:

@@ -37,7 +37,7 @@ def test_a_thousand_requests_with_canaries(drive, can_share, can_cut):
         if driver.engine.running and rng.random() < 0.05:
             driver.engine.preempt(rng.choice(driver.engine.running))
         if rng.random() < 0.02:
-            driver.engine.lanes.check()
+            driver.engine.memory.lanes.check()
         for canary, stream in list(open_streams.items()):
             if not stream.open_choices:
                 items = stream.take()

@@ -200,9 +200,9 @@ def test_a_finished_prompt_is_reused(drive):
 def test_the_next_turn_goes_on_in_the_same_lane(drive):
     driver = drive()
     driver.answer(chat("turn one"))
-    copies = driver.engine.lanes.used_cells
+    copies = driver.engine.memory.lanes.used_cells
     driver.answer(chat("turn one") + "You said: turn one<|im_end|>\n" + chat("turn two"))
-    assert len(driver.engine.lanes.resident) == 1
+    assert len(driver.engine.memory.lanes.resident) == 1
     assert driver.engine.metrics.cached_tokens >= copies
 
 
@@ -252,7 +252,7 @@ def test_two_that_want_the_same_resident_lane_both_get_it(drive):
 def test_cache_prompt_false_neither_reads_nor_leaves_a_prefix(drive):
     driver = drive()
     driver.answer(chat("private matters"), cache_prompt=False)
-    assert not driver.engine.lanes.resident
+    assert not driver.engine.memory.lanes.resident
     driver.answer(chat("private matters"))
     stream = driver.submit(chat("private matters"), cache_prompt=False)
     driver.finish()
@@ -277,7 +277,7 @@ def test_an_evicted_prefix_comes_back_from_host_memory(drive):
     driver.engine.scheduler.time.prompt_seconds = lambda n: 1.0 if n > 8 else 0.0
     driver.answer(chat("other " + "o" * 100))
     driver.answer(chat("third " + "t" * 100))
-    assert len(driver.engine.spilled) >= 1
+    assert len(driver.engine.memory.spilled) >= 1
     stream = driver.submit(question)
     driver.finish()
     items = stream.take()
@@ -287,10 +287,10 @@ def test_an_evicted_prefix_comes_back_from_host_memory(drive):
 def test_idle_prefixes_leave_the_pool_while_others_run(drive):
     driver = drive(idle_cells=0)
     driver.answer(chat("idle now"))
-    assert driver.engine.lanes.resident, "kept while nobody works"
+    assert driver.engine.memory.lanes.resident, "kept while nobody works"
     driver.submit(chat("something else entirely"))
     driver.turn()
-    assert not driver.engine.lanes.resident
+    assert not driver.engine.memory.lanes.resident
     driver.finish()
 
 
@@ -457,7 +457,7 @@ def test_cancel_frees_its_cells_within_one_step(drive, turns):
     driver.engine.cancel(stream)
     driver.turn()
     assert end_of(stream.take()).reason is FinishReason.CANCELLED
-    assert driver.engine.lanes.used_cells == 0
+    assert driver.engine.memory.lanes.used_cells == 0
 
 
 def test_cancelling_one_choice_of_a_request_cancels_all(drive):

@@ -1,0 +1,128 @@
+"""What is in KV, and what could be: lanes, prefixes and host memory, kept in step with the backend.
+
+Finds the prefix that a sequence can start from, seats it in a lane, takes lanes back, and moves idle prefixes out of
+the way. Decides nothing about who runs. Belongs to the engine thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from llamasrv.domain.sequence import Sequence
+from llamasrv.engine.interface import Backend
+from llamasrv.engine.lanes import LaneTable
+from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.engine.prefix_cache import KEY_LENGTH, Match, PrefixCache, common_prefix
+from llamasrv.engine.spill import Spilled, SpillStore
+from llamasrv.engine.steptime import StepTime
+
+WORTH_SPILLING = 0.002  # seconds of computing; less is computed again sooner than copied
+
+
+class Memory:
+    """One context's memory. `time` tells what computing a prefix again would cost."""
+
+    def __init__(self, backend: Backend, *, cache_bytes: int, time: StepTime, metrics: EngineMetrics) -> None:
+        self.backend = backend
+        self.lanes = LaneTable(backend.num_lanes, backend.num_cells)
+        self.cache = PrefixCache(can_cut=backend.can_cut)
+        self.spilled = SpillStore(cache_bytes, can_cut=backend.can_cut_saved)
+        self._time = time
+        self._metrics = metrics
+
+    def lookup(self, seq: Sequence) -> Match | None:
+        """Where most of this sequence is, or is about to be; None where it starts from nothing."""
+        if not seq.cache_prompt or seq.prompt_logprobs or self.backend.split:
+            return None
+        match = self.cache.match(seq.tokens, seq.num_tokens - 1, self.lanes.lengths, self.lanes.held)
+        if match is not None and not (
+            (match.length >= KEY_LENGTH or match.coming)
+            and (self.backend.can_share or not match.held)
+            and self.backend.usable(match.lane or 0, match.length)
+        ):
+            match = None
+        at_hand = match.length + match.coming if match else 0
+        if len(self.spilled) and (found := self.spilled.match(seq.tokens, seq.num_tokens - 1)):
+            entry, length = found
+            if self._time.prompt_seconds(length - at_hand) > WORTH_SPILLING:
+                return Match(None, length, spilled=entry)
+        return match
+
+    def common(self, a: Sequence, b: Sequence) -> int:
+        """How much of `a` it could take over from `b`, were that computed."""
+        if (
+            not (self.backend.can_share and a.cache_prompt and b.cache_prompt)
+            or a.prompt_logprobs
+            or self.backend.split
+        ):
+            return 0
+        return min(common_prefix(a.tokens, b.tokens), a.num_tokens - 1)
+
+    def seat(self, match: Match | None) -> int:
+        """A held lane that starts with the match: the resident lane itself, one that shares it, or an empty one."""
+        lanes = self.lanes
+        source = match.lane if match is not None and match.length else None
+        if source is not None and match is not None and not match.held:
+            whole = match.length == lanes.lengths[source]
+            if whole or not self.backend.can_share or not (lanes.free or len(lanes.resident) > 1):
+                lanes.take_over(source)
+                if not whole:
+                    self.backend.cut(source, match.length)
+                    lanes.cut(source, match.length)
+                return source
+            lanes.touch(source)  # not the one to be evicted now
+        if not lanes.free:
+            self.evict()
+        lane = lanes.take()
+        if source is not None and match is not None:
+            self.backend.copy(source, lane, match.length)
+            lanes.share(source, lane, match.length)
+        return lane
+
+    def restore(self, lane: int, entry: Spilled, length: int) -> int:
+        """Bring back the first `length` tokens of a state into an empty lane; returns how many are there now."""
+        self.make_room(entry.length)
+        if self.lanes.free_cells < entry.length or not self.backend.restore(lane, entry.data):
+            self.backend.clear(lane)
+            return 0
+        self.lanes.extend(lane, entry.length)
+        if length < entry.length:
+            self.backend.cut(lane, length)
+            self.lanes.cut(lane, length)
+        return length
+
+    def leave(self, lane: int, timeline: array[int], *, keep: bool) -> None:
+        """A sequence has ended; what it computed, `timeline`, stays for reuse if it may."""
+        if keep and len(timeline) >= KEY_LENGTH and not self.backend.split:
+            self.lanes.retire(lane)
+            self.cache.put(lane, timeline)
+        else:
+            self.drop(lane)
+
+    def make_room(self, cells: int) -> None:
+        """Evict idle prefixes until so many cells are free, or none is left."""
+        while self.lanes.free_cells < cells and self.lanes.resident:
+            self.evict()
+
+    def evict(self) -> None:
+        """The least recently used resident prefix leaves the pool, to host memory where that is worth it."""
+        lane = next(iter(self.lanes.resident))
+        length = self.lanes.lengths[lane]
+        tokens = self.cache.tokens(lane)
+        worth = self._time.prompt_seconds(length) > WORTH_SPILLING
+        if worth and self.spilled.limit and not self.spilled.covers(tokens, length):
+            self.spilled.put(Spilled(tokens[:length], self.backend.save(lane)))
+        self.drop(lane)
+        self._metrics.evictions += 1
+
+    def clear_idle(self) -> None:
+        """Idle prefixes keep no more cells than the backend bears without slowing down."""
+        lanes = self.lanes
+        while lanes.resident and lanes.used_cells - lanes.held_cells > self.backend.idle_cells:
+            self.evict()
+
+    def drop(self, lane: int) -> None:
+        """A lane becomes free and empty, here and in the backend."""
+        self.cache.remove(lane)
+        self.lanes.drop(lane)
+        self.backend.clear(lane)
