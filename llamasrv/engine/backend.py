@@ -19,7 +19,6 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a deb
 # longer than any barrier inside a step.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-import llama_cpp
 import llama_cpp.llama_cpp as C
 import numpy as np
 
@@ -326,13 +325,13 @@ class LlamaBackend:
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
         assert batch.lane[:n].min() >= 0 and batch.lane[:n].max() < self.num_lanes
-        padded = self._spare_lane and self._padding.choose(n)
-        self._llama_batch.n_tokens = n + self._pad(n) if padded else n
+        padded = self._pad(n) if self._spare_lane and self._padding.choose(n) else 0
+        self._llama_batch.n_tokens = n + padded
         start = time.perf_counter()
         code = C.llama_decode(self._context, self._llama_batch)
         if padded:
             C.llama_memory_seq_rm(self._memory, self.num_lanes, -1, -1)
-        self._padding.learn(n, bool(padded), time.perf_counter() - start)
+        self._padding.learn(n, padded > 0, time.perf_counter() - start)
         if code == 0:
             if self._on_gpu:
                 C.llama_synchronize(self._context)  # it answers later: wait here, where the GIL is free
@@ -552,7 +551,3 @@ def bare_decode(path: str, num_sequences: int, num_tokens: int, options: Any) ->
         return backend.measure_decode(num_sequences, num_tokens)
     finally:
         backend.close()
-
-
-__all__ = ["LlamaBackend", "bare_decode", "open_model"]
-LLAMA_CPP_PYTHON_VERSION: str = llama_cpp.__version__

@@ -27,13 +27,11 @@ class Batch:
         self.wants_logits = np.zeros(capacity, np.int8)
         self.num_rows = 0
         self.num_outputs = 0
-        self.parts: Rows[Part] = ()
         self.outputs: list[tuple[Sequence, int]] = []  # (sequence, its number of output rows)
 
     def fill(self, parts: Rows[Part]) -> None:
         """Lay the parts out, row after row. Logits are for the last token of a timeline, or all of a scored prompt."""
         assert sum(count for _, count in parts) <= self.capacity, "more rows than the batch holds"
-        self.parts = parts
         outputs = self.outputs = []
         row = 0
         single = 0  # the decodes come first: laid out together
