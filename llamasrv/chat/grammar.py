@@ -15,7 +15,7 @@ from typing import Any
 
 from llamasrv.chat import values
 from llamasrv.chat.formats import Calls, ChatFormat, Shape, pieces
-from llamasrv.domain.request import Tool
+from llamasrv.domain.request import Content, Tool
 from llamasrv.errors import InvalidRequest
 
 MAX_MEMBERS_ANY_ORDER = 5  # arguments that may come in any order: one rule for each set of those still missing
@@ -26,14 +26,6 @@ _TEXT = "X_TEXT"
 _BREAKS = r"/\n{0,3}/"
 _NUMBER = "/[0-9]{1,3}/"
 _SHORT_ID = "/[a-zA-Z0-9]{9}/"
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """The form that the content must have. `kind` is json, regex, choice or lark; None for json is any object."""
-
-    kind: str
-    value: Any = None
 
 
 @dataclass(frozen=True, slots=True)

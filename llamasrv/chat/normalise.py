@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llamasrv.chat.formats import GENERIC_CALLS, Calls, write_calls
-from llamasrv.domain.request import ChatPrompt, Message, Tool
+from llamasrv.domain.request import ChatPrompt, Message, TextPart, Tool
 from llamasrv.errors import InvalidRequest
 
 Dict = dict[str, Any]
@@ -290,7 +290,9 @@ def _continues(prompt: ChatPrompt) -> str | None:
 def _text(content: Any) -> str:
     if content is None:
         return ""
-    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.text for part in content if isinstance(part, TextPart))
 
 
 def _plain_message(message: Message, traits: Traits, names: Mapping[str, str]) -> Dict:

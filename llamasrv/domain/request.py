@@ -16,7 +16,16 @@ class TextPart:
     text: str
 
 
-Part = Union[TextPart]
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """An image, as `data` or as the `url` that the client gave."""
+
+    data: bytes | None = None
+    url: str | None = None
+    media_type: str | None = None
+
+
+Part = Union[TextPart, ImagePart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,30 @@ class Tool:
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """How the tools of a prompt may be used.
+
+    `mode` is none, auto or required; `names` are the only ones that may be called, empty for all of them; without
+    `parallel` at most one call is made.
+    """
+
+    mode: str = "auto"
+    names: tuple[str, ...] = ()
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The form that an answer must have: `kind` is json, regex, choice, lark or gbnf.
+
+    `value` is a JSON schema (None: any object), a pattern, a tuple of texts, or the grammar's source.
+    """
+
+    kind: str
+    value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +130,36 @@ class GenerateRequest:
     timeout: float | None = None  # seconds from arrival
     owner: str = ""  # whose fair share it counts against (an API key's name)
     priority: int = 0  # larger goes first
+    tool_choice: ToolChoice = ToolChoice()
+    content: Content | None = None  # the form of the answer
+    thinking_budget: int | None = None  # most tokens of reasoning, then its block is closed; None: no bound
+    split_reasoning: bool = True  # False: reasoning stays in the text, its marks included
+    keep_alive: float | None = None  # seconds that the model stays loaded after it; negative: for ever; None: as set
+    adapters: tuple[tuple[str, float], ...] | None = None  # LoRA adapters and their scales; None: the model's default
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedRequest:
+    """One vector per prompt, or one per token where the model pools nothing."""
+
+    prompts: tuple[Prompt, ...]
+    model: str | None = None
+    dimensions: int | None = None  # cut to this many, then normalised
+    normalise: int = 2  # llama.cpp's numbers: -1 none, 0 largest absolute value, 1 sum, 2 Euclidean, p the p-norm
+    truncate: bool = False  # a prompt that is too long is cut rather than refused
+    timeout: float | None = None
+    owner: str = ""
+    keep_alive: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RerankRequest:
+    """How well each document answers the query."""
+
+    query: str
+    documents: tuple[str, ...]
+    model: str | None = None
+    truncate: bool = False
+    timeout: float | None = None
+    owner: str = ""
+    keep_alive: float | None = None

@@ -9,7 +9,7 @@ from flask import Blueprint, Response, request
 from llamasrv import __version__
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable
-from llamasrv.pipeline import LONG_TEXT
+from llamasrv.pipeline.served import LONG_TEXT
 from llamasrv.protocols.llamacpp.props import props_body
 from llamasrv.protocols.llamacpp.slots import slots_body
 from llamasrv.protocols.llamacpp.tokenize import Tokenizing, content_body, prompt_body, tokens_body

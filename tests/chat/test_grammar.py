@@ -12,10 +12,10 @@ from vectors import message_of
 
 from llamasrv.chat import formats
 from llamasrv.chat.formats import THINK, Calls, ChatFormat, Reasoning, Shape, write_calls
-from llamasrv.chat.grammar import Content, constrain
+from llamasrv.chat.grammar import constrain
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate
-from llamasrv.domain.request import ChatPrompt, Message, Tool
+from llamasrv.domain.request import ChatPrompt, Content, Message, Tool
 from llamasrv.errors import InvalidRequest
 
 llguidance = pytest.importorskip("llguidance")

@@ -1,0 +1,215 @@
+"""A loaded model as requests see it: its template, its vocabulary, its defaults; prompts to tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from llamasrv import __version__
+from llamasrv.chat.template import ChatTemplate, TemplateError, fallback_source
+from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, ImagePart, Prompt, TextPart, TextPrompt, TokenPrompt
+from llamasrv.engine.channels import off_hub
+from llamasrv.engine.interface import ModelInfo, Vocabulary
+from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
+from llamasrv.models.registry import Model
+
+LONG_TEXT = 20_000  # characters, some 10 ms; beyond, rendering and tokenising go to a native thread
+_CHARS_A_TOKEN = 6  # no real text has as many; beyond, a prompt is counted in slices until it is too long
+_SLICE = 8192
+
+_PARAMS = frozenset(f.name for f in fields(SamplingParams))
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A loaded model, with what is made once for it."""
+
+    model: Model
+    info: ModelInfo
+    vocab: Vocabulary
+    context: int
+    template: ChatTemplate | None
+    template_error: str
+    defaults: Mapping[str, Any]
+    default_params: SamplingParams
+    fingerprint: str
+
+    @classmethod
+    def of(cls, model: Model) -> Served:
+        engine = model.engine
+        info, vocab = engine.info, engine.vocab
+        source = model.chat_template or info.chat_template or fallback_source()
+        template, template_error = None, ""
+        try:
+            template = ChatTemplate(source, info.bos_token, info.eos_token, vocab.specials)
+            _ = template.traits  # finds out once what it accepts, so that no request waits for it
+        except TemplateError as error:
+            template, template_error = None, str(error)
+        defaults = {**info.sampling_defaults, **model.sampling}
+        defaults = {name: _frozen(value) for name, value in defaults.items() if name in _PARAMS and value is not None}
+        _bound_windows(defaults, engine.context)
+        sizes = (info.num_params, info.size_bytes, engine.context)
+        facts = (__version__, info.name, sizes, source, sorted(defaults.items()))
+        return cls(
+            model=model,
+            info=info,
+            vocab=vocab,
+            context=engine.context,
+            template=template,
+            template_error=template_error,
+            defaults=defaults,
+            default_params=SamplingParams(**defaults),
+            fingerprint="fp_" + hashlib.sha256(repr(facts).encode()).hexdigest()[:12],
+        )
+
+    # ------------------------------------------------------------ parameters
+
+    def params(self, given: Mapping[str, Any]) -> SamplingParams:
+        """llama.cpp's defaults < the model's own < the operator's < the request's."""
+        if not given:
+            return self.default_params
+        merged = {**self.defaults, **given}
+        _bound_windows(merged, self.context)
+        if "logit_bias" in given:
+            merged["logit_bias"] = self._bias(given["logit_bias"], spared=not merged.get("ignore_eos", False))
+        return SamplingParams(**merged)
+
+    def _bias(self, entries: tuple[tuple[int | str, float], ...], *, spared: bool) -> tuple[tuple[int, float], ...]:
+        """By token. `spared`: the tokens that end an answer are not banned anyway."""
+        out = []
+        for key, bias in entries:
+            if isinstance(key, str):  # a text: each of its tokens
+                out += [(token, bias) for token in self.vocab.tokenize(key, parse_special=True)]
+            elif 0 <= key < self.vocab.size:
+                out.append((key, bias))
+            else:
+                raise InvalidRequest(
+                    f"Invalid 'logit_bias': token id {key} is outside the vocabulary of {self.vocab.size} tokens.",
+                    param="logit_bias",
+                )
+        banned = {token for token, bias in out if bias == -math.inf}
+        if banned and len(banned if spared else banned | self.vocab.eog) >= self.vocab.size:
+            raise InvalidRequest("Invalid 'logit_bias': every token is banned.", param="logit_bias")
+        return tuple(out)
+
+    # ------------------------------------------------------------ prompts
+
+    def encode_all(self, request: GenerateRequest) -> list[list[int]]:
+        room = self.context if request.max_tokens == 0 else self.context - 1
+        out = []
+        for prompt in request.prompts:
+            tokens = off_hub(self.encode, prompt) if _size(prompt) > LONG_TEXT else self.encode(prompt)
+            if len(tokens) > room:
+                raise ContextTooLong(num_prompt=len(tokens), context=self.context, param="prompt")
+            out.append(tokens)
+        return out
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The tokens of one prompt; never none."""
+        if isinstance(prompt, ChatPrompt):
+            tokens = self._encode_chat(prompt)
+        elif isinstance(prompt, TextPrompt):
+            tokens = self._encode_text(prompt)
+        else:
+            tokens = self._checked(prompt)
+        if not tokens:
+            start = self.vocab.bos if self.vocab.bos is not None else self.vocab.eos
+            if start is None:
+                raise InvalidRequest("The prompt is empty, and this model has no token to start from.", param="prompt")
+            tokens = [start]
+        return tokens
+
+    def render(self, prompt: ChatPrompt) -> str:
+        """The prompt's text as the model's template writes it."""
+        return self._usable_template().render(prompt).text
+
+    def _usable_template(self) -> ChatTemplate:
+        if self.template is None:
+            raise InvalidRequest(f"This model's chat template cannot be used: {self.template_error}")
+        return self.template
+
+    def _encode_chat(self, prompt: ChatPrompt) -> list[int]:
+        tokenize = self.vocab.tokenize
+        if any(isinstance(part, ImagePart) for m in prompt.messages if type(m.content) is tuple for part in m.content):
+            raise Unsupported("This model cannot see: it takes no images.", param="prompt")
+        rendered = self._usable_template().render(prompt)
+        self._refuse_endless(rendered.text)
+        segments = rendered.segments
+        if len(segments) == 1:
+            text, trusted = segments[0]
+            tokens = tokenize(text, parse_special=trusted)
+        else:
+            tokens = [token for text, trusted in segments for token in tokenize(text, parse_special=trusted)]
+        # Most templates write the start token themselves; those that do not rely on the tokeniser for it.
+        if self.vocab.add_bos and self.vocab.bos is not None and (not tokens or tokens[0] != self.vocab.bos):
+            tokens.insert(0, self.vocab.bos)
+        return tokens
+
+    def _encode_text(self, prompt: TextPrompt) -> list[int]:
+        vocab = self.vocab
+        self._refuse_endless(prompt.text)
+        if prompt.suffix is None:
+            tokens = vocab.tokenize(prompt.text, add_special=True, parse_special=True)
+            if vocab.add_bos and len(tokens) > 1 and tokens[0] == tokens[1] == vocab.bos:
+                del tokens[0]  # the text brought its own
+            return tokens
+        if vocab.fim_pre is None or vocab.fim_suf is None or vocab.fim_mid is None:
+            raise Unsupported("This model cannot fill in the middle: it has no tokens for it.", param="suffix")
+        start = [vocab.bos] if vocab.add_bos and vocab.bos is not None else []
+        before = vocab.tokenize(prompt.text, parse_special=False)
+        after = vocab.tokenize(prompt.suffix, parse_special=False)
+        return [*start, vocab.fim_pre, *before, vocab.fim_suf, *after, vocab.fim_mid]
+
+    def _refuse_endless(self, text: str) -> None:
+        """Raises for a text that is far too long, without reading all of it. The number it tells is an estimate."""
+        if len(text) <= self.context * _CHARS_A_TOKEN or len(text) <= LONG_TEXT:
+            return
+        count = 0
+        for start in range(0, len(text), _SLICE):
+            count += len(self.vocab.tokenize(text[start : start + _SLICE], parse_special=False))
+            if count > self.context * 1.1 + 64:  # cutting may cost a token a slice
+                raise ContextTooLong(
+                    num_prompt=count * len(text) // (start + _SLICE), context=self.context, param="prompt"
+                )
+
+    def _checked(self, prompt: TokenPrompt) -> list[int]:
+        tokens = list(prompt.tokens)
+        if tokens and not (min(tokens) >= 0 and max(tokens) < self.vocab.size):
+            at, token = next((i, t) for i, t in enumerate(tokens) if not 0 <= t < self.vocab.size)
+            raise InvalidRequest(
+                f"Invalid 'prompt': token id {token} at position {at} is outside the vocabulary "
+                f"of {self.vocab.size} tokens.",
+                param="prompt",
+            )
+        return tokens
+
+    def text_of(self, prompt: Prompt, tokens: list[int]) -> str:
+        """What an echo of the prompt shows."""
+        if isinstance(prompt, TextPrompt):
+            return prompt.text
+        pieces = self.vocab.pieces
+        return b"".join([pieces[token] for token in tokens]).decode("utf-8", "replace")
+
+
+def _bound_windows(params: dict[str, Any], context: int) -> None:
+    """Samplers make room for as many tokens as they are told to look back over: never more than there can be."""
+    for name in ("repeat_last_n", "dry_penalty_last_n"):
+        if name in params and not 0 <= params[name] <= context:
+            params[name] = context
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _size(prompt: Prompt) -> int:
+    if isinstance(prompt, ChatPrompt):
+        contents = [message.content for message in prompt.messages if message.content]
+        return sum(len(c) if isinstance(c, str) else sum(len(part.text) for part in c if isinstance(part, TextPart)) for c in contents)
+    if isinstance(prompt, TextPrompt):
+        return len(prompt.text) + len(prompt.suffix or "")
+    return 0
