@@ -1,0 +1,24 @@
+"""How a request for more or less thinking becomes template variables; the same for every protocol.
+
+Templates call their switch by one of two names and read an effort where they know one. What a template does not read
+has no effect, so all that was asked for is handed over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+def thinking_variables(on: bool | None, effort: str | None) -> dict[str, Any]:
+    """The variables for thinking switched on or off (None: as the template has it) and an effort.
+
+    The effort "none" switches it off, those from "low" on switch it on, unless `on` says otherwise.
+    """
+    if on is None and effort is not None:
+        on = False if effort == "none" else None if effort == "minimal" else True
+    out: dict[str, Any] = {} if on is None else {"enable_thinking": on, "thinking": on}
+    if effort is not None and effort != "none":
+        out["reasoning_effort"] = effort
+    return out
