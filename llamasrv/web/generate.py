@@ -11,7 +11,7 @@ from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import LlamasrvError
 from llamasrv.web.limits import read_json
 from llamasrv.web.service import Service
-from llamasrv.web.streaming import Reply, stream_response, whole_response
+from llamasrv.web.streaming import OPENAI, Framing, Reply, stream_response, whole_response
 
 
 class Endpoint(Protocol):
@@ -26,8 +26,7 @@ class Endpoint(Protocol):
     def reply(self, options: Any, *, model: str, fingerprint: str) -> Reply: ...
 
 
-def generate(service: Service, endpoint: Endpoint, *, last: bytes | None) -> Response:
-    """`last` is the data of a stream's final event, where the protocol has one."""
+def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) -> Response:
     environ = request.environ
     record = environ["llamasrv.record"]
     settings = service.options
@@ -43,5 +42,5 @@ def generate(service: Service, endpoint: Endpoint, *, last: bytes | None) -> Res
     reply = endpoint.reply(options, model=running.model, fingerprint=running.fingerprint)
     sock = environ.get("gunicorn.socket")
     if asked.stream:
-        return stream_response(running, reply, record, sock=sock, keepalive=settings.keepalive, last=last)
+        return stream_response(running, reply, record, sock=sock, keepalive=settings.keepalive, framing=framing)
     return whole_response(running, reply, record, num_choices=len(asked.prompts) * asked.n, sock=sock)

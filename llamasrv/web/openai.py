@@ -8,7 +8,6 @@ from llamasrv.models.registry import CATCH_ALL, Model
 from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.models import ModelCard, model_body, model_list
-from llamasrv.protocols.openai.wire import DONE
 from llamasrv.web.generate import generate
 from llamasrv.web.service import Service
 
@@ -21,11 +20,11 @@ def blueprint(service: Service) -> Blueprint:
     @routes.post("/v1/chat/completions")
     @routes.post("/chat/completions")
     def chat_completions() -> Response:
-        return generate(service, chat, last=DONE)
+        return generate(service, chat)
 
     @routes.post("/v1/completions")
     def text_completions() -> Response:
-        return generate(service, completions, last=DONE)
+        return generate(service, completions)
 
     @routes.get("/v1/models")
     @routes.get("/models")

@@ -5,7 +5,8 @@
     then            one write for all that is there at each wake; a comment when nothing came for the interval
     client gone     noticed on its socket, whether or not there is anything to write: the generation is cancelled
 
-Gets plain values: Flask's request is over when a stream is written. Knows frames, not what is in them.
+Gets plain values: Flask's request is over when a stream is written. Knows frames, not what is in them: a protocol's
+`Framing` says how its chunks are told apart on the wire.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flask import Response
@@ -32,11 +34,43 @@ WATCH_AFTER = 0.1  # seconds: a shorter request ends before anybody needs to wat
 WRITE_TIMEOUT = 60.0  # seconds that a client may leave what is written unread
 CLIENT_CLOSED = 499  # in the log only: nobody is there to read it
 
-_STREAM_HEADERS = [
-    ("Content-Type", "text/event-stream; charset=utf-8"),
-    ("Cache-Control", "no-cache"),
-    ("X-Accel-Buffering", "no"),  # nginx would collect events otherwise
-]
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How the chunks of a protocol are put on the wire."""
+
+    frame: Callable[[bytes], bytes]
+    error: Callable[[LlamasrvError], bytes]  # the chunk that tells of a failure
+    content_type: str = EVENT_STREAM
+    ping: bytes | None = PING  # for a silent interval; None: what the reply makes of no events
+    last: bytes = b""  # after the last chunk
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        return [
+            ("Content-Type", self.content_type),
+            ("Cache-Control", "no-cache"),
+            ("X-Accel-Buffering", "no"),  # nginx would collect events otherwise
+        ]
+
+
+def unnamed(chunk: bytes) -> bytes:
+    """An event without a name."""
+    return b"data: %b\n\n" % chunk
+
+
+def named(chunk: bytes) -> bytes:
+    """An event of the name that its JSON begins with: {"type":"NAME", ..."""
+    return b"event: %b\ndata: %b\n\n" % (chunk[9 : chunk.index(b'"', 9)], chunk)
+
+
+def line(chunk: bytes) -> bytes:
+    return chunk + b"\n"
+
+
+OPENAI = Framing(unnamed, openai_body, last=b"data: [DONE]\n\n")
 
 
 class Running(Protocol):
@@ -91,7 +125,7 @@ def whole_response(running: Running, reply: Reply, record: Record, *, num_choice
 
 
 def stream_response(
-    running: Running, reply: Reply, record: Record, *, sock: Any, keepalive: float, last: bytes | None
+    running: Running, reply: Reply, record: Record, *, sock: Any, keepalive: float, framing: Framing = OPENAI
 ) -> Response:
     """Begin with the first event, or without it when it does not come in time."""
     watch = None
@@ -108,13 +142,13 @@ def stream_response(
         if watch is not None:
             watch.close()
         raise
-    stream = EventStream(running, reply, record, events, watch=watch, sock=sock, keepalive=keepalive, last=last)
+    stream = EventStream(running, reply, record, events, watch=watch, sock=sock, keepalive=keepalive, framing=framing)
     if not running.done:
-        return Response(stream, 200, _STREAM_HEADERS, direct_passthrough=True)
+        return Response(stream, 200, framing.headers, direct_passthrough=True)
     # All of it is there: a body of known length needs no chunks, each of which would be a write.
     body = b"".join(stream)
     stream.close()
-    return Response(body, 200, _STREAM_HEADERS)
+    return Response(body, 200, framing.headers)
 
 
 class EventStream:
@@ -131,7 +165,7 @@ class EventStream:
         watch: Watch | None,
         sock: Any,
         keepalive: float,
-        last: bytes | None,
+        framing: Framing,
     ) -> None:
         self._running = running
         self._reply = reply
@@ -140,7 +174,7 @@ class EventStream:
         self._watch = watch
         self._sock = sock
         self._keepalive = keepalive
-        self._last = last
+        self._framing = framing
         self._ended = False
         if sock is not None:
             sock.settimeout(WRITE_TIMEOUT)  # a client that reads nothing does not hold its sequence for ever
@@ -149,10 +183,11 @@ class EventStream:
         return self
 
     def __next__(self) -> bytes:
-        if self._ended:
-            raise StopIteration
         try:
-            return self._write(self._next_events())
+            while not self._ended:
+                if data := self._write(self._next_events()):  # an empty write would end the body
+                    return data
+            raise StopIteration
         except StopIteration:
             raise
         except Exception as error:
@@ -170,9 +205,10 @@ class EventStream:
         running = self._running
         if running.cancelled:  # nobody reads any more, and what is cut off must not look complete
             raise StopIteration
-        if not events and not running.done:
-            return PING
-        frames = [b"data: %b\n\n" % chunk for chunk in self._reply.chunks(events)]
+        framing = self._framing
+        if not events and not running.done and framing.ping is not None:
+            return framing.ping
+        frames = [framing.frame(chunk) for chunk in self._reply.chunks(events)]
         for event in events:
             if type(event) is Finished:
                 self._record.reason = self._record.reason or event.reason.value
@@ -182,9 +218,8 @@ class EventStream:
             self._record.reason = "failed"
         if running.done or self._reply.failed:
             self._ended = True
-            if self._last is not None:
-                frames.append(b"data: %b\n\n" % self._last)
-        return b"".join(frames) or PING
+            frames.append(framing.last)
+        return b"".join(frames) or framing.ping or b""
 
     def _break_off(self, error: Exception) -> bytes:
         """Our own mistake after the headers: say so in the stream."""
@@ -192,8 +227,7 @@ class EventStream:
         self._ended = True
         self._record.reason = "failed"
         told = LlamasrvError(f"The server had an error. Request id: {self._record.id}.", code="internal_error")
-        frames = [openai_body(told)] if self._last is None else [openai_body(told), self._last]
-        return b"".join(b"data: %b\n\n" % frame for frame in frames)
+        return self._framing.frame(self._framing.error(told)) + self._framing.last
 
     def close(self) -> None:
         """Called in any case, and at any time: after the last write, or when the client is gone."""

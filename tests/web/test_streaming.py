@@ -9,7 +9,17 @@ import pytest
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
 from llamasrv.errors import EngineFailure, Unavailable
 from llamasrv.web.record import Record
-from llamasrv.web.streaming import CLIENT_CLOSED, PING, WATCH_AFTER, stream_response, whole_response
+from llamasrv.web.streaming import (
+    CLIENT_CLOSED,
+    PING,
+    WATCH_AFTER,
+    Framing,
+    line,
+    named,
+    stream_response,
+    unnamed,
+    whole_response,
+)  # fmt: skip
 
 
 class Scripted:
@@ -50,6 +60,14 @@ class Plain:
 END = [Finished(0, FinishReason.STOP), Usage()]
 
 
+def _no(error):
+    return b"no: " + error.code.encode()
+
+
+PLAIN = Framing(unnamed, _no, last=b"data: END\n\n")
+LINES = Framing(line, _no, content_type="application/x-ndjson", ping=None)
+
+
 @pytest.fixture
 def record():
     return Record({}, Counter())
@@ -64,7 +82,7 @@ def counts(monkeypatch):
 
 
 def stream(running, record, **options):
-    options = {"sock": None, "keepalive": 15.0, "last": b"END", **options}
+    options = {"sock": None, "keepalive": 15.0, "framing": PLAIN, **options}
     response = stream_response(running, Plain(), record, **options)
     return response.response if response.is_streamed else response
 
@@ -75,7 +93,28 @@ def test_it_writes_what_waits_at_once(record, counts):
 
 
 def test_it_ends_without_a_last_frame_where_the_protocol_has_none(record):
-    assert list(stream(Scripted([Text(0, "a")], END), record, last=None))[1] == b"data: Finished\n\ndata: Usage\n\n"
+    body = stream(Scripted([Text(0, "a")], END), record, framing=LINES)
+    assert list(body) == [b"Text\n", b"Finished\nUsage\n"]
+
+
+def test_an_event_may_be_named_by_its_own_type():
+    assert named(b'{"type":"ping"}') == b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def test_what_a_protocol_cannot_ping_the_reply_says(record):
+    """Some clients stumble over a blank line or a comment: then a silent interval is told by a chunk of the reply, and
+    one without any is waited through."""
+    reply = Plain()
+    reply.chunks = lambda events: [b"still here"] if not events else [type(e).__name__.encode() for e in events]
+    running = Scripted([Text(0, "a")], None, END)
+    response = stream_response(running, reply, record, sock=None, keepalive=15.0, framing=LINES)
+    assert list(response.response) == [b"Text\n", b"still here\n", b"Finished\nUsage\n"]
+    assert list(stream(Scripted([Text(0, "a")], None, END), record, framing=LINES)) == [b"Text\n", b"Finished\nUsage\n"]
+
+
+def test_our_own_mistake_in_a_stream_is_told_in_the_protocols_words(record):
+    body = stream(Scripted([Text(0, "a")], RuntimeError("ours")), record, framing=LINES)
+    assert list(body) == [b"Text\n", b"no: internal_error\n"]
 
 
 def test_headers_wait_for_the_first_event_but_not_for_ever(record):

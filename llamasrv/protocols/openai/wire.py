@@ -9,8 +9,6 @@ import orjson
 
 from llamasrv.domain.events import FinishReason, TokenLogprob, Usage
 
-DONE = b"[DONE]"
-
 UNLIKELY = -9999.0
 """What OpenAI writes for a log-probability that is as good as minus infinity."""
 
