@@ -1,12 +1,17 @@
-"""How each protocol says what went wrong: one table a dialect, from status to its own words."""
+"""How each protocol says what went wrong: one table a dialect, from status to its own words.
+
+A route belongs to the dialect whose prefix its path has; the rest is OpenAI's. That holds for routes that do not exist,
+too, and for clients that were not let in.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, ModelNotFound, QueueFull, Unavailable
 
 OPENAI_TYPES = {
     429: "rate_limit_exceeded",
@@ -15,6 +20,23 @@ OPENAI_TYPES = {
     504: "server_error",
 }
 """Status to `type`; every other one is `invalid_request_error`."""
+
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""Status to `type`; every other one is `invalid_request_error`."""
+
+OVERLOADED = 529  # Anthropic's status for a server that has too much to do
 
 
 def refused_request(status: int, message: str) -> bytes:
@@ -37,3 +59,51 @@ def openai_error(error: LlamasrvError) -> dict[str, Any]:
 
 def openai_body(error: LlamasrvError) -> bytes:
     return orjson.dumps(openai_error(error))
+
+
+def anthropic_status(error: LlamasrvError) -> int:
+    return OVERLOADED if isinstance(error, (QueueFull, Unavailable)) else error.status
+
+
+def anthropic_body(error: LlamasrvError, request_id: str | None = None) -> bytes:
+    message = error.message
+    if isinstance(error, ContextTooLong):  # clients look for these words, and then shorten the conversation
+        message = f"prompt is too long: {error.num_prompt} tokens > {error.context} maximum"
+    kind = ANTHROPIC_TYPES.get(anthropic_status(error), "invalid_request_error")
+    body: dict[str, Any] = {"type": "error", "error": {"type": kind, "message": message}}
+    if request_id is not None:
+        body["request_id"] = request_id
+    return orjson.dumps(body)
+
+
+def ollama_status(error: LlamasrvError) -> int:
+    return 503 if isinstance(error, QueueFull) else error.status
+
+
+def ollama_body(error: LlamasrvError, request_id: str | None = None) -> bytes:
+    message = error.message
+    if isinstance(error, ModelNotFound):
+        message = message[:1].lower() + message[1:]
+    return orjson.dumps({"error": message})
+
+
+class Dialect(NamedTuple):
+    """How one protocol puts an error: its body, given the request's id, and its status."""
+
+    body: Callable[[LlamasrvError, str], bytes]
+    status: Callable[[LlamasrvError], int]
+
+
+OPENAI = Dialect(lambda error, request_id: openai_body(error), lambda error: error.status)
+ANTHROPIC = Dialect(anthropic_body, anthropic_status)
+OLLAMA = Dialect(ollama_body, ollama_status)
+
+BY_PATH = (("/v1/messages", ANTHROPIC), ("/api/", OLLAMA))
+
+
+def dialect(path: str, *, anthropic: bool = False) -> Dialect:
+    """The dialect of a path. `anthropic`: the client said that it is one of Anthropic's, which decides elsewhere."""
+    for prefix, found in BY_PATH:
+        if path.startswith(prefix):
+            return found
+    return ANTHROPIC if anthropic else OPENAI

@@ -40,7 +40,7 @@ def create_app(service: Service) -> Flask:
     @app.after_request
     def finish(response: Response) -> Response:
         record = request.environ["llamasrv.record"]
-        response.headers["x-request-id"] = record.id
+        response.headers["x-request-id"] = response.headers["request-id"] = record.id  # OpenAI's, Anthropic's name
         if type(response.response) is not EventStream:  # which closes it when it ends
             record.close(response.status_code)
         return response

@@ -1,4 +1,4 @@
-"""The one door from errors to HTTP: every error becomes JSON in OpenAI's shape, whatever the route and the status."""
+"""The one door from errors to HTTP: every error becomes JSON in the shape of its path's dialect, whatever the status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llamasrv.errors import (
     NotFound,
     Unauthorized,
 )  # fmt: skip
-from llamasrv.protocols.errors import openai_body
+from llamasrv.protocols.errors import dialect
 
 log = logging.getLogger("llamasrv")
 
@@ -33,7 +33,10 @@ def error_response(error: LlamasrvError) -> Response:
         headers.append(("WWW-Authenticate", "Bearer"))
     if isinstance(error, DeadlineExceeded):
         headers.append(("x-should-retry", "false"))  # it would only pass once more
-    return Response(openai_body(error), error.status, headers, content_type="application/json")
+    environ = request.environ
+    speaks = dialect(environ["PATH_INFO"], anthropic="HTTP_ANTHROPIC_VERSION" in environ)
+    body = speaks.body(error, environ["llamasrv.record"].id)
+    return Response(body, speaks.status(error), headers, content_type="application/json")
 
 
 def install(app: Flask) -> None:
