@@ -4,20 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text, TokenLogprob, Usage
+from llamasrv.domain.events import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Reasoning,
+    Text,
+    TokenLogprob,
+    ToolCallArguments,
+    ToolCallStart,
+    Usage,
+)  # fmt: skip
+from llamasrv.domain.request import ToolCall
 from llamasrv.errors import LlamasrvError
 
 
 class Choice:
     """One choice, complete once `reason` is set."""
 
-    __slots__ = ("text", "logprobs", "reason", "stop")
+    __slots__ = ("text", "reasoning", "calls", "logprobs", "reason", "stop")
 
     def __init__(self) -> None:
         self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: list[tuple[str, str, list[str]]] = []  # id, name, fragments of the arguments
         self.logprobs: list[TokenLogprob] = []
         self.reason: FinishReason | None = None
         self.stop: str | None = None
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Those that were begun: an answer that was cut off may have ended amid the last one's arguments."""
+        return tuple(ToolCall(id, name, "".join(fragments)) for id, name, fragments in self.calls)
 
 
 class Collected:
@@ -35,6 +54,15 @@ class Collected:
                 choice.text.append(event.text)
                 if event.logprobs:
                     choice.logprobs += event.logprobs
+            elif isinstance(event, Reasoning):
+                choice = self.choices[event.index]
+                choice.reasoning.append(event.text)
+                if event.logprobs:
+                    choice.logprobs += event.logprobs
+            elif isinstance(event, ToolCallStart):
+                self.choices[event.index].calls.append((event.id, event.name, []))
+            elif isinstance(event, ToolCallArguments):
+                self.choices[event.index].calls[event.call][2].append(event.fragment)
             elif isinstance(event, Finished):
                 choice = self.choices[event.index]
                 choice.reason, choice.stop = event.reason, event.stop
