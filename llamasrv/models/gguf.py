@@ -7,6 +7,7 @@ line: file and reason. Knows nothing of llama.cpp.
 
 from __future__ import annotations
 
+import dataclasses
 import mmap
 import os
 import re
@@ -77,8 +78,10 @@ class Header:
     version: int
     size: int
     metadata: dict[str, Any] = field(repr=False)
-    tensors: tuple[Tensor, ...] = field(repr=False)
+    tensors: tuple[Tensor, ...] = field(repr=False)  # of all parts, this file's first
     paths: tuple[Path, ...] = ()
+    data_start: int = 0  # byte of this file at which its tensors' offsets begin
+    num_own_tensors: int = 0
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value of the model's own architecture: `get("context_length")` reads `llama.context_length`."""
@@ -136,7 +139,7 @@ def read_header(path: Path) -> Header:
         tensors += other.tensors
     if not first.architecture:
         raise ConfigError(f"{path}: not a model: it does not say its architecture")
-    return Header(path, first.version, size, first.metadata, tensors, parts)
+    return dataclasses.replace(first, size=size, tensors=tensors, paths=parts)
 
 
 def split_parts(path: Path, count: Any) -> tuple[Path, ...]:
@@ -203,11 +206,12 @@ def _parse(path: Path, data: mmap.mmap, size: int) -> Header:
             raise _Bad(f"metadata key {key!r} twice")
         metadata[key] = reader.value(reader.scalar("<I"))
     tensors = tuple(reader.tensors(num_tensors))
-    _check_data(tensors, metadata.get("general.alignment", 32), reader.at, size)
-    return Header(path, version, size, metadata, tensors)
+    start = _check_data(tensors, metadata.get("general.alignment", 32), reader.at, size)
+    return Header(path, version, size, metadata, tensors, (path,), start, len(tensors))
 
 
-def _check_data(tensors: tuple[Tensor, ...], alignment: Any, header_end: int, size: int) -> None:
+def _check_data(tensors: tuple[Tensor, ...], alignment: Any, header_end: int, size: int) -> int:
+    """Where the data begins; all of it must be there."""
     if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
         raise _Bad(f"alignment {alignment!r}")
     start = -(-header_end // alignment) * alignment
@@ -215,6 +219,7 @@ def _check_data(tensors: tuple[Tensor, ...], alignment: Any, header_end: int, si
         length = tensor.size
         if length is not None and start + tensor.offset + length > size:
             raise _Short(f"tensor {tensor.name!r} ends at byte {start + tensor.offset + length}, the file at {size}")
+    return start
 
 
 class _Reader:

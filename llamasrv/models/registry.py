@@ -1,54 +1,204 @@
-"""The models that are served, by name.
+"""The models that are served, by name: loaded ones and those that would be loaded when somebody asks for them.
 
 Names follow Ollama's rules: `name[:tag]` with optional host and namespace in front, a missing tag is `latest`,
 an exact match wins, otherwise each part is compared without regard to case. There is no fuzzy matching beyond
-that. The alias `*` answers to every name.
+that. The alias `*` answers to every name. When a model is loaded and unloaded is decided by `loader.py`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llamasrv.engine.engine import Engine
-from llamasrv.errors import ModelNotFound
+from llamasrv.engine.engine import Engine, EngineOptions
+from llamasrv.engine.interface import Backend, Progress
+from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.errors import LlamasrvError, ModelNotFound, Unavailable
+from llamasrv.models.details import Details
+
+if TYPE_CHECKING:
+    from llamasrv.models.loader import Loader
 
 CATCH_ALL = "*"
+FOR_EVER = -1.0  # of `keep_alive`: any negative number
 _HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
 
+# `Model.state`, by what its engine says of itself.
+_STATES = {"loading": "loading", "ready": "loaded", "draining": "loaded", "failed": "failed", "stopped": "unloaded"}
 
-@dataclass(eq=False)
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is loaded, and what that takes."""
+
+    open_backend: Callable[[Progress], Backend]
+    options: EngineOptions = field(default_factory=EngineOptions)
+    memory: int = 0  # bytes: weights, KV, buffers, as estimated
+    context: int = 0  # most tokens of one sequence
+
+
 class Model:
-    """One served model: its engine, its names and what the operator set for it."""
+    """One model: its names, what is known of its file, what the operator set for it, and its engine while it is loaded.
 
-    name: str
-    engine: Engine
-    aliases: tuple[str, ...] = ()
-    sampling: Mapping[str, Any] = field(default_factory=dict)  # the operator's defaults, names of SamplingParams
-    chat_template: str | None = None  # Jinja source that replaces the model's own
-    max_tokens: int | None = None  # most tokens of one choice, also where a request asks for more
-    created: int = field(default_factory=lambda: int(time.time()))
+    `current` is the engine, None while the model is not loaded; `engine` is the same, and raises then. Who works with
+    the engine or its vocabulary beyond one call that does not wait holds a `lease`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine | None = None,
+        *,
+        aliases: tuple[str, ...] = (),
+        details: Details | None = None,
+        recipe: Recipe | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
+        max_tokens: int | None = None,
+        keep_alive: float = FOR_EVER,
+        at_start: bool = False,
+        key: Any = None,
+    ) -> None:
+        self.name = name
+        self.aliases = aliases
+        self.recipe = recipe
+        self.sampling: Mapping[str, Any] = sampling or {}  # the operator's defaults, names of SamplingParams
+        self.chat_template = chat_template  # Jinja source that replaces the model's own
+        self.max_tokens = max_tokens  # most tokens of one choice, also where a request asks for more
+        self.at_start = at_start  # loaded when the server starts, without being asked for
+        self.key = key  # equal for two models made from the same options and files
+        self.created = int(time.time())
+        self.metrics = engine.metrics if engine is not None else EngineMetrics()  # of all its engines, one after another
+        self.keep_alive = keep_alive  # seconds that it stays without a request; negative: for ever
+        self.stay = keep_alive  # the same, as the last request wished
+        self.current = engine
+        self.error: LlamasrvError | None = None  # why the last attempt to load it failed
+        self.retired = False  # no longer in the registry; goes when nobody uses it
+        self.last_used = time.monotonic()
+        self._details = details
+        # Written by the loader.
+        self.phase = ""  # "waiting" for memory, "checking" its file, "loading", "unloading"; "" is none of these
+        self.num_loads = 0
+        self.num_unloads = 0
+        self._leases: deque[None] = deque()  # adding to it and taking from it are atomic
+
+    @property
+    def engine(self) -> Engine:
+        if self.current is None:
+            raise self.error or Unavailable("The model is not loaded.", code="model_loading")
+        return self.current
+
+    @property
+    def details(self) -> Details:
+        """What is known of it without loading it; of a model without a file, what its engine says."""
+        if self._details is None:
+            if self.current is None or self.state != "loaded":
+                return Details()
+            info = self.current.info
+            self._details = Details(
+                architecture=info.architecture, num_params=info.num_params, quantisation=info.file_type,
+                context=info.context_train, n_embd=info.n_embd, template=info.chat_template, size=info.size_bytes,
+                modified=float(self.created), metadata=info.metadata,
+            )  # fmt: skip
+        return self._details
+
+    @property
+    def state(self) -> str:
+        """unloaded, waiting, checking, loading, loaded, unloading or failed."""
+        if self.phase:
+            return self.phase
+        if self.current is not None:
+            return _STATES[self.current.status.state]
+        return "failed" if self.error is not None else "unloaded"
+
+    @property
+    def progress(self) -> float:
+        """The loaded share, from 0 to 1."""
+        return self.current.status.progress if self.current is not None else 0.0
+
+    @property
+    def context(self) -> int:
+        """Most tokens of one sequence: as loaded, else as it would be."""
+        if self.current is not None and self.state == "loaded":
+            return self.current.context
+        return self.recipe.context if self.recipe is not None else self.details.context
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes or would take, estimated; 0 where nobody can tell."""
+        return self.recipe.memory if self.recipe is not None else 0
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self._leases) or (self.current is not None and self.current.num_open > 0)
+
+    @property
+    def expires_at(self) -> float | None:
+        """When it will be unloaded if nobody asks for it, in seconds since 1970; None: not loaded, or never."""
+        if self.current is None or self.stay < 0:
+            return None
+        idle = 0.0 if self.in_use else time.monotonic() - self.last_used
+        return time.time() + max(0.0, self.stay - idle)
+
+    def touch(self, keep_alive: float | None = None) -> None:
+        """Somebody asks for it, and wants it to stay that long afterwards."""
+        self.last_used = time.monotonic()
+        self.stay = self.keep_alive if keep_alive is None else keep_alive
+
+    def acquire(self) -> None:
+        """Keep it from being unloaded until `release`."""
+        self._leases.append(None)
+
+    def release(self) -> None:
+        self._leases.pop()
+        self.last_used = time.monotonic()
+
+    @contextmanager
+    def lease(self) -> Iterator[None]:
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
 
 
 class Registry:
-    """Finds a model by what a client calls it. The first one answers where a client names none."""
+    """Finds a model by what a client calls it. The first one answers where a client names none.
 
-    def __init__(self, models: Sequence[Model]) -> None:
+    Without a loader its models are as they are: loaded by whoever made them, and never unloaded.
+    """
+
+    def __init__(
+        self, models: Sequence[Model], *, loader: Loader | None = None, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        self.loader = loader
+        self.replace(models, aliases or {})
+
+    def replace(self, models: Sequence[Model], aliases: Mapping[str, str]) -> None:
+        """Serve these from now on. `aliases` are further names, each for the name of a model."""
         if not models:
             raise ValueError("at least one model is needed")
+        exact: dict[str, Model] = {}
+        folded: dict[str, Model] = {}
+        catch_all: Model | None = None
+        # All names go before all aliases: an alias never hides a model.
+        for model in models:
+            exact.setdefault(model.name, model)
+            folded.setdefault(canonical(model.name), model)
+        named = [(alias, model) for model in models for alias in model.aliases]
+        named += [(alias, folded[canonical(name)]) for alias, name in aliases.items() if canonical(name) in folded]
+        for alias, model in named:
+            if alias == CATCH_ALL:
+                catch_all = catch_all or model
+                continue
+            exact.setdefault(alias, model)
+            folded.setdefault(canonical(alias), model)
         self.models = tuple(models)
-        self._exact: dict[str, Model] = {}
-        self._folded: dict[str, Model] = {}
-        self._catch_all: Model | None = None
-        for model in self.models:
-            for name in (model.name, *model.aliases):
-                if name == CATCH_ALL:
-                    self._catch_all = self._catch_all or model
-                    continue
-                self._exact.setdefault(name, model)
-                self._folded.setdefault(canonical(name), model)
+        self._exact, self._folded, self._catch_all = exact, folded, catch_all
 
     @property
     def default(self) -> Model:

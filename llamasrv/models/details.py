@@ -1,0 +1,104 @@
+"""What is known of a model without loading it: for lists, for estimates, for telling one file from another.
+
+Made from the header of a GGUF file; a model without a file has the same with little in it. Knows no engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llamasrv.models.gguf import Header
+
+DIGEST_TENSORS = 512  # of which the beginning counts in a digest
+DIGEST_BYTES = 4096  # of each
+
+# Encoders: they embed texts and generate none.
+_ENCODERS = frozenset({
+    "bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert",
+    "gemma-embedding", "t5encoder", "llama-embed",
+})  # fmt: skip
+_RANK = 4  # pooling that ends in a score
+_THINKING = ("<think>", "enable_thinking", "reasoning_content", "<|channel|>", "[THINK]", "thinking_budget")
+_FIM = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
+
+
+@dataclass(frozen=True)
+class Details:
+    """A model as lists show it. `digest` is "sha256:" and 64 digits, of what the file says and how its tensors begin."""
+
+    path: Path | None = None
+    parts: tuple[Path, ...] = ()  # all files of a split model, `path` first
+    projector: Path | None = None  # the file beside it that turns images into embeddings
+    architecture: str = ""
+    num_params: int = 0
+    quantisation: str = ""
+    context: int = 0  # tokens it was trained on
+    n_embd: int = 0
+    template: str | None = None
+    capabilities: tuple[str, ...] = ("completion",)  # of completion, tools, thinking, insert, embedding, rerank
+    size: int = 0  # bytes of all files
+    digest: str = ""
+    modified: float = 0.0  # seconds since 1970
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as in the file; long arrays without content
+
+
+def describe(header: Header, *, template: str | None = None, projector: Path | None = None) -> Details:
+    """`template` replaces the file's own."""
+    source = template if template is not None else header.chat_template
+    return Details(
+        path=header.path,
+        parts=header.paths,
+        projector=projector,
+        architecture=header.architecture,
+        num_params=header.num_params,
+        quantisation=header.file_type,
+        context=header.number("context_length"),
+        n_embd=header.number("embedding_length"),
+        template=source,
+        capabilities=capabilities(header, source),
+        size=header.size,
+        digest=digest(header),
+        modified=max(path.stat().st_mtime for path in header.paths),
+        metadata=header.metadata,
+    )
+
+
+def capabilities(header: Header, template: str | None) -> tuple[str, ...]:
+    """What the model was made for, as its file tells."""
+    pooling = header.number("pooling_type")
+    if pooling == _RANK:
+        return ("rerank",)
+    if header.architecture in _ENCODERS or pooling:
+        return ("embedding",)
+    found = ["completion"]
+    if template is not None and "tools" in template:
+        found.append("tools")
+    if template is not None and any(mark in template for mark in _THINKING):
+        found.append("thinking")
+    if any(key in header.metadata for key in _FIM):
+        found.append("insert")
+    return tuple(found)
+
+
+def digest(header: Header) -> str:
+    """Two files have the same only if all of their metadata, their sizes and the beginnings of their tensors agree.
+
+    Reading whole files would take minutes. Tensors of other weights differ from their first bytes on.
+    """
+    found = hashlib.sha256()
+    for path in header.paths:
+        found.update(path.stat().st_size.to_bytes(8, "little"))
+    every = max(1, len(header.tensors) // DIGEST_TENSORS)
+    with open(header.path, "rb", buffering=0) as file:
+        left = header.data_start
+        while left > 0 and (block := file.read(min(left, 1 << 20))):
+            found.update(block)
+            left -= len(block)
+        for tensor in header.tensors[: header.num_own_tensors : every]:
+            file.seek(header.data_start + tensor.offset)
+            found.update(file.read(DIGEST_BYTES))
+    return f"sha256:{found.hexdigest()}"
