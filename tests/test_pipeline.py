@@ -23,6 +23,7 @@ from llamasrv.errors import (
     Unsupported,
 )
 from llamasrv.pipeline import Generation
+from llamasrv.pipeline.reading import Plain
 
 
 def user(text):
@@ -138,7 +139,7 @@ class Script:
 def test_tokens_without_text_do_not_end_the_wait(pipeline):
     """A wait that saw half a character goes on for the rest of its time."""
     script = Script(b"", b"\xc3", b"\xa9", b"\xc3")
-    generation = Generation(pipeline.open(None), script, lambda: None, num_sequences=1, each=1, prompts=[[1]])
+    generation = Generation(pipeline.open(None), script, lambda: None, choices=[Plain()], each=1, prompts=[[1]])
     assert [e.text for e in generation.events(60)] == ["é"]
     assert script.waits[0] == 60 and all(59 < left <= 60 for left in script.waits[1:])
     assert generation.events(60) == []
@@ -146,7 +147,7 @@ def test_tokens_without_text_do_not_end_the_wait(pipeline):
 
 def test_tokens_without_text_do_not_prolong_the_wait(pipeline):
     script = Script(*[b""] * 10)
-    generation = Generation(pipeline.open(None), script, lambda: None, num_sequences=1, each=1, prompts=[[1]])
+    generation = Generation(pipeline.open(None), script, lambda: None, choices=[Plain()], each=1, prompts=[[1]])
     assert generation.events(0) == []
     assert len(script.waits) == 1
 

@@ -90,6 +90,16 @@ class Parser(CallReader):
         """Whether the last call is incomplete."""
         return self.calls > self.complete_calls
 
+    @property
+    def in_content(self) -> bool:
+        """Whether text passes through until a mark comes."""
+        return self._plain is not None
+
+    @property
+    def passes(self) -> bool:
+        """Whether all that may still come is content as it is."""
+        return self._plain is not None and not self._plain.words and not self._buffer
+
     def _advance(self) -> None:
         try:
             next(self._run)
@@ -98,7 +108,7 @@ class Parser(CallReader):
 
     def _taken(self) -> list[Event]:
         events, self._events = self._events, []
-        return events if len(events) < 2 else _joined(events)
+        return events if len(events) < 2 else joined(events)
 
     def _say(self, text: str) -> None:
         """Content."""
@@ -355,7 +365,7 @@ class Parser(CallReader):
         """Text that is for nobody here."""
 
 
-def _joined(events: list[Event]) -> list[Event]:
+def joined(events: list[Event]) -> list[Event]:
     """Neighbours that say more of the same made one."""
     joined: list[Event] = []
     for (kind, _), group in groupby(events, key=lambda event: (type(event), getattr(event, "call", None))):

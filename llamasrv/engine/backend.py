@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import time
+from array import array
 from typing import Any
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
@@ -23,6 +24,7 @@ import llama_cpp.llama_cpp as C
 import numpy as np
 
 from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.backend_embed import LlamaEmbeddings, only_embeds
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.interface import DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress
 from llamasrv.engine.padding import BLOCK, Padding
@@ -80,10 +82,14 @@ class LlamaVocabulary:
         self._control = frozenset(
             t for t in range(self.size) if not self.pieces[t] and C.llama_vocab_is_control(vocab, t)
         )
-        self.specials = tuple(self.text(t) for t in sorted(self._control))
+        self.controls = {self.text(t): t for t in sorted(self._control, reverse=True)}
+        self.specials = tuple(self.controls)
         self.bos = _token(C.llama_vocab_bos(vocab))
         self.eos = _token(C.llama_vocab_eos(vocab))
+        self.sep = _token(C.llama_vocab_sep(vocab))
         self.add_bos = bool(C.llama_vocab_get_add_bos(vocab))
+        self.add_eos = bool(C.llama_vocab_get_add_eos(vocab))
+        self.add_sep = bool(C.llama_vocab_get_add_sep(vocab))
         self.fim_pre = _token(C.llama_vocab_fim_pre(vocab))
         self.fim_suf = _token(C.llama_vocab_fim_suf(vocab))
         self.fim_mid = _token(C.llama_vocab_fim_mid(vocab))
@@ -265,6 +271,18 @@ class LlamaBackend:
         self.timings: list[tuple[int, int, float]] = []
         self._context: Any = None
         self.batch = Batch(max(options.batch_size, self._lanes_wanted))
+        self.generates = not only_embeds(model, self.info.metadata)
+        self.embeddings: LlamaEmbeddings | None = None
+        if options.embeddings or not self.generates:
+            self.embeddings = LlamaEmbeddings(
+                model, options, self.info.metadata, path=path, vocab_size=self.vocab.size,
+                context_train=self.info.context_train, threads=options.threads_batch or _num_cores(), reason=_reason,
+            )  # fmt: skip
+        if not self.generates and self.embeddings is not None:
+            # No context to generate with; the figures say that there is room for nothing.
+            self.context, self.num_lanes, self.num_cells = self.embeddings.context, 1, 1
+            self.ubatch_size, self.idle_cells, self.max_outputs = 1, 0, 1
+            return
         self._open_context()
         self._stateful_only = bool(C.llama_model_is_recurrent(model))
         self.num_lanes: int = C.llama_n_seq_max(self._context) - self._spare_lane
@@ -395,6 +413,10 @@ class LlamaBackend:
     def warm_up(self) -> None:
         """Touch the weights once, so that the first request does not pay for it; note what steps cost."""
         self.timings = []
+        if self.embeddings is not None:
+            self.embeddings.embed([array("i", [self.vocab.bos or 0] * min(8, self.embeddings.context))])
+        if not self.generates:
+            return
         for rows in (1, 1, min(2 * BLOCK, self.num_lanes)):
             start = time.perf_counter()
             self._decode_row([self.vocab.bos or 0] * rows, position=0)
@@ -437,6 +459,9 @@ class LlamaBackend:
         self._open_context()
 
     def close(self) -> None:
+        if self.embeddings is not None:
+            self.embeddings.close()
+            self.embeddings = None
         if self._context:
             C.llama_free(self._context)
             self._context = None

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 import zlib
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.batch import Batch
+from llamasrv.engine.embedder import pooled
 from llamasrv.engine.interface import ModelInfo, OutOfCells, Progress
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
@@ -33,10 +34,14 @@ class FakeVocabulary:
     size = N_VOCAB
     pieces = [bytes([b]) for b in range(256)] + [b""] * len(SPECIALS)
     specials = SPECIALS
+    controls = {text: 256 + n for n, text in enumerate(SPECIALS)}
     eog = frozenset({IM_END, END_OF_TEXT})
     bos: int | None = BOS
     eos: int | None = IM_END
+    sep: int | None = None
     add_bos = False
+    add_eos = False
+    add_sep = False
     fim_pre: int | None = FIM_PREFIX
     fim_suf: int | None = FIM_SUFFIX
     fim_mid: int | None = FIM_MIDDLE
@@ -89,6 +94,7 @@ class FakeChain:
 class FakeBackend:
     """Records what it was asked; fails on demand through `fail_next`."""
 
+    generates = True
     split = False
     max_outputs = 64
     row_multiple = 1
@@ -104,7 +110,9 @@ class FakeBackend:
         can_share: bool = True,
         can_cut: bool = True,
         idle_cells: int | None = None,
+        pooling: str | None = None,
     ) -> None:
+        """`pooling` makes it answer embeddings, too."""
         self.info = ModelInfo(
             name="fake", description="fake model: echoes", architecture="fake", n_vocab=N_VOCAB,
             context_train=context or num_cells, chat_template=CHATML, bos_token=SPECIALS[0], eos_token=SPECIALS[2],
@@ -116,6 +124,7 @@ class FakeBackend:
         self.ubatch_size = ubatch_size
         self.can_share, self.can_cut, self.can_cut_saved = can_share, can_cut, can_cut
         self.idle_cells = num_cells if idle_cells is None else idle_cells
+        self.embeddings = None if pooling is None else FakeEmbeddings(pooling, context=self.context)
         self.calls: list[tuple] = []
         self.fail_next: list[Exception] = []
         self.spoil: Callable[[np.ndarray], None] | None = None  # may damage the logits of the next decode
@@ -222,6 +231,41 @@ class FakeBackend:
         return self.chains[-1]
 
 
+class FakeEmbeddings:
+    """Counts bytes: texts with the same letters point the same way. Ranks by the letters that two texts share."""
+
+    def __init__(self, pooling: str, *, context: int = 512, group_tokens: int = 1024, group_inputs: int = 32) -> None:
+        self.pooling = pooling
+        self.size = 1 if pooling == "rank" else 32
+        self.context, self.group_tokens, self.group_inputs = context, max(context, group_tokens), group_inputs
+        self.groups: list[list[int]] = []  # lengths of what was computed together
+        self.fail_next: list[Exception] = []
+        self.closed = False
+
+    def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:
+        lengths = [len(tokens) for tokens in inputs]
+        assert 0 < len(lengths) <= self.group_inputs and sum(lengths) <= self.group_tokens
+        assert max(lengths) <= self.context
+        self.groups.append(lengths)
+        if self.fail_next:
+            raise self.fail_next.pop(0)
+        return [self._one(np.frombuffer(tokens, np.int32)) for tokens in inputs]
+
+    def _one(self, tokens: np.ndarray) -> np.ndarray:
+        if self.pooling == "rank":
+            query, document = np.split(tokens, np.flatnonzero(tokens == IM_END)[:1])
+            return np.array([len(np.intersect1d(query, document)) - 4], np.float32)
+        rows = np.eye(32, dtype=np.float32)[tokens % 32] + np.float32(0.01)
+        return pooled(rows, self.pooling)
+
+    def reset(self) -> None:
+        self.groups.append([])
+
+    def close(self) -> None:
+        assert not self.closed, "closed twice"
+        self.closed = True
+
+
 def _script(tokens: list[int]) -> tuple[list[int], int]:
     """What to say after these tokens, and how much of it has been said."""
     try:
@@ -249,6 +293,10 @@ def _raw_said(tokens: list[int]) -> int:
     return next((n for n in range(min(len(script), len(tail)), 0, -1) if tail.endswith(script[:n])), 0)
 
 
-def open_fake_backend(progress: Progress, *, num_lanes: int = 64, num_cells: int = 65536) -> FakeBackend:
+def open_fake_backend(
+    progress: Progress, *, num_lanes: int = 64, num_cells: int = 65536, pooling: str | None = None
+) -> FakeBackend:
     progress(1.0)
-    return FakeBackend(num_lanes=num_lanes, num_cells=num_cells, context=8192, batch_size=2048, ubatch_size=512)
+    return FakeBackend(
+        num_lanes=num_lanes, num_cells=num_cells, context=8192, batch_size=2048, ubatch_size=512, pooling=pooling
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -69,10 +70,14 @@ class Vocabulary(Protocol):
     size: int
     pieces: list[bytes]  # what each token writes; b"" for control tokens
     specials: tuple[str, ...]  # how control tokens are written in a text
+    controls: Mapping[str, int]  # the same, with their ids
     eog: frozenset[int]  # tokens that end a generation
     bos: int | None
     eos: int | None
+    sep: int | None
     add_bos: bool
+    add_eos: bool
+    add_sep: bool
     fim_pre: int | None
     fim_suf: int | None
     fim_mid: int | None
@@ -93,11 +98,31 @@ class Chain(Protocol):
     def close(self) -> None: ...
 
 
+class EmbeddingBackend(Protocol):
+    """A model's context for turning inputs into vectors. Everything but the figures belongs to the embedder's thread."""
+
+    size: int  # numbers of a vector; scores where it ranks
+    pooling: str  # none, mean, cls, last or rank
+    context: int  # most tokens of one input
+    group_tokens: int  # most tokens that are computed together; at least `context`
+    group_inputs: int  # most inputs that are computed together
+
+    def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:
+        """A vector (float32) for each; one for each token where nothing is pooled. Raises DecodeFailed."""
+
+    def reset(self) -> None:
+        """A fresh context, as after loading."""
+
+    def close(self) -> None: ...
+
+
 class Backend(Protocol):
     """One model and its context. Everything but `info` and `vocab` belongs to the engine thread."""
 
     info: ModelInfo
     vocab: Vocabulary
+    generates: bool  # False: it only makes embeddings, and nothing of the lanes below is used
+    embeddings: EmbeddingBackend | None  # where it makes embeddings
     num_lanes: int
     num_cells: int
     context: int  # most tokens of one sequence

@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import fields
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.request import GenerateRequest
+from llamasrv.domain.request import EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.sequence import Sequence
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import Unavailable
 from llamasrv.models.registry import Model, Registry
 from llamasrv.pipeline.best_of import BestOf
+from llamasrv.pipeline.embed import Embeddings, EmbeddingWork, Ranking, RankingWork
 from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.served import Served
 
@@ -46,7 +47,8 @@ class Pipeline:
     def submit(self, request: GenerateRequest) -> Generation | BestOf:
         """Start a generation. Everything that can be known to be wrong is raised here."""
         served = self.open(request.model)
-        prompts = served.encode_all(request)
+        prepared = served.prepare_all(request)
+        prompts = [prompt.tokens for prompt in prepared]
         params = served.params(request.sampling)
         deadline = None if request.timeout is None else served.model.engine.clock() + request.timeout
         best_of = request.best_of if request.best_of is not None and request.best_of > request.n else None
@@ -74,14 +76,28 @@ class Pipeline:
                 )
         engine = served.model.engine
         stream = engine.submit(sequences)
+        choices = [served.reader(prepared[seq.index // each], request, seq.index) for seq in sequences]
         generation = Generation(
-            served, stream, lambda: engine.cancel(stream), num_sequences=len(sequences), each=each, prompts=prompts
+            served, stream, lambda: engine.cancel(stream), choices=choices, each=each, prompts=prompts
         )
         if request.echo:
             generation.echo([served.text_of(prompt, tokens) for prompt, tokens in zip(request.prompts, prompts)])
         if best_of is None:
             return generation
         return BestOf(generation, best_of=best_of, n=request.n, with_logprobs=request.logprobs is not None)
+
+    def submit_embed(self, request: EmbedRequest) -> EmbeddingWork:
+        return EmbeddingWork(self.open(request.model), request)
+
+    def submit_rerank(self, request: RerankRequest) -> RankingWork:
+        return RankingWork(self.open(request.model), request)
+
+    def embed(self, request: EmbedRequest) -> Embeddings:
+        """Vectors for prompts. Waits for them; who wants to give up meanwhile takes `submit_embed`."""
+        return self.submit_embed(request).result()
+
+    def rerank(self, request: RerankRequest) -> Ranking:
+        return self.submit_rerank(request).result()
 
 
 def _least(asked: int | None, bound: int | None) -> int | None:

@@ -1,18 +1,16 @@
-"""A running request: what the engine says becomes events, whole characters at a time."""
+"""A running request: what the engine says becomes events."""
 
 from __future__ import annotations
 
 import time
-from codecs import getincrementaldecoder
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text, TokenLogprob, Usage
+from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text, Usage
 from llamasrv.engine.channels import Delta, End, PromptScored, Stream
 from llamasrv.errors import EngineFailure, Unavailable
+from llamasrv.pipeline.reading import Plain
 from llamasrv.pipeline.served import Served
-
-_utf8 = getincrementaldecoder("utf-8")
 
 
 class Generation:
@@ -24,7 +22,7 @@ class Generation:
         stream: Stream,
         cancel: Callable[[], None],
         *,
-        num_sequences: int,
+        choices: Sequence[Plain],
         each: int,
         prompts: list[list[int]],
     ) -> None:
@@ -39,7 +37,7 @@ class Generation:
         self._cancel = cancel
         self._each = each
         self._prompts = prompts
-        self._choices = [_Choice() for _ in range(num_sequences)]
+        self._choices = choices
         self._ends: list[End] = []
 
     def echo(self, texts: list[str]) -> None:
@@ -76,25 +74,25 @@ class Generation:
         """The events of one wake. Tokens without log-probabilities become one text per choice."""
         out: list[Event] = []
         choices = self._choices
-        said: dict[int, list[bytes]] = {}
+        said: dict[int, list[Delta]] = {}
         for item in items:
             kind = type(item)
             if kind is Delta:
                 if item.logprobs is not None:
                     choices[item.index].hold(item, out)
                 elif item.index in said:
-                    said[item.index].append(item.data)
+                    said[item.index].append(item)
                 else:
-                    said[item.index] = [item.data]
+                    said[item.index] = [item]
                 continue
             if item.index in said:
-                choices[item.index].say(item.index, said.pop(item.index), out)
+                choices[item.index].say(said.pop(item.index), out)
             if kind is End:
                 self._end(item, out)
             elif kind is PromptScored:
                 self._scored(item, out)
-        for index, data in said.items():
-            choices[index].say(index, data, out)
+        for index, deltas in said.items():
+            choices[index].say(deltas, out)
         return out
 
     def _scored(self, item: PromptScored, out: list[Event]) -> None:
@@ -108,67 +106,32 @@ class Generation:
 
     def _end(self, end: End, out: list[Event]) -> None:
         index = end.index
-        self._choices[index].finish(index, out)
+        choice = self._choices[index]
+        choice.finish(index, out)
         if end.error is not None:
             out.append(Failed(index, end.error))
         elif end.reason is FinishReason.CANCELLED and not self.cancelled:
             out.append(Failed(index, Unavailable("The server is stopping.")))
         elif end.reason is FinishReason.FAILED:
             out.append(Failed(index, EngineFailure("The model failed to compute this request.")))
+        elif end.reason is FinishReason.STOP and choice.made_calls:
+            out.append(Finished(index, FinishReason.TOOL_CALLS))
         else:
             out.append(Finished(index, end.reason, end.stop))
         self._ends.append(end)
         if len(self._ends) == len(self._choices):
-            self.usage = _usage(self._ends, self._prompts, self._each)
+            self.usage = _usage(self._ends, self._choices, self._prompts, self._each)
             out.append(self.usage)
             self.done = True
 
 
-class _Choice:
-    """Bytes to text for one choice. An incomplete character is kept back, with the log-probabilities it belongs to."""
-
-    __slots__ = ("echo", "_decode", "_pending", "_text", "_logprobs")
-
-    def __init__(self) -> None:
-        decoder = _utf8(errors="replace")
-        self.echo: str | None = None
-        self._decode = decoder.decode
-        self._pending = decoder.getstate
-        self._text = ""
-        self._logprobs: list[TokenLogprob] = []
-
-    def say(self, index: int, data: list[bytes], out: list[Event]) -> None:
-        text = self._decode(data[0] if len(data) == 1 else b"".join(data))
-        if self.echo is not None:
-            text, self.echo = self.echo + text, None
-        if text:
-            out.append(Text(index, text))
-
-    def hold(self, delta: Delta, out: list[Event]) -> None:
-        self._text += self._decode(delta.data)
-        self._logprobs.append(delta.logprobs)  # type: ignore[arg-type]
-        if not self._pending()[0]:
-            self._flush(delta.index, out)
-
-    def finish(self, index: int, out: list[Event]) -> None:
-        self._text += self._decode(b"", True)
-        if self._text or self._logprobs or self.echo:
-            self._flush(index, out)
-
-    def _flush(self, index: int, out: list[Event]) -> None:
-        if self.echo is not None:
-            self._text, self.echo = self.echo + self._text, None
-        out.append(Text(index, self._text, tuple(self._logprobs)))
-        self._text = ""
-        self._logprobs = []
-
-
-def _usage(ends: list[End], prompts: list[list[int]], each: int) -> Usage:
+def _usage(ends: list[End], choices: Sequence[Plain], prompts: list[list[int]], each: int) -> Usage:
     reused = [min((e.num_reused for e in ends if e.index // each == p), default=0) for p in range(len(prompts))]
     return Usage(
         prompt_tokens=sum(map(len, prompts)),
         cached_tokens=sum(reused),  # the choices of one prompt share it: it was cached if it was for all of them
         completion_tokens=sum(e.num_generated for e in ends),
+        reasoning_tokens=sum(choice.num_reasoning for choice in choices),
         queue_seconds=max(e.queue_seconds for e in ends),
         prefill_seconds=max(e.prefill_seconds for e in ends),
         decode_seconds=max(e.decode_seconds for e in ends),

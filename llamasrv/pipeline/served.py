@@ -5,23 +5,65 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from llamasrv import __version__
+from llamasrv.chat.formats import ChatFormat
+from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate, TemplateError, fallback_source
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.request import ChatPrompt, GenerateRequest, ImagePart, Prompt, TextPart, TextPrompt, TokenPrompt
+from llamasrv.domain.request import (
+    ChatPrompt,
+    GenerateRequest,
+    ImagePart,
+    Prompt,
+    TextPart,
+    TextPrompt,
+    TokenPrompt,
+    Tool,
+    ToolChoice,
+)
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine.interface import ModelInfo, Vocabulary
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
 from llamasrv.models.registry import Model
+from llamasrv.pipeline.reading import Parsed, Plain
 
 LONG_TEXT = 20_000  # characters, some 10 ms; beyond, rendering and tokenising go to a native thread
 _CHARS_A_TOKEN = 6  # no real text has as many; beyond, a prompt is counted in slices until it is too long
 _SLICE = 8192
 
 _PARAMS = frozenset(f.name for f in fields(SamplingParams))
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """A template, and how its model writes. `spoken`: what control tokens write that are part of the format's marks."""
+
+    template: ChatTemplate
+    format: ChatFormat
+    spoken: Mapping[int, bytes]
+
+    @classmethod
+    def of(cls, source: str, info: ModelInfo, vocab: Vocabulary) -> Voice:
+        """Finds out what the template accepts and shows, once. Raises TemplateError."""
+        template = ChatTemplate(source, info.bos_token, info.eos_token, vocab.specials)
+        _ = template.traits
+        format = template.format
+        spoken = {token: text.encode() for text, token in vocab.controls.items() if format.needs(text)}
+        return cls(template, format, spoken)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prompt as tokens; of a chat also what reading its answer takes."""
+
+    tokens: list[int]
+    voice: Voice | None = None
+    text: str = ""
+    continues: str | None = None
+    tools: tuple[Tool, ...] = ()  # those that may be called
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +74,8 @@ class Served:
     info: ModelInfo
     vocab: Vocabulary
     context: int
-    template: ChatTemplate | None
+    voice: Voice | None
+    tool_voice: Voice | None  # where the model has a template of its own for conversations with tools
     template_error: str
     defaults: Mapping[str, Any]
     default_params: SamplingParams
@@ -43,12 +86,13 @@ class Served:
         engine = model.engine
         info, vocab = engine.info, engine.vocab
         source = model.chat_template or info.chat_template or fallback_source()
-        template, template_error = None, ""
+        voice, tool_voice, template_error = None, None, ""
         try:
-            template = ChatTemplate(source, info.bos_token, info.eos_token, vocab.specials)
-            _ = template.traits  # finds out once what it accepts, so that no request waits for it
+            voice = tool_voice = Voice.of(source, info, vocab)
+            if model.chat_template is None and "tool_use" in info.templates:
+                tool_voice = Voice.of(info.templates["tool_use"], info, vocab)
         except TemplateError as error:
-            template, template_error = None, str(error)
+            template_error = str(error)
         defaults = {**info.sampling_defaults, **model.sampling}
         defaults = {name: _frozen(value) for name, value in defaults.items() if name in _PARAMS and value is not None}
         _bound_windows(defaults, engine.context)
@@ -59,12 +103,17 @@ class Served:
             info=info,
             vocab=vocab,
             context=engine.context,
-            template=template,
+            voice=voice,
+            tool_voice=tool_voice,
             template_error=template_error,
             defaults=defaults,
             default_params=SamplingParams(**defaults),
             fingerprint="fp_" + hashlib.sha256(repr(facts).encode()).hexdigest()[:12],
         )
+
+    @property
+    def template(self) -> ChatTemplate | None:
+        return self.voice.template if self.voice is not None else None
 
     # ------------------------------------------------------------ parameters
 
@@ -98,45 +147,74 @@ class Served:
 
     # ------------------------------------------------------------ prompts
 
-    def encode_all(self, request: GenerateRequest) -> list[list[int]]:
+    def prepare_all(self, request: GenerateRequest) -> list[Prepared]:
         room = self.context if request.max_tokens == 0 else self.context - 1
+        choice = request.tool_choice
         out = []
         for prompt in request.prompts:
-            tokens = off_hub(self.encode, prompt) if _size(prompt) > LONG_TEXT else self.encode(prompt)
-            if len(tokens) > room:
-                raise ContextTooLong(num_prompt=len(tokens), context=self.context, param="prompt")
-            out.append(tokens)
+            if _size(prompt) > LONG_TEXT:
+                prepared = off_hub(self.prepare, prompt, choice)
+            else:
+                prepared = self.prepare(prompt, choice)
+            if len(prepared.tokens) > room:
+                raise ContextTooLong(num_prompt=len(prepared.tokens), context=self.context, param="prompt")
+            out.append(prepared)
         return out
 
-    def encode(self, prompt: Prompt) -> list[int]:
+    def encode(self, prompt: Prompt, tool_choice: ToolChoice | None = None) -> list[int]:
         """The tokens of one prompt; never none."""
+        return self.prepare(prompt, tool_choice).tokens
+
+    def prepare(self, prompt: Prompt, tool_choice: ToolChoice | None = None) -> Prepared:
+        """One prompt, ready to be submitted. Tools that may not be called at all are left out of it."""
         if isinstance(prompt, ChatPrompt):
-            tokens = self._encode_chat(prompt)
+            prepared = self._prepare_chat(prompt, tool_choice or ToolChoice())
         elif isinstance(prompt, TextPrompt):
-            tokens = self._encode_text(prompt)
+            prepared = Prepared(self._encode_text(prompt))
         else:
-            tokens = self._checked(prompt)
-        if not tokens:
+            prepared = Prepared(self._checked(prompt))
+        if not prepared.tokens:
             start = self.vocab.bos if self.vocab.bos is not None else self.vocab.eos
             if start is None:
                 raise InvalidRequest("The prompt is empty, and this model has no token to start from.", param="prompt")
-            tokens = [start]
-        return tokens
+            prepared.tokens.append(start)
+        return prepared
+
+    def reader(self, prepared: Prepared, request: GenerateRequest, index: int) -> Plain:
+        """What makes events of one choice's tokens."""
+        voice = prepared.voice
+        if voice is None:
+            return Plain()
+        parser = Parser(
+            voice.format,
+            prompt=prepared.text,
+            continues=prepared.continues,
+            tools=prepared.tools,
+            reasoning=request.split_reasoning,
+            json_content=request.content is not None and request.content.kind == "json",
+            index=index,
+        )
+        return Parsed(parser, voice.spoken)
 
     def render(self, prompt: ChatPrompt) -> str:
         """The prompt's text as the model's template writes it."""
-        return self._usable_template().render(prompt).text
+        return self._voice(prompt).template.render(prompt).text
 
-    def _usable_template(self) -> ChatTemplate:
-        if self.template is None:
+    def _voice(self, prompt: ChatPrompt) -> Voice:
+        voice = self.tool_voice if prompt.tools else self.voice
+        if voice is None:
             raise InvalidRequest(f"This model's chat template cannot be used: {self.template_error}")
-        return self.template
+        return voice
 
-    def _encode_chat(self, prompt: ChatPrompt) -> list[int]:
+    def _prepare_chat(self, prompt: ChatPrompt, choice: ToolChoice) -> Prepared:
         tokenize = self.vocab.tokenize
         if any(isinstance(part, ImagePart) for m in prompt.messages if type(m.content) is tuple for part in m.content):
             raise Unsupported("This model cannot see: it takes no images.", param="prompt")
-        rendered = self._usable_template().render(prompt)
+        if prompt.tools and choice.mode == "none":
+            prompt = replace(prompt, tools=())
+        tools = _callable(prompt.tools, choice)
+        voice = self._voice(prompt)
+        rendered = voice.template.render(prompt)
         self._refuse_endless(rendered.text)
         segments = rendered.segments
         if len(segments) == 1:
@@ -147,7 +225,7 @@ class Served:
         # Most templates write the start token themselves; those that do not rely on the tokeniser for it.
         if self.vocab.add_bos and self.vocab.bos is not None and (not tokens or tokens[0] != self.vocab.bos):
             tokens.insert(0, self.vocab.bos)
-        return tokens
+        return Prepared(tokens, voice, rendered.text, rendered.continues, tools)
 
     def _encode_text(self, prompt: TextPrompt) -> list[int]:
         vocab = self.vocab
@@ -193,6 +271,19 @@ class Served:
             return prompt.text
         pieces = self.vocab.pieces
         return b"".join([pieces[token] for token in tokens]).decode("utf-8", "replace")
+
+
+def _callable(tools: tuple[Tool, ...], choice: ToolChoice) -> tuple[Tool, ...]:
+    """The tools that may be called. Raises for a name that no tool has."""
+    if choice.mode == "required" and not tools:
+        raise InvalidRequest("A tool must be called, but none is given.", param="tool_choice")
+    if not choice.names:
+        return tools
+    known = {tool.name: tool for tool in tools}
+    for name in choice.names:
+        if name not in known:
+            raise InvalidRequest(f"The tool '{name[:64]}' is not among the tools that are given.", param="tool_choice")
+    return tuple(known[name] for name in dict.fromkeys(choice.names))
 
 
 def _bound_windows(params: dict[str, Any], context: int) -> None:

@@ -1,0 +1,149 @@
+"""One choice's bytes as events: whole characters, and in a chat what is reasoning, content or a call.
+
+A chat is parsed only as long as something could still come of it: where a format has nothing to offer but content, the
+parser is left behind after the first words.
+"""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from collections.abc import Mapping
+from typing import Any
+
+from llamasrv.chat.parser import Parser, joined
+from llamasrv.domain.events import Event, Reasoning, Text, TokenLogprob
+from llamasrv.engine.channels import Delta
+
+_utf8 = getincrementaldecoder("utf-8")
+
+
+class Plain:
+    """A choice whose text is its content. An incomplete character is kept back, with its log-probabilities."""
+
+    __slots__ = ("echo", "num_reasoning", "_decode", "_pending", "_text", "_logprobs")
+
+    def __init__(self) -> None:
+        decoder = _utf8(errors="replace")
+        self.echo: str | None = None
+        self.num_reasoning = 0  # tokens
+        self._decode = decoder.decode
+        self._pending = decoder.getstate
+        self._text = ""
+        self._logprobs: list[TokenLogprob] = []
+
+    @property
+    def made_calls(self) -> bool:
+        """Whether there were calls, all of them complete."""
+        return False
+
+    def say(self, deltas: list[Delta], out: list[Event]) -> None:
+        """Tokens without log-probabilities."""
+        text = self._decode(deltas[0].data if len(deltas) == 1 else b"".join([delta.data for delta in deltas]))
+        if self.echo is not None:
+            text, self.echo = self.echo + text, None
+        if text:
+            out.append(Text(deltas[0].index, text))
+
+    def hold(self, delta: Delta, out: list[Event]) -> None:
+        """One token with log-probabilities."""
+        self._text += self._decode(delta.data)
+        self._logprobs.append(delta.logprobs)  # type: ignore[arg-type]
+        if not self._pending()[0]:
+            self._flush(delta.index, out)
+
+    def finish(self, index: int, out: list[Event]) -> None:
+        self._text += self._decode(b"", True)
+        if self._text or self._logprobs or self.echo:
+            self._flush(index, out)
+
+    def _flush(self, index: int, out: list[Event]) -> None:
+        if self.echo is not None:
+            self._text, self.echo = self.echo + self._text, None
+        out.append(Text(index, self._text, tuple(self._logprobs)))
+        self._text = ""
+        self._logprobs = []
+
+
+class Parsed(Plain):
+    """A choice whose text goes through a parser. `spoken`: what control tokens write that are part of its marks."""
+
+    __slots__ = ("_parser", "_spoken", "_waiting")
+
+    def __init__(self, parser: Parser, spoken: Mapping[int, bytes]) -> None:
+        super().__init__()
+        self._parser: Parser | None = parser
+        self._spoken = spoken
+        self._waiting: list[tuple[bytes, TokenLogprob]] = []  # tokens whose text the parser has not let go of yet
+
+    @property
+    def made_calls(self) -> bool:
+        parser = self._parser
+        return parser is not None and parser.complete_calls > 0 and not parser.in_call
+
+    def say(self, deltas: list[Delta], out: list[Event]) -> None:
+        parser = self._parser
+        if parser is None:
+            super().say(deltas, out)
+            return
+        spoken = self._spoken
+        if parser.in_content:
+            text = self._decode(b"".join([spoken.get(delta.token, delta.data) for delta in deltas]))
+            events = parser.feed(text) if text else []
+        else:
+            events = []
+            for delta in deltas:
+                events += self._feed(parser, spoken.get(delta.token, delta.data))
+            if len(events) > 1:
+                events = joined(events)
+        out += events
+        if parser.passes:
+            self._parser = None
+
+    def _feed(self, parser: Parser, data: bytes) -> list[Any]:
+        before = parser.in_reasoning
+        text = self._decode(data)
+        events = parser.feed(text) if text else []
+        if before or parser.in_reasoning:
+            self.num_reasoning += 1
+        return events
+
+    def hold(self, delta: Delta, out: list[Event]) -> None:
+        parser = self._parser
+        if parser is None:
+            super().hold(delta, out)
+            return
+        data = self._spoken.get(delta.token, delta.data)
+        self._waiting.append((data, delta.logprobs))  # type: ignore[arg-type]
+        for event in self._feed(parser, data):
+            out.append(self._with_logprobs(event))
+        if parser.passes and not self._waiting:
+            self._parser = None
+
+    def _with_logprobs(self, event: Any) -> Event:
+        """The event with the tokens that its text came from. Those before it were marks or white space: they go."""
+        if not isinstance(event, (Text, Reasoning)) or not self._waiting:
+            return event  # type: ignore[no-any-return]
+        waiting = self._waiting
+        said = event.text.encode("utf-8", "replace")
+        start = max(0, b"".join([data for data, _ in waiting]).find(said))
+        end = start + len(said)
+        at = taken = 0
+        own: list[TokenLogprob] = []
+        for data, entry in waiting:
+            if at >= end:
+                break
+            if at + len(data) > start or (not data and at >= start):
+                own.append(entry)
+            at += len(data)
+            taken += 1
+        del waiting[:taken]
+        return type(event)(event.index, event.text, tuple(own))
+
+    def finish(self, index: int, out: list[Event]) -> None:
+        parser = self._parser
+        if parser is None:
+            super().finish(index, out)
+            return
+        text = self._decode(b"", True)
+        events = (parser.feed(text) if text else []) + parser.finish()
+        out += [self._with_logprobs(event) for event in events]
