@@ -77,6 +77,11 @@ class RealThread:
             self.alive = False
             self._done.release()
 
+    def wait(self) -> None:
+        """Wait from another real thread, for as long as it takes."""
+        self._done.acquire()
+        self._done.release()
+
     def join(self, timeout: float) -> bool:
         """Wait, without stopping other greenlets; True when the thread has ended."""
         deadline = time.monotonic() + timeout

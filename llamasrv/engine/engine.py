@@ -20,6 +20,7 @@ from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.domain.sequence import Sequence, State
 from llamasrv.engine import sampler as sampling
 from llamasrv.engine.channels import Delta, Doorbell, End, Mailbox, PromptScored, RealThread, Stream
+from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import (
     Backend, DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress, Vocabulary,
 )  # fmt: skip
@@ -38,6 +39,7 @@ from llamasrv.errors import (
     LlamasrvError,
     QueueFull,
     Unavailable,
+    Unsupported,
 )
 
 log = logging.getLogger("llamasrv.engine")
@@ -67,6 +69,9 @@ class EngineOptions:
     cache_bytes: int = 1 << 30  # host memory for evicted prefixes
     coalesce: float = 0.002  # seconds within which the tokens of short steps may share a wake-up
     idle_cells: int = 0  # cells that idle prefixes may keep in the pool; 0: chosen by the back end
+    embeddings: bool = False  # a model that generates makes embeddings, too
+    pooling: str | None = None  # none, mean, cls, last or rank; None: as the model says, else the mean
+    embedding_ctx: int = 0  # most tokens of one embedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,7 @@ class Engine:
         self._mailbox = Mailbox()
         self._doorbell = Doorbell()
         self._thread = RealThread(self._run)
+        self.embedder = Embedder(clock=clock)
         self._num_submitted = 0  # written by the HTTP side only
         self._num_ended = 0  # written by the engine thread only
         self._stopping = False
@@ -137,6 +143,8 @@ class Engine:
         """Hand in the choices of one request; they share the stream that is returned."""
         if self.status.state != "ready":
             raise Unavailable(_UNAVAILABLE.get(self.status.state, "The model is not ready."))
+        if not self.backend.generates:
+            raise Unsupported("This model makes embeddings: it does not generate text.", param="model")
         for seq in sequences:
             self._validate(seq)
         pending = self._num_submitted - self._num_ended
@@ -181,8 +189,8 @@ class Engine:
 
     @property
     def num_open(self) -> int:
-        """Sequences accepted and not ended."""
-        return self._num_submitted - self._num_ended
+        """Sequences and embeddings accepted and not ended."""
+        return self._num_submitted - self._num_ended + self.embedder.num_open
 
     def snapshot(self) -> dict[str, Any]:
         """The state at a glance, without stopping anything: each figure is true, together they may be a step apart."""
@@ -191,7 +199,7 @@ class Engine:
         return {
             "status": self.status,
             "running": [_describe(s) for s in list(self.running)],
-            "num_waiting": max(0, self.num_open - len(self.running)),
+            "num_waiting": max(0, self._num_submitted - self._num_ended - len(self.running)),
             "cells": {
                 "total": lanes.num_cells if lanes else 0,
                 "used": lanes.used_cells if lanes else 0,
@@ -231,6 +239,8 @@ class Engine:
             log.exception("loading %s failed", self.name)
             self.status = Status("failed", reason="loading the model failed; the log has the cause")
             return
+        if self.embedder.backend is not None:
+            self.embedder.start()
         try:
             while not self._stopping:
                 self._turn_safely()
@@ -253,6 +263,7 @@ class Engine:
             self.scheduler.time.learn(*timing)
         self._find = CandidateFinder(self.backend.vocab.size)
         self._forget_context()
+        self.embedder.backend = self.backend.embeddings
         if self.status.state == "loading":  # a drain may have come in between
             self.status = Status("ready", 1.0)
 
@@ -262,6 +273,7 @@ class Engine:
         self._fail_all(Unavailable("The server is shutting down."))
         self._doorbell.ring()
         self.status = Status("stopped")
+        self.embedder.close()
         self.backend.close()
 
     def turn(self, *, wait: bool = False) -> bool:

@@ -55,3 +55,15 @@ class EngineMetrics:
         self.token_time = Histogram(_SECONDS)
         self.step_time = Histogram(_SECONDS)
         self.batch_rows = Histogram(_ROWS)
+
+
+class EmbedderMetrics:
+    """Totals since the start, of what is computed for embeddings and ranking."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.inputs = 0
+        self.tokens = 0
+        self.groups = 0  # computations, each of several inputs
+        self.failed = 0
+        self.seconds = 0.0

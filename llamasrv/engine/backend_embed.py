@@ -1,0 +1,171 @@
+"""Embeddings through llama.cpp: a context of its own over a loaded model, which turns inputs into vectors.
+
+    bidirectional (BERT and its kin)    all rows of a group in one call: its ubatch holds the longest input
+    causal                              calls of a ubatch each; an input may stretch over several of them
+
+Rows come back as they are and are pooled here, so that an input may be longer than a ubatch; only a ranking head is the
+library's. What the library would abort on is checked before the call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llama_cpp.llama_cpp as C
+import numpy as np
+
+from llamasrv.engine.embedder import pooled
+from llamasrv.engine.interface import DecodeFailed, LoadFailed
+
+POOLINGS = ("none", "mean", "cls", "last", "rank")
+"""By llama.cpp's number."""
+
+LONGEST = 2048  # tokens of an input where the model allows more and the operator says nothing
+GROUP_INPUTS = 64
+GROUP_STATES = 8  # of recurrent models, whose every input has a state
+GROUP_TOKENS = 512
+LOGIT_ROOM = 64 << 20  # numbers: the library keeps room for the logits of every row, also where nobody wants them
+
+
+def only_embeds(model: Any, metadata: dict[str, str]) -> bool:
+    """Whether a model is made for embeddings: it says how to pool, or attends to both sides."""
+    architecture = metadata.get("general.architecture", "")
+    pooling = metadata.get(f"{architecture}.pooling_type", "0")
+    return pooling not in ("0", "-1") or is_bidirectional(model, metadata)
+
+
+def is_bidirectional(model: Any, metadata: dict[str, str]) -> bool:
+    causal = metadata.get(f"{metadata.get('general.architecture', '')}.attention.causal", "true")
+    return causal == "false" or not C.llama_model_has_decoder(model)
+
+
+def pooling_of(metadata: dict[str, str], wanted: str | None) -> str:
+    """How to pool: as the operator says, else as the model does, else the mean."""
+    if wanted is not None:
+        return wanted
+    number = metadata.get(f"{metadata.get('general.architecture', '')}.pooling_type", "")
+    own = POOLINGS[int(number)] if number.isdigit() and int(number) < len(POOLINGS) else "none"
+    return "mean" if own == "none" else own
+
+
+class LlamaEmbeddings:
+    """`options`: engine.engine.EngineOptions; `vocab_size` and `context_train` are the model's."""
+
+    def __init__(
+        self,
+        model: Any,
+        options: Any,
+        metadata: dict[str, str],
+        *,
+        path: str,
+        vocab_size: int,
+        context_train: int,
+        threads: int,
+        reason: Callable[[], str],
+    ) -> None:
+        """Raises LoadFailed."""
+        self._model, self._options = model, options
+        self._path, self._threads, self._reason = path, threads, reason
+        self._vocab_size = vocab_size
+        self.pooling = pooling_of(metadata, options.pooling)
+        self._bidirectional = is_bidirectional(model, metadata)
+        stateful = bool(C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
+        self.group_inputs = GROUP_STATES if stateful else GROUP_INPUTS
+        longest = context_train or LONGEST
+        self.context = min(longest, options.embedding_ctx) if options.embedding_ctx else min(longest, LONGEST)
+        self.group_tokens = max(self.context, min(GROUP_TOKENS, LOGIT_ROOM // vocab_size))
+        if self.pooling == "rank" and C.llama_model_n_cls_out(model) < 1:
+            raise LoadFailed(f"{path}: it cannot rank: it has no classification head")
+        self._open_context()
+        self.size: int = C.llama_model_n_cls_out(model) if self.pooling == "rank" else C.llama_model_n_embd_out(model)
+
+    def _open_context(self) -> None:
+        p = C.llama_context_default_params()
+        p.n_ctx = self.group_tokens
+        p.n_batch = self.group_tokens if self._bidirectional else min(self.group_tokens, GROUP_TOKENS)
+        p.n_batch = max(p.n_batch, self.group_inputs)
+        p.n_ubatch = p.n_batch
+        p.n_seq_max = self.group_inputs
+        p.n_threads = p.n_threads_batch = self._threads
+        p.kv_unified = True
+        p.embeddings = True
+        p.pooling_type = POOLINGS.index("rank") if self.pooling == "rank" else POOLINGS.index("none")
+        p.no_perf = True
+        context = C.llama_init_from_model(self._model, p)
+        if not context:
+            raise LoadFailed(f"{self._path}: no context of {p.n_ctx} tokens for embeddings can be made ({self._reason()})")
+        self._context = context
+        self._memory = C.llama_get_memory(context)
+        self._rows_a_call: int = C.llama_n_ubatch(context)
+
+    def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:
+        lengths = [len(tokens) for tokens in inputs]
+        assert 0 < len(lengths) <= self.group_inputs and min(lengths) > 0 and sum(lengths) <= self.group_tokens
+        token = np.concatenate([np.frombuffer(tokens, np.int32) for tokens in inputs])
+        assert token.min() >= 0 and token.max() < self._vocab_size
+        position = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])
+        lane = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        try:
+            if self.pooling == "rank":
+                return self._rank(token, position, lane, np.cumsum(lengths))
+            rows = np.empty((len(token), self.size), np.float32)
+            for start, end in self._calls(len(token)):
+                self._decode(token[start:end], position[start:end], lane[start:end])
+                rows[start:end] = self._vectors(end - start)
+            return [pooled(part, self.pooling) for part in np.split(rows, np.cumsum(lengths)[:-1])]
+        finally:
+            if self._memory:
+                C.llama_memory_clear(self._memory, False)
+
+    def _calls(self, num_rows: int) -> list[tuple[int, int]]:
+        step = self._rows_a_call
+        return [(start, min(start + step, num_rows)) for start in range(0, num_rows, step)]
+
+    def _decode(self, token: np.ndarray, position: np.ndarray, lane: np.ndarray) -> None:
+        n = len(token)
+        assert 0 < n <= self._rows_a_call
+        ones, wants = np.ones(n, np.int32), np.ones(n, np.int8)
+        lanes = (lane.ctypes.data + 4 * np.arange(n)).astype(np.uint64)
+
+        def at(numbers: np.ndarray, kind: Any) -> Any:
+            return ctypes.cast(numbers.ctypes.data, ctypes.POINTER(kind))
+
+        batch: Any = C.llama_batch()
+        batch.n_tokens = n
+        batch.token, batch.pos = at(token, C.llama_token), at(position, C.llama_pos)
+        batch.n_seq_id, batch.logits = at(ones, ctypes.c_int32), at(wants, ctypes.c_int8)
+        batch.seq_id = ctypes.cast(lanes.ctypes.data, ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
+        code = (C.llama_decode if self._memory else C.llama_encode)(self._context, batch)
+        if code:
+            raise DecodeFailed(f"computing {n} rows returned {code} ({self._reason()})", fatal=code == -3)
+
+    def _vectors(self, num_rows: int) -> np.ndarray:
+        """What the last call computed, row by row. Valid until the next one."""
+        found = C.llama_get_embeddings(self._context)
+        if not found:
+            raise DecodeFailed("the library gave no embeddings")
+        return np.ctypeslib.as_array(found, (num_rows, self.size))
+
+    def _rank(self, token: np.ndarray, position: np.ndarray, lane: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
+        out = []
+        for start, end in self._calls(len(token)):
+            self._decode(token[start:end], position[start:end], lane[start:end])
+            # The score stands on the last row of an input.
+            for number in np.flatnonzero((ends > start) & (ends <= end)).tolist():
+                found = C.llama_get_embeddings_seq(self._context, number)
+                if not found:
+                    raise DecodeFailed("the library gave no score")
+                out.append(np.ctypeslib.as_array(found, (self.size,)).copy())
+        return out
+
+    def reset(self) -> None:
+        self.close()
+        self._open_context()
+
+    def close(self) -> None:
+        if self._context:
+            C.llama_free(self._context)
+            self._context = None

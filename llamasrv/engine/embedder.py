@@ -1,0 +1,281 @@
+"""The embedder: a second real thread of a model, which turns inputs into vectors beside the one that generates.
+
+    take mail -> choose a group of inputs -> compute -> deliver
+
+It has a context of its own over the same weights, so neither waits for the other. Inputs of different requests share a
+group: the requests take turns, and what room is left goes to the longest inputs that fit. Knows tokens and numbers; knows
+no protocol and no text. Every method below the line "embedder's thread" runs on that thread alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from llamasrv.engine.channels import Doorbell, Mailbox, RealThread, Stream
+from llamasrv.engine.interface import DecodeFailed, EmbeddingBackend
+from llamasrv.engine.metrics import EmbedderMetrics
+from llamasrv.errors import (
+    ContextTooLong,
+    DeadlineExceeded,
+    EngineFailure,
+    InvalidRequest,
+    LlamasrvError,
+    QueueFull,
+    Unavailable,
+)
+
+log = logging.getLogger("llamasrv.engine")
+
+STOPPING = "The server is shutting down."
+FILL_FROM = 16  # requests that are searched for inputs to fill a group up with
+
+
+class Embedded(NamedTuple):
+    """The result of one input, by its place in the request: its numbers, or why there are none."""
+
+    index: int  # type: ignore[assignment]
+    vector: np.ndarray | None  # float32 [size], or [tokens, size] where nothing is pooled
+    error: LlamasrvError | None = None
+
+
+class Input(NamedTuple):
+    """One input that waits."""
+
+    index: int  # type: ignore[assignment]
+    tokens: array[int]
+    stream: Stream
+    deadline: float | None
+
+
+def _length(one: Input) -> int:
+    return len(one.tokens)
+
+
+class Embedder:
+    """`submit` inputs and read their stream: one Embedded for each, in any order.
+
+    `backend` is set when the model has been loaded. Make it on the HTTP side's thread; tests `turn` it by hand.
+    """
+
+    def __init__(self, *, queue_limit: int = 1 << 16, clock: Callable[[], float] = time.monotonic) -> None:
+        self.backend: EmbeddingBackend | None = None
+        self.metrics = EmbedderMetrics()
+        self.queue_limit = queue_limit
+        self.clock = clock
+        self._mailbox = Mailbox()
+        self._doorbell = Doorbell()
+        self._thread = RealThread(self._run)
+        self._waiting: dict[int, list[Input]] = {}  # by stream, whose turn is next first; the shortest input first
+        self._num_submitted = 0  # written by the HTTP side only
+        self._num_ended = 0  # written by the embedder's thread only
+        self._stopping = False
+
+    # -- any thread ------------------------------------------------------------------------------------------
+
+    @property
+    def num_open(self) -> int:
+        """Inputs accepted and not answered."""
+        return self._num_submitted - self._num_ended
+
+    def submit(self, inputs: Sequence[Sequence[int]], *, deadline: float | None = None) -> Stream:
+        """Hand in the inputs of one request."""
+        backend = self.backend
+        if backend is None or self._stopping:
+            raise Unavailable(STOPPING)
+        for i, tokens in enumerate(inputs):
+            if not tokens:
+                raise InvalidRequest("The input is empty.", param=f"input[{i}]")
+            if len(tokens) > backend.context:
+                raise ContextTooLong(num_prompt=len(tokens), context=backend.context, param="input")
+        if self.num_open + len(inputs) > self.queue_limit:
+            raise QueueFull(f"The queue is full ({self.num_open} inputs). Try again shortly.")
+        stream = Stream(self._doorbell, len(inputs))
+        self._num_submitted += len(inputs)
+        waiting = [Input(i, array("i", tokens), stream, deadline) for i, tokens in enumerate(inputs)]
+        self._mailbox.put((self._arrive, waiting))
+        return stream
+
+    def cancel(self, stream: Stream) -> None:
+        """Give up what is still open of a request; nothing more comes of it. Idempotent."""
+        if stream.open_choices:
+            self._mailbox.put((self._cancel, stream))
+
+    # -- the engine's thread ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Fail what is open and end the thread. Waits for the group that is being computed."""
+        self._stopping = True
+        self._mailbox.put((self._fail_all, Unavailable(STOPPING)))
+        if self._thread.alive:
+            self._thread.wait()
+        self._take_mail(wait=False)  # what came after the thread had looked, or where there was none
+        self._fail_all(Unavailable(STOPPING))
+        self._doorbell.ring()
+
+    # -- embedder's thread -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self.turn(wait=True)
+            except Exception:
+                # Our own mistake: tell everybody, go on with a fresh context.
+                log.exception("the embedder failed; its context is made anew")
+                self._fail_all(EngineFailure("The engine failed while working on this request."))
+                self._reset()
+            self._doorbell.ring()
+
+    def turn(self, *, wait: bool = False) -> bool:
+        """Compute one group; with `wait`, sleep while there is nothing to do. True when something was computed."""
+        self._take_mail(wait=wait and not self._waiting)
+        self._expire()
+        group = self._group()
+        if group:
+            self._compute(group)
+        self._doorbell.ring()
+        return bool(group)
+
+    def _take_mail(self, *, wait: bool) -> None:
+        for act, argument in self._mailbox.take(1.0 if wait else 0):
+            act(argument)
+
+    def _arrive(self, inputs: list[Input]) -> None:
+        self.metrics.requests += 1
+        self._waiting[id(inputs[0].stream)] = sorted(inputs, key=_length)
+
+    def _cancel(self, stream: Stream) -> None:
+        gone = self._waiting.pop(id(stream), [])
+        self._count_out(stream, len(gone))
+
+    def _fail_all(self, error: LlamasrvError) -> None:
+        for inputs in list(self._waiting.values()):
+            for one in inputs:
+                self._deliver(one, None, error)
+        self._waiting.clear()
+
+    def _expire(self) -> None:
+        now = self.clock()
+        for key, inputs in list(self._waiting.items()):
+            deadline = inputs[0].deadline
+            if deadline is not None and now >= deadline:
+                for one in self._waiting.pop(key):
+                    self._deliver(one, None, DeadlineExceeded("The request's time limit passed."))
+
+    def _group(self) -> list[Input]:
+        """What is computed together: one input of each request in turn, then the longest that still fit."""
+        backend = self.backend
+        assert backend is not None
+        room, places = backend.group_tokens, backend.group_inputs
+        group: list[Input] = []
+        for key in list(self._waiting):
+            one = self._take(key, room)
+            if one is None:
+                continue
+            group.append(one)
+            room -= len(one.tokens)
+            if key in self._waiting:  # who had a turn waits behind the others
+                self._waiting[key] = self._waiting.pop(key)
+            if len(group) == places:
+                return group
+        while room > 0 and len(group) < places and self._waiting:
+            keys = itertools.islice(self._waiting, FILL_FROM)
+            fitting = [(bisect_right(self._waiting[key], room, key=_length), key) for key in keys]
+            longest = max(((_length(self._waiting[key][at - 1]), key) for at, key in fitting if at), default=None)
+            if longest is None:
+                break
+            one = self._take(longest[1], room)
+            assert one is not None
+            group.append(one)
+            room -= len(one.tokens)
+        return group
+
+    def _take(self, key: int, room: int) -> Input | None:
+        """The longest input of a request that fits."""
+        inputs = self._waiting[key]
+        at = bisect_right(inputs, room, key=_length)
+        if not at:
+            return None
+        one = inputs.pop(at - 1)
+        if not inputs:
+            del self._waiting[key]
+        return one
+
+    def _compute(self, group: list[Input]) -> None:
+        backend = self.backend
+        assert backend is not None
+        started = self.clock()
+        try:
+            vectors = backend.embed([one.tokens for one in group])
+        except DecodeFailed as error:
+            log.error("a group of inputs failed: %s", error)
+            self.metrics.failed += 1
+            for one in group:
+                self._deliver(one, None, EngineFailure("Computing this request failed."))
+            if error.fatal:
+                self._reset()
+            return
+        for one, vector in zip(group, vectors):
+            if np.isfinite(vector).all():
+                self._deliver(one, vector, None)
+            else:
+                self._deliver(one, None, EngineFailure("The model produced numbers that are none."))
+        m = self.metrics
+        m.groups += 1
+        m.inputs += len(group)
+        m.tokens += sum(len(one.tokens) for one in group)
+        m.seconds += self.clock() - started
+
+    def _deliver(self, one: Input, vector: np.ndarray | None, error: LlamasrvError | None) -> None:
+        self._count_out(one.stream, 1)
+        one.stream.put(Embedded(one.index, vector, error))
+
+    def _count_out(self, stream: Stream, count: int) -> None:
+        stream.open_choices -= count
+        self._num_ended += count
+
+    def _reset(self) -> None:
+        assert self.backend is not None
+        try:
+            self.backend.reset()
+        except Exception:
+            log.exception("the context for embeddings cannot be made anew")
+            self._stopping = True
+
+
+def finished(vector: np.ndarray, *, dimensions: int | None, normalise: int) -> np.ndarray:
+    """A vector (or several) as asked for: cut to its first numbers, then scaled. `normalise` is llama.cpp's number."""
+    out = vector if dimensions is None else vector[..., :dimensions]
+    return np.ascontiguousarray(_scaled(out, normalise), np.float32)
+
+
+def _scaled(vector: np.ndarray, how: int) -> np.ndarray:
+    if how < 0:
+        return vector
+    wide = vector.astype(np.float64)
+    if how == 0:  # as 16-bit integers would be: the largest is 32760
+        size = np.abs(wide).max(-1, keepdims=True) / 32760.0
+    elif how == 2:
+        size = np.sqrt((wide * wide).sum(-1, keepdims=True))
+    else:
+        size = (np.abs(wide) ** how).sum(-1, keepdims=True) ** (1.0 / how)
+    return wide / np.where(size > 0, size, 1.0)
+
+
+def pooled(rows: np.ndarray, pooling: str) -> Any:
+    """One input's token vectors as one vector; as they are where nothing is pooled."""
+    if pooling == "mean":
+        return rows.mean(0, dtype=np.float64).astype(np.float32)
+    if pooling == "none":
+        return rows
+    return rows[0 if pooling == "cls" else -1].copy()

@@ -1,0 +1,219 @@
+"""Embeddings and ranking: prompts to tokens, tokens to the embedder, its numbers to what was asked for.
+
+Whatever is wrong with a request is raised when it is submitted, before anything is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from llamasrv.domain.request import EmbedRequest, Prompt, RerankRequest, TextPrompt
+from llamasrv.engine.channels import Stream, off_hub
+from llamasrv.engine.embedder import finished
+from llamasrv.engine.interface import EmbeddingBackend
+from llamasrv.errors import ContextTooLong, InvalidRequest, Unavailable, Unsupported
+from llamasrv.pipeline.served import LONG_TEXT, Served
+
+NOT_ENABLED = "This model was not started for embeddings: it takes the option --embeddings."
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """`vectors` are float32 arrays: orjson writes them with OPT_SERIALIZE_NUMPY, and they are buffers of bytes.
+
+    One has as many numbers as `size`; where `pooling` is none there is one for each token: rows of a matrix.
+    """
+
+    model: str
+    vectors: tuple[Any, ...]
+    size: int
+    pooling: str
+    prompt_tokens: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """A score for each document, as the model writes it; `probable`: from 0 to 1 by itself."""
+
+    model: str
+    scores: tuple[float, ...]
+    probable: bool
+    prompt_tokens: int
+
+    @property
+    def probabilities(self) -> tuple[float, ...]:
+        return self.scores if self.probable else tuple(map(_sigmoid, self.scores))
+
+
+class Embedding:
+    """Running work of the embedder: `wait` for the numbers, or `cancel` it. One reader."""
+
+    def __init__(self, served: Served, inputs: list[list[int]], *, timeout: float | None) -> None:
+        engine = served.model.engine
+        self.served = served
+        self.num_prompt = sum(map(len, inputs))
+        self.cancelled = False
+        self._count = len(inputs)
+        deadline = None if timeout is None else engine.clock() + timeout
+        self._stream: Stream = engine.embedder.submit(inputs, deadline=deadline)
+        self._cancel: Callable[[Stream], None] = engine.embedder.cancel
+        self._gone = False
+
+    def wait(self) -> list[Any]:
+        """The vectors, in the order of the inputs. Raises what went wrong, or Unavailable when it was cancelled."""
+        vectors: list[Any] = [None] * self._count
+        missing = self._count
+        try:
+            while missing:
+                # A cancel from another greenlet puts nothing into the stream.
+                if not self._stream.wait(0.5) and self.cancelled:
+                    raise Unavailable("The request was cancelled.")
+                for item in self._stream.take():
+                    if item.error is not None:
+                        raise item.error
+                    vectors[item.index] = item.vector
+                    missing -= 1
+        finally:
+            self.cancel()
+        return vectors
+
+    def cancel(self) -> None:
+        """Give up. Any number of times, at any time."""
+        if not self.cancelled:
+            self.cancelled = True
+            self._cancel(self._stream)
+
+
+class EmbeddingWork:
+    """An EmbedRequest under way."""
+
+    def __init__(self, served: Served, request: EmbedRequest) -> None:
+        backend = _backend(served)
+        if backend.pooling == "rank":
+            raise Unsupported("This model ranks documents: it makes no embeddings.", param="model")
+        dimensions = request.dimensions
+        if dimensions is not None and not 0 < dimensions <= backend.size:
+            raise InvalidRequest(
+                f"Invalid 'dimensions': this model's embeddings have {backend.size}, but got {dimensions}.",
+                param="dimensions",
+            )
+        inputs = [_tokens(served, backend, prompt, truncate=request.truncate) for prompt in request.prompts]
+        self._request, self._backend = request, backend
+        self._running = Embedding(served, inputs, timeout=request.timeout)
+        self.cancel = self._running.cancel
+
+    def result(self) -> Embeddings:
+        request, running = self._request, self._running
+        vectors = running.wait()
+        made = [finished(v, dimensions=request.dimensions, normalise=request.normalise) for v in vectors]
+        return Embeddings(
+            model=running.served.model.name,
+            vectors=tuple(made),
+            size=request.dimensions or self._backend.size,
+            pooling=self._backend.pooling,
+            prompt_tokens=running.num_prompt,
+            fingerprint=running.served.fingerprint,
+        )
+
+
+class RankingWork:
+    """A RerankRequest under way."""
+
+    def __init__(self, served: Served, request: RerankRequest) -> None:
+        backend = _backend(served)
+        if backend.pooling != "rank":
+            raise Unsupported("This model does not rank documents: it has no classification head in use.", param="model")
+        inputs = [
+            _bounded(_pair(served, request.query, document), served, backend, truncate=request.truncate)
+            for document in request.documents
+        ]
+        self._running = Embedding(served, inputs, timeout=request.timeout)
+        self.cancel = self._running.cancel
+
+    def result(self) -> Ranking:
+        running = self._running
+        vectors = running.wait()
+        return Ranking(
+            model=running.served.model.name,
+            scores=tuple(float(vector[0]) for vector in vectors),
+            probable=running.served.info.architecture in ("qwen3", "qwen3vl"),  # llama.cpp ends these in a softmax
+            prompt_tokens=running.num_prompt,
+        )
+
+
+def _sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value)) if value >= 0 else 1 - 1 / (1 + math.exp(value))
+
+
+def _backend(served: Served) -> EmbeddingBackend:
+    backend = served.model.engine.embedder.backend
+    if backend is None:
+        raise Unsupported(NOT_ENABLED, param="model")
+    return backend
+
+
+def _tokens(served: Served, backend: EmbeddingBackend, prompt: Prompt, *, truncate: bool) -> list[int]:
+    """The tokens of one input, with those that the model wants around it."""
+    encode: Callable[[Any], list[int]] = served.encode
+    if truncate and isinstance(prompt, TextPrompt):
+        # No real text has as many characters a token; what is cut off here would be cut off later.
+        prompt = TextPrompt(prompt.text[: backend.context * 32])
+        encode = partial(_whole_text, served)
+    if isinstance(prompt, TextPrompt) and len(prompt.text) > LONG_TEXT:
+        tokens = off_hub(encode, prompt)
+    else:
+        tokens = encode(prompt)
+    return _bounded(tokens, served, backend, truncate=truncate)
+
+
+def _whole_text(served: Served, prompt: TextPrompt) -> list[int]:
+    return served.vocab.tokenize(prompt.text, add_special=True) or served.encode(prompt)
+
+
+def _bounded(tokens: list[int], served: Served, backend: EmbeddingBackend, *, truncate: bool) -> list[int]:
+    most = backend.context
+    if len(tokens) <= most:
+        return tokens
+    if not truncate:
+        raise ContextTooLong(num_prompt=len(tokens), context=most, param="prompt")
+    end = tokens[-1:] if served.vocab.is_control(tokens[-1]) else []  # the mark that closes the input stays
+    return tokens[: most - len(end)] + end
+
+
+def _pair(served: Served, query: str, document: str) -> list[int]:
+    """Query and document as one input: by the model's own template, else with the marks its vocabulary asks for."""
+    vocab = served.vocab
+    template = served.info.templates.get("rerank")
+    if template is not None:
+        tokens: list[int] = []
+        for text, trusted in _filled(template, query, document):
+            tokens += vocab.tokenize(text, parse_special=trusted)
+        return tokens
+    end = vocab.eos if vocab.eos is not None else vocab.sep
+    close = [end] if vocab.add_eos and end is not None else []
+    between = [vocab.sep] if vocab.add_sep and vocab.sep is not None else []
+    start = [vocab.bos] if vocab.add_bos and vocab.bos is not None else []
+    first, second = (vocab.tokenize(text, parse_special=False) for text in (query, document))
+    return [*start, *first, *close, *between, *second, *close]
+
+
+def _filled(template: str, query: str, document: str) -> Sequence[tuple[str, bool]]:
+    """The template's own text (trusted: its marks are tokens) and what a client wrote."""
+    out: list[tuple[str, bool]] = []
+    rest = template
+    while rest:
+        found = [(at, name) for name in ("{query}", "{document}") if (at := rest.find(name)) >= 0]
+        if not found:
+            out.append((rest, True))
+            break
+        at, name = min(found)
+        if at:
+            out.append((rest[:at], True))
+        out.append((query if name == "{query}" else document, False))
+        rest = rest[at + len(name) :]
+    return out
