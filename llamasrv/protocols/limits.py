@@ -13,6 +13,7 @@ class Limits:
     json_depth: int = 100
     messages: int = 10_000
     parts: int = 1_000  # content parts of one message
+    tools: int = 1024
     prompts: int = 512  # prompts of one completions request
     choices: int = 128  # prompts x n, or prompts x best_of
     stops: int = 16

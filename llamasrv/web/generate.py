@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from flask import Response, request
 
@@ -26,6 +26,13 @@ class Endpoint(Protocol):
     def reply(self, options: Any, *, model: str, fingerprint: str) -> Reply: ...
 
 
+@runtime_checkable
+class TellsPrompt(Protocol):
+    """A reply that says how long the prompt is before anything else."""
+
+    num_prompt: int
+
+
 def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) -> Response:
     environ = request.environ
     record = environ["llamasrv.record"]
@@ -40,6 +47,8 @@ def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) ->
         raise
     record.model = running.model
     reply = endpoint.reply(options, model=running.model, fingerprint=running.fingerprint)
+    if isinstance(reply, TellsPrompt):
+        reply.num_prompt = running.num_prompt
     sock = environ.get("gunicorn.socket")
     if asked.stream:
         return stream_response(running, reply, record, sock=sock, keepalive=settings.keepalive, framing=framing)

@@ -1,0 +1,368 @@
+"""POST /v1/messages and /v1/messages/count_tokens: the request's schema, and the reply whole or as events.
+
+JSON in, GenerateRequest out; events in, JSON out. Every event begins with its type, by which `web/streaming.py` names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from llamasrv.domain.events import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Reasoning,
+    Text,
+    ToolCallArguments,
+    ToolCallStart,
+    Usage,
+)  # fmt: skip
+from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
+from llamasrv.protocols.anthropic.tools import Choice, Tools
+from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.errors import anthropic_body
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.sampling import INT_MAX
+from llamasrv.protocols.openai.wire import dumps, new_id
+from llamasrv.protocols.schema import (
+    Count,
+    Flag,
+    Ignored,
+    Invalid,
+    Loader,
+    Names,
+    Number,
+    Refused,
+    String,
+    WireField,
+    WireSchema,
+    wrong_type,
+)  # fmt: skip
+from llamasrv.protocols.thinking import EFFORTS, thinking_variables
+
+STOP_REASONS = {
+    FinishReason.STOP: "end_turn",
+    FinishReason.STOP_STRING: "stop_sequence",
+    FinishReason.LENGTH: "max_tokens",
+    FinishReason.CONTEXT: "model_context_window_exceeded",
+    FinishReason.TOOL_CALLS: "tool_use",
+    FinishReason.CANCELLED: "end_turn",
+}
+_CUT = frozenset((FinishReason.LENGTH, FinishReason.CONTEXT))
+_THINKING = {"enabled": True, "adaptive": True, "between_tools": True, "disabled": False}
+
+PING = b'{"type":"ping"}'
+
+
+class Thinking(NamedTuple):
+    on: bool
+    budget: int | None
+    shown: bool
+
+
+class ThinkingField(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Thinking:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        kind = value.get("type")
+        on = _THINKING.get(kind) if type(kind) is str else None
+        if on is None:
+            raise Invalid(f"expected one of {', '.join(_THINKING)}.", "type")
+        budget, display = value.get("budget_tokens"), value.get("display")
+        if budget is not None and type(budget) is not int:
+            raise wrong_type("an integer", budget, "budget_tokens")
+        if budget is not None and not 1 <= budget <= self.limits.max_tokens:
+            raise Invalid(f"integer out of range, got {budget}.", "budget_tokens")
+        if display not in (None, "summarized", "omitted"):
+            raise Invalid("expected 'summarized' or 'omitted'.", "display")
+        return Thinking(on, budget if on else None, display != "omitted")
+
+
+class Output(NamedTuple):
+    effort: str | None = None
+    content: Content | None = None
+
+
+class OutputConfig(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Output:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        effort, form = value.get("effort"), value.get("format")
+        if effort is not None and effort not in EFFORTS:
+            raise Invalid(f"expected one of {', '.join(EFFORTS)}.", "effort")
+        return Output(effort, None if form is None else _json_schema(form, "format"))
+
+
+class OutputFormat(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content:
+        return _json_schema(value)
+
+
+def _json_schema(form: Any, *path: str) -> Content:
+    if type(form) is not dict:
+        raise wrong_type("an object", form, *path)
+    if form.get("type") != "json_schema":
+        raise Invalid("expected 'json_schema'.", *path, "type")
+    schema = form.get("schema")
+    if type(schema) is not dict:
+        raise wrong_type("an object with a JSON schema", schema, *path, "schema")
+    return Content("json", schema)
+
+
+class MessagesSchema(WireSchema):
+    model = String("a name or alias; absent: the model that is served")
+    messages = Messages("every block of text, tools and thinking; images where the model can see", required=True)
+    max_tokens = Count(0, "max_tokens", "required; more than the context has room for is no error; 0 only computes the prompt")
+    system = System("a text or text blocks; Claude Code's billing line is left out")
+    stop_sequences = Names("stops", "stop_chars")
+    stream = Flag()
+    temperature = Number(0, 2, "absent: the model's own default")
+    top_p = Number(0, 1, "absent: the model's own default")
+    top_k = Count(0, INT_MAX, "0: off")
+    tools = Tools("with an `input_schema`, or bash, text editor and memory by type; tools of Anthropic's servers are left out")
+    tool_choice = Choice("auto, any, tool or none; `disable_parallel_tool_use`")
+    thinking = ThinkingField("on or off where the template can; `budget_tokens` is a cap; `display`")
+    output_config = OutputConfig("`effort`, `format` with a JSON schema")
+    output_format = OutputFormat("the older place of `output_config.format`")
+    mcp_servers = Refused("there is no MCP connector")
+    cache_control = Ignored("prefixes are kept anyway")
+    container = Ignored()
+    context_management = Ignored()
+    diagnostics = Ignored()
+    inference_geo = Ignored()
+    metadata = Ignored()
+    service_tier = Ignored()
+    speed = Ignored()
+    betas = Ignored()
+
+
+class MessagesOptions(NamedTuple):
+    """What the client wants of the reply rather than of the model."""
+
+    show_thinking: bool = True
+
+
+class MessagesEndpoint:
+    """The endpoint, with its limits."""
+
+    prompt_field = "messages"
+
+    def __init__(self, limits: Limits) -> None:
+        self._load = Loader(MessagesSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[GenerateRequest, MessagesOptions]:
+        data = self._load(body)
+        if "max_tokens" not in data:
+            raise InvalidRequest(
+                "Missing required parameter: 'max_tokens'.", param="max_tokens", code="missing_required_parameter"
+            )
+        return self._request(data, owner, timeout)
+
+    def parse_count(self, body: Mapping[str, Any]) -> GenerateRequest:
+        """The same request, of which only the prompt is wanted: nothing says how long the answer may be."""
+        return self._request(self._load(body), "", None)[0]
+
+    def _request(
+        self, data: dict[str, Any], owner: str, timeout: float | None
+    ) -> tuple[GenerateRequest, MessagesOptions]:
+        get = data.get
+        thinking: Thinking | None = get("thinking")
+        output: Output = get("output_config", Output())
+        request = GenerateRequest(
+            prompts=(_prompt(data, thinking_variables(thinking.on if thinking else None, output.effort)),),
+            model=get("model"),
+            sampling={name: data[name] for name in ("temperature", "top_p", "top_k") if name in data},
+            max_tokens=get("max_tokens"),
+            stop=get("stop_sequences", ()),
+            stream=get("stream", False),
+            timeout=timeout,
+            owner=owner,
+            tool_choice=get("tool_choice", ToolChoice()),
+            content=output.content or get("output_format"),
+            thinking_budget=thinking.budget if thinking else None,
+        )
+        return request, MessagesOptions(thinking is None or thinking.shown)
+
+    def reply(self, options: MessagesOptions, *, model: str, fingerprint: str) -> MessagesReply:
+        return MessagesReply(options, model)
+
+
+def _prompt(data: dict[str, Any], variables: dict[str, Any]) -> ChatPrompt:
+    messages: tuple[Message, ...] = data["messages"]
+    last = messages[-1] if messages else None
+    prefill = False
+    if last is not None and last.role == "assistant":
+        if last.tool_calls:
+            raise InvalidRequest(
+                "Invalid 'messages': the last message has 'tool_use' blocks, which need their 'tool_result' blocks "
+                "after it.",
+                param="messages",
+            )
+        prefill = bool(last.content or last.reasoning)
+        if not prefill:  # nothing to go on from
+            messages = messages[:-1]
+    system = data.get("system")
+    if system is not None:
+        messages = (Message("system", system), *messages)
+    if not messages:
+        raise InvalidRequest("Invalid 'messages': there is nothing to answer.", param="messages")
+    return ChatPrompt(
+        messages,
+        tools=data.get("tools", ()),
+        template_kwargs=variables,
+        add_generation_prompt=not prefill,
+        continue_final_message=prefill,
+    )
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    """`input_tokens` is the part that was computed; the whole prompt is the sum of all three."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    }
+
+
+def count_body(num_tokens: int) -> bytes:
+    return orjson.dumps({"input_tokens": num_tokens})
+
+
+def tool_use_id(id: str) -> str:
+    return "toolu_" + id.removeprefix("call_")
+
+
+class MessagesReply:
+    """One reply. `chunks` for a stream, in order; `whole` otherwise."""
+
+    def __init__(self, options: MessagesOptions, model: str) -> None:
+        self.failed = False
+        self.num_prompt = 0  # told with the first event, before it is known how much of it was cached
+        self._options = options
+        self._id = new_id("msg_")
+        self._model = model
+        self._started = False
+        self._index = -1  # of the block that is open, or was last
+        self._open: str | int | None = None  # "text", "thinking", or the number of a call
+        self._thinking: list[str] = []
+        self._ended: Finished | None = None
+
+    # ------------------------------------------------------------ streaming
+
+    def chunks(self, events: Iterable[Event]) -> list[bytes]:
+        out: list[bytes] = []
+        if not self._started:
+            self._start(out)
+        if not events:
+            out.append(PING)
+        for event in events:
+            if isinstance(event, Text):
+                self._text(event.text, out)
+            elif isinstance(event, Reasoning):
+                self._reason(event.text, out)
+            elif isinstance(event, ToolCallStart):
+                block = {"type": "tool_use", "id": tool_use_id(event.id), "name": event.name, "input": {}}
+                self._begin(event.call, block, out)
+            elif isinstance(event, ToolCallArguments):
+                self._delta(b'"input_json_delta","partial_json":%b' % dumps(event.fragment), out)
+            elif isinstance(event, Finished):
+                self._close(out)
+                self._ended = event
+            elif isinstance(event, Usage):
+                self._end(event, out)
+            elif isinstance(event, Failed):
+                self.failed = True
+                out.append(anthropic_body(event.error))
+                break
+        return out
+
+    def _start(self, out: list[bytes]) -> None:
+        self._started = True
+        usage = usage_body(Usage(prompt_tokens=self.num_prompt))
+        message = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}
+        message["usage"] = {**usage, "service_tier": "standard"}
+        out.append(dumps({"type": "message_start", "message": message}))
+
+    def _end(self, usage: Usage, out: list[bytes]) -> None:
+        if self._ended is not None:
+            body = {"type": "message_delta", "delta": _why(self._ended.reason, self._ended.stop)}
+            out.append(dumps({**body, "usage": usage_body(usage)}))
+            out.append(b'{"type":"message_stop"}')
+
+    def _text(self, text: str, out: list[bytes]) -> None:
+        if text:
+            if self._open != "text":
+                self._begin("text", {"type": "text", "text": "", "citations": None}, out)
+            self._delta(b'"text_delta","text":%b' % dumps(text), out)
+
+    def _reason(self, text: str, out: list[bytes]) -> None:
+        if self._open != "thinking":
+            self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""}, out)
+        self._thinking.append(text)
+        if self._options.show_thinking and text:
+            self._delta(b'"thinking_delta","thinking":%b' % dumps(text), out)
+
+    def _begin(self, what: str | int, block: dict[str, Any], out: list[bytes]) -> None:
+        self._close(out)
+        self._open = what
+        self._index += 1
+        out.append(dumps({"type": "content_block_start", "index": self._index, "content_block": block}))
+
+    def _delta(self, delta: bytes, out: list[bytes]) -> None:
+        out.append(b'{"type":"content_block_delta","index":%d,"delta":{"type":%b}}' % (self._index, delta))
+
+    def _close(self, out: list[bytes]) -> None:
+        if self._open is None:
+            return
+        if self._open == "thinking":
+            self._delta(b'"signature_delta","signature":%b' % dumps(self._signature(self._thinking)), out)
+            self._thinking = []
+        out.append(b'{"type":"content_block_stop","index":%d}' % self._index)
+        self._open = None
+
+    def _signature(self, thinking: list[str]) -> str:
+        """Some clients send a block without a signature never back; of one that is not shown it is all there is."""
+        text = "".join(thinking)
+        return hashlib.sha256(text.encode()).hexdigest() if self._options.show_thinking else sealed(text)
+
+    # ------------------------------------------------------------ whole
+
+    def whole(self, collected: Collected) -> bytes:
+        choice = collected.choices[0]
+        content: list[dict[str, Any]] = []
+        if choice.reasoning:
+            shown = "".join(choice.reasoning) if self._options.show_thinking else ""
+            content.append({"type": "thinking", "thinking": shown, "signature": self._signature(choice.reasoning)})
+        if text := "".join(choice.text):
+            content.append({"type": "text", "text": text, "citations": None})
+        for call in choice.tool_calls:
+            try:
+                arguments = orjson.loads(call.arguments or "{}")
+            except orjson.JSONDecodeError:
+                if choice.reason in _CUT:
+                    continue  # cut off amid its arguments
+                arguments = {}
+            id = tool_use_id(call.id)
+            content.append({"type": "tool_use", "id": id, "name": call.name, "input": arguments})
+        body = {**self._message(), "content": content, **_why(choice.reason, choice.stop)}
+        return orjson.dumps({**body, "usage": {**usage_body(collected.usage), "service_tier": "standard"}})
+
+    def _message(self) -> dict[str, Any]:
+        return {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+
+
+def _why(reason: FinishReason | None, stop: str | None) -> dict[str, Any]:
+    if reason is FinishReason.STOP_STRING and stop is None:  # a token that stops, not a text
+        reason = FinishReason.STOP
+    return {"stop_reason": STOP_REASONS[reason], "stop_sequence": stop}  # type: ignore[index]
