@@ -34,6 +34,7 @@ PREFIX = "LLAMASRV_"
 CONFIG_VARIABLE = "LLAMASRV_CONFIG"
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+POOLINGS = ("none", "mean", "cls", "last", "rank")
 # Kubernetes puts variables like these into every pod that can see a service named "llamasrv".
 _SERVICE_LINK = re.compile(r"LLAMASRV_(SERVICE_(HOST|PORT\w*)=|PORT_\d+_\w+=|PORT=\w+://).*", re.DOTALL)
 
@@ -104,6 +105,7 @@ def _option(
 
 
 _model = partial(_option, "model")
+_models = partial(_option, "models")
 _server = partial(_option, "server")
 _engine = partial(_option, "engine")
 _sampling = partial(_option, "sampling")
@@ -129,6 +131,14 @@ class Settings:
     )
     model_fake: bool = _model(
         "bool", False, "--fake", help="Serve a model without weights that repeats what it is told: for trying clients."
+    )
+
+    models_dir: Path | None = _models(
+        "path", None, "--models-dir",
+        help="The folder of models: all GGUF files in it are served, and pulled ones go there.",
+    )  # fmt: skip
+    models_manage: bool = _models(
+        "bool", False, "--models-manage", help="Let clients pull, load, unload and delete models over HTTP."
     )
 
     server_host: str = _server(
@@ -212,6 +222,18 @@ class Settings:
     engine_queue_limit: int = _engine(
         "int", 1024, "--queue-limit", low=0, high=100_000,
         help="Most sequences that wait; further requests are refused with 429.",
+    )  # fmt: skip
+    engine_embeddings: bool = _engine(
+        "bool", False, "--embeddings", "--embedding",
+        help="A model that generates answers embeddings, too. Models made for embeddings always do.",
+    )  # fmt: skip
+    engine_pooling: str | None = _engine(
+        "choice", None, "--pooling", choices=POOLINGS,
+        help="How the tokens of an input become one vector. Unset: as the model says, else the mean.",
+    )  # fmt: skip
+    engine_embedding_ctx: int = _engine(
+        "int", 0, "--embedding-ctx-size", low=0, high=1_048_576,
+        help="Longest input of an embedding, in tokens; 0: what the model was trained on, at most 2048.",
     )  # fmt: skip
     engine_step_target_ms: float = _engine(
         "float", 200.0, "--step-target-ms", low=1.0, high=60_000.0,
@@ -329,6 +351,10 @@ class Settings:
     limits_prompts: int = _limits(
         "int", 512, "--max-prompts", low=1, high=65_536, help="Most prompts of one completions request."
     )
+    limits_inputs: int = _limits(
+        "int", 2048, "--max-inputs", low=1, high=65_536,
+        help="Most inputs of one embeddings request, and documents of one ranking.",
+    )  # fmt: skip
     limits_choices: int = _limits(
         "int",
         128,

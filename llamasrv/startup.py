@@ -106,6 +106,9 @@ def engine_options(settings: Settings) -> EngineOptions:
         cache_bytes=settings.cache_ram,
         idle_cells=settings.cache_idle_cells,
         coalesce=settings.engine_coalesce_ms / 1000,
+        embeddings=settings.engine_embeddings,
+        pooling=settings.engine_pooling,
+        embedding_ctx=settings.engine_embedding_ctx,
     )
 
 
@@ -141,7 +144,8 @@ def build(settings: Settings) -> Service:
     if settings.model_fake:
         from llamasrv.engine.fake import open_fake_backend
 
-        opening = partial(open_fake_backend, num_lanes=options.parallel)
+        pooling = (options.pooling or "mean") if options.embeddings else None
+        opening = partial(open_fake_backend, num_lanes=options.parallel, pooling=pooling)
     else:
         # Imported here: the library takes a moment, and a fake model does without it.
         from llamasrv.engine.backend import open_model

@@ -15,6 +15,7 @@ class Limits:
     parts: int = 1_000  # content parts of one message
     tools: int = 1024
     prompts: int = 512  # prompts of one completions request
+    inputs: int = 2048  # inputs of one embeddings request, documents of one ranking
     choices: int = 128  # prompts x n, or prompts x best_of
     stops: int = 16
     stop_chars: int = 256
