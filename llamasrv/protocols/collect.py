@@ -63,12 +63,6 @@ class Collected:
                 self.choices[event.index].calls.append((event.id, event.name, []))
             elif isinstance(event, ToolCallArguments):
                 self.choices[event.index].calls[event.call][2].append(event.fragment)
-            elif isinstance(event, Reasoning):
-                self.choices[event.index].reasoning.append(event.text)
-            elif isinstance(event, ToolCallStart):
-                self.choices[event.index].start_call(event)
-            elif isinstance(event, ToolCallArguments):
-                self.choices[event.index].argue(event)
             elif isinstance(event, Finished):
                 choice = self.choices[event.index]
                 choice.reason, choice.stop = event.reason, event.stop

@@ -1,4 +1,4 @@
-"""The one door from errors to HTTP: every error becomes JSON in the shape of its path's dialect, whatever the status."""
+"""The one door from errors to HTTP: every error becomes JSON in its path's dialect, whatever the status."""
 
 from __future__ import annotations
 

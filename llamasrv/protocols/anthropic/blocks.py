@@ -1,8 +1,8 @@
 """Anthropic's turns and content blocks, read into neutral messages.
 
-A user turn may hold tool results beside text: each result becomes a message of its own, in front of the text, and images
-inside one move to the text behind it. Blocks of tools that Anthropic's servers run are skipped; they mean nothing to
-another model. Everything else is shown to the model or refused by name.
+A user turn may hold tool results beside text: each result becomes a message of its own, in front of the text, and
+images inside one move to the text behind it. Blocks of tools that Anthropic's servers run are skipped; they mean
+nothing to another model. Everything else is shown to the model or refused by name.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ROLES = {
 _PLAIN = frozenset(("user", "assistant"))
 
 BILLING = "x-anthropic-billing-header:"
-"""Starts a line of bookkeeping in front of the system prompt. It differs in each request: a model has no use for it, and
-with it no prefix would ever be found again."""
+"""Starts a line of bookkeeping in front of the system prompt. It differs in each request: a model has no use for it,
+and with it no prefix would ever be found again."""
 
 SEALED = "thinking:"
 """Starts the signature of a thinking block whose text was left out; the rest is that text, so that the next turn brings
@@ -267,7 +267,8 @@ def _inner(block: dict[str, Any], path: Path, most: int) -> list[Part]:
 
 def _search_result(block: dict[str, Any], path: Path, most: int) -> list[Part]:
     here = (*path, "content")
-    parts = [part for i, b in enumerate(_blocks(block.get("content"), here, most)) for part in _inner(b, (*here, i), most)]
+    blocks = _blocks(block.get("content"), here, most)
+    parts = [part for i, inner in enumerate(blocks) for part in _inner(inner, (*here, i), most)]
     return [TextPart(f"{_string(block, 'title', path)}\n{_string(block, 'source', path)}\n\n"), *parts]
 
 

@@ -1,6 +1,7 @@
 """POST /v1/messages and /v1/messages/count_tokens: the request's schema, and the reply whole or as events.
 
-JSON in, GenerateRequest out; events in, JSON out. Every event begins with its type, by which `web/streaming.py` names it.
+JSON in, GenerateRequest out; events in, JSON out. Every event begins with its type, by which `web/streaming.py` names
+it.
 """
 
 from __future__ import annotations
@@ -119,14 +120,14 @@ def _json_schema(form: Any, *path: str) -> Content:
 class MessagesSchema(WireSchema):
     model = String("a name or alias; absent: the model that is served")
     messages = Messages("every block of text, tools and thinking; images where the model can see", required=True)
-    max_tokens = Count(0, "max_tokens", "required; more than the context has room for is no error; 0 only computes the prompt")
+    max_tokens = Count(0, "max_tokens", "required; may be more than there is room for; 0 only computes the prompt")
     system = System("a text or text blocks; Claude Code's billing line is left out")
     stop_sequences = Names("stops", "stop_chars")
     stream = Flag()
     temperature = Number(0, 2, "absent: the model's own default")
     top_p = Number(0, 1, "absent: the model's own default")
     top_k = Count(0, INT_MAX, "0: off")
-    tools = Tools("with an `input_schema`, or bash, text editor and memory by type; tools of Anthropic's servers are left out")
+    tools = Tools("with a schema, or bash, text editor and memory by type; those of Anthropic's servers are left out")
     tool_choice = Choice("auto, any, tool or none; `disable_parallel_tool_use`")
     thinking = ThinkingField("on or off where the template can; `budget_tokens` is a cap; `display`")
     output_config = OutputConfig("`effort`, `format` with a JSON schema")
