@@ -11,6 +11,8 @@ from typing import Any
 from llamasrv.config import OPTIONS, Option, Settings, as_size
 from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openai.completions import CompletionsSchema
+from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
+from llamasrv.protocols.openai.rerank import RerankSchema
 from llamasrv.protocols.schema import WireSchema, rows
 
 
@@ -76,6 +78,8 @@ TABLES = {
     "options": as_markdown,
     "chat": lambda: as_fields(ChatSchema),
     "completions": lambda: as_fields(CompletionsSchema),
+    "embeddings": lambda: as_fields(EmbeddingsSchema),
+    "rerank": lambda: as_fields(RerankSchema),
 }
 
 

@@ -6,13 +6,13 @@ Whatever is wrong with a request is raised when it is submitted, before anything
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from llamasrv.domain.request import EmbedRequest, Prompt, RerankRequest, TextPrompt
-from llamasrv.engine.channels import Stream, off_hub
+from llamasrv.domain.request import EmbedRequest, RerankRequest, TextPrompt
+from llamasrv.engine.channels import off_hub
 from llamasrv.engine.embedder import finished
 from llamasrv.engine.interface import EmbeddingBackend
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unavailable, Unsupported
@@ -50,23 +50,28 @@ class Ranking:
         return self.scores if self.probable else tuple(map(_sigmoid, self.scores))
 
 
-class Embedding:
-    """Running work of the embedder: `wait` for the numbers, or `cancel` it. One reader."""
+class Work:
+    """Inputs that the embedder has: wait for their numbers, or `cancel`. One reader."""
 
     def __init__(self, served: Served, inputs: list[list[int]], *, timeout: float | None) -> None:
         engine = served.model.engine
-        self.served = served
+        self.model = served.model.name
         self.num_prompt = sum(map(len, inputs))
         self.cancelled = False
         self._count = len(inputs)
-        deadline = None if timeout is None else engine.clock() + timeout
-        self._stream: Stream = engine.embedder.submit(inputs, deadline=deadline)
-        self._cancel: Callable[[Stream], None] = engine.embedder.cancel
-        self._gone = False
+        self._embedder = engine.embedder
+        self._stream = engine.embedder.submit(
+            inputs, deadline=None if timeout is None else engine.clock() + timeout
+        )
 
-    def wait(self) -> list[Any]:
-        """The vectors, in the order of the inputs. Raises what went wrong, or Unavailable when it was cancelled."""
-        vectors: list[Any] = [None] * self._count
+    def cancel(self) -> None:
+        """Give up. Any number of times, at any time."""
+        self.cancelled = True
+        self._embedder.cancel(self._stream)
+
+    def _wait(self) -> list[Any]:
+        """In the order of the inputs. Raises what went wrong, and Unavailable when it was cancelled."""
+        numbers: list[Any] = [None] * self._count
         missing = self._count
         try:
             while missing:
@@ -76,20 +81,15 @@ class Embedding:
                 for item in self._stream.take():
                     if item.error is not None:
                         raise item.error
-                    vectors[item.index] = item.vector
+                    numbers[item.index] = item.vector
                     missing -= 1
         finally:
-            self.cancel()
-        return vectors
-
-    def cancel(self) -> None:
-        """Give up. Any number of times, at any time."""
-        if not self.cancelled:
-            self.cancelled = True
-            self._cancel(self._stream)
+            if missing:
+                self._embedder.cancel(self._stream)
+        return numbers
 
 
-class EmbeddingWork:
+class EmbeddingWork(Work):
     """An EmbedRequest under way."""
 
     def __init__(self, served: Served, request: EmbedRequest) -> None:
@@ -102,48 +102,40 @@ class EmbeddingWork:
                 f"Invalid 'dimensions': this model's embeddings have {backend.size}, but got {dimensions}.",
                 param="dimensions",
             )
-        inputs = [_tokens(served, backend, prompt, truncate=request.truncate) for prompt in request.prompts]
-        self._request, self._backend = request, backend
-        self._running = Embedding(served, inputs, timeout=request.timeout)
-        self.cancel = self._running.cancel
+        size = sum(len(prompt.text) for prompt in request.prompts if isinstance(prompt, TextPrompt))
+        encode = partial(_tokens, served, backend, request)
+        inputs = off_hub(encode) if size > LONG_TEXT else encode()
+        super().__init__(served, inputs, timeout=request.timeout)
+        self._request, self._pooling, self._size = request, backend.pooling, dimensions or backend.size
+        self._fingerprint = served.fingerprint
 
     def result(self) -> Embeddings:
-        request, running = self._request, self._running
-        vectors = running.wait()
-        made = [finished(v, dimensions=request.dimensions, normalise=request.normalise) for v in vectors]
+        """Waits for it. Raises what went wrong."""
+        request = self._request
+        vectors = [finished(v, dimensions=request.dimensions, normalise=request.normalise) for v in self._wait()]
         return Embeddings(
-            model=running.served.model.name,
-            vectors=tuple(made),
-            size=request.dimensions or self._backend.size,
-            pooling=self._backend.pooling,
-            prompt_tokens=running.num_prompt,
-            fingerprint=running.served.fingerprint,
+            self.model, tuple(vectors), self._size, self._pooling, self.num_prompt, self._fingerprint
         )
 
 
-class RankingWork:
+class RankingWork(Work):
     """A RerankRequest under way."""
 
     def __init__(self, served: Served, request: RerankRequest) -> None:
         backend = _backend(served)
         if backend.pooling != "rank":
-            raise Unsupported("This model does not rank documents: it has no classification head in use.", param="model")
-        inputs = [
-            _bounded(_pair(served, request.query, document), served, backend, truncate=request.truncate)
-            for document in request.documents
-        ]
-        self._running = Embedding(served, inputs, timeout=request.timeout)
-        self.cancel = self._running.cancel
+            raise Unsupported("This model does not rank documents: it has no head for it in use.", param="model")
+        size = sum(map(len, request.documents)) + len(request.query) * len(request.documents)
+        encode = partial(_pairs, served, backend, request)
+        inputs = off_hub(encode) if size > LONG_TEXT else encode()
+        super().__init__(served, inputs, timeout=request.timeout)
+        # llama.cpp ends these in a softmax.
+        self._probable = served.info.architecture in ("qwen3", "qwen3vl")
 
     def result(self) -> Ranking:
-        running = self._running
-        vectors = running.wait()
-        return Ranking(
-            model=running.served.model.name,
-            scores=tuple(float(vector[0]) for vector in vectors),
-            probable=running.served.info.architecture in ("qwen3", "qwen3vl"),  # llama.cpp ends these in a softmax
-            prompt_tokens=running.num_prompt,
-        )
+        """Waits for it. Raises what went wrong."""
+        scores = tuple(float(numbers[0]) for numbers in self._wait())
+        return Ranking(self.model, scores, self._probable, self.num_prompt)
 
 
 def _sigmoid(value: float) -> float:
@@ -157,22 +149,25 @@ def _backend(served: Served) -> EmbeddingBackend:
     return backend
 
 
-def _tokens(served: Served, backend: EmbeddingBackend, prompt: Prompt, *, truncate: bool) -> list[int]:
-    """The tokens of one input, with those that the model wants around it."""
-    encode: Callable[[Any], list[int]] = served.encode
-    if truncate and isinstance(prompt, TextPrompt):
-        # No real text has as many characters a token; what is cut off here would be cut off later.
-        prompt = TextPrompt(prompt.text[: backend.context * 32])
-        encode = partial(_whole_text, served)
-    if isinstance(prompt, TextPrompt) and len(prompt.text) > LONG_TEXT:
-        tokens = off_hub(encode, prompt)
-    else:
-        tokens = encode(prompt)
-    return _bounded(tokens, served, backend, truncate=truncate)
+def _tokens(served: Served, backend: EmbeddingBackend, request: EmbedRequest) -> list[list[int]]:
+    """The tokens of each input, with those that the model wants around it."""
+    out = []
+    for prompt in request.prompts:
+        if request.truncate and isinstance(prompt, TextPrompt):
+            # No real text has as many characters a token; what is cut off here would be cut off later.
+            text = prompt.text[: backend.context * 32]
+            tokens = served.vocab.tokenize(text, add_special=True) or served.encode(prompt)
+        else:
+            tokens = served.encode(prompt)
+        out.append(_bounded(tokens, served, backend, truncate=request.truncate))
+    return out
 
 
-def _whole_text(served: Served, prompt: TextPrompt) -> list[int]:
-    return served.vocab.tokenize(prompt.text, add_special=True) or served.encode(prompt)
+def _pairs(served: Served, backend: EmbeddingBackend, request: RerankRequest) -> list[list[int]]:
+    return [
+        _bounded(_pair(served, request.query, document), served, backend, truncate=request.truncate)
+        for document in request.documents
+    ]
 
 
 def _bounded(tokens: list[int], served: Served, backend: EmbeddingBackend, *, truncate: bool) -> list[int]:

@@ -7,13 +7,13 @@ from collections import Counter
 from flask import Flask, Response, request
 from werkzeug.exceptions import NotFound
 
-from llamasrv.web import anthropic, errors, llamacpp, openai, ops
+from llamasrv.web import anthropic, embeddings, errors, llamacpp, openai, ops
 from llamasrv.web.auth import Keys
 from llamasrv.web.record import Record
 from llamasrv.web.service import Service
 from llamasrv.web.streaming import EventStream
 
-BLUEPRINTS = (ops.blueprint, openai.blueprint, anthropic.blueprint, llamacpp.blueprint)
+BLUEPRINTS = (ops.blueprint, openai.blueprint, anthropic.blueprint, llamacpp.blueprint, embeddings.blueprint)
 """Every route is in one of these. A new protocol is a new line."""
 
 

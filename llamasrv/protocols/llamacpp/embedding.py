@@ -1,0 +1,51 @@
+"""POST /embedding and /embeddings: llama.cpp's own shape, a vector for each input or for each of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from llamasrv.domain.request import EmbedRequest
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.embeddings import Made
+from llamasrv.protocols.openai.prompts import Prompts
+from llamasrv.protocols.schema import Count, Loader, String, WireSchema
+
+
+class EmbeddingSchema(WireSchema):
+    content = Prompts("a text, texts, token ids of this model, or arrays of them", most="inputs", empty=False)
+    input = Prompts("the same as `content`", most="inputs", empty=False)
+    model = String("a name or alias; absent: the model that is served")
+    embd_normalize = Count(-1, 1000, "-1: none, 0: largest absolute value, 2 (default): Euclidean, p: the p-norm")
+
+
+class NativeEmbedding:
+    """The endpoint, with its limits."""
+
+    prompt_field = "content"
+
+    def __init__(self, limits: Limits) -> None:
+        self._load = Loader(EmbeddingSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[EmbedRequest, None]:
+        data = self._load(body)
+        prompts = data.get("content") or data.get("input")
+        if prompts is None:
+            raise InvalidRequest(
+                "Missing required parameter: 'content'.", param="content", code="missing_required_parameter"
+            )
+        normalise = data.get("embd_normalize", 2)
+        request = EmbedRequest(prompts, model=data.get("model"), normalise=normalise, timeout=timeout, owner=owner)
+        return request, None
+
+    def whole(self, options: None, made: Made) -> bytes:
+        body = [
+            {"index": i, "embedding": vector if made.pooling == "none" else [vector]}
+            for i, vector in enumerate(made.vectors)
+        ]
+        return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)

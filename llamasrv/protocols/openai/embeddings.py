@@ -1,0 +1,104 @@
+"""POST /v1/embeddings: texts or token ids to vectors.
+
+JSON in, EmbedRequest out; Embeddings in, JSON out.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+from llamasrv.domain.request import EmbedRequest
+from llamasrv.errors import Unsupported
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.prompts import Prompts
+from llamasrv.protocols.openai.sampling import INT_MAX
+from llamasrv.protocols.schema import Count, Ignored, Invalid, Loader, String, WireField, WireSchema, wrong_type
+
+
+class Made(Protocol):
+    """What the pipeline made of a request. Vectors are float32 arrays, buffers of bytes."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def vectors(self) -> Sequence[Any]: ...
+
+    @property
+    def pooling(self) -> str: ...
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+
+class Encoding(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if type(value) is not str:
+            raise wrong_type("a string", value)
+        if value not in ("float", "base64"):
+            raise Invalid("expected 'float' or 'base64'.", code="unsupported_value")
+        return value
+
+
+class EmbeddingsSchema(WireSchema):
+    input = Prompts(
+        "a text, texts, token ids of this model, or arrays of them; none of them empty",
+        most="inputs", empty=False, required=True,
+    )  # fmt: skip
+    model = String("a name or alias; absent: the model that is served")
+    encoding_format = Encoding("float, or base64 of little-endian 32-bit floats")
+    dimensions = Count(1, INT_MAX, "the first so many numbers, normalised again; at most the model's own")
+    embd_normalize = Count(-1, 1000, "-1: none, 0: largest absolute value, 2 (default): Euclidean, p: the p-norm")
+    user = Ignored()
+
+
+class EmbeddingOptions(NamedTuple):
+    base64: bool = False
+
+
+class EmbeddingsEndpoint:
+    """The endpoint, with its limits."""
+
+    prompt_field = "input"
+
+    def __init__(self, limits: Limits) -> None:
+        self._load = Loader(EmbeddingsSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[EmbedRequest, EmbeddingOptions]:
+        data = self._load(body)
+        get = data.get
+        request = EmbedRequest(
+            data["input"],
+            model=get("model"),
+            dimensions=get("dimensions"),
+            normalise=get("embd_normalize", 2),
+            timeout=timeout,
+            owner=owner,
+        )
+        return request, EmbeddingOptions(get("encoding_format") == "base64")
+
+    def whole(self, options: EmbeddingOptions, made: Made) -> bytes:
+        if made.pooling == "none":
+            raise Unsupported(
+                "This model gives a vector for each token (pooling none), which this endpoint has no shape for: "
+                "use /embedding.",
+                param="model",
+            )
+        data = [
+            {"object": "embedding", "index": i, "embedding": b64encode(v).decode() if options.base64 else v}
+            for i, v in enumerate(made.vectors)
+        ]
+        tokens = made.prompt_tokens
+        body = {
+            "object": "list",
+            "data": data,
+            "model": made.model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+        return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)

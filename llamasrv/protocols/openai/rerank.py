@@ -1,0 +1,134 @@
+"""POST /v1/rerank: documents in the order in which they answer a query.
+
+Two shapes are in use, told apart by their field: `documents` of Jina and Cohere, `texts` of text-embeddings-inference.
+JSON in, RerankRequest out; Ranking in, JSON out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+from llamasrv.domain.request import RerankRequest
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.sampling import INT_MAX
+from llamasrv.protocols.schema import Count, Flag, Ignored, Invalid, Loader, String, WireField, WireSchema, wrong_type
+
+
+class Ranked(Protocol):
+    """What the pipeline made of a request."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def scores(self) -> Sequence[float]: ...
+
+    @property
+    def probabilities(self) -> Sequence[float]: ...
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+
+class Documents(WireField):
+    """Texts, or objects with a `text`."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
+        if type(value) is not list:
+            raise wrong_type("an array of texts", value)
+        if not value:
+            raise Invalid("empty array.", code="empty_array")
+        if len(value) > self.limits.inputs:
+            raise Invalid(f"array too long. Expected at most {self.limits.inputs} documents, but got {len(value)}.")
+        out = []
+        for i, document in enumerate(value):
+            text = document.get("text") if type(document) is dict else document
+            if type(text) is not str:
+                raise wrong_type("a text, or an object with one", text, i)
+            out.append(text)
+        return tuple(out)
+
+
+class RerankSchema(WireSchema):
+    query = String("the question", required=True)
+    documents = Documents("texts, or objects with a `text`; the reply has Jina's shape")
+    texts = Documents("texts; the reply has the shape of text-embeddings-inference")
+    model = String("a name or alias; absent: the model that is served")
+    top_n = Count(1, INT_MAX, "only the best so many")
+    return_documents = Flag("the reply repeats the documents; default false")
+    return_text = Flag("the same with `texts`")
+    raw_scores = Flag("with `texts`: what the model writes, instead of its sigmoid; default false")
+    truncate = Flag("a pair that is too long is cut; default false: refused")
+    user = Ignored()
+    max_tokens_per_doc = Ignored()
+    rank_fields = Ignored("of a document `text` is read")
+
+
+class RerankOptions(NamedTuple):
+    texts: Sequence[str]
+    tei: bool = False
+    top_n: int | None = None
+    with_text: bool = False
+    raw: bool = True
+
+
+class RerankEndpoint:
+    """The endpoint, with its limits."""
+
+    prompt_field = "documents"
+
+    def __init__(self, limits: Limits) -> None:
+        self._load = Loader(RerankSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[RerankRequest, RerankOptions]:
+        data = self._load(body)
+        get = data.get
+        if ("documents" in data) == ("texts" in data):
+            what = "only one of both is allowed" if "texts" in data else "Missing required parameter: 'documents'"
+            raise InvalidRequest(f"Invalid 'documents': {what}." if "texts" in data else f"{what}.", param="documents")
+        tei = "texts" in data
+        texts = data["texts"] if tei else data["documents"]
+        options = RerankOptions(
+            texts,
+            tei=tei,
+            top_n=get("top_n"),
+            with_text=get("return_text" if tei else "return_documents", False),
+            raw=get("raw_scores", not tei),
+        )
+        request = RerankRequest(
+            data["query"], texts, model=get("model"), truncate=get("truncate", False), timeout=timeout, owner=owner
+        )
+        return request, options
+
+    def whole(self, options: RerankOptions, ranked: Ranked) -> bytes:
+        scores = ranked.scores if options.raw else ranked.probabilities
+        order = sorted(range(len(scores)), key=lambda i: -scores[i])[: options.top_n]
+        if options.tei:
+            found = [
+                {"index": i, "score": scores[i], **({"text": options.texts[i]} if options.with_text else {})}
+                for i in order
+            ]
+            return orjson.dumps(found)
+        results = [
+            {
+                "index": i,
+                "relevance_score": scores[i],
+                **({"document": {"text": options.texts[i]}} if options.with_text else {}),
+            }
+            for i in order
+        ]
+        tokens = ranked.prompt_tokens
+        return orjson.dumps(
+            {
+                "model": ranked.model,
+                "object": "list",
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+                "results": results,
+            }
+        )

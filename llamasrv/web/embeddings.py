@@ -1,0 +1,79 @@
+"""Routes that compute vectors and scores: OpenAI's embeddings, llama.cpp's, and reranking under its four names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from flask import Blueprint, Response, request
+
+from llamasrv.domain.events import Usage
+from llamasrv.errors import LlamasrvError
+from llamasrv.protocols.llamacpp.embedding import NativeEmbedding
+from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
+from llamasrv.protocols.openai.rerank import RerankEndpoint
+from llamasrv.web.limits import read_json
+from llamasrv.web.service import Service
+from llamasrv.web.streaming import CLIENT_CLOSED, Watch
+
+
+class Endpoint(Protocol):
+    """What a protocol gives for one of these endpoints."""
+
+    prompt_field: str  # where in the body the inputs are, for errors that concern them
+
+    def parse(self, body: Mapping[str, Any], *, owner: str, timeout: float | None) -> tuple[Any, Any]: ...
+
+    def whole(self, options: Any, made: Any) -> bytes: ...
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("embeddings", __name__)
+    limits = service.options.limits
+    openai, native, rerank = EmbeddingsEndpoint(limits), NativeEmbedding(limits), RerankEndpoint(limits)
+
+    @routes.post("/v1/embeddings")
+    def embeddings() -> Response:
+        return compute(service, openai, service.pipeline.submit_embed)
+
+    @routes.post("/embedding")
+    @routes.post("/embeddings")
+    def native_embedding() -> Response:
+        return compute(service, native, service.pipeline.submit_embed)
+
+    @routes.post("/v1/rerank")
+    @routes.post("/v1/reranking")
+    @routes.post("/rerank")
+    @routes.post("/reranking")
+    def reranking() -> Response:
+        return compute(service, rerank, service.pipeline.submit_rerank)
+
+    return routes
+
+
+def compute(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any]) -> Response:
+    """Read, parse, submit and wait. A client that leaves meanwhile cancels it."""
+    environ = request.environ
+    record = environ["llamasrv.record"]
+    settings = service.options
+    body = read_json(environ, settings.limits)
+    asked, options = endpoint.parse(body, owner=record.owner, timeout=settings.timeout)
+    try:
+        running = submit(asked)
+    except LlamasrvError as error:
+        if error.param == "prompt":
+            error.param = endpoint.prompt_field
+            error.message = error.message.replace("'prompt'", f"'{endpoint.prompt_field}'")
+        raise
+    watch = Watch(environ.get("gunicorn.socket"), running.cancel)
+    try:
+        made = running.result()
+    except LlamasrvError:
+        if not running.cancelled:
+            raise
+        return Response(b"", CLIENT_CLOSED)
+    finally:
+        watch.close()
+    record.model = made.model
+    record.usage = Usage(prompt_tokens=made.prompt_tokens)
+    return Response(endpoint.whole(options, made), 200, content_type="application/json")
