@@ -41,8 +41,8 @@ def blueprint(service: Service) -> Blueprint:
 
 def card(model: Model) -> ModelCard:
     aliases = tuple(alias for alias in model.aliases if alias != CATCH_ALL)
-    if model.engine.status.state not in ("ready", "draining"):
-        return ModelCard(model.name, model.created, aliases)
+    if model.state != "loaded":
+        return ModelCard(model.name, model.created, aliases, model.context or None)
     info = model.engine.info
     meta = {
         "vocab_type": info.vocab_type, "n_vocab": info.n_vocab, "n_ctx": model.engine.context,

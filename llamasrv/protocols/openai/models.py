@@ -1,8 +1,12 @@
-"""GET /v1/models and GET /v1/models/<id>: what is served, under which names."""
+"""GET /v1/models and GET /v1/models/<id>: what is served, under which names.
+
+OpenAI's and Anthropic's clients ask the same routes, so an entry has the fields of both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,17 +25,22 @@ class ModelCard(NamedTuple):
 def _entry(card: ModelCard) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "id": card.id, "object": "model", "created": card.created, "owned_by": "llamasrv", "aliases": card.aliases,
+        "type": "model", "display_name": card.id, "lifecycle": "active",
+        "created_at": datetime.fromtimestamp(card.created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }  # fmt: skip
     if card.context is not None:
         entry["max_model_len"] = card.context
         entry["context_length"] = card.context
+        entry["max_input_tokens"] = card.context
     if card.meta is not None:
         entry["meta"] = card.meta
     return entry
 
 
 def model_list(cards: Sequence[ModelCard]) -> bytes:
-    return orjson.dumps({"object": "list", "data": [_entry(card) for card in cards]})
+    ids = [card.id for card in cards]
+    page = {"first_id": ids[0], "last_id": ids[-1], "has_more": False}  # without the last Anthropic's client asks on
+    return orjson.dumps({"object": "list", "data": [_entry(card) for card in cards], **page})
 
 
 def model_body(card: ModelCard) -> bytes:

@@ -11,15 +11,17 @@ def test_a_list_has_all_models():
     reply = json.loads(model_list([ModelCard("a", 5), ModelCard("b", 6)]))
     assert reply["object"] == "list"
     assert [entry["id"] for entry in reply["data"]] == ["a", "b"]
+    assert (reply["first_id"], reply["last_id"], reply["has_more"]) == ("a", "b", False)
 
 
 def test_an_entry_has_what_clients_need():
     entry = json.loads(model_body(ModelCard("org/m:t", 5, ("x",), 4096, {"n_params": 7})))
     assert entry == {
         "id": "org/m:t", "object": "model", "created": 5, "owned_by": "llamasrv", "aliases": ["x"],
-        "max_model_len": 4096, "context_length": 4096, "meta": {"n_params": 7},
+        "type": "model", "display_name": "org/m:t", "lifecycle": "active", "created_at": "1970-01-01T00:00:05Z",
+        "max_model_len": 4096, "context_length": 4096, "max_input_tokens": 4096, "meta": {"n_params": 7},
     }  # fmt: skip
 
 
 def test_a_model_that_loads_has_no_figures_yet():
-    assert set(json.loads(model_body(ModelCard("a", 5)))) == {"id", "object", "created", "owned_by", "aliases"}
+    assert not {"max_model_len", "meta"} & set(json.loads(model_body(ModelCard("a", 5))))
