@@ -14,6 +14,7 @@
     │   └── MethodNotAllowed      405
     ├── QueueFull                 429  with retry_after
     ├── Unavailable               503  loading, draining or restarting; with retry_after
+    │   └── ModelUnavailable      503  this model could not be loaded; with retry_after
     ├── DeadlineExceeded          504  the request's own time limit passed
     └── EngineFailure             500  a decode failed, or the loop itself
     ConfigError                   ends the start with one line, exit 78
@@ -123,6 +124,16 @@ class Unavailable(LlamasrvError):
     status = 503
     code = "overloaded"
     retry_after = 2.0
+
+
+class ModelUnavailable(Unavailable):
+    """The model could not be loaded. It is tried again when somebody asks for it after `retry_after` seconds."""
+
+    code = "model_load_failed"
+
+    def __init__(self, message: str, *, retry_after: float = 2.0) -> None:
+        super().__init__(message, param="model")
+        self.retry_after = retry_after
 
 
 class DeadlineExceeded(LlamasrvError):

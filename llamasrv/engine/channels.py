@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gevent import get_hub, getcurrent, monkey
+from gevent.event import Event
 
 from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.errors import LlamasrvError
@@ -220,9 +221,54 @@ class Doorbell:
                 timer.close()
 
     def close(self) -> None:
+        """Nobody rings any more; who still has something to take is woken before."""
         if self._green:
-            self._async.stop()
-            self._async.close()
+            self._hub.loop.run_callback(self._close_green)
+
+    def _close_green(self) -> None:
+        self._wake_greenlets()
+        self._async.stop()
+        self._async.close()
+
+
+class Notice:
+    """Tells everybody who waits on the HTTP side that something has changed. Any thread may tell.
+
+    Make it on the HTTP side's thread, like a Doorbell.
+    """
+
+    def __init__(self) -> None:
+        self._green = monkey.is_module_patched("threading")
+        if self._green:
+            self._event = Event()
+            self._async = get_hub().loop.async_()
+            self._async.start(self._wake)
+        else:
+            self._condition = threading.Condition()
+
+    def tell(self) -> None:
+        if self._green:
+            self._async.send()
+            return
+        with self._condition:
+            self._condition.notify_all()
+
+    def _wake(self) -> None:
+        event, self._event = self._event, Event()
+        event.set()
+
+    def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until `done` says so; False if it does not within `timeout` seconds."""
+        if not self._green:
+            with self._condition:
+                return self._condition.wait_for(done, timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        while not done():
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self._event.wait(left)
+        return True
 
 
 def off_hub(function: Callable[..., Any], *args: Any) -> Any:

@@ -108,6 +108,11 @@ class Embedder:
         if stream.open_choices:
             self._mailbox.put((self._cancel, stream))
 
+    def discard(self) -> None:
+        """After it has been closed and nobody reads its streams: let go of what the model took."""
+        self._doorbell.close()
+        self.backend = None
+
     # -- the engine's thread ---------------------------------------------------------------------------------
 
     def start(self) -> None:

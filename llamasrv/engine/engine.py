@@ -96,10 +96,14 @@ class Engine:
         *,
         name: str = "model",
         clock: Callable[[], float] = time.monotonic,
+        metrics: EngineMetrics | None = None,
+        on_status: Callable[[], None] | None = None,
     ) -> None:
+        """`metrics` of an engine before this one go on; `on_status` is called, on any thread, whenever that changes."""
         self.name = name
         self.options = options or EngineOptions()
-        self.metrics = EngineMetrics()
+        self.metrics = metrics or EngineMetrics()
+        self._on_status = on_status
         self.status = Status("loading")
         self.clock = clock
         self._open_backend = open_backend
@@ -120,6 +124,16 @@ class Engine:
         self.backend: Backend
         self.memory: Memory
         self.scheduler: Scheduler
+
+    @property
+    def status(self) -> Status:
+        return self._status
+
+    @status.setter
+    def status(self, status: Status) -> None:
+        self._status = status
+        if self._on_status is not None:
+            self._on_status()
 
     @property
     def info(self) -> ModelInfo:
@@ -182,6 +196,13 @@ class Engine:
         self._stopping = True
         self._mailbox.put((self._fail_all, Unavailable("The server is shutting down.")))
         return self._thread.join(timeout)
+
+    def discard(self) -> None:
+        """After it has stopped and nobody reads its streams: let go of what the model took."""
+        self.embedder.discard()
+        self._doorbell.close()
+        for name in ("backend", "memory", "scheduler", "_find"):
+            self.__dict__.pop(name, None)
 
     @property
     def alive(self) -> bool:

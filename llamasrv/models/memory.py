@@ -6,6 +6,7 @@ llama.cpp; reads only /proc and /sys.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from dataclasses import dataclass
@@ -93,8 +94,8 @@ def choose(header: Header, shape: Shape, available: int) -> Need:
     need = estimate(header, cells, shape)
     if need.total > available:
         raise ConfigError(
-            f"{header.path}: needs about {_gib(need.total)} of memory even with a context of {need.cells} tokens, "
-            f"and {_gib(available)} are free"
+            f"{header.path}: needs about {as_gib(need.total)} of memory even with a context of {need.cells} tokens, "
+            f"and {as_gib(available)} are free"
         )
     return need
 
@@ -171,6 +172,19 @@ def available_memory(root: Path = Path("/")) -> int:
     return min(free)
 
 
+def resident_memory(root: Path = Path("/")) -> int:
+    """Bytes of real memory that this process holds, mapped files included."""
+    words = _words(root / "proc/self/statm")
+    return int(words[1]) * int(os.sysconf("SC_PAGE_SIZE")) if len(words) > 1 else 0
+
+
+def give_back() -> None:
+    """Let the allocator hand what it keeps for later back to the system, where it knows how to."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def available_cores(root: Path = Path("/")) -> int:
     """Physical cores that this process may use, within the quota of its control group."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
@@ -221,5 +235,5 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"
+def as_gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,307 @@
+"""When models are loaded and unloaded.
+
+    asked for   waits its turn and for memory, is checked when its file was never loaded before, loads in its own thread
+    used        stays as long as anybody uses it, and `keep_alive` seconds longer
+    room        the least recently used model that nobody uses goes first; if all are in use for a while, the one that
+                was asked for longest ago takes no new work, finishes, and goes
+    failed      is told to whoever asked, and tried again after a while, less and less often
+
+Memory is counted by estimates: `Model.memory` of all that are loaded or being loaded stay within the limit. Everything
+here runs on the HTTP side; only engines have threads of their own. Knows nothing of files, names and protocols.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from llamasrv.engine.channels import Notice
+from llamasrv.engine.engine import Engine
+from llamasrv.engine.interface import LoadFailed
+from llamasrv.errors import LlamasrvError, ModelUnavailable, Unavailable
+from llamasrv.models.memory import as_gib, available_memory, give_back, resident_memory
+from llamasrv.models.registry import Model
+
+log = logging.getLogger("llamasrv")
+
+TICK = 1.0  # seconds between two looks at what is idle
+HOLD_AFTER = 2.0  # seconds that a model waits for memory before one that is in use has to make room
+STOP_TIMEOUT = 30.0  # seconds for an engine to end
+FIRST_RETRY, LAST_RETRY = 2.0, 600.0  # seconds until a failed load is tried again
+MOST_FAILURES = 10  # in a row; then only an explicit load, or a change of its file or options, tries again
+POLL = 0.05  # seconds between two looks at what nobody tells of: free memory, an engine at its last request
+STOPPING = "The server is shutting down."
+
+
+class Loader:
+    """Loads, unloads, makes room. One per process."""
+
+    def __init__(
+        self,
+        *,
+        memory_limit: int = 0,
+        load_timeout: float = 300.0,
+        check: Callable[[Model], None] | None = None,
+        free_memory: Callable[[], int] = available_memory,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`memory_limit` 0: what the machine has free. `check` may raise LoadFailed before a model is loaded."""
+        self.memory_limit = memory_limit
+        self.load_timeout = load_timeout
+        self.notice = Notice()  # told whenever a model's state may have changed
+        self.on_unload: list[Callable[[Model], None]] = []  # called before a model's memory is given back
+        self._check = check
+        self._free_memory = free_memory
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._queue: list[Model] = []  # models that wait for memory, in their order
+        self._counted: dict[Model, int] = {}  # bytes of what is loaded, being loaded or being unloaded
+        self._leaving: dict[Model, Engine] = {}  # engines that take no new work and end with what they have
+        self._failures: dict[Model, tuple[int, float]] = {}  # how many in a row, and when it may be tried again
+        self._draining = False
+        self._stopping = False
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the models in memory take, as estimated."""
+        return sum(self._counted.values())
+
+    @property
+    def models(self) -> list[Model]:
+        """Those that take memory: loaded, or on their way in or out."""
+        return list(self._counted)
+
+    @property
+    def engines(self) -> list[Engine]:
+        """All that have a thread, or will have one in a moment."""
+        return [*self._leaving.values(), *(m.current for m in list(self._counted) if m.current is not None)]
+
+    # loading
+
+    def load(self, model: Model, *, anyway: bool = False) -> None:
+        """Begin to load it, unless it is there or on its way. Raises what the last attempt failed with while it is too
+        early for another one; `anyway` tries."""
+        with self._lock:
+            if self._draining:
+                raise Unavailable(STOPPING)
+            self._drop_dead(model)
+            if model.current is not None or self._coming(model):
+                return
+            count, again = self._failures.get(model, (0, 0.0))
+            if count and not anyway and model.error is not None:
+                wait = again - self._clock()
+                if wait > 0 or count >= MOST_FAILURES:
+                    model.error.retry_after = math.ceil(max(wait, 1.0))
+                    raise model.error
+            self._queue.append(model)
+            if not model.phase:
+                model.phase = "waiting"
+        threading.Thread(target=self._load, args=(model,), daemon=True).start()
+
+    def wait(self, model: Model, timeout: float | None = None) -> bool:
+        """True when it is loaded; False when the time is over. Raises when it could not be loaded."""
+        self.notice.wait(lambda: _is_loaded(model) or not self._coming(model), timeout)
+        if _is_loaded(model):
+            return True
+        if self._coming(model):
+            return False
+        raise model.error or Unavailable("The model has been unloaded.", code="model_loading")
+
+    def _coming(self, model: Model) -> bool:
+        return model in self._queue or model.phase in ("waiting", "checking", "loading")
+
+    def _load(self, model: Model) -> None:
+        began = self._clock()
+        try:
+            self._wait_for_room(model)
+            if self._check is not None:
+                model.phase = "checking"
+                self._check(model)
+            model.phase = "loading"
+            self._start(model)
+            log.info("%s is loaded", model.name, extra=_figures(model, seconds=self._clock() - began))
+        except (LlamasrvError, LoadFailed) as error:
+            self._failed(model, error)
+        except Exception:
+            log.exception("loading %s failed", model.name)
+            self._failed(model, LoadFailed("the server's log has the cause"))
+        finally:
+            with self._lock:
+                if model in self._queue:
+                    self._queue.remove(model)
+                if model.phase != "unloading":
+                    model.phase = ""
+                    if model.current is None:
+                        self._counted.pop(model, None)
+            self.notice.tell()
+
+    def _start(self, model: Model) -> None:
+        recipe = model.recipe
+        assert recipe is not None, model.name
+        model.current = engine = Engine(
+            recipe.open_backend, recipe.options, name=model.name, metrics=model.metrics, on_status=self.notice.tell
+        )
+        engine.start()
+        self.notice.wait(lambda: engine.status.state != "loading")
+        if engine.status.state not in ("ready", "draining"):
+            model.current = None
+            raise LoadFailed(engine.status.reason or STOPPING)
+        with self._lock:
+            model.num_loads += 1
+            model.error = None
+            model.last_used = time.monotonic()
+            self._failures.pop(model, None)
+
+    def _failed(self, model: Model, error: Exception) -> None:
+        if isinstance(error, Unavailable):
+            model.error = error  # no fault of the model: it may be tried at once
+            return
+        count = self._failures.get(model, (0, 0.0))[0] + 1
+        delay = min(LAST_RETRY, FIRST_RETRY * 2 ** (count - 1))
+        self._failures[model] = (count, self._clock() + delay)
+        log.error("%s could not be loaded: %s", model.name, error)
+        model.error = ModelUnavailable(f"The model '{model.name}' could not be loaded: {error}", retry_after=delay)
+
+    def _drop_dead(self, model: Model) -> None:
+        """An engine whose thread has ended by itself is no longer one."""
+        engine = model.current
+        if engine is None or model.phase or engine.alive or engine.status.state == "loading":
+            return
+        log.error("the engine of %s has ended; it is loaded again when somebody asks for it", model.name)
+        model.current = None
+        self._forget(model, engine)
+
+    # memory
+
+    def _wait_for_room(self, model: Model) -> None:
+        """Until its memory is counted. Whoever came first is served first, so that nobody waits for ever."""
+        need = model.memory
+        if self.memory_limit and need > self.memory_limit:
+            raise LoadFailed(f"it needs {as_gib(need)} of memory; all models together may take {as_gib(self.memory_limit)}")
+        began = self._clock()
+        while not self._draining:
+            with self._lock:
+                victim = None
+                if self._queue[0] is model and model.phase == "waiting":
+                    if self._fits(need):
+                        self._counted[model] = need
+                        self._queue.remove(model)
+                        return
+                    if not self._counted:
+                        free = as_gib(self._free_memory())
+                        raise LoadFailed(f"it needs {as_gib(need)} of memory, and {free} are free")
+                    victim = self._victim(in_use=self._clock() - began >= HOLD_AFTER)
+                    if victim is not None:
+                        self._seize(victim)
+            if victim is not None:
+                self._finish_unloading(victim)
+                continue
+            if self._clock() - began >= self.load_timeout:
+                raise Unavailable("There is no memory for this model while others are in use.", code="model_loading")
+            self.notice.wait(lambda: self._draining, POLL)
+        raise Unavailable(STOPPING)
+
+    def _fits(self, need: int) -> bool:
+        if self.memory_limit:
+            return self.memory + need <= self.memory_limit
+        coming = sum(size for model, size in self._counted.items() if model.phase in ("waiting", "checking", "loading"))
+        return need + coming <= self._free_memory()
+
+    def _victim(self, *, in_use: bool) -> Model | None:
+        """Who has to make room: the least recently used, those that stay for ever last; with `in_use` also one that
+        has work, which it may finish. None while somebody is leaving already."""
+        if self._leaving:
+            return None
+        able = [m for m in self._counted if _is_loaded(m) and (in_use or not m.in_use)]
+        return min(able, key=lambda m: (m.in_use, m.stay < 0, m.last_used), default=None)
+
+    # unloading
+
+    def unload(self, model: Model) -> None:
+        """Let it take no new work, finish what runs, and free its memory. Returns when it is free."""
+        with self._lock:
+            if not _is_loaded(model):
+                return
+            self._seize(model)
+        self._finish_unloading(model)
+
+    def _seize(self, model: Model) -> None:
+        """From here on, requests for it wait until it is loaded again."""
+        assert model.current is not None
+        model.phase = "unloading"
+        self._leaving[model], model.current = model.current, None
+
+    def _finish_unloading(self, model: Model) -> None:
+        engine = self._leaving[model]
+        while (model.in_use or engine.num_open) and engine.alive and not self._stopping:
+            self.notice.wait(lambda: self._stopping, POLL)
+        if not engine.stop(STOP_TIMEOUT):
+            log.error("the engine of %s did not stop in time", model.name)
+        self._forget(model, engine)
+        with self._lock:
+            del self._leaving[model]
+            model.phase = "waiting" if model in self._queue else ""
+        log.info("%s is unloaded", model.name, extra=_figures(model))
+        self.notice.tell()
+
+    def _forget(self, model: Model, engine: Engine) -> None:
+        for forget in self.on_unload:
+            forget(model)
+        engine.discard()
+        give_back()
+        model.num_unloads += 1
+        self._counted.pop(model, None)
+
+    def retire(self, model: Model) -> None:
+        """It is no longer served: unload it once nobody uses it any more. Returns when that is so."""
+        model.retired = True
+        while self._coming(model) or model.phase or model.current is not None:
+            self.notice.wait(lambda: not self._coming(model), POLL)
+            self.unload(model)
+            if self._draining:
+                return
+
+    # time
+
+    def run(self) -> None:
+        """Look after what is idle, for ever. A thread's target."""
+        while not self.notice.wait(lambda: self._draining, TICK):
+            self.tick()
+
+    def tick(self) -> None:
+        """Unload what nobody has used for longer than it should stay."""
+        for model in self.models:
+            with self._lock:
+                self._drop_dead(model)
+            if not _is_loaded(model):
+                continue
+            now = time.monotonic()
+            if model.in_use:
+                model.last_used = now
+            elif 0 <= model.stay <= now - model.last_used:
+                self.unload(model)
+
+    def drain(self) -> None:
+        """Nothing is loaded any more, and nothing new begins; what runs goes on."""
+        self._draining = True
+        for engine in self.engines:
+            engine.drain()
+        self.notice.tell()
+
+    def stop(self, timeout: float) -> bool:
+        """End all engines; True when they ended in time."""
+        self._draining = self._stopping = True
+        self.notice.tell()
+        end = self._clock() + timeout
+        return all([engine.stop(max(0.1, end - self._clock())) for engine in self.engines])
+
+
+def _is_loaded(model: Model) -> bool:
+    return model.current is not None and not model.phase
+
+
+def _figures(model: Model, **more: float) -> dict[str, dict[str, float | str]]:
+    return {"fields": {"estimated": as_gib(model.memory), "process": as_gib(resident_memory()), **more}}
