@@ -1,0 +1,225 @@
+"""Anthropic's routes over Flask's test client: replies, streams, counts, and errors in its own shape."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from protocols.anthropic.wire_client import add_up
+
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.interface import DecodeFailed
+from llamasrv.web.service import WebOptions
+
+MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
+HELLO = [{"role": "user", "content": "Hello"}]
+BODY = {"model": "fake", "max_tokens": 100, "messages": HELLO, "temperature": 0}
+TOOLS = [{"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {"a": {"type": "string"}}}}]
+
+
+def events(response):
+    """The data of each event, whose name is its type."""
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    assert response.headers["request-id"] == response.headers["x-request-id"]
+    blocks = response.get_data(as_text=True).split("\n\n")
+    assert blocks.pop() == ""
+    out = []
+    for block in blocks:
+        name, data = block.split("\n")
+        out.append(data.removeprefix("data: "))
+        assert name == "event: " + json.loads(out[-1])["type"]
+    return out
+
+
+def error(response):
+    assert response.headers["Content-Type"] == "application/json"
+    body = response.get_json()
+    assert set(body) == {"type", "error", "request_id"} and body["type"] == "error"
+    assert body["request_id"] == response.headers["request-id"]
+    assert set(body["error"]) == {"type", "message"} and body["error"]["message"]
+    return body["error"]
+
+
+def whole_prompt(usage):
+    return usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
+
+
+# ---------------------------------------------------------------- replies
+
+
+@pytest.mark.parametrize("path", [MESSAGES, MESSAGES + "?beta=true"])
+def test_it_answers(client, path):
+    body = client.post(path, json=BODY).get_json()
+    assert [block["text"] for block in body["content"]] == ["You said: Hello"]
+    assert (body["stop_reason"], body["model"]) == ("end_turn", "fake")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"max_tokens": 11}, {"max_tokens": 0}, {"stop_sequences": ["wör"]}, {"system": "S"}, {"max_tokens": 1 << 30}],
+)
+def test_streamed_is_collected(client, more):
+    body = {**BODY, "messages": [{"role": "user", "content": "Hellö wörld 🎈"}], **more}
+    streamed = add_up(events(client.post(MESSAGES, json={**body, "stream": True})))
+    whole = client.post(MESSAGES, json=body).get_json()
+    for message in (streamed, whole):
+        message.pop("id")
+        message["usage"] = whole_prompt(message["usage"]), message["usage"]["output_tokens"]
+    assert streamed == whole
+
+
+def test_a_stop_sequence_is_named(client):
+    body = client.post(MESSAGES, json={**BODY, "stop_sequences": ["nothing", "said"]}).get_json()
+    assert (body["content"][0]["text"], body["stop_reason"], body["stop_sequence"]) == ("You ", "stop_sequence", "said")
+
+
+def test_more_tokens_than_there_is_room_for_are_no_error(start):
+    running = start(context=64, num_cells=512)
+    body = {**BODY, "max_tokens": 32_000, "messages": [{"role": "user", "content": "x" * 40}]}
+    reply = running.client.post(MESSAGES, json=body).get_json()
+    assert reply["stop_reason"] == "model_context_window_exceeded"
+
+
+def test_no_tokens_at_all_only_warm_the_cache(client):
+    body = {**BODY, "messages": [{"role": "user", "content": "A prompt to be warmed"}], "max_tokens": 0}
+    reply = client.post(MESSAGES, json=body).get_json()
+    assert (reply["content"], reply["stop_reason"]) == ([], "max_tokens")
+    usage = client.post(MESSAGES, json={**body, "max_tokens": 1}).get_json()["usage"]
+    assert usage["input_tokens"] == 1 and usage["cache_read_input_tokens"] > 20
+
+
+def test_an_answer_goes_on_where_the_last_message_ends(client):
+    body = {**BODY, "messages": [*HELLO, {"role": "assistant", "content": "You said: H"}]}
+    assert client.post(MESSAGES, json=body).get_json()["content"][0]["text"] == "ello"
+
+
+def test_a_key_may_come_either_way(start):
+    client = start(web=WebOptions(api_keys={"ann": "secret"})).client
+    for headers in ({"x-api-key": "secret"}, {"Authorization": "Bearer secret"}):
+        headers |= {"anthropic-version": "2023-06-01", "anthropic-beta": "a,b"}
+        assert client.post(MESSAGES, json=BODY, headers=headers).status_code == 200
+
+
+# ---------------------------------------------------------------- counts
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"system": "Be brief."},
+        {"system": [{"type": "text", "text": "x-anthropic-billing-header: cch=1;"}, {"type": "text", "text": "S"}]},
+        {"tools": TOOLS},
+        {"tools": TOOLS, "tool_choice": {"type": "none"}},
+        {"tools": TOOLS, "tool_choice": {"type": "any"}},
+        {"thinking": {"type": "enabled", "budget_tokens": 2000}},
+        {"thinking": {"type": "disabled"}},
+        {"output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}}},
+        {"messages": [*HELLO, {"role": "assistant", "content": "You"}]},
+        {
+            "tools": TOOLS,
+            "messages": [
+                *HELLO,
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a": "b"}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "c"}]},
+            ],
+        },
+    ],
+)
+def test_what_is_counted_is_what_is_reported(client, more):
+    body = {**BODY, "max_tokens": 3, **more}
+    reported = whole_prompt(client.post(MESSAGES, json=body).get_json()["usage"])
+    assert client.post(COUNT, json=body).get_json() == {"input_tokens": reported}
+    del body["max_tokens"], body["temperature"]
+    assert client.post(COUNT + "?beta=true", json=body).get_json() == {"input_tokens": reported}
+
+
+def test_a_prompt_that_is_too_long_can_be_counted(client):
+    body = {"model": "fake", "messages": [{"role": "user", "content": "x" * 2000}]}
+    assert client.post(COUNT, json=body).get_json()["input_tokens"] > 2000
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "body, status, kind, words",
+    [
+        ({"model": "other"}, 404, "not_found_error", "other"),
+        ({"messages": []}, 400, "invalid_request_error", "messages"),
+        ({"max_tokens": None}, 400, "invalid_request_error", "max_tokens"),
+        ({"messages": [{"role": "user", "content": "x" * 1024}]}, 400, "invalid_request_error", "prompt is too long: "),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "u"}}]}]},
+            400, "invalid_request_error", "image",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_known_before_the_first_token_is_an_error_and_no_stream(client, body, status, kind, words, stream):
+    response = client.post(MESSAGES, json={**BODY, "stream": stream, **body})
+    assert response.status_code == status
+    told = error(response)
+    assert told["type"] == kind and words in told["message"]
+
+
+def test_a_body_that_is_no_json_is_told_in_anthropics_words(client):
+    assert error(client.post(MESSAGES, data=b"{"))["type"] == "invalid_request_error"
+    assert error(client.post(MESSAGES, data=b" " * (5 << 20)))["type"] == "request_too_large"
+
+
+def test_a_route_that_does_not_exist_is_told_in_anthropics_words(client):
+    assert error(client.post("/v1/messages/batches", json={}))["type"] == "not_found_error"
+    assert error(client.get("/v1/files", headers={"anthropic-version": "x"}))["type"] == "not_found_error"
+    assert client.get(MESSAGES).status_code == 405 and error(client.get(MESSAGES))
+    missing = client.get("/v1/models/other", headers={"anthropic-version": "2023-06-01"})
+    assert error(missing)["type"] == "not_found_error"
+
+
+def test_who_has_no_key_is_told_in_anthropics_words(start):
+    client = start(web=WebOptions(api_keys={"ann": "secret"})).client
+    response = client.post(MESSAGES, json=BODY, headers={"x-api-key": "wrong"})
+    assert response.status_code == 401 and error(response)["type"] == "authentication_error"
+
+
+def test_a_full_queue_is_an_overload(start):
+    running = start(options=EngineOptions(parallel=1, queue_limit=0))
+    body = {"prompt": "x", "ignore_eos": True, "stream": True, "max_tokens": 1000}
+    busy = running.client.post("/v1/completions", json=body, buffered=False)
+    response = running.client.post(MESSAGES, json=BODY)
+    assert response.status_code == 529 and error(response)["type"] == "overloaded_error"
+    assert float(response.headers["Retry-After"]) > 0
+    busy.close()
+
+
+def test_a_failure_before_the_first_event_is_a_real_error(start):
+    running = start()
+    for stream in (False, True):
+        running.backend.fail_next = [DecodeFailed("secret reason")]
+        response = running.client.post(MESSAGES, json={**BODY, "stream": stream})
+        assert response.status_code == 500
+        assert error(response)["type"] == "api_error" and b"secret" not in response.data
+
+
+def test_a_failure_later_is_an_error_event_and_the_last(start):
+    running = start()
+    body = {**BODY, "max_tokens": 900, "messages": [{"role": "user", "content": "x" * 400}], "stream": True}
+    response = running.client.post(MESSAGES, json=body, buffered=False)
+    writes = response.iter_encoded()
+    first = next(writes)
+    running.backend.fail_next = [DecodeFailed("secret reason")]
+    *_, last, empty = (first + b"".join(writes)).decode().split("\n\n")
+    name, data = last.split("\n")
+    assert (name, empty) == ("event: error", "")
+    assert json.loads(data.removeprefix("data: "))["error"]["type"] == "api_error"
+
+
+# ---------------------------------------------------------------- models
+
+
+def test_a_list_of_models_serves_openais_and_anthropics_clients(client):
+    page = client.get("/v1/models").get_json()
+    assert page["object"] == "list" and page["has_more"] is False
+    (model,) = page["data"]
+    assert page["first_id"] == page["last_id"] == model["id"] == model["display_name"]
+    assert (model["object"], model["type"]) == ("model", "model")
