@@ -1,4 +1,4 @@
-"""The command line: `llamasrv serve | chat | bench | check | parse`.
+"""The command line: `llamasrv serve | chat | pull | bench | check | parse`.
 
 Flags come from the options in config.py. Every refusal is one line on standard error: exit 78 for a wrong option, file
 or model, 64 for a wrong command line. Commands are imported when they are called: a wrong option is told at once.
@@ -92,6 +92,20 @@ def chat(settings: Settings, url: str | None, system: str | None, model: str | N
     from llamasrv.commands.chat import run
 
     return run(settings, url, system, model)
+
+
+@cli.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--json", "as_json", is_flag=True, help="Print progress as JSON, one object a line.")
+@with_options("models")
+def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
+    """Fetch models from the Hugging Face Hub: NAME is hf:owner/repo, with :QUANT or :FILE.gguf where it matters.
+
+    A pull that was broken off goes on where it was. HF_TOKEN opens private repositories, HF_ENDPOINT names a mirror.
+    """
+    from llamasrv.commands.pull import run
+
+    return run(settings, names, as_json)
 
 
 @cli.command()

@@ -6,6 +6,7 @@ it. Knows no other module.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -30,3 +31,9 @@ def demo_model() -> Path | None:
     """The embedded demonstration model, where this build carries one."""
     path = _PACKAGE / "demo" / "model.gguf"
     return path if path.is_file() else None
+
+
+def models_dir() -> Path:
+    """Where pulled models go unless an option says otherwise."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "llamasrv" / "models"

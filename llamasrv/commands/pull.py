@@ -1,0 +1,111 @@
+"""`llamasrv pull`: bring models from the Hugging Face Hub, with a bar for each file.
+
+Without a terminal it prints a line now and then; with `--json` one object a line, which is how a server follows the
+pulls that it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from dataclasses import asdict
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import Progress as Bars
+
+from llamasrv import files
+from llamasrv.config import Settings
+from llamasrv.models.pull import Progress, PullFailed, pull
+
+EX_UNAVAILABLE = 69
+LINES_EVERY = 5.0  # seconds, where there is no terminal
+JSON_EVERY = 0.2  # seconds between two objects about one file
+
+
+def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
+    """Pull one after the other; 69 when one of them failed."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    folder = settings.models_dir or files.models_dir()
+    for name in names:
+        display = _Lines(JSON_EVERY) if as_json else _Display(Console(stderr=True))
+        try:
+            with display:
+                paths = pull(name, folder, report=display.show)
+        except PullFailed as error:
+            if as_json:
+                _say({"error": str(error)})
+            else:
+                print(f"llamasrv: {error}", file=sys.stderr)
+            return EX_UNAVAILABLE
+        except KeyboardInterrupt:
+            print(f"llamasrv: stopped; `llamasrv pull {name}` goes on from here", file=sys.stderr)
+            raise
+        if not as_json:
+            print(paths[0])
+    return 0
+
+
+def _say(what: dict[str, object]) -> None:
+    print(json.dumps(what), flush=True)
+
+
+class _Lines:
+    """One JSON object for each change of state, and for each file now and then."""
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._last: tuple[str, str] = ("", "")
+        self._next = 0.0
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def show(self, progress: Progress) -> None:
+        now = time.monotonic()
+        state = (progress.status, progress.file)
+        if state != self._last or now >= self._next or progress.completed == progress.total:
+            self._last, self._next = state, now + self._every
+            _say(asdict(progress))
+
+
+class _Display:
+    """A bar for each file on a terminal, else a line now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._tasks: dict[str, TaskID] = {}
+        self._next = 0.0
+        self._bars = Bars(
+            TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(),
+            TimeRemainingColumn(), console=console, disable=not console.is_terminal,
+        )  # fmt: skip
+
+    def __enter__(self) -> _Display:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def show(self, progress: Progress) -> None:
+        if not progress.file:
+            return
+        words = f"{progress.status} {progress.file}"
+        if progress.file not in self._tasks:
+            # What is there already counts as the start, not as speed.
+            self._tasks[progress.file] = self._bars.add_task(words, total=progress.total)
+        self._bars.update(self._tasks[progress.file], description=words, completed=progress.completed)
+        now = time.monotonic()
+        if not self._console.is_terminal and (now >= self._next or progress.completed == progress.total):
+            self._next = now + LINES_EVERY
+            share = 100 * progress.completed // max(1, progress.total)
+            print(f"{words}: {share} % of {progress.total} bytes", file=sys.stderr, flush=True)

@@ -1,0 +1,413 @@
+"""Models from the Hugging Face Hub: found, fetched, checked, put in place.
+
+    FOLDER/owner/repo/model-Q4_K_M.gguf    whole and checked: all that anybody who lists the folder may find
+    FOLDER/.partial/sha256-1234...         what is being fetched, or was when the process died: the next pull goes on
+
+A file moves to its place when its checksum is right, and the first part of a split model moves last, so that at no
+time there is a name without its bytes. Tells of its progress by a call; knows no terminal and no server.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+PREFIXES = ("hf:", "hf.co/", "huggingface.co/")
+DEFAULTS = ("Q4_K_M", "Q8_0", "Q4_0", "MXFP4", "F16", "BF16", "F32")
+"""What is taken where no quantisation is asked for: the first of these that there is."""
+
+MOST_FILES = 1000
+SPARE = 256 * 2**20  # bytes of the disk that stay free
+CHUNK = 2**20  # bytes read at once: what a broken connection loses at most, and how often progress is told
+TRIES = 4  # to go on with a file of which nothing more comes
+PARTIAL_DAYS = 14  # after which nobody is expected to go on with a partial file
+
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the library is imported, which is below
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+_REFERENCE = re.compile(rf"({_NAME}/{_NAME})(?:@([\w./-]{{1,200}}))?(?::([\w./ +-]{{1,200}}))?")
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
+
+
+class PullFailed(Exception):
+    """A pull that did not come to its end; the message is one line for whoever asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What to pull: a repository, and a quantisation or a file in it ("" leaves the choice to us)."""
+
+    repo: str
+    wanted: str = ""
+    revision: str = "main"
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        """`hf:owner/repo`, with `:Q4_K_M` or `:file.gguf`, and `@revision` before that. Raises PullFailed."""
+        rest = text.strip()
+        for prefix in ("https://", "http://", *PREFIXES):
+            if rest.lower().startswith(prefix):
+                rest = rest[len(prefix) :]
+        match = _REFERENCE.fullmatch(rest)
+        if match is None or ".." in rest:
+            raise PullFailed(f"{text[:200]!r} is not the name of a repository: expected hf:owner/repo[:quant|file]")
+        wanted = match[3] or ""
+        return cls(match[1], "" if wanted == "latest" else wanted, match[2] or "main")
+
+    def __str__(self) -> str:
+        return f"hf:{self.repo}" + (f":{self.wanted}" if self.wanted else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a pull is. `status` is one of STATUSES; the others are those of one file where it concerns one."""
+
+    status: str
+    file: str = ""
+    digest: str = ""  # sha256:... of what the file will be
+    completed: int = 0
+    total: int = 0
+
+
+STATUSES = ("pulling manifest", "pulling", "verifying", "success")
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    path: str  # inside the repository
+    size: int
+    digest: str  # sha256:..., or git:... for small files that are kept without LFS
+    url: str = ""
+
+    @property
+    def partial(self) -> str:
+        """Its name while it is being fetched: by content, so that any pull of the same file goes on with it."""
+        return self.digest.replace(":", "-")
+
+
+def pull(
+    text: str, folder: Path, *, report: Report = lambda progress: None, endpoint: str | None = None
+) -> tuple[Path, ...]:
+    """Bring a model into `folder`; returns its files, the first part of the model first. Raises PullFailed.
+
+    Goes on where an earlier pull was broken off, and fetches nothing that is there already. `endpoint` is the Hub's
+    URL, where it is not the one that HF_ENDPOINT names.
+    """
+    reference = Reference.parse(text)
+    report(Progress("pulling manifest"))
+    files = _resolve(reference, endpoint)
+    places = [folder / reference.repo / file.path for file in files]
+    partials = folder / ".partial"
+    try:
+        partials.mkdir(parents=True, exist_ok=True)
+        _forget_old(partials)
+        missing = [(file, place) for file, place in zip(files, places) if not _in_place(file, place, report)]
+        _check_space([file for file, _ in missing], partials)
+        for file, _ in missing:
+            _fetch(file, partials / file.partial, report)
+        for file, place in reversed(missing):
+            _put(partials / file.partial, place)
+    except OSError as error:
+        raise PullFailed(f"{folder}: {_reason(error)}") from error
+    report(Progress("success"))
+    return tuple(places)
+
+
+# What there is
+
+
+def _resolve(reference: Reference, endpoint: str | None) -> list[RemoteFile]:
+    """The files of the model that is meant, checked for names that would leave the folder."""
+    from huggingface_hub import HfApi, hf_hub_url
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+
+    repo = reference.repo
+    try:
+        info = HfApi(endpoint).model_info(repo, revision=reference.revision, files_metadata=True, timeout=30)
+    except GatedRepoError:
+        raise PullFailed(f"{repo}: only for those who accepted its terms: do so, then set HF_TOKEN") from None
+    except RepositoryNotFoundError:
+        raise PullFailed(f"{repo}: there is no such repository, or it is private and needs HF_TOKEN") from None
+    except RevisionNotFoundError:
+        raise PullFailed(f"{repo}: there is no revision {reference.revision!r}") from None
+    except HfHubHTTPError as error:
+        raise PullFailed(f"{repo}: the Hub answers {error.response.status_code}") from error
+    except Exception as error:  # whatever the HTTP library of the day raises
+        raise PullFailed(f"{repo}: the Hub cannot be reached ({type(error).__name__})") from error
+    there = [_remote(sibling) for sibling in info.siblings or [] if sibling.rfilename.lower().endswith(".gguf")]
+    return [
+        replace(file, url=hf_hub_url(repo, file.path, revision=info.sha, endpoint=endpoint))
+        for file in choose(there, reference)
+    ]
+
+
+def _remote(sibling: Any) -> RemoteFile:
+    lfs = sibling.lfs
+    digest = f"sha256:{lfs.sha256}" if lfs is not None else f"git:{sibling.blob_id}"
+    return RemoteFile(sibling.rfilename, int(lfs.size if lfs is not None else sibling.size or 0), digest)
+
+
+def choose(there: Iterable[RemoteFile], reference: Reference) -> list[RemoteFile]:
+    """The model's parts in order, then its projector for images where there is one. Raises PullFailed."""
+    files = sorted((file for file in there if _is_safe(file)), key=lambda file: file.path)
+    projectors = [file for file in files if "mmproj" in _base(file).lower()]
+    models = [file for file in files if file not in projectors and "imatrix" not in _base(file).lower()]
+    firsts = [file for file in models if (part := _PART.fullmatch(file.path)) is None or int(part[2]) == 1]
+    if not firsts:
+        raise PullFailed(f"{reference.repo}: there is no GGUF file in it")
+    first = _wanted(firsts, reference)
+    if first is None:
+        names = ", ".join(_base(file) for file in firsts[:20])
+        raise PullFailed(f"{reference.repo}: nothing in it is {reference.wanted!r}; there are {names}")
+    chosen = _parts(first, {file.path: file for file in models})
+    quant = reference.wanted if reference.wanted and not reference.wanted.lower().endswith(".gguf") else ""
+    for wanted in filter(None, (quant, "F16", "BF16", "")):
+        found = [file for file in projectors if has_quant(file.path, wanted)]
+        if found:
+            return [*chosen, found[0]]
+    return [*chosen, *projectors[:1]]
+
+
+def _wanted(firsts: list[RemoteFile], reference: Reference) -> RemoteFile | None:
+    wanted = reference.wanted
+    if not wanted:
+        for quant in DEFAULTS:
+            found = [file for file in firsts if has_quant(file.path, quant)]
+            if found:
+                return found[0]
+        return firsts[0]
+    exact = [file for file in firsts if wanted.lower() in (file.path.lower(), _base(file).lower())]
+    return next(iter(exact or [file for file in firsts if has_quant(file.path, wanted)]), None)
+
+
+def has_quant(path: str, quant: str) -> bool:
+    """Whether a file's name has this quantisation as a word of its own: `Q4_K` is not `Q4_K_M`."""
+    return re.search(rf"(?<![a-z0-9]){re.escape(quant)}(?![a-z0-9_])", path, re.IGNORECASE) is not None
+
+
+def _parts(first: RemoteFile, models: dict[str, RemoteFile]) -> list[RemoteFile]:
+    match = _PART.fullmatch(first.path)
+    if match is None:
+        return [first]
+    count = int(match[3])
+    if not 1 <= count <= MOST_FILES:
+        raise PullFailed(f"{first.path}: {count} parts are more than {MOST_FILES}")
+    paths = [f"{match[1]}-{n:05}-of-{count:05}.gguf" for n in range(1, count + 1)]
+    missing = [path for path in paths if path not in models]
+    if missing:
+        raise PullFailed(f"{first.path}: its part {missing[0]} is missing in the repository")
+    return [models[path] for path in paths]
+
+
+def _base(file: RemoteFile) -> str:
+    return file.path.rpartition("/")[2]
+
+
+def _is_safe(file: RemoteFile) -> bool:
+    """A name that stays in its folder and is not hidden, a digest that can be checked."""
+    steps = file.path.split("/")
+    return (
+        len(file.path) <= 400
+        and all(step and step[0] != "." and "\\" not in step and step.isprintable() for step in steps)
+        and re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}", file.digest) is not None
+        and file.size > 0
+    )
+
+
+# Fetching
+
+
+def _in_place(file: RemoteFile, place: Path, report: Report) -> bool:
+    """Whether the file is there already, byte for byte."""
+    if not place.is_file() or place.stat().st_size != file.size:
+        return False
+    digest = _Digest(file)
+    with open(place, "rb") as data:
+        digest.read(data, report)
+    return digest.right
+
+
+def _check_space(missing: list[RemoteFile], partials: Path) -> None:
+    need = 0
+    for file in missing:
+        partial = partials / file.partial
+        need += file.size - (min(partial.stat().st_size, file.size) if partial.is_file() else 0)
+    free = shutil.disk_usage(partials).free
+    if need and need + SPARE > free:
+        raise PullFailed(
+            f"{partials.parent}: {_gib(need)} are to be fetched, and {_gib(free)} are free"
+            f" ({_gib(SPARE)} of it stay so)"
+        )
+
+
+def _fetch(file: RemoteFile, partial: Path, report: Report) -> None:
+    """Fetch what is missing of one file. Ends with all of it in `partial`, on the disk, its checksum right."""
+    with _locked(partial) as data:
+        digest = _Digest(file)
+        digest.read(data, report, status="pulling")
+        data.truncate(digest.count)
+        if digest.count < file.size:
+            _download(file, data, digest, report)
+        report(Progress("verifying", file.path, file.digest, digest.count, file.size))
+        if not digest.right:
+            data.truncate(0)
+            raise PullFailed(f"{file.path}: what came has another checksum than the Hub says; it was thrown away")
+        if digest.start != b"GGUF":
+            data.truncate(0)
+            raise PullFailed(f"{file.path}: not a GGUF file")
+        data.flush()
+        os.fsync(data.fileno())
+
+
+def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import logging
+    from huggingface_hub.utils._headers import build_hf_headers
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()  # progress is told by us, and so is what goes wrong
+    logging.set_verbosity_error()
+    constants.DOWNLOAD_CHUNK_SIZE = CHUNK
+    sink: Any = _Sink(file, data, digest, report)
+    in_vain = 0
+    while digest.count < file.size:
+        had = digest.count
+        try:
+            http_get(file.url, sink, resume_size=had, headers=build_hf_headers())
+        except PullFailed:
+            raise
+        except HfHubHTTPError as error:
+            raise PullFailed(f"{file.path}: the Hub answers {error.response.status_code}") from error
+        except Exception as error:  # whatever the HTTP library of the day raises when a connection breaks
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            in_vain = 0 if digest.count > had else in_vain + 1
+            if in_vain == TRIES:
+                where = f"the connection broke at {had} of {file.size} bytes"
+                raise PullFailed(f"{file.path}: {where} ({type(error).__name__})") from error
+            time.sleep(1)
+
+
+class _Sink:
+    """The file that the client writes to: counts, hashes, tells, and takes no byte too many."""
+
+    def __init__(self, file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
+        self._file, self._data, self._digest, self._report = file, data, digest, report
+
+    def write(self, piece: bytes) -> int:
+        digest, file = self._digest, self._file
+        if digest.count + len(piece) > file.size:
+            self._data.truncate(0)
+            raise PullFailed(f"{file.path}: more bytes came than the {file.size} that the Hub announced")
+        self._data.write(piece)
+        digest.add(piece)
+        self._report(Progress("pulling", file.path, file.digest, digest.count, file.size))
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._digest.count
+
+    def seek(self, position: int) -> int:
+        return self._data.seek(position)
+
+    def truncate(self) -> None:
+        """The server would not go on and begins again."""
+        self._data.truncate()
+        self._data.seek(0)
+        self._digest.restart()
+
+
+class _Digest:
+    """The checksum of one file, as far as its bytes are there."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file = file
+        self.restart()
+
+    def restart(self) -> None:
+        kind, _, self._right = self._file.digest.partition(":")
+        # Git hashes a head with the length in front of the content.
+        head = b"" if kind == "sha256" else b"blob %d\0" % self._file.size
+        self._hash = hashlib.sha256() if kind == "sha256" else hashlib.sha1(head)
+        self.count = 0
+        self.start = b""
+
+    def add(self, piece: bytes) -> None:
+        if self.count < 4:
+            self.start = (self.start + piece)[:4]
+        self._hash.update(piece)
+        self.count += len(piece)
+
+    def read(self, data: BinaryIO, report: Report, *, status: str = "verifying") -> None:
+        """Take in what is in a file, and leave it where that ends."""
+        file = self._file
+        data.seek(0)
+        while self.count < file.size and (piece := data.read(min(4 * CHUNK, file.size - self.count))):
+            self.add(piece)
+            report(Progress(status, file.path, file.digest, self.count, file.size))
+
+    @property
+    def right(self) -> bool:
+        return self.count == self._file.size and self._hash.hexdigest() == self._right
+
+
+@contextmanager
+def _locked(partial: Path) -> Iterator[BinaryIO]:
+    """A partial file, opened for this process alone."""
+    while True:
+        with open(partial, "a+b") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise PullFailed(f"{partial.name}: another process is fetching this file") from None
+            try:
+                same = os.path.samestat(os.fstat(handle.fileno()), os.stat(partial))
+            except FileNotFoundError:
+                same = False
+            if not same:
+                continue  # whoever had it put it in its place meanwhile
+            with open(partial, "r+b", buffering=0) as data:
+                yield data
+            return
+
+
+def _put(partial: Path, place: Path) -> None:
+    """Into its place, in one step that survives a power cut."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(partial, place)
+    folder = os.open(place.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _forget_old(partials: Path) -> None:
+    """Partial files that nobody went on with for long give their place back."""
+    for partial in partials.iterdir():
+        if time.time() - partial.stat().st_mtime > PARTIAL_DAYS * 86_400:
+            partial.unlink(missing_ok=True)
+
+
+def _reason(error: OSError) -> str:
+    return {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}.get(
+        error.errno or 0, error.strerror or type(error).__name__
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
