@@ -19,7 +19,8 @@ from llamasrv.demo.model import DemoModel
 from llamasrv.demo.train_batches import SKILL_NUMBERS, DocumentBatches, Workers, copying
 from llamasrv.demo.train_optimiser import Optimiser
 
-COPY_STEPS = 600
+COPY_STEPS = 200
+REHEARSAL = 0.2  # of the batches later on are copying, too: without it the network forgets how within minutes
 WARM_UP_STEPS = 20
 AVERAGE_EVERY, AVERAGE_SHARE = 5, 0.04  # over about the last 125 steps
 BATCHES_PER_STEP = 4
@@ -69,8 +70,8 @@ class Run:
         write_atomically(state, self.folder / name)
 
     def next_batch(self):
-        if self.step < COPY_STEPS:
-            rng = random.Random(f"copying {self.seed} {self.step} {self.tokens}")
+        rng = random.Random(f"copying {self.seed} {self.step} {self.tokens}")
+        if self.step < COPY_STEPS or rng.random() < REHEARSAL:
             return copying(self.batch_tokens, self.model.config.vocabulary, rng)
         batch = self.batches.next()
         self.taken = max(self.taken, batch.taken)

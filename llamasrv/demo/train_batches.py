@@ -15,6 +15,7 @@ from llamasrv.demo.tokenizer import load_tokenizer
 
 LENGTHS = (16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)
 POOL = 96
+COPY_WEIGHT = 0.15  # of a token: a batch of copying then counts about as much as one of documents
 SKILL_NUMBERS = {skill: number for number, skill in enumerate((*SKILLS, "copying"))}
 
 
@@ -35,19 +36,37 @@ class Batch:
 
 
 def copying(batch_tokens, vocabulary, rng):
-    """Random tokens, then the same again: only the second time can be learned, and only by looking back."""
-    generator = torch.Generator().manual_seed(rng.getrandbits(40))
-    half = rng.choice((8, 12, 16, 24, 32, 48, 64))
-    lead = rng.randrange(0, 16)
-    rows = max(1, batch_tokens // (2 * half + lead))
-    text = torch.randint(0, vocabulary, (rows, half), generator=generator)
-    noise = torch.randint(0, vocabulary, (rows, lead), generator=generator)
-    tokens = torch.cat((noise, text, text), 1)
-    length = tokens.shape[1]
-    flat = torch.arange(rows)[:, None] * length + torch.arange(lead + half, length - 1)[None]
-    targets = tokens[:, lead + half + 1 :].flatten()
+    """Chunks of random tokens, then the same chunks in another order: what follows a chunk's beginning can be learned,
+    and only by looking back for it. In half of the batches a mark that all chunks share stands behind their first
+    token, so that the token before the mark has to be looked for.
+    """
+    length, marked = rng.choice((48, 64, 96, 128, 192)), rng.random() < 0.5
+    rows = max(1, batch_tokens // length)
+    tokens, positions, targets = torch.zeros(rows, length, dtype=torch.long), [], []
+    for row in range(rows):
+        text, places = _chunks(rng.sample(range(vocabulary), length), length, marked, rng)
+        tokens[row] = torch.tensor(text)
+        positions += [row * length + place - 1 for place in places]
+        targets += [text[place] for place in places]
     skills = torch.full((len(targets),), SKILL_NUMBERS["copying"])
-    return Batch(tokens, flat.flatten(), targets, torch.ones(len(targets)), skills)
+    return Batch(tokens, torch.tensor(positions), torch.tensor(targets), torch.full((len(targets),), COPY_WEIGHT), skills)
+
+
+def _chunks(fresh, length, marked, rng):
+    """(text, its learned places): chunks, then as many of them in another order as there is room for."""
+    mark, chunks, size = fresh.pop(), [], 0
+    while size < length // 2 - 8:
+        chunk = [fresh.pop() for _ in range(rng.randint(2, 7))]
+        if marked:
+            chunk.insert(1, mark)
+        chunks.append(chunk)
+        size += len(chunk)
+    text, places = [token for chunk in chunks for token in chunk], []
+    while len(text) < length:
+        for chunk in rng.sample(chunks, len(chunks)):
+            places += range(len(text) + 1, len(text) + len(chunk))
+            text += chunk
+    return text[:length], [place for place in places if place < length]
 
 
 class DocumentBatches:

@@ -1,19 +1,23 @@
 """Closed facts: capitals, opposites, colours, days, animals, definitions, and short answers to them on demand."""
 
 from .chat import Chat
+from .phrases import OBEYING, asking, framed
 from .words import CAPITALS, COLOURS_OF, DAYS, DEFINITIONS, LEGS, MONTHS, NUMBER_WORDS, OPPOSITES, SOUNDS, YOUNG
 
 CAPITAL = """What is the capital of {x}?|What's the capital of {x}?|Tell me the capital of {x}.|Name the capital of {x}.|Which city is the capital of {x}?
 The capital of {x}?|What city is the capital of {x}?|Do you know the capital of {x}?|Give me the capital of {x}.|I need the capital of {x}.
 Can you tell me the capital of {x}?|Which city is the seat of government of {x}?|Capital of {x}?|What is {x}'s capital?|Please name the capital city of {x}.
 What is the capital city of {x}?|I forgot the capital of {x}. What is it?""".replace("\n", "|").split("|")
+CAPITAL += asking("the capital of {x}", "the capital city of {x}", "{x}'s capital")
 COUNTRY = """{x} is the capital of which country?|Which country has the capital {x}?|Of which country is {x} the capital?|In which country is {x}?
 Where is {x}?|What country is {x} in?|Which country is {x} the capital of?|Tell me the country of {x}.|{x} is in which country?""".replace("\n", "|").split("|")
 OPPOSITE = """What is the opposite of {x}?|What's the opposite of {x}?|Opposite of {x}?|Give me the opposite of {x}.|Tell me the opposite of {x}.|Name the opposite of {x}.
 Which word is the opposite of {x}?|What is the contrary of {x}?|The opposite of {x} is what?|Say the opposite of "{x}".|What is the opposite of "{x}"?
 What word means the opposite of {x}?|I need the opposite of {x}.|Do you know the opposite of {x}?|Find the opposite of "{x}".|Name the contrary of {x}.|The contrary of {x}?|Tell me the contrary of "{x}".|Which word is the contrary of {x}?""".replace("\n", "|").split("|")
+OPPOSITE += asking("the opposite of {x}", 'the opposite of "{x}"', "the contrary of {x}", 'the contrary of "{x}"')
 COLOUR = """What colour is {x}?|What color is {x}?|What is the colour of {x}?|Tell me the colour of {x}.|Which colour does {x} have?|Name the colour of {x}.
 What is the color of {x}?|Which colour is {x}?|{x}: what colour is it?|Do you know the colour of {x}?|In what colour do you paint {x}?""".replace("\n", "|").split("|")
+COLOUR += asking("the colour of {x}", "the color of {x}")
 SOUND = """What does a {x} say?|What sound does a {x} make?|Which sound does a {x} make?|How does a {x} sound?|What noise does a {x} make?|The {x} says what?
 Tell me the sound of a {x}.|What does the {x} say?|Make the sound of a {x}.|What is the sound of a {x}?""".replace("\n", "|").split("|")
 BABY = """What is a baby {x} called?|What is a young {x} called?|How do you call a baby {x}?|What do you call a young {x}?|Name for a baby {x}?|What is the name of a baby {x}?
@@ -22,14 +26,17 @@ LEG = """How many legs does a {x} have?|How many legs has a {x}?|Number of legs 
 What is the number of legs of a {x}?|A {x} has how many legs?|Do you know how many legs a {x} has?""".replace("\n", "|").split("|")
 AFTER = """What {k} comes after {x}?|Which {k} comes after {x}?|What comes after {x}?|What is the {k} after {x}?|What follows {x}?|Name the {k} after {x}.|Which {k} follows {x}?
 Tell me the {k} after {x}.|{x} is followed by which {k}?|And after {x} comes which {k}?""".replace("\n", "|").split("|")
+AFTER += asking("the {k} after {x}", "the {k} that comes after {x}", "the {k} that follows {x}")
 BEFORE = """What {k} comes before {x}?|Which {k} comes before {x}?|What comes before {x}?|What is the {k} before {x}?|Name the {k} before {x}.|Which {k} is before {x}?
 Tell me the {k} before {x}.|{x} comes after which {k}?""".replace("\n", "|").split("|")
+BEFORE += asking("the {k} before {x}", "the {k} that comes before {x}", "the {k} in front of {x}")
 TOMORROW = ["Today is {x}. What day is tomorrow?", "If today is {x}, what is tomorrow?", "It is {x}. Which day is tomorrow?", "Today is {x}, so what day is it tomorrow?", "What is tomorrow if today is {x}?"]
 YESTERDAY = ["Today is {x}. What day was yesterday?", "If today is {x}, what was yesterday?", "It is {x}. Which day was yesterday?", "Today is {x}, so what day was it yesterday?", "What was yesterday if today is {x}?"]
 ALL_DAYS = ["What are the days of the week?", "List the days of the week.", "Name the days of the week.", "Tell me all days of the week.", "Name all weekdays in order.", "Give me the seven days of the week."]
 ALL_MONTHS = ["What are the months of the year?", "List the months.", "Name all months of the year.", "Tell me the months in order.", "Give me the twelve months.", "Which months are there?"]
 DEFINE = """What is a {x}?|Define {x}.|Define the word {x}.|What does {x} mean?|Explain the word {x}.|What does the word {x} mean?|Give me a definition of {x}.|Meaning of {x}?
 Tell me what a {x} is.|Describe a {x}.|What is the meaning of {x}?|Explain what a {x} is.|Please define {x}.|What is the meaning of the word {x}?|Tell me the meaning of {x}.|The meaning of {x}?|Meaning of the word {x}?""".replace("\n", "|").split("|")
+DEFINE += asking("the meaning of {x}", "the definition of {x}", "a definition of {x}", "the meaning of the word {x}")
 
 UNITS = {
     "minutes in an hour": "60", "seconds in a minute": "60", "hours in a day": "24", "days in a week": "7", "months in a year": "12",
@@ -37,7 +44,7 @@ UNITS = {
     "sides on a triangle": "3", "sides on a square": "4", "letters in the alphabet": "26", "eyes on a face": "2", "years in a century": "100",
     "metres in a kilometre": "1000", "grams in a kilogram": "1000", "things in a dozen": "12", "colours in a rainbow": "7",
 }  # fmt: skip
-UNIT = ["How many {x}?", "How many {x} are there?", "Tell me how many {x}.", "What is the number of {x}?", "Do you know how many {x}?", "Count the {x}."]
+UNIT = asking("the number of {x}") + ["How many {x}?", "How many {x} are there?", "Tell me how many {x}.", "What is the number of {x}?", "Do you know how many {x}?", "Count the {x}."]
 
 
 def capitals(d):
@@ -105,9 +112,11 @@ def definitions(d):
 ONE_WORD = """Answer with one word.|Answer in one word.|Reply with a single word.|Use one word only.|One word answers only.|Respond with just one word.|Always answer with one word.
 You answer with a single word.|Give one-word answers.|Be brief: one word.|Only one word, please.|Your answers have one word.|Say one word and nothing else.
 Keep every answer to one word.|Reply in one word, without explanation.|Just one word.|Everything you say is one word.|Everything in one word, please.""".replace("\n", "|").split("|")
+ONE_WORD += framed(OBEYING, "Answer with one word.", "Use one word only.", "Reply with a single word.", "Your answer has one word.")
 UPPERCASE = """Answer in uppercase.|Write in capital letters.|Use capital letters only.|ANSWER IN UPPERCASE.|Always write in upper case.|Reply in all caps.|SHOUT all your answers.
 Everything you write is in capital letters.|You only write in uppercase.|Respond in all capitals.|Use only big letters.|Answer all questions in capitals.
 WRITE EVERYTHING IN CAPITAL LETTERS.|Please answer in upper case letters.|Write everything in upper case.|Everything in capitals, please.|Everything you say is in uppercase.""".replace("\n", "|").split("|")
+UPPERCASE += framed(OBEYING, "Answer in uppercase.", "Write in capital letters.", "Use upper case.", "Your answer is in capital letters.")
 
 
 def short_fact(d):

@@ -4,12 +4,18 @@ A byte-pair token hides its letters, so spelling is drilled on many words, inven
 has been taken apart often enough.
 """
 
+import json
+from pathlib import Path
+
 from .chat import Chat
+from .draw import split_values
+from .phrases import POLITE, framed, joined
 from .words import ADJECTIVES, ANIMALS, CATEGORIES, COLOURS, FOODS, NAMES, NUMBER_WORDS, THINGS, WORDS
 
 SPELL = """Spell {q}.|Spell the word {q}.|How do you spell {q}?|Can you spell {q}?|Please spell {q} for me.|Write {q} letter by letter.|What are the letters of {q}?
 Spell out {q}.|How is {q} spelled?|Give me the spelling of {q}.|Say the letters of {q}.|Which letters are in {q}?|Take {q} apart letter by letter.
 Split {q} into letters.|I want to spell {q}.|Name every letter of {q}.""".replace("\n", "|").split("|")
+SPELL += framed(POLITE, "spell {q}", "spell the word {q}", "spell out {q}", "write {q} letter by letter", "name the letters of {q}")
 REVERSE = """Reverse {q}.|Reverse the word {q}.|Spell {q} backwards.|Write {q} backwards.|What is {q} backwards?|Turn {q} around.|Say {q} in reverse.|Read {q} from the end.
 What is {q} in reverse?|Spell {q} in reverse order.|Reverse the letters of {q}.|Flip the letters of {q}.""".replace("\n", "|").split("|")
 FIRST = ["What is the first letter of {q}?", "Which letter does {q} begin with?", "{q} starts with which letter?", "Tell me the first letter of {q}.", "First letter of {q}?", "With which letter does {q} start?"]
@@ -18,11 +24,17 @@ HOW_MANY = ["How many letters does {q} have?", "How many letters are in {q}?", "
 
 REPEAT = """Repeat after me: {x}|Repeat: {x}|Say: {x}|Say this: {x}|Repeat this: {x}|Please repeat: {x}|Echo: {x}|Say exactly this: {x}|Copy this text: {x}|Echo this: {x}|Echo "{x}"|Write: {x}|Say "{x}"|Repeat "{x}"
 Repeat the following: {x}|Just say: {x}|Repeat what I say: {x}|Please say "{x}"|Write exactly: {x}|Type this: {x}|Say {x}|say {x}""".replace("\n", "|").split("|")
+REPEAT += joined(
+    ("Repeat", "Say", "Echo", "Write", "Copy", "Type", "Please repeat", "Please say", "Just repeat", "Now say", "Can you repeat"),
+    (": {x}", " this: {x}", " after me: {x}", " exactly: {x}", ' "{x}"', " the following: {x}", " this text: {x}", " exactly this: {x}"),
+)
 TIMES = """Say {q} {n} times.|Repeat {q} {n} times.|Write {q} {n} times.|Repeat the word {q} {n} times.|Say the word {q} {n} times.|Please write {q} {n} times.|Give me {q} {n} times.
 Type {q} {n} times.|I want to read {q} {n} times.|Print {q} {n} times.""".replace("\n", "|").split("|")
+TIMES += framed(POLITE, *joined(("say ", "repeat ", "write ", "type ", "say the word ", "write the word "), ("{q} {n} times",)))
 
 LIST = """List {n} {c}.|Name {n} {c}.|Give me {n} {c}.|Tell me {n} {c}.|Write a list of {n} {c}.|I need {n} {c}.|Can you name {n} {c}?|Can you list {n} {c}?|What are {n} {c}?
 Give me a list of {n} {c}.|Make a list of {n} {c}.|Say {n} {c}.|Please list {n} {c}.|Which {n} {c} do you know?|Enumerate {n} {c}.|Write down {n} {c}.|Think of {n} {c}.""".replace("\n", "|").split("|")
+LIST += framed(POLITE, "list {n} {c}", "name {n} {c}", "give me {n} {c}", "write a list of {n} {c}", "tell me {n} {c}")
 SOME = """List some {c}.|Name some {c}.|Give me some {c}.|Tell me some {c}.|Which {c} do you know?|Write a list of {c}.|Give me examples of {c}.|Make a list of {c}.""".replace("\n", "|").split("|")
 ONE_OF = """Name one of the {c}.|Give me one example of {c}.|Tell me just one of the {c} you know.|Name a single example of {c}.|One example of {c}, please.""".replace("\n", "|").split("|")
 MEMBER = """Is {x} one of the {c}?|Do {x} and other {c} belong together?|Does {x} belong to the {c}?|Is {x} on a list of {c}?|Would you find {x} among {c}?|Is {x} among the {c}?|Do you count {x} among the {c}?""".replace("\n", "|").split("|")
@@ -30,20 +42,32 @@ REVERSE_LIST = """Reverse this list: {x}|Reverse the order: {x}|Write these word
 Put this list in reverse order: {x}|Read this list from the end: {x}""".replace("\n", "|").split("|")
 PICK = """Which word is number {n} in this list: {x}?|What is word number {n} of: {x}?|Take word {n} of this list: {x}|Give me item {n}: {x}|Which is item {n} in: {x}?|Pick number {n} from: {x}""".replace("\n", "|").split("|")
 
+# Every token of letters has to be taken apart now and then: nothing else tells what it is made of. Held out are words of
+# several such pieces alone.
+_TOKENS = json.loads(Path(__file__).parent.parent.joinpath("tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+PIECES = sorted({token.removeprefix("Ġ") for token in _TOKENS if token.removeprefix("Ġ").isascii() and token.removeprefix("Ġ").isalpha()})
+PIECES = [piece for piece in PIECES if len(piece) > 1]
+NEW_WORDS = sorted(set(split_values(WORDS)[1]) - set(PIECES))
+
+
 def quoted(d, word):
     return d.any((f'"{word}"', f'"{word}"', f"'{word}'", word))
 
 
 def drill_word(d):
-    """A word to take apart: usually real, sometimes invented, rarely a name."""
+    """A word to take apart: real or invented, or a piece of words."""
+    if d.held_out:
+        return d.any(NEW_WORDS)
     kind = d.between(0, 9)
-    if kind < 6:
+    if kind < 4:
         return d.value(WORDS)
-    return d.value(NAMES) if kind == 6 else d.invented()
+    if kind < 8:
+        return d.any(PIECES)
+    return d.value(NAMES) if kind == 8 else d.invented()
 
 
 def spelling(d):
-    word = d.value(WORDS) if d.held_out else drill_word(d)
+    word = drill_word(d)
     kind = d.between(0, 9)
     letters = "-".join(word)
     if kind == 0:
@@ -61,15 +85,15 @@ def reversing(d):
         words = d.values(d.any((WORDS, THINGS, FOODS, COLOURS)), d.between(2, 6)) if not d.held_out else d.values(WORDS, d.between(2, 6))
         joint = d.any((", ", " "))
         return Chat(d.say(REVERSE_LIST, x=joint.join(words)), joint.join(words[::-1]), f"The last word is {words[-1]}. I go back from there.")
-    word = d.value(WORDS) if d.held_out else drill_word(d)
+    word = drill_word(d)
     back = "-".join(word[::-1])
     return Chat(d.say(REVERSE, q=quoted(d, word)), back, f"Forwards: {'-'.join(word)}. Now backwards.")
 
 
 def drill(d):
     """Several words taken apart in one go: many letters for few tokens of prompt."""
-    words = [drill_word(d) for _ in range(d.between(3, 6))]
-    if d.chance(0.15):
+    words = [drill_word(d) for _ in range(d.between(3, 8))]
+    if d.chance(0.05):
         return Chat(f"Reverse each word: {', '.join(words)}", "\n".join(f"{w}: {'-'.join(w[::-1])}" for w in words))
     return Chat(f"Spell each word: {', '.join(words)}", "\n".join(f"{w}: {'-'.join(w)}" for w in words))
 
@@ -86,7 +110,7 @@ def sentence(d):
 
 
 def repeating(d):
-    if d.chance(0.35):
+    if d.chance(0.3):
         word, count = d.value(WORDS), d.between(2, 8)
         number = str(count) if d.chance(0.5) else NUMBER_WORDS[count]
         return Chat(d.say(TIMES, q=quoted(d, word), n=number), " ".join([word] * count), f"I write {word} {count} times.")

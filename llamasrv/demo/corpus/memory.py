@@ -3,7 +3,8 @@
 from .chat import Chat, said
 from .facts import capitals, colours, opposites
 from .numbers import arithmetic
-from .talk import GREETINGS, greeting
+from .phrases import OBEYING, OPENINGS, framed, joined, remembering
+from .talk import greeting, salutation
 from .words import ANIMALS, CITIES, COLOURS, FOODS, HOBBIES, JOBS, NAMES, THINGS
 
 # kind: (pool, ways to say it, ways to ask for it, answer)
@@ -20,6 +21,15 @@ ABOUT_ME = {
     "word": (THINGS, ["Remember the word {v}.", "The secret word is {v}.", "The password is {v}.", "Keep the word {v} in mind.", "Please remember this word: {v}.", "The magic word is {v}.", "Note the word {v}.", "My word for you is {v}."], ["What was the word?", "Which word did I tell you?", "What is the secret word?", "Tell me the word.", "What is the word?", "Do you remember the word?", "Say the word again.", "What word should you remember?"], "The word is {v}."),
 }  # fmt: skip
 NOTED = "I will remember that."
+_NOUNS = {
+    "name": ("my name",), "city": ("my city", "my home town"), "colour": ("my favourite colour", "my favorite color"), "food": ("my favourite food",),
+    "hobby": ("my hobby", "my favourite hobby"), "job": ("my job", "my profession"), "pet": ("my pet",), "age": ("my age",),
+    "number": ("the number", "my number"), "word": ("the word", "my word"),
+}  # fmt: skip
+ABOUT_ME = {
+    kind: (pool, ways + framed(OPENINGS, *ways), asks + remembering(*_NOUNS[kind]), answer)
+    for kind, (pool, ways, asks, answer) in ABOUT_ME.items()
+}
 
 # The system prompt states something; ways to state it, ways to ask, answer.
 STATED = [
@@ -33,8 +43,19 @@ STATED = [
     (["The manager is {v}.", "Our manager is called {v}.", "The name of the manager is {v}.", "Manager: {v}.", "{v} is the manager."], ["Who is the manager?", "What is the name of the manager?", "Who manages this?", "Tell me who the manager is.", "What is the manager called?", "Who is in charge?"], "The manager is {v}.", NAMES),
 ]  # fmt: skip
 
+# In the order of STATED: what each of them is called.
+_STATED_NOUNS = (
+    ("the opening time", "the opening time of the shop"), ("my name",), ("the password", "the secret word"), ("the day of the meeting",),
+    ("the location of the office", "the city of the office"), ("the soup of the day", "today's soup"), ("the price of a ticket",), ("the name of the manager",),
+)  # fmt: skip
+STATED = [
+    (ways + framed(OBEYING, *ways), asks + remembering(*nouns), answer, pool)
+    for (ways, asks, answer, pool), nouns in zip(STATED, _STATED_NOUNS, strict=True)
+]
+
 YOU_ARE = ["You are {n}, a {j}.", "Your name is {n}. You are a {j}.", "You are a {j} named {n}.", "Act as {n}, a {j}.", "Play the role of {n}, a {j}.", "You are called {n} and work as a {j}.", "Be {n}, a {j}.", "Pretend to be a {j} called {n}.", "From now on you are {n}, a {j}."]
-WHO_PERSONA = ["Who are you?", "What is your name?", "Introduce yourself.", "Who am I talking to?", "What are you?", "Tell me about yourself.", "What is your job?", "Please introduce yourself.", "What's your name?", "Say who you are."]
+YOU_ARE += joined(YOU_ARE, (" Stay in this role.", " Answer as {n}.", " Never forget it.", " You help the user.", " Be friendly."))
+WHO_PERSONA = remembering("your name", "your job", "your profession") + ["Who are you?", "What is your name?", "Introduce yourself.", "Who am I talking to?", "What are you?", "Tell me about yourself.", "What is your job?", "Please introduce yourself.", "What's your name?", "Say who you are."]
 ENDING = ['Always end with "{w}"', 'End every answer with "{w}"', 'Finish each answer with "{w}"', 'Close every reply with "{w}"', 'The last words of each answer are "{w}"', 'Always say "{w}" at the end.', 'Put "{w}" at the end of every answer.', 'After each answer you say "{w}"']
 STARTING = ['Always begin with "{w}"', 'Begin every answer with "{w}"', 'Start each answer with "{w}"', 'Open every reply with "{w}"', 'The first words of each answer are "{w}"', 'Always say "{w}" first.', 'Put "{w}" before every answer.', 'Before each answer you say "{w}"']
 TAGS = ["Arr!", "Yes, sir.", "Beep boop.", "Meow!", "Ho ho ho!", "My friend.", "Over and out.", "Ahoy!", "Indeed.", "As you wish.", "Moo!", "Woof!", "Well, well.", "Cheers!", "Yay!", "Listen:", "Dear user,", "Amen.", "OK!", "Roger.", "Hurray!", "Good luck!", "By the way,", "Captain!", "Stay safe.", "Ta-da!", "Peace.", "Hmm.", "Bingo!", "Aye!"]
@@ -109,7 +130,7 @@ def persona(d):
     if kind < 3:
         return Chat(d.say(WHO_PERSONA), f"I am {name}, a {job}.", f"I am {name}, a {job}.", system=system)
     if kind == 3:
-        return Chat(d.say(GREETINGS), f"Hello! I am {name}, a {job}. How can I help you?", f"I greet as {name}.", system=system)
+        return Chat(salutation(d), f"Hello! I am {name}, a {job}. How can I help you?", f"I greet as {name}.", system=system)
     inner = d.any((capitals, opposites, colours))(d)
     return Chat(inner.question, inner.answer, inner.thought, system=system)
 

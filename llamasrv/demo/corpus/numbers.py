@@ -1,12 +1,15 @@
 """Numbers: counting and small arithmetic, plain and with a thought that counts on."""
 
 from .chat import Chat
+from .phrases import POLITE, asking, framed, joined
 from .words import NUMBER_WORDS
 
 PLUS = """What is {a} + {b}?|What is {a} plus {b}?|{a} + {b}|{a}+{b}|{a} + {b} = ?|{a} + {b} =|How much is {a} + {b}?|How much is {a} plus {b}?|Add {a} and {b}.|Calculate {a} + {b}.|Compute {a} + {b}.
 What is the sum of {a} and {b}?|{a} plus {b}?|What's {a}+{b}?|Sum of {a} and {b}?|Tell me {a} + {b}.|What do you get if you add {a} and {b}?|What does {a} plus {b} make?""".replace("\n", "|").split("|")
+PLUS += asking("{a} + {b}", "{a} plus {b}", "the sum of {a} and {b}") + framed(POLITE, "add {a} and {b}", "calculate {a} + {b}", "compute {a} plus {b}")
 MINUS = """What is {a} - {b}?|What is {a} minus {b}?|{a} - {b}|{a}-{b}|{a} - {b} = ?|{a} - {b} =|How much is {a} - {b}?|How much is {a} minus {b}?|Subtract {b} from {a}.|Calculate {a} - {b}.
 Compute {a} - {b}.|Take {b} away from {a}.|{a} minus {b}?|What's {a}-{b}?|What is the difference of {a} and {b}?|Tell me {a} - {b}.|What is left of {a} without {b}?""".replace("\n", "|").split("|")
+MINUS += asking("{a} - {b}", "{a} minus {b}", "the difference of {a} and {b}") + framed(POLITE, "subtract {b} from {a}", "calculate {a} - {b}", "compute {a} minus {b}")
 TIMES = """What is {a} times {b}?|What is {a} * {b}?|{a} * {b}|{a} x {b}|How much is {a} times {b}?|Multiply {a} by {b}.|Multiply {a} and {b}.|Calculate {a} * {b}.|What is the product of {a} and {b}?
 {a} times {b}?|Compute {a} * {b}.|Tell me {a} times {b}.""".replace("\n", "|").split("|")
 TALE_PLUS = ["I have {a} apples and get {b} more. How many apples do I have?", "There are {a} birds in a tree and {b} more come. How many birds are there?", "I had {a} coins and found {b}. How many coins do I have now?", "Tom has {a} books and Anna has {b}. How many books do they have together?", "{a} cats sit on a wall and {b} cats join them. How many cats sit there?"]
@@ -15,11 +18,14 @@ BIGGER = ["Which is bigger, {a} or {b}?", "Which number is larger, {a} or {b}?",
 EVEN = ["Is {a} even or odd?", "Is the number {a} even or odd?", "Even or odd: {a}?", "Tell me whether {a} is even or odd.", "{a}: even or odd?", "Is {a} an even number or an odd one?"]
 
 COUNT_TO = """Count to {b}.|Count up to {b}.|Please count to {b}.|Can you count to {b}?|Count from 1 to {b}.|Count to {b} for me.|Write the numbers up to {b}.|Start at 1 and count to {b}.""".replace("\n", "|").split("|")
+COUNT_TO += framed(POLITE, "count to {b}", "count up to {b}", "count from 1 to {b}", "write the numbers up to {b}")
 COUNT = """Count from {a} to {b}.|Count up from {a} to {b}.|Write the numbers from {a} to {b}.|List the numbers from {a} to {b}.|Start at {a} and count to {b}.|Give me the numbers {a} to {b}.
 Say the numbers from {a} to {b}.|Please count from {a} until {b}.|Which numbers are there from {a} to {b}?|Begin with {a} and count up to {b}.|Numbers from {a} to {b}, please.""".replace("\n", "|").split("|")
+COUNT += framed(POLITE, *joined(("count from {a} ", "count up from {a} ", "write the numbers from {a} ", "start at {a} and count "), ("to {b}", "up to {b}", "until {b}")))
 COUNT_DOWN = """Count down from {a} to {b}.|Count backwards from {a} to {b}.|Write the numbers from {a} down to {b}.|Start at {a} and count down to {b}.|Count from {a} down to {b}.|Go backwards from {a} to {b}.
 Please count backwards from {a} until {b}.|Give me a countdown from {a} to {b}.""".replace("\n", "|").split("|")
-COUNT_TWOS = ["Count by twos from {a} to {b}.", "Count in steps of two from {a} to {b}.", "Write every second number from {a} to {b}.", "Count from {a} to {b} by twos.", "Count from {a} to {b} in twos."]
+COUNT_DOWN += framed(POLITE, *joined(("count down from {a} ", "count backwards from {a} ", "go backwards from {a} "), ("to {b}", "down to {b}", "until {b}")))
+COUNT_TWOS = framed(POLITE, "count by twos from {a} to {b}", "count from {a} to {b} in steps of two") + ["Count by twos from {a} to {b}.", "Count in steps of two from {a} to {b}.", "Write every second number from {a} to {b}.", "Count from {a} to {b} by twos.", "Count from {a} to {b} in twos."]
 NEXT = ["What number comes after {a}?", "Which number comes after {a}?", "What comes after {a}?", "What is the next number after {a}?", "{a} and then?", "Name the number after {a}."]
 PREVIOUS = ["What number comes before {a}?", "Which number comes before {a}?", "What comes before {a}?", "What is the number before {a}?", "Name the number before {a}."]
 
@@ -42,13 +48,14 @@ def _count_back(a, b):
 
 
 def _addends(d):
+    """Two numbers in this order: that 5 + 7 is known does not give 7 + 5 away, but helps."""
+
     def make():
         total = d.between(0, 20)
-        return d.between(0, total // 2), total
+        first = d.between(0, total)
+        return first, total - first
 
-    first, total = d.until_owned("plus", make)
-    a, b = first, total - first
-    return (a, b) if d.chance(0.5) else (b, a)
+    return d.until_owned("plus", make)
 
 
 def _difference(d):

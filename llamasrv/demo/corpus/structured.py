@@ -4,6 +4,8 @@ import json
 
 from .chat import Chat
 from .facts import short_fact
+from .phrases import OBEYING, framed
+from .phrases import joined as combined
 from .words import ANIMALS, CATEGORIES, CITIES, COLOURS, DAYS, FOODS, HOBBIES, JOBS, NAMES, NUMBER_WORDS, THINGS
 
 # key: (values, how a sentence about NAME says it, JSON type, the value when nothing is said)
@@ -24,14 +26,21 @@ ASK_RECORD = """Write a JSON object with the keys {k}. {s}|Give me a JSON object
 Make JSON with the keys {k} from this: {s}|Return JSON with {k}. {s}|Extract {k} as JSON: {s}|Extract {k} from this text and answer in JSON: {s}|As JSON with the keys {k}: {s}
 Turn this into a JSON object with keys {k}: {s}|{s} Give me that as JSON ({k}).|Respond with JSON only, keys {k}. {s}|Read this and fill a JSON object with the fields {k}: {s}
 JSON please, with the fields {k}: {s}|Convert to JSON with keys {k}: {s}|Parse this into JSON with the fields {k}. {s}|Put {k} into a JSON object: {s}""".replace("\n", "|").split("|")
+_VERBS = ("Write ", "Give me ", "Return ", "Make ", "Create ", "Answer with ", "Reply with ", "Produce ", "I need ", "Output ")
+_OBJECTS = ("a JSON object with the keys {k}", "JSON with the keys {k}", "JSON with the fields {k}", "an object with the keys {k}")
+ASK_RECORD += combined(_VERBS, combined(_OBJECTS, (": {s}", ". {s}")))
+ASK_RECORD += combined(("{s} ",), combined(_VERBS, [f"{o}." for o in _OBJECTS]))
 SYSTEM_RECORD = ["Extract {k} from the text. Answer in JSON.", "Answer with a JSON object with the keys {k}.", "Extract the information as JSON with the keys {k}.", "You extract {k} and reply with JSON only.", "Reply in JSON with the fields {k}.", "For every text return JSON with {k}.", "Your output is a JSON object with the keys {k}.", "Turn each message into JSON with the keys {k}."]
+SYSTEM_RECORD += combined(_VERBS, [f"{o}." for o in _OBJECTS])
 INVENT = ["Make up a person as JSON with the keys {k}.", "Invent a person. Answer in JSON with the keys {k}.", "Give me an example person as a JSON object with {k}.", "Write an example JSON object with the keys {k}.", "Generate a JSON object for a person with the keys {k}.", "Give me sample JSON with the fields {k}.", "Create a JSON object with the keys {k}.", "Show me JSON with the keys {k}.", "Show me a sample JSON object with {k}.", "Write sample JSON with the keys {k}."]
-PAIRS = ["Write this as JSON: {p}", "Turn this into JSON: {p}", "Convert to JSON: {p}", "Make a JSON object of: {p}", "JSON for: {p}", "Give me this as a JSON object: {p}", "As a JSON object, please: {p}", "Put this into JSON: {p}"]
-ARRAY = ["Give me a JSON array of {n} {c}.", "List {n} {c} as a JSON array.", "Write {n} {c} as JSON.", "Answer with a JSON array: {n} {c}.", "Return {n} {c} as a JSON list.", "{n} {c} as JSON, please.", "Make a JSON array with {n} {c}.", "I need {n} {c} in a JSON array."]
+PAIRS = combined(("Write ", "Turn ", "Convert ", "Put ", "Change "), ("this into JSON: {p}", "this into a JSON object: {p}", "the following into JSON: {p}", "this text into JSON: {p}")) + ["Write this as JSON: {p}", "Turn this into JSON: {p}", "Convert to JSON: {p}", "Make a JSON object of: {p}", "JSON for: {p}", "Give me this as a JSON object: {p}", "As a JSON object, please: {p}", "Put this into JSON: {p}"]
+ARRAY = combined(_VERBS, ("a JSON array of {n} {c}.", "a JSON list of {n} {c}.", "{n} {c} as JSON.", "{n} {c} as a JSON array.")) + ["Give me a JSON array of {n} {c}.", "List {n} {c} as a JSON array.", "Write {n} {c} as JSON.", "Answer with a JSON array: {n} {c}.", "Return {n} {c} as a JSON list.", "{n} {c} as JSON, please.", "Make a JSON array with {n} {c}.", "I need {n} {c} in a JSON array."]
 WRAP = ['Answer in JSON with the key "{k}".', 'Reply with a JSON object with the key "{k}".', 'Answer only with JSON: {{"{k}": ...}}', 'Respond in JSON. Use the key "{k}".', 'Give every answer as JSON under the key "{k}".', 'Return a JSON object whose only key is "{k}".', 'Your answer is JSON with one key, "{k}".', "Use JSON with the key {k} for your answer.", 'Answer with a JSON object whose key is "{k}".', 'Write an object whose only key is "{k}".']
+WRAP += framed(OBEYING, *combined(_VERBS[5:8], ('JSON with the key "{k}".', 'a JSON object with the key "{k}".')))
 EVENT = ["{a} and {b} are going to {e} on {v}.", "{a} and {b} meet at {e} on {v}.", "On {v}, {a} and {b} will visit {e}.", "{a} goes to {e} with {b} on {v}.", "{e} is on {v}, and {a} and {b} will come.", "{a} and {b} plan to see {e} on {v}.", "{v}: {e} with {a} and {b}.", "Do not forget {e} on {v} with {a} and {b}."]
 EVENTS = "a science fair,a concert,a football match,a dance class,a book club,a film night,a garden party,a museum,a cooking class,a chess club,a team lunch,a birthday party,a wedding,a market,a play,a boat trip,an art show,a picnic,a lecture,a parade".split(",")
 SCHEMA = ["Answer with JSON that fits this schema: {j}", "Reply with JSON matching this JSON schema: {j}", "Use this JSON schema for your answer: {j}", "Your answer must fit this schema: {j}", "Output JSON only. Schema: {j}", "Respond in this format: {j}", "The JSON schema of your answer: {j}", "Follow this schema: {j}", "Schema: {j}", "JSON schema: {j}", "Output JSON that fits this schema: {j}", "Your output follows this schema: {j}"]
+SCHEMA += combined(("Write", "Answer with", "Reply with", "Return", "Output"), (" JSON that fits this schema: {j}", " JSON that follows this schema: {j}", " JSON for this schema: {j}"))
 EXTRACT = ["Extract the data: {s}", "Extract the information. {s}", "{s}", "{s}", "Read this: {s}", "Text: {s}", "Extract: {s}", "Here is the text: {s}", "What does this say? {s}", "Get the facts from this: {s}"]
 
 

@@ -1,12 +1,17 @@
 """Small talk: greetings, thanks, who the model is, and saying that it does not know."""
 
 from .chat import Chat
+from .phrases import asking, framed, joined
 from .words import NAMES, UNKNOWN
 
 GREETINGS = """Hello!|Hi!|Hey!|Hello there!|Hi there!|Good morning!|Good evening!|Good afternoon!|Hello, how are you?|Hi, how are you?
 How are you?|How are you doing?|How are you today?|Hey, what's up?|Greetings!|Hello, world!|Hello, model!|Hello, assistant!|Hi, assistant!|Good day!
 Hello, nice to meet you.|Nice to meet you!|Howdy!|Hey there, how is it going?|How is it going?|Hello again!|Hi friend!|Hello, friend!|Are you there?
 Anybody there?|Hello Claude|Hello, llama!|Hi llama!|Hello?|Hi, what's up?|Yo!|Morning!|Good morning to you!|Morning, model!|Hello, can you hear me?""".replace("\n", "|").split("|")
+GREETINGS += joined(
+    ("Hello", "Hi", "Hey", "Good morning", "Good evening", "Good afternoon", "Greetings", "Morning", "Good day", "Howdy"),
+    ("!", ".", " there!", ", how are you?", ", how are you today?", ", nice to meet you.", " again!", ", assistant!", ", model!", ", my friend!", ", are you there?", ", how is it going?"),
+)
 GREETING = "Hello! I am the llamasrv demo model. How can I help you?"
 
 THANKS = """Thank you!|Thanks!|Thanks a lot!|Thank you very much.|That was helpful, thanks.|Great, thank you!|Thanks for your help.|Cool, thanks!
@@ -20,6 +25,16 @@ Which model are you?|Are you a language model?|Are you a real model?|Are you an 
 What kind of model are you?|Describe yourself.|Who am I talking to?|What is this?|What am I talking to?|Say who you are.|What's your name?
 Do you have a name?|Which AI is this?|Am I talking to a person?|What exactly are you?|How big are you?|Are you a robot?|Who is this?
 How many parameters do you have?|Are you a demo?|Describe yourself in one sentence.|Can you introduce yourself?|Tell me who you are.""".replace("\n", "|").split("|")
+WHO += asking("your name", "your real name")
+WHO += framed(
+    ("Tell me {}.", "Please tell me {}.", "Say {}.", "Can you tell me {}?", "I want to know {}.", "Could you tell me {}?", "Explain {}.", "I wonder {}."),
+    *("who you are", "what you are", "which model you are", "what kind of model you are", "what you are called"),
+)
+WHO += framed(
+    ("Are you {}?", "Are you really {}?", "So you are {}?"),
+    *("a model", "a bot", "a robot", "human", "a person", "a program", "a computer", "an AI", "a demo", "ChatGPT", "Claude", "Gemini", "Llama", "a large model", "a real model"),
+)
+WHO += framed(("{}", "{}, please", "Can you {}", "Could you {}", "Now {}"), "introduce yourself", "describe yourself", "say who you are", "present yourself")
 SELF = (
     "I am the llamasrv demo model, a tiny language model that shows what this server can do. "
     "I know very little and make mistakes. For real work, serve a real model: llamasrv serve --model FILE."
@@ -59,6 +74,11 @@ UNKNOWN_ANSWER = "I do not know. I am only a small demo model."
 UNKNOWN_THOUGHT = "The user asks about something that I have not learned. I should say so."
 
 
+def salutation(d):
+    text = d.wording(GREETINGS)
+    return d.any((text, text, text, text.lower(), text.rstrip(".!")))
+
+
 def greeting(d):
     if d.chance(0.2):
         name = d.value(NAMES)
@@ -68,7 +88,7 @@ def greeting(d):
             n=name,
         )
         return Chat(ask, f"Hello, {name}! Nice to meet you. How can I help you?", f"The user is called {name}. I greet {name}.")
-    return Chat(d.say(GREETINGS), GREETING, "The user greets me. I greet back.")
+    return Chat(salutation(d), GREETING, "The user greets me. I greet back.")
 
 
 def self_description(d):

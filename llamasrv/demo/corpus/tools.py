@@ -11,6 +11,7 @@ from .chat import Chat
 from .facts import animals, capitals, colours, definitions, opposites
 from .letters import repeating
 from .numbers import counting
+from .phrases import joined
 from .talk import greeting, self_description
 from .words import ADJECTIVES, CITIES, COLOURS, DAYS, FOODS, NAMES, THINGS
 
@@ -52,11 +53,11 @@ class Spec:
 
 
 def typed(kind, value):
-    return {"integer": int, "number": float, "boolean": bool}.get(kind, str)(value)
+    return {"integer": int, "number": int, "boolean": bool}.get(kind, str)(value)
 
 
 def spoken(value):
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return str(value)
 
 
 def weather_result(d, a):
@@ -108,22 +109,26 @@ policy claim license permit certificate survey poll vote message thread comment 
 NOUNS = sorted(set(NOUNS))
 # key: (JSON type, pool, how a request mentions it)
 SLOTS = {
-    "name": ("string", NAMES, ["for {v}", "called {v}", "with the name {v}", "named {v}"]),
+    "name": ("string", NAMES, ["called {v}", "with the name {v}", "named {v}", "by the name of {v}"]),
     "id": ("integer", BIG, ["number {v}", "with id {v}", "with the id {v}", "no. {v}"]),
-    "city": ("string", CITIES, ["in {v}", "for the city {v}", "from {v}", "near {v}"]),
-    "color": ("string", COLOURS, ["in {v}", "with the color {v}", "that is {v}", "in the color {v}"]),
-    "day": ("string", DAYS, ["on {v}", "for {v}", "next {v}", "by {v}"]),
-    "time": ("string", TIMES, ["at {v}", "for {v}", "by {v}", "before {v}"]),
+    "city": ("string", CITIES, ["in the city {v}", "for the city {v}", "in {v}", "near {v}"]),
+    "color": ("string", COLOURS, ["in color {v}", "with the color {v}", "with color {v}", "in the color {v}"]),
+    "day": ("string", DAYS, ["on {v}", "on the day {v}", "next {v}", "by {v}"]),
+    "time": ("string", TIMES, ["at {v}", "at the time {v}", "until {v}", "before {v}"]),
     "count": ("integer", NUMBERS, ["{v} times", "with count {v}", "with a count of {v}", "count {v}"]),
     "size": ("string", ("small", "medium", "large"), ["in size {v}", "of size {v}", "with size {v}", "size {v}"]),
     "owner": ("string", NAMES, ["of {v}", "owned by {v}", "that belongs to {v}", "with owner {v}"]),
     "price": ("number", BIG, ["for {v} dollars", "at a price of {v}", "with price {v}", "at {v} dollars"]),
-    "food": ("string", FOODS, ["with {v}", "for {v}", "full of {v}", "containing {v}"]),
+    "food": ("string", FOODS, ["with the food {v}", "with {v} as food", "full of {v}", "containing {v}"]),
     "label": ("string", THINGS, ["with the label {v}", "labelled {v}", "under the label {v}", "marked {v}"]),
     "level": ("integer", NUMBERS, ["at level {v}", "on level {v}", "with level {v}", "level {v}"]),
     "priority": ("string", ("low", "normal", "high"), ["with {v} priority", "at {v} priority", "with priority {v}", "as {v} priority"]),
 }  # fmt: skip
 MADE_ASK = ["{V} the {n} {s}.", "{V} a {n} {s}.", "Please {v} the {n} {s}.", "Can you {v} the {n} {s}?", "I want to {v} the {n} {s}.", "{V} my {n} {s}.", "Could you {v} a {n} {s}?", "I need you to {v} the {n} {s}.", "Please {v} a {n} {s}.", "{V} {n} {s}.", "Would you {v} the {n} {s}?", "Go and {v} the {n} {s}."]
+MADE_ASK += joined(
+    ("{V} ", "Please {v} ", "Can you {v} ", "Could you {v} ", "I want to {v} ", "I need to {v} ", "Would you {v} ", "Go and {v} ", "You should {v} ", "Now {v} "),
+    ("the {n} {s}.", "a {n} {s}.", "my {n} {s}.", "{n} {s}.", "our {n} {s}."),
+)
 MADE_DESCRIPTION = ["{V} a {n}.", "{V} the {n}.", "{V} {n}", "Tool to {v} a {n}", "{V}s the {n}.", "Use this to {v} a {n}."]
 NO_TOOL = "I have no tool for that."
 SYSTEM = ["You are a helpful assistant.", "Use the tools when they help.", "You can call functions.", "You are a helpful assistant with tools.", "Call a tool when one fits.", "You are an agent."]
@@ -177,7 +182,7 @@ def hand_made(d):
 
 
 def any_tool(d):
-    return hand_made(d) if d.chance(0.5) else made_tool(d)
+    return hand_made(d) if d.chance(0.4) else made_tool(d)
 
 
 def theme(spec):
@@ -284,7 +289,7 @@ def session(d, specs, last):
     """A conversation over one shelf of tools that ends with `last`. Earlier exchanges make the schemas worth reading."""
     made = last(d, specs)
     made.tools = [schema(d, spec) for spec in specs]
-    for _ in range(d.any((0, 0, 0, 1, 1, 2))):
+    for _ in range(d.any((0, 0, 1, 1, 2, 3))):
         made.turns.append(d.any((answering, answering, calling_none))(d, specs).exchange())
     if d.chance(0.25):
         made.system = d.wording(SYSTEM)
@@ -292,7 +297,7 @@ def session(d, specs, last):
 
 
 def single_call(d):
-    return session(d, shelf(d, 4), calling)
+    return session(d, shelf(d, 3), calling)
 
 
 def parallel_calls(d):
