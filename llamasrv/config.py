@@ -348,6 +348,7 @@ class Settings:
     limits_parts: int = _limits(
         "int", 1_000, "--max-parts", low=1, high=1_000_000, help="Most content parts of one message."
     )
+    limits_tools: int = _limits("int", 1_024, "--max-tools", low=1, high=65_536, help="Most tools of one request.")
     limits_prompts: int = _limits(
         "int", 512, "--max-prompts", low=1, high=65_536, help="Most prompts of one completions request."
     )

@@ -17,6 +17,7 @@ from llamasrv.domain.request import (
     ChatPrompt,
     GenerateRequest,
     ImagePart,
+    Part,
     Prompt,
     TextPart,
     TextPrompt,
@@ -25,6 +26,7 @@ from llamasrv.domain.request import (
     ToolChoice,
 )
 from llamasrv.engine.channels import off_hub
+from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import ModelInfo, Vocabulary
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
 from llamasrv.models.registry import Model
@@ -71,6 +73,7 @@ class Served:
     """A loaded model, with what is made once for it."""
 
     model: Model
+    engine: Engine  # the one it was made for; its model may have another by now, or none
     info: ModelInfo
     vocab: Vocabulary
     context: int
@@ -100,6 +103,7 @@ class Served:
         facts = (__version__, info.name, sizes, source, sorted(defaults.items()))
         return cls(
             model=model,
+            engine=engine,
             info=info,
             vocab=vocab,
             context=engine.context,
@@ -300,7 +304,13 @@ def _frozen(value: Any) -> Any:
 def _size(prompt: Prompt) -> int:
     if isinstance(prompt, ChatPrompt):
         contents = [message.content for message in prompt.messages if message.content]
-        return sum(len(c) if isinstance(c, str) else sum(len(part.text) for part in c if isinstance(part, TextPart)) for c in contents)
+        return sum(map(_content_size, contents))
     if isinstance(prompt, TextPrompt):
         return len(prompt.text) + len(prompt.suffix or "")
     return 0
+
+
+def _content_size(content: str | tuple[Part, ...]) -> int:
+    if isinstance(content, str):
+        return len(content)
+    return sum(len(part.text) for part in content if isinstance(part, TextPart))

@@ -55,10 +55,7 @@ class Collected:
                 if event.logprobs:
                     choice.logprobs += event.logprobs
             elif isinstance(event, Reasoning):
-                choice = self.choices[event.index]
-                choice.reasoning.append(event.text)
-                if event.logprobs:
-                    choice.logprobs += event.logprobs
+                self.choices[event.index].reasoning.append(event.text)  # log-probabilities are the content's alone
             elif isinstance(event, ToolCallStart):
                 self.choices[event.index].calls.append((event.id, event.name, []))
             elif isinstance(event, ToolCallArguments):

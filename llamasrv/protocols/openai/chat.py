@@ -11,14 +11,28 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.domain.events import Event, Failed, Finished, Text, TokenLogprob, Usage
-from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message
+from llamasrv.domain.events import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Reasoning,
+    Text,
+    TokenLogprob,
+    ToolCallArguments,
+    ToolCallStart,
+    Usage,
+)
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.collect import Choice as Collection
 from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.forms import content_of
 from llamasrv.protocols.openai.messages import Messages
 from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of, smallest
+from llamasrv.protocols.openai.tools import Choice, FunctionChoice, Functions, Tools, tools_of
 from llamasrv.protocols.openai.wire import FINISH, chat_logprob, dumps, new_id, usage_body
 from llamasrv.protocols.schema import (
     Count,
@@ -33,30 +47,7 @@ from llamasrv.protocols.schema import (
     WireField,
     wrong_type,
 )  # fmt: skip
-
-_NO_TOOLS = "tool calls are not available yet"
-
-
-class Tools(Refused):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
-        if type(value) is not list:
-            raise wrong_type("an array", value)
-        if data.get("tool_choice") != "none":
-            super()._deserialize(value, attr, data, **kwargs)
-
-
-class ToolChoice(WireField):
-    verdict = "refused"
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
-        if value in ("none", "auto"):
-            return
-        if type(value) is not dict and value != "required":
-            raise Invalid("expected 'none', 'auto', 'required' or an object.")
-        if not data.get("tools"):
-            raise Invalid("only allowed when 'tools' are given.")
-        raise Refusal(f"'tool_choice' is not supported by this server: {_NO_TOOLS}")
-
+from llamasrv.protocols.thinking import thinking_variables
 
 class Modalities(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
@@ -68,13 +59,30 @@ class Modalities(WireField):
 
 
 class Continue(WireField):
-    """true or "content"; llama.cpp's "reasoning_content" would continue what is not kept here."""
+    """A boolean, or llama.cpp's "content" and "reasoning_content"."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
-        if value == "content":
-            return True
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool | str:
+        if value == "content" or value == "reasoning_content":
+            return str(value)
         if type(value) is not bool:
             raise wrong_type("a boolean", value)
+        return value
+
+
+class ReasoningFormat(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
+        """Whether reasoning is told apart from the content."""
+        if value not in ("none", "auto", "deepseek"):
+            raise Invalid("expected 'none', 'auto' or 'deepseek'.")
+        return bool(value != "none")
+
+
+class Think(WireField):
+    """On or off, or how much."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool | str:
+        if type(value) is not bool and type(value) is not str:
+            raise wrong_type("a boolean or a string", value)
         return value
 
 
@@ -92,19 +100,27 @@ class ChatSchema(SamplingSchema):
     max_tokens = Count(1, "max_tokens", "the smaller of both", also=(-1,))
     logprobs = Flag()
     top_logprobs = Count(0, "top_logprobs", "needs `logprobs`")
+    tools = Tools("functions; with `tool_choice` none they are left out of the prompt")
+    tool_choice = Choice("none, auto, required, one function, or `allowed_tools`; enforced by a grammar")
+    parallel_tool_calls = Flag("false: at most one call")
+    functions = Functions("the `tools` of old")
+    function_call = FunctionChoice("the `tool_choice` of old")
     reasoning_effort = String("handed to the template; `none` switches thinking off where the template can")
+    enable_thinking = Flag("handed to the template")
+    think = Think("on or off, or an effort")
+    reasoning_format = ReasoningFormat("none: reasoning stays in the content, marks and all")
+    thinking_budget_tokens = Count(-1, "max_tokens", "most tokens of reasoning, then its block is closed; -1: no bound")
+    reasoning_budget_tokens = Count(-1, "max_tokens", "the same")
+    reasoning_budget = Count(-1, "max_tokens", "the same")
+    thinking_budget = Count(-1, "max_tokens", "the same")
+    thinking_token_budget = Count(-1, "max_tokens", "the same")
     chat_template_kwargs = TemplateKwargs("variables that the template reads")
     add_generation_prompt = Flag()
     continue_final_message = Continue("the answer goes on where the last message ends")
     service_tier = String('answered "default"')
     modalities = Modalities("text only")
-    tools = Tools(_NO_TOOLS + "; an empty list, or `tool_choice` none, is none")
-    tool_choice = ToolChoice(_NO_TOOLS)
-    functions = Refused(_NO_TOOLS)
-    function_call = Refused(_NO_TOOLS, harmless=("none", "auto"))
     web_search_options = Refused("there is no web search", harmless=(False,))
     chat_template = Refused("the template is the model's own", harmless=("",))
-    parallel_tool_calls = Ignored()
     audio = Ignored("without effect unless audio is asked for")
     verbosity = Ignored()
     prediction = Ignored()
@@ -115,7 +131,6 @@ class ChatSchema(SamplingSchema):
     metadata = Ignored()
     moderation = Ignored()
     store = Ignored("nothing is stored")
-    think = Ignored()
 
 
 class ChatOptions(NamedTuple):
@@ -127,6 +142,12 @@ class ChatOptions(NamedTuple):
     top_logprobs: int = 0
     num_choices: int = 1
     service_tier: bool = False
+    legacy: bool = False  # a call is told as `function_call`
+
+
+_BUDGETS = (
+    "thinking_budget_tokens", "reasoning_budget_tokens", "reasoning_budget", "thinking_budget", "thinking_token_budget",
+)  # fmt: skip
 
 
 class ChatCompletions:
@@ -146,8 +167,9 @@ class ChatCompletions:
         if top and not logprobs:
             raise InvalidRequest("Invalid 'top_logprobs': only allowed when 'logprobs' is true.", param="top_logprobs")
         n = get("n", 1)
+        tools, choice = tools_of(data)
         request = GenerateRequest(
-            prompts=(self.prompt(data),),
+            prompts=(self.prompt(data, tools),),
             model=get("model"),
             sampling=sampling_of(data),
             n=n,
@@ -158,13 +180,17 @@ class ChatCompletions:
             stream=get("stream", False),
             timeout=timeout,
             owner=owner,
+            tool_choice=choice,
+            content=content_of(data),
+            thinking_budget=smallest(*map(get, _BUDGETS)),
+            split_reasoning=get("reasoning_format", True),
         )
         options = ChatOptions(
-            request.stream, get("stream_options", False), logprobs, top, n, "service_tier" in data
+            request.stream, get("stream_options", False), logprobs, top, n, "service_tier" in data, "functions" in data
         )
         return request, options
 
-    def prompt(self, data: dict[str, Any]) -> ChatPrompt:
+    def prompt(self, data: dict[str, Any], tools: tuple[Tool, ...]) -> ChatPrompt:
         messages: tuple[Message, ...] = data["messages"]
         continued = data.get("continue_final_message", False)
         if continued:
@@ -178,25 +204,39 @@ class ChatCompletions:
                     "Invalid 'continue_final_message': the last message must be the assistant's.",
                     param="continue_final_message",
                 )
-        variables = data.get("chat_template_kwargs", {})
-        if "reasoning_effort" in data:
-            effort = data["reasoning_effort"]
-            thinking = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
-            variables = {"reasoning_effort": effort, **thinking, **variables}
+            if continued == "reasoning_content" and (messages[-1].content or not messages[-1].reasoning):
+                raise InvalidRequest(
+                    "Invalid 'continue_final_message': the last message must hold reasoning and no content.",
+                    param="continue_final_message",
+                )
         return ChatPrompt(
             messages,
-            template_kwargs=variables,
+            tools=tools,
+            template_kwargs={**_thinking(data), **data.get("chat_template_kwargs", {})},
             add_generation_prompt=data.get("add_generation_prompt", not continued),
-            continue_final_message=continued,
+            continue_final_message=bool(continued),
         )
 
     def parse_prompt(self, body: Mapping[str, Any]) -> tuple[str | None, ChatPrompt]:
         """The model's name and the conversation alone, for those who only want to see the prompt."""
         data = self._load(body)
-        return data.get("model"), self.prompt(data)
+        tools, choice = tools_of(data)
+        return data.get("model"), self.prompt(data, () if choice.mode == "none" else tools)
 
     def reply(self, options: ChatOptions, *, model: str, fingerprint: str) -> ChatReply:
         return ChatReply(options, model, fingerprint)
+
+
+def _thinking(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Template variables of all that is said about thinking."""
+    on, effort, think = data.get("enable_thinking"), data.get("reasoning_effort"), data.get("think")
+    if on is None and type(think) is bool:
+        on = think
+    elif effort is None and type(think) is str:
+        effort = think
+    if on is None and smallest(*map(data.get, _BUDGETS)) == 0:
+        on = False
+    return {} if on is None and effort is None else thinking_variables(on, effort)
 
 
 class ChatReply:
@@ -221,8 +261,14 @@ class ChatReply:
         for event in events:
             if isinstance(event, Text):
                 self._text(event, out)
+            elif isinstance(event, Reasoning):
+                text = dumps(event.text)
+                delta = b'{"reasoning_content":%b,"reasoning":%b}' % (text, text)
+                out.append(self._chunk(event.index, delta, b"null", b"null"))
+            elif isinstance(event, (ToolCallStart, ToolCallArguments)):
+                out.append(self._chunk(event.index, self._call(event), b"null", b"null"))
             elif isinstance(event, Finished):
-                out.append(self._chunk(event.index, b"{}", b"null", b'"%b"' % FINISH[event.reason].encode()))
+                out.append(self._chunk(event.index, b"{}", b"null", b'"%b"' % self._reason(event.reason).encode()))
             elif isinstance(event, Usage):
                 if self._options.include_usage:
                     out.append(b'%b],"usage":%b}' % (self._head, orjson.dumps(usage_body(event))))
@@ -256,6 +302,22 @@ class ChatReply:
             logprobs = dumps(self._logprobs(event.logprobs))
         out.append(self._chunk(event.index, b'{"content":%b}' % dumps(event.text), logprobs, b"null"))
 
+    def _call(self, event: ToolCallStart | ToolCallArguments) -> bytes:
+        """The delta of a call: its id and name once, then more and more of its arguments."""
+        function: dict[str, Any]
+        if isinstance(event, ToolCallStart):
+            function = {"name": event.name, "arguments": ""}
+            call = {"index": event.call, "id": event.id, "type": "function", "function": function}
+        else:
+            function = {"arguments": event.fragment}
+            call = {"index": event.call, "function": function}
+        return dumps({"function_call": function} if self._options.legacy else {"tool_calls": [call]})
+
+    def _reason(self, reason: FinishReason) -> str:
+        if reason is FinishReason.TOOL_CALLS and self._options.legacy:
+            return "function_call"
+        return FINISH[reason]
+
     # ------------------------------------------------------------ whole
 
     def whole(self, collected: Collected) -> bytes:
@@ -267,9 +329,9 @@ class ChatReply:
             "choices": [
                 {
                     "index": index,
-                    "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None},
+                    "message": self._message(choice),
                     "logprobs": self._logprobs(choice.logprobs) if self._options.logprobs else None,
-                    "finish_reason": FINISH[choice.reason],  # type: ignore[index]
+                    "finish_reason": self._reason(choice.reason),  # type: ignore[arg-type]
                 }
                 for index, choice in enumerate(collected.choices)
             ],
@@ -279,6 +341,20 @@ class ChatReply:
         if self._options.service_tier:
             body["service_tier"] = "default"
         return orjson.dumps(body)
+
+    def _message(self, choice: Collection) -> dict[str, Any]:
+        calls, text = choice.tool_calls, "".join(choice.text)
+        message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+        if choice.reasoning:
+            message["reasoning_content"] = message["reasoning"] = "".join(choice.reasoning)
+        functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
+        if calls and self._options.legacy:
+            message["function_call"] = functions[0]
+        elif calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": function} for call, function in zip(calls, functions)
+            ]
+        return message
 
     def _logprobs(self, entries: Iterable[TokenLogprob]) -> dict[str, Any]:
         top = self._options.top_logprobs

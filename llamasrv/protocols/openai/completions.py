@@ -14,54 +14,19 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.domain.events import Event, Failed, Finished, Text, TokenLogprob, Usage
-from llamasrv.domain.request import GenerateRequest, Prompt, TextPrompt, TokenPrompt
+from llamasrv.domain.request import GenerateRequest, Prompt, TextPrompt
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.prompts import Prompts
+from llamasrv.protocols.openai.forms import content_of
 from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of, smallest
 from llamasrv.protocols.openai.wire import FINISH, dumps, logprob, new_id, usage_body
-from llamasrv.protocols.schema import Count, Flag, Invalid, Loader, String, WireField, wrong_type
+from llamasrv.protocols.schema import Count, Flag, Loader, String
 
 _utf8 = getincrementaldecoder("utf-8")
 _NO_PROMPT = TextPrompt("")
-
-
-class Prompts(WireField):
-    """A text, texts, token ids, or lists of token ids."""
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Prompt, ...]:
-        if type(value) is str:
-            return (TextPrompt(value),)
-        if type(value) is not list:
-            raise wrong_type("a string, an array of strings, of token ids, or of arrays of token ids", value)
-        if not value:
-            raise Invalid("empty array.", code="empty_array")
-        if type(value[0]) is int:
-            return (TokenPrompt(_ids(value)),)
-        if len(value) > self.limits.prompts:
-            raise Invalid(f"array too long. Expected at most {self.limits.prompts} prompts, but got {len(value)}.")
-        if type(value[0]) is list:
-            for i, tokens in enumerate(value):
-                if type(tokens) is not list:
-                    raise wrong_type("an array of token ids", tokens, i)
-            return tuple(TokenPrompt(_ids(tokens, i)) for i, tokens in enumerate(value))
-        for i, text in enumerate(value):
-            if type(text) is not str:
-                raise wrong_type("a string", text, i)
-        return tuple(map(TextPrompt, value))
-
-
-def _ids(tokens: list[Any], *path: int) -> tuple[int, ...]:
-    if not tokens:
-        raise Invalid("empty array.", *path, code="empty_array")
-    if {int} != set(map(type, tokens)):
-        at = next(i for i, token in enumerate(tokens) if type(token) is not int)
-        raise wrong_type("a token id", tokens[at], *path, at)
-    if min(tokens) < 0 or max(tokens) >= 2**31:
-        at = next(i for i, token in enumerate(tokens) if not 0 <= token < 2**31)
-        raise Invalid(f"token id {tokens[at]} is out of range.", *path, at)
-    return tuple(tokens)
 
 
 class CompletionsSchema(SamplingSchema):
@@ -124,6 +89,7 @@ class Completions:
             stream=stream,
             timeout=timeout,
             owner=owner,
+            content=content_of(data),
         )
         options = CompletionsOptions(stream, get("stream_options", False), "logprobs" in data, len(prompts) * n)
         return request, options

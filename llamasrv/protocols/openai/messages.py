@@ -3,11 +3,12 @@ what is wrong."""
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import Any
 
 import orjson
 
-from llamasrv.domain.request import Message, Part, TextPart, ToolCall
+from llamasrv.domain.request import ImagePart, Message, Part, TextPart, ToolCall
 from llamasrv.protocols.schema import Invalid, Refusal, WireField, wrong_type
 
 _ROLES = {
@@ -15,7 +16,7 @@ _ROLES = {
     "function": "tool",
 }  # fmt: skip
 _PLAIN = frozenset(("system", "user", "assistant"))
-_MEDIA = {"image_url": "images", "input_audio": "audio", "video_url": "video", "input_video": "video", "file": "files"}
+_MEDIA = {"input_audio": "audio", "video_url": "video", "input_video": "video", "file": "files"}
 
 
 class Messages(WireField):
@@ -80,10 +81,10 @@ def _content(wire: dict[str, Any], role: str, at: int, most_parts: int) -> str |
     if len(content) > most_parts:
         raise Invalid(f"array too long. Expected at most {most_parts} parts, but got {len(content)}.", at, "content")
     parts = tuple(_part(part, at, i) for i, part in enumerate(content))
-    return parts[0].text if len(parts) == 1 else parts
+    return parts[0].text if len(parts) == 1 and isinstance(parts[0], TextPart) else parts
 
 
-def _part(part: Any, at: int, i: int) -> TextPart:
+def _part(part: Any, at: int, i: int) -> Part:
     if type(part) is str:
         return TextPart(part)
     if type(part) is not dict:
@@ -94,10 +95,29 @@ def _part(part: Any, at: int, i: int) -> TextPart:
         if type(text) is not str:
             raise wrong_type("a string", text, at, "content", i, kind)
         return TextPart(text)
+    if kind == "image_url":
+        return _image(part.get("image_url"), at, "content", i, "image_url")
     if type(kind) is str and kind in _MEDIA:
         text = f"this model cannot read {_MEDIA[kind]}: a content part of type '{kind}' was given."
         raise Refusal(text, at, "content", i)
-    raise Invalid("expected 'text'.", at, "content", i, "type")
+    raise Invalid("expected 'text' or 'image_url'.", at, "content", i, "type")
+
+
+def _image(wire: Any, *path: int | str) -> ImagePart:
+    """An image within the request; any other URL is kept as it is and read by nobody here."""
+    url = wire.get("url") if type(wire) is dict else wire
+    if type(url) is not str:
+        raise wrong_type("a string", url, *path, "url")
+    if not url.startswith("data:"):
+        return ImagePart(url=url)
+    head, found, body = url[5:].partition(",")
+    media_type, _, encoding = head.partition(";")
+    if not found or not encoding.endswith("base64"):
+        raise Invalid("expected 'data:image/...;base64,...'.", *path, "url")
+    try:
+        return ImagePart(data=b64decode(body, validate=True), media_type=media_type or None)
+    except ValueError:
+        raise Invalid("the image is not valid base64.", *path, "url") from None
 
 
 def _text(wire: dict[str, Any], key: str, at: int) -> str | None:

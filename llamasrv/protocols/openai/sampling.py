@@ -9,6 +9,14 @@ import math
 from typing import Any, Union
 
 from llamasrv.domain.params import SAMPLER_ORDER
+from llamasrv.protocols.openai.forms import (
+    Choices,
+    Grammar,
+    JsonSchema,
+    Pattern,
+    ResponseFormat,
+    StructuredOutputs,
+)
 from llamasrv.protocols.schema import (
     Count,
     Flag,
@@ -16,8 +24,6 @@ from llamasrv.protocols.schema import (
     Invalid,
     Names,
     Number,
-    Refusal,
-    Refused,
     String,
     WireField,
     WireSchema,
@@ -115,21 +121,6 @@ class StreamOptions(WireField):
         return bool(wanted)
 
 
-class ResponseFormat(WireField):
-    """Text is what is written anyway; the others need a grammar."""
-
-    verdict = "refused"
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
-        kind = value.get("type")
-        if kind in ("json_object", "json_schema"):
-            raise Refusal(f"'response_format' {kind} is not supported by this server: {self.metadata['note']}")
-        if kind != "text":
-            raise Invalid("expected 'text', 'json_object' or 'json_schema'.", "type")
-
-
 class SamplingSchema(WireSchema):
     """What every OpenAI generation endpoint understands."""
 
@@ -180,15 +171,15 @@ class SamplingSchema(WireSchema):
     return_progress = Ignored()
     return_tokens = Ignored()
     prompt_logprobs = Ignored("use `echo` of completions")
-    # what needs a grammar
-    response_format = ResponseFormat("constrained output is not available yet")
-    grammar = Refused("constrained output is not available yet")
-    json_schema = Refused("constrained output is not available yet")
-    guided_json = Refused("constrained output is not available yet")
-    guided_regex = Refused("constrained output is not available yet")
-    guided_choice = Refused("constrained output is not available yet")
-    guided_grammar = Refused("constrained output is not available yet")
-    structured_outputs = Refused("constrained output is not available yet")
+    # the form of the answer
+    response_format = ResponseFormat("enforced by a grammar; llama.cpp's `schema` in json_object, too")
+    json_schema = JsonSchema("a schema, or its text")
+    grammar = Grammar("llama.cpp's GBNF, or Lark")
+    structured_outputs = StructuredOutputs("`json`, `regex`, `choice`, `grammar` or `json_object`")
+    guided_json = JsonSchema("a schema, or its text")
+    guided_regex = Pattern("the whole answer matches it")
+    guided_choice = Choices("the answer is one of them")
+    guided_grammar = Grammar("GBNF or Lark")
 
 
 _SAME_NAME = frozenset(

@@ -127,9 +127,9 @@ def test_options_of_the_reply_are_read():
     "harmless",
     [
         {"tools": []},
-        {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "none"},
         {"tool_choice": "auto"},
-        {"tool_choice": "none"},
+        {"reasoning_format": "auto"},
+        {"reasoning_budget": -1},
         {"response_format": {"type": "text"}},
         {"modalities": ["text"]},
         {"functions": []},
@@ -147,7 +147,45 @@ def test_values_that_ask_for_nothing_are_harmless(harmless):
 
 def test_template_variables_are_handed_on():
     prompt = asked(chat_template_kwargs={"enable_thinking": True, "x": [1]}, reasoning_effort="low").prompts[0]
-    assert prompt.template_kwargs == {"reasoning_effort": "low", "enable_thinking": True, "x": [1]}
+    assert prompt.template_kwargs == {"reasoning_effort": "low", "enable_thinking": True, "thinking": True, "x": [1]}
+
+
+@pytest.mark.parametrize(
+    "given, variables",
+    [
+        ({"think": False}, {"enable_thinking": False, "thinking": False}),
+        ({"think": "high"}, {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}),
+        ({"enable_thinking": True, "reasoning_effort": "none"}, {"enable_thinking": True, "thinking": True}),
+        ({"reasoning_effort": "minimal"}, {"reasoning_effort": "minimal"}),
+        ({"thinking_budget_tokens": 0}, {"enable_thinking": False, "thinking": False}),
+        ({"thinking_budget_tokens": 9}, {}),
+        ({"think": True, "chat_template_kwargs": {"enable_thinking": False}},
+         {"enable_thinking": False, "thinking": True}),
+    ],
+)  # fmt: skip
+def test_thinking_is_switched_by_many_names(given, variables):
+    assert asked(**given).prompts[0].template_kwargs == variables
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["thinking_budget_tokens", "reasoning_budget_tokens", "reasoning_budget", "thinking_budget", "thinking_token_budget"],
+)
+def test_a_thinking_budget_is_read(name):
+    assert asked(**{name: 20}).thinking_budget == 20
+    assert asked(**{name: -1}).thinking_budget is None
+
+
+def test_reasoning_can_stay_in_the_content():
+    assert asked().split_reasoning and not asked(reasoning_format="none").split_reasoning
+
+
+def test_reasoning_can_be_continued():
+    messages = [*HELLO, {"role": "assistant", "content": None, "reasoning_content": "Hm"}]
+    prompt = asked(messages=messages, continue_final_message="reasoning_content").prompts[0]
+    assert prompt.continue_final_message and prompt.messages[-1].reasoning == "Hm"
+    answered = [*HELLO, {"role": "assistant", "content": "Yes", "reasoning_content": "Hm"}]
+    assert refused(messages=answered, continue_final_message="reasoning_content").param == "continue_final_message"
 
 
 def test_no_effort_switches_thinking_off():
@@ -243,7 +281,7 @@ def test_wrong_messages_are_named(messages, param, code):
     assert f"'{param}'" in error.message
 
 
-@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video_url"])
+@pytest.mark.parametrize("kind", ["input_audio", "file", "video_url"])
 def test_media_that_the_model_lacks_is_refused(kind):
     error = refused(messages=[{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": kind, kind: {}}]}])
     assert isinstance(error, Unsupported)
@@ -330,13 +368,7 @@ def test_wrong_values_are_named(body, param):
 @pytest.mark.parametrize(
     "body, param",
     [
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"functions": [{"name": "f"}]}, "functions"),
-        ({"function_call": {"name": "f"}}, "function_call"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}}, "response_format"),
-        ({"grammar": "root ::= x"}, "grammar"),
-        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
         ({"web_search_options": {}}, "web_search_options"),
         ({"modalities": ["text", "audio"]}, "modalities[1]"),
         ({"chat_template": "{{ x }}"}, "chat_template"),

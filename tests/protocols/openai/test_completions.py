@@ -9,8 +9,8 @@ import pytest
 from protocols.openai.wire_client import add_up_completions, whole_completions
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, TokenLogprob, TopLogprob, Usage
-from llamasrv.domain.request import GenerateRequest, TextPrompt, TokenPrompt
-from llamasrv.errors import EngineFailure, InvalidRequest, Unsupported
+from llamasrv.domain.request import Content, GenerateRequest, TextPrompt, TokenPrompt
+from llamasrv.errors import EngineFailure, InvalidRequest
 from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.completions import (
@@ -119,8 +119,9 @@ def test_wrong_values_are_named(body, param):
     assert f"'{param}'" in error.message
 
 
-def test_what_needs_a_grammar_is_refused():
-    assert isinstance(refused(response_format={"type": "json_object"}), Unsupported)
+def test_the_form_of_the_text_is_read():
+    assert asked(response_format={"type": "json_object"}).content == Content("json")
+    assert asked(grammar='root ::= "x"').content == Content("gbnf", 'root ::= "x"')
 
 
 # ---------------------------------------------------------------- what is written

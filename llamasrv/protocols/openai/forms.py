@@ -1,0 +1,147 @@
+"""The form that an answer must have, in the words of OpenAI, llama.cpp and vLLM: all become one Content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from llamasrv.domain.request import Content
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.schema import Invalid, WireField, wrong_type
+
+
+class JsonSchema(WireField):
+    """A JSON schema, as an object, a boolean or the text of one."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content:
+        return Content("json", schema_of(value))
+
+
+class Pattern(WireField):
+    """A regular expression that the whole answer matches."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content:
+        return Content("regex", _text(value))
+
+
+class Choices(WireField):
+    """The answers to choose from."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content:
+        return Content("choice", _choices(value))
+
+
+class Grammar(WireField):
+    """A grammar in llama.cpp's notation, or in Lark's where it looks like that."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
+        return _grammar(value) if value != "" else None
+
+
+class ResponseFormat(WireField):
+    """OpenAI's text, json_object and json_schema; llama.cpp's json_object with a schema."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        kind = value.get("type")
+        if kind == "text":
+            return None
+        if kind == "json_object":
+            schema = value.get("schema")
+            return Content("json", None if schema is None else schema_of(schema, "schema"))
+        if kind == "json_schema":
+            wrapped = value.get("json_schema")
+            if wrapped is None and "schema" in value:
+                wrapped = value
+            elif type(wrapped) is not dict:
+                raise wrong_type("an object with a 'schema'", wrapped, "json_schema")
+            if wrapped.get("schema") is None:
+                missing = "missing_required_parameter"
+                raise Invalid("missing. A schema is needed.", "json_schema", "schema", code=missing)
+            return Content("json", schema_of(wrapped["schema"], "json_schema", "schema"))
+        raise Invalid("expected 'text', 'json_object' or 'json_schema'.", "type")
+
+
+class StructuredOutputs(WireField):
+    """vLLM's object: exactly one of json, regex, choice, grammar, json_object."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        given = {name: form for name, form in value.items() if form is not None and form is not False}
+        known = [name for name in given if name in _STRUCTURED]
+        if not known:
+            if "structural_tag" in given:
+                raise Invalid("not supported by this server.", "structural_tag")
+            return None
+        if len(known) > 1:
+            raise Invalid(f"only one of {', '.join(_STRUCTURED)} may be given.", known[1])
+        return _STRUCTURED[known[0]](given[known[0]], known[0])
+
+
+def schema_of(value: Any, *path: str) -> Any:
+    if type(value) is str:
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            raise Invalid("the text is not JSON.", *path) from None
+    if type(value) is not dict and type(value) is not bool:
+        raise wrong_type("a JSON schema", value, *path)
+    return value
+
+
+def _text(value: Any, *path: str) -> str:
+    if type(value) is not str:
+        raise wrong_type("a string", value, *path)
+    if not value:
+        raise Invalid("must not be an empty string.", *path)
+    return value
+
+
+def _choices(value: Any, *path: str) -> tuple[str, ...]:
+    if type(value) is not list:
+        raise wrong_type("an array of strings", value, *path)
+    if not value:
+        raise Invalid("empty array. Expected an array with at least one choice.", *path, code="empty_array")
+    for i, choice in enumerate(value):
+        if type(choice) is not str:
+            raise wrong_type("a string", choice, *path, i)
+        if not choice:
+            raise Invalid("must not be an empty string.", *path, i)
+    return tuple(dict.fromkeys(value))
+
+
+def _grammar(value: Any, *path: str) -> Content:
+    text = _text(value, *path)
+    return Content("gbnf" if "::=" in text else "lark", text)
+
+
+_STRUCTURED: Mapping[str, Any] = {
+    "json": lambda value, name: Content("json", schema_of(value, name)),
+    "regex": lambda value, name: Content("regex", _text(value, name)),
+    "choice": lambda value, name: Content("choice", _choices(value, name)),
+    "grammar": lambda value, name: _grammar(value, name),
+    "json_object": lambda value, name: Content("json"),
+}
+
+FIELDS = (
+    "response_format", "json_schema", "grammar", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+    "guided_grammar",
+)  # fmt: skip
+
+
+def content_of(data: Mapping[str, Any]) -> Content | None:
+    """The one form that was asked for. Two different ones are an error."""
+    found: Content | None = None
+    first = ""
+    for name in FIELDS:
+        content = data.get(name)
+        if content is None or content == found:
+            continue
+        if found is not None:
+            raise InvalidRequest(f"Invalid '{name}': not allowed together with '{first}'.", param=name)
+        found, first = content, name
+    return found

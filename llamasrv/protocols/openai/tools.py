@@ -1,0 +1,156 @@
+"""Tools as chat completions write them: functions, which of them may or must be called, and the names of old."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from llamasrv.domain.request import Tool, ToolChoice
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.schema import Invalid, Refusal, WireField, wrong_type
+
+_NAME = re.compile(r"[\w.:/-]{1,128}")
+_MODES = ("none", "auto", "required")
+
+
+class Tools(WireField):
+    """A list of functions."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Tool, ...]:
+        _check_list(value, self.limits.tools)
+        found: dict[str, Tool] = {}
+        for at, wire in enumerate(value):
+            if type(wire) is not dict:
+                raise wrong_type("an object", wire, at)
+            kind = wire.get("type", "function")
+            if kind != "function":
+                if type(kind) is not str:
+                    raise wrong_type("a string", kind, at, "type")
+                raise Refusal(f"tools of type '{kind[:40]}' are not supported by this server.", at, "type")
+            _add(found, _function(wire.get("function"), at, "function"), at, "function", "name")
+        return tuple(found.values())
+
+
+class Functions(WireField):
+    """The list of functions as it was before there were tools."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Tool, ...]:
+        _check_list(value, self.limits.tools)
+        found: dict[str, Tool] = {}
+        for at, wire in enumerate(value):
+            _add(found, _function(wire, at), at, "name")
+        return tuple(found.values())
+
+
+class Choice(WireField):
+    """none, auto, required, one function, or some of them."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ToolChoice:
+        if type(value) is str:
+            if value not in _MODES:
+                raise Invalid("expected 'none', 'auto', 'required' or an object.")
+            return ToolChoice(value)
+        if type(value) is not dict:
+            raise wrong_type("a string or an object", value)
+        kind = value.get("type")
+        if kind in _MODES:
+            return ToolChoice(kind)
+        if kind == "function":
+            return ToolChoice("required", (_named(value),), parallel=False)
+        if kind == "allowed_tools":
+            return _allowed(value.get("allowed_tools"))
+        raise Invalid("expected 'function' or 'allowed_tools'.", "type")
+
+
+class FunctionChoice(WireField):
+    """none, auto, or the name of one function."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ToolChoice:
+        if value in ("none", "auto"):
+            return ToolChoice(value)
+        if type(value) is not dict:
+            raise Invalid("expected 'none', 'auto' or an object.")
+        return ToolChoice("required", (_name(value.get("name"), "name"),), parallel=False)
+
+
+def tools_of(data: Mapping[str, Any]) -> tuple[tuple[Tool, ...], ToolChoice]:
+    """The tools of a request and how they may be used."""
+    tools, choice, field = data.get("tools", ()), data.get("tool_choice"), "tool_choice"
+    if data.get("functions"):
+        if tools:
+            raise InvalidRequest("Invalid 'functions': not allowed together with 'tools'.", param="functions")
+        tools, choice, field = data["functions"], data.get("function_call"), "function_call"
+    choice = choice or ToolChoice()
+    if not tools and (choice.mode == "required" or choice.names):
+        raise InvalidRequest(f"Invalid '{field}': only allowed when 'tools' are given.", param=field)
+    known = {tool.name for tool in tools}
+    for name in choice.names:
+        if name not in known:
+            raise InvalidRequest(f"Invalid '{field}': no tool is named '{name}'.", param=field)
+    if not data.get("parallel_tool_calls", True) or field == "function_call":
+        choice = ToolChoice(choice.mode, choice.names, parallel=False)
+    return tools, choice
+
+
+def _check_list(value: Any, most: int) -> None:
+    if type(value) is not list:
+        raise wrong_type("an array", value)
+    if len(value) > most:
+        raise Invalid(f"array too long. Expected at most {most} tools, but got {len(value)}.")
+
+
+def _add(found: dict[str, Tool], tool: Tool, *path: int | str) -> None:
+    if tool.name in found:
+        raise Invalid(f"two tools are named '{tool.name}'.", *path)
+    found[tool.name] = tool
+
+
+def _function(wire: Any, *path: int | str) -> Tool:
+    if type(wire) is not dict:
+        raise wrong_type("an object", wire, *path)
+    description, parameters, strict = wire.get("description"), wire.get("parameters"), wire.get("strict")
+    if description is not None and type(description) is not str:
+        raise wrong_type("a string", description, *path, "description")
+    if parameters is not None and type(parameters) is not dict:
+        raise wrong_type("an object", parameters, *path, "parameters")
+    if strict is not None and type(strict) is not bool:
+        raise wrong_type("a boolean", strict, *path, "strict")
+    return Tool(_name(wire.get("name"), *path, "name"), description or "", parameters or {}, bool(strict))
+
+
+def _name(name: Any, *path: int | str) -> str:
+    if type(name) is not str:
+        if name is None:
+            raise Invalid("missing. Every function needs a name.", *path, code="missing_required_parameter")
+        raise wrong_type("a string", name, *path)
+    if not _NAME.fullmatch(name):
+        raise Invalid("expected 1 to 128 letters, digits and any of _ - . : /", *path)
+    return name
+
+
+def _named(wire: dict[str, Any], *path: int | str) -> str:
+    function = wire.get("function")
+    if function is None:  # the Responses endpoint writes it without the inner object, and so do some clients
+        return _name(wire.get("name"), *path, "name")
+    if type(function) is not dict:
+        raise wrong_type("an object", function, *path, "function")
+    return _name(function.get("name"), *path, "function", "name")
+
+
+def _allowed(wire: Any) -> ToolChoice:
+    if type(wire) is not dict:
+        raise wrong_type("an object", wire, "allowed_tools")
+    mode, tools = wire.get("mode", "auto"), wire.get("tools")
+    if mode not in ("auto", "required"):
+        raise Invalid("expected 'auto' or 'required'.", "allowed_tools", "mode")
+    if type(tools) is not list:
+        raise wrong_type("an array", tools, "allowed_tools", "tools")
+    if not tools:
+        raise Invalid("empty array. Expected at least one tool.", "allowed_tools", "tools", code="empty_array")
+    names = []
+    for at, tool in enumerate(tools):
+        if type(tool) is not dict:
+            raise wrong_type("an object", tool, "allowed_tools", "tools", at)
+        names.append(_named(tool, "allowed_tools", "tools", at))
+    return ToolChoice(mode, tuple(dict.fromkeys(names)))
