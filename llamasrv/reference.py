@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.config import OPTIONS, Option, Settings, as_size
+from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openai.completions import CompletionsSchema
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
@@ -78,6 +79,7 @@ TABLES = {
     "options": as_markdown,
     "chat": lambda: as_fields(ChatSchema),
     "completions": lambda: as_fields(CompletionsSchema),
+    "messages": lambda: as_fields(MessagesSchema),
     "embeddings": lambda: as_fields(EmbeddingsSchema),
     "rerank": lambda: as_fields(RerankSchema),
 }
