@@ -52,7 +52,8 @@ class Loader:
         self.memory_limit = memory_limit
         self.load_timeout = load_timeout
         self.notice = Notice()  # told whenever a model's state may have changed
-        self.on_unload: list[Callable[[Model], None]] = []  # called before a model's memory is given back
+        self.on_load: list[Callable[[Model], object]] = []  # called when its engine is ready, before anybody uses it
+        self.on_unload: list[Callable[[Model], object]] = []  # called before its memory is given back
         self._check = check
         self._free_memory = free_memory
         self._clock = clock
@@ -101,9 +102,11 @@ class Loader:
                 model.phase = "waiting"
         threading.Thread(target=self._load, args=(model,), daemon=True).start()
 
-    def wait(self, model: Model, timeout: float | None = None) -> bool:
-        """True when it is loaded; False when the time is over. Raises when it could not be loaded."""
-        self.notice.wait(lambda: _is_loaded(model) or not self._coming(model), timeout)
+    def wait(
+        self, model: Model, timeout: float | None = None, given_up: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """True when it is loaded; False when the time is over or it is given up. Raises when it could not be loaded."""
+        self.notice.wait(lambda: _is_loaded(model) or not self._coming(model) or given_up(), timeout)
         if _is_loaded(model):
             return True
         if self._coming(model):
@@ -149,6 +152,14 @@ class Loader:
         if engine.status.state not in ("ready", "draining"):
             model.current = None
             raise LoadFailed(engine.status.reason or STOPPING)
+        try:
+            for prepare in self.on_load:
+                prepare(model)
+        except BaseException:
+            model.current = None
+            engine.stop(STOP_TIMEOUT)
+            engine.discard()
+            raise
         with self._lock:
             model.num_loads += 1
             model.error = None
@@ -215,8 +226,8 @@ class Loader:
         has work, which it may finish. None while somebody is leaving already."""
         if self._leaving:
             return None
-        able = [m for m in self._counted if _is_loaded(m) and (in_use or not m.in_use)]
-        return min(able, key=lambda m: (m.in_use, m.stay < 0, m.last_used), default=None)
+        able = [m for m in self._counted if _is_loaded(m) and (in_use or not m.is_wanted)]
+        return min(able, key=lambda m: (m.is_wanted, m.stay < 0, m.last_used), default=None)
 
     # unloading
 

@@ -84,7 +84,9 @@ class Model:
         self.phase = ""  # "waiting" for memory, "checking" its file, "loading", "unloading"; "" is none of these
         self.num_loads = 0
         self.num_unloads = 0
-        self._leases: deque[None] = deque()  # adding to it and taking from it are atomic
+        # One entry for each; adding to them and taking from them are atomic.
+        self.awaited: deque[None] = deque()  # requests that wait until it is loaded
+        self._leases: deque[None] = deque()
 
     @property
     def engine(self) -> Engine:
@@ -135,6 +137,11 @@ class Model:
     @property
     def in_use(self) -> bool:
         return bool(self._leases) or (self.current is not None and self.current.num_open > 0)
+
+    @property
+    def is_wanted(self) -> bool:
+        """In use, or about to be."""
+        return self.in_use or bool(self.awaited)
 
     @property
     def expires_at(self) -> float | None:

@@ -7,6 +7,8 @@ events). Knows no wire format and no HTTP.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 
 from llamasrv.domain.params import SamplingParams
@@ -18,6 +20,7 @@ from llamasrv.models.registry import Model, Registry
 from llamasrv.pipeline.best_of import BestOf
 from llamasrv.pipeline.embed import Embeddings, EmbeddingWork, Ranking, RankingWork
 from llamasrv.pipeline.generation import Generation
+from llamasrv.pipeline.loading import Loading
 from llamasrv.pipeline.served import Served
 
 _PARAMS = tuple(f.name for f in fields(SamplingParams))
@@ -29,28 +32,79 @@ class Pipeline:
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self._served: dict[Model, Served] = {}
+        if registry.loader is not None:
+            registry.loader.on_load.append(self._prepare)
+            registry.loader.on_unload.append(self._forget)
 
-    def open(self, name: str | None) -> Served:
-        """The model of that name, ready to use. Raises ModelNotFound, or Unavailable while it loads."""
+    def open(self, name: str | None, *, keep_alive: float | None = None, timeout: float | None = None) -> Served:
+        """The model of that name, loaded; waits until it is. Raises ModelNotFound, or Unavailable.
+
+        It may be unloaded again as soon as the caller waits for anything else: who does holds a `lease`.
+        """
         model = self.registry.find(name)
+        model.touch(keep_alive)
+        loading: Loading | None = None
+        while True:
+            try:
+                return self._now(model, timeout)
+            except Loading as on_its_way:
+                loading = loading or on_its_way
+            with loading:
+                loading.wait()
+
+    @contextmanager
+    def lease(self, name: str | None, *, keep_alive: float | None = None) -> Iterator[Served]:
+        """The same for a block, in which it stays loaded."""
+        served = self.open(name, keep_alive=keep_alive)
+        with served.model.lease():
+            yield served
+
+    def _now(self, model: Model, timeout: float | None = None) -> Served:
+        """Raises Loading where it is not loaded."""
         served = self._served.get(model)
-        if served is not None and served.info is model.engine.info:
+        if served is not None and served.engine is model.current and served.info is served.engine.info:
             return served
+        loader = self.registry.loader
+        if loader is not None:
+            loader.load(model)
+            raise Loading(loader, model, timeout=timeout)
         status = model.engine.status
         if status.state == "loading":
             raise Unavailable("Loading model", code="model_loading")
         if status.state not in ("ready", "draining"):
             raise Unavailable(f"The model is not available: {status.reason or status.state}")
+        return self._prepare(model)
+
+    def _prepare(self, model: Model) -> Served:
         served = self._served[model] = off_hub(Served.of, model)
         return served
 
-    def submit(self, request: GenerateRequest) -> Generation | BestOf:
-        """Start a generation. Everything that can be known to be wrong is raised here."""
-        served = self.open(request.model)
+    def _forget(self, model: Model) -> None:
+        self._served.pop(model, None)
+
+    def count(self, request: GenerateRequest) -> int:
+        """Tokens of the prompts that `submit` would take, also of those that are too long."""
+        with self.lease(request.model) as served:
+            return off_hub(lambda: sum(len(served.encode(prompt, request.tool_choice)) for prompt in request.prompts))
+
+    def submit(self, request: GenerateRequest, *, wait: bool = True) -> Generation | BestOf:
+        """Start a generation. Everything that can be known to be wrong is raised here. Without `wait`, Loading is raised
+        where the model is not loaded."""
+        model = self.registry.find(request.model)
+        model.touch(request.keep_alive)
+        if wait:
+            self.open(request.model, keep_alive=request.keep_alive, timeout=request.timeout)
+        model.acquire()  # until the engine knows of it
+        try:
+            return self._start(self._now(model, request.timeout), request)
+        finally:
+            model.release()
+
+    def _start(self, served: Served, request: GenerateRequest) -> Generation | BestOf:
         prepared = served.prepare_all(request)
         prompts = [prompt.tokens for prompt in prepared]
         params = served.params(request.sampling)
-        deadline = None if request.timeout is None else served.model.engine.clock() + request.timeout
+        deadline = None if request.timeout is None else served.engine.clock() + request.timeout
         best_of = request.best_of if request.best_of is not None and request.best_of > request.n else None
         each = best_of or request.n
         logprobs = request.logprobs
@@ -74,7 +128,7 @@ class Pipeline:
                         priority=request.priority,
                     )
                 )
-        engine = served.model.engine
+        engine = served.engine
         stream = engine.submit(sequences)
         choices = [served.reader(prepared[seq.index // each], request, seq.index) for seq in sequences]
         generation = Generation(
@@ -87,10 +141,12 @@ class Pipeline:
         return BestOf(generation, best_of=best_of, n=request.n, with_logprobs=request.logprobs is not None)
 
     def submit_embed(self, request: EmbedRequest) -> EmbeddingWork:
-        return EmbeddingWork(self.open(request.model), request)
+        with self.lease(request.model, keep_alive=request.keep_alive) as served:
+            return EmbeddingWork(served, request)
 
     def submit_rerank(self, request: RerankRequest) -> RankingWork:
-        return RankingWork(self.open(request.model), request)
+        with self.lease(request.model, keep_alive=request.keep_alive) as served:
+            return RankingWork(served, request)
 
     def embed(self, request: EmbedRequest) -> Embeddings:
         """Vectors for prompts. Waits for them; who wants to give up meanwhile takes `submit_embed`."""

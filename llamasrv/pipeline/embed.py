@@ -54,7 +54,7 @@ class Work:
     """Inputs that the embedder has: wait for their numbers, or `cancel`. One reader."""
 
     def __init__(self, served: Served, inputs: list[list[int]], *, timeout: float | None) -> None:
-        engine = served.model.engine
+        engine = served.engine
         self.model = served.model.name
         self.num_prompt = sum(map(len, inputs))
         self.cancelled = False
@@ -143,7 +143,7 @@ def _sigmoid(value: float) -> float:
 
 
 def _backend(served: Served) -> EmbeddingBackend:
-    backend = served.model.engine.embedder.backend
+    backend = served.engine.embedder.backend
     if backend is None:
         raise Unsupported(NOT_ENABLED, param="model")
     return backend

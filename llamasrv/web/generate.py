@@ -9,6 +9,8 @@ from flask import Response, request
 
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import LlamasrvError
+from llamasrv.pipeline.loading import Loading
+from llamasrv.web.late import late_response
 from llamasrv.web.limits import read_json
 from llamasrv.web.service import Service
 from llamasrv.web.streaming import OPENAI, Framing, Reply, stream_response, whole_response
@@ -39,17 +41,25 @@ def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) ->
     settings = service.options
     body = read_json(environ, settings.limits)
     asked, options = endpoint.parse(body, owner=record.owner, timeout=settings.timeout)
-    try:
-        running = service.pipeline.submit(asked)
-    except LlamasrvError as error:
-        if error.param == "prompt":
-            error.param = endpoint.prompt_field
-        raise
-    record.model = running.model
-    reply = endpoint.reply(options, model=running.model, fingerprint=running.fingerprint)
-    if isinstance(reply, TellsPrompt):
-        reply.num_prompt = running.num_prompt
     sock = environ.get("gunicorn.socket")
-    if asked.stream:
-        return stream_response(running, reply, record, sock=sock, keepalive=settings.keepalive, framing=framing)
-    return whole_response(running, reply, record, num_choices=len(asked.prompts) * asked.n, sock=sock)
+
+    def answer() -> Response:
+        try:
+            running = service.pipeline.submit(asked, wait=False)
+        except LlamasrvError as error:
+            if error.param == "prompt":
+                error.param = endpoint.prompt_field
+            raise
+        record.model = running.model
+        reply = endpoint.reply(options, model=running.model, fingerprint=running.fingerprint)
+        if isinstance(reply, TellsPrompt):
+            reply.num_prompt = running.num_prompt
+        if asked.stream:
+            return stream_response(running, reply, record, sock=sock, keepalive=settings.keepalive, framing=framing)
+        return whole_response(running, reply, record, num_choices=len(asked.prompts) * asked.n, sock=sock)
+
+    try:
+        return answer()
+    except Loading as loading:
+        early = framing if asked.stream else None
+        return late_response(loading, answer, record, sock=sock, keepalive=settings.keepalive, framing=early)

@@ -1,0 +1,50 @@
+"""A request whose model is on its way into memory: wait for it, or give up."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from llamasrv.errors import DeadlineExceeded, Unavailable
+from llamasrv.models.loader import Loader
+from llamasrv.models.registry import Model
+
+
+class Loading(Unavailable):
+    """Raised instead of waiting. Within the block of `with` the model counts as asked for: once it is loaded it is not
+    the next to make room."""
+
+    def __init__(self, loader: Loader, model: Model, *, timeout: float | None = None) -> None:
+        super().__init__("Loading model", code="model_loading")
+        self.model = model
+        self.cancelled = False
+        self._loader = loader
+        self._own_limit = timeout is not None and timeout < loader.load_timeout
+        self._deadline = time.monotonic() + (timeout if self._own_limit and timeout else loader.load_timeout)
+
+    def __enter__(self) -> Loading:
+        self.model.awaited.append(None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.model.awaited.pop()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """True when it is loaded; False after `timeout` seconds, or when it was cancelled. Raises when it cannot be
+        loaded, or not within the time that there is."""
+        left = self._deadline - time.monotonic()
+        if left <= 0 and self._own_limit:
+            raise DeadlineExceeded("The request's time limit passed while its model was loaded.")
+        if left <= 0:
+            raise Unavailable(f"The model '{self.model.name}' is still being loaded.", code="model_loading")
+        self._loader.load(self.model)
+        return self._loader.wait(
+            self.model, left if timeout is None else min(left, timeout), given_up=lambda: self.cancelled
+        )
+
+    def cancel(self) -> None:
+        """Nobody waits any more. It is loaded all the same: whoever asked is likely to ask again."""
+        self.cancelled = True
+        self._loader.notice.tell()
