@@ -33,6 +33,17 @@ def demo_model() -> Path | None:
     return path if path.is_file() else None
 
 
+DEMO_NOTICE = (
+    "This is the demonstration model of llamasrv: tiny, and good for trying the server's features alone. "
+    "For real work serve a real model: llamasrv serve --model FILE.gguf"
+)
+
+
+def notice_of(model: str | Path) -> str | None:
+    """What has to be said plainly about this model file, if anything."""
+    return DEMO_NOTICE if demo_model() is not None and Path(model) == demo_model() else None
+
+
 def models_dir() -> Path:
     """Where pulled models go unless an option says otherwise."""
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"

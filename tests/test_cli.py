@@ -305,6 +305,17 @@ def test_shipped_files_are_found():
     assert Path(files.__file__).parent.name == "llamasrv"
 
 
+@pytest.mark.skipif(files.demo_model() is None, reason="this build carries no demonstration model")
+def test_serve_without_a_model_serves_the_demonstration_and_says_so(serve):
+    server = serve()
+    assert "serves demo " in server.wait_for("serves")
+    server.wait_for("llamasrv serve --model FILE.gguf")
+    connection = http.client.HTTPConnection(*server.address, timeout=30)
+    connection.request("GET", "/props")
+    assert "demonstration model" in json.loads(connection.getresponse().read())["notice"]
+    connection.close()
+
+
 def test_the_operator_bounds_the_length_of_answers(serve):
     server = serve("--fake", "--n-predict", 4)
     connection = http.client.HTTPConnection(*server.address, timeout=30)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flask import Blueprint, Response, request
 
-from llamasrv import __version__
+from llamasrv import __version__, files
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable
 from llamasrv.pipeline.served import LONG_TEXT
@@ -73,6 +73,7 @@ def blueprint(service: Service) -> Blueprint:
                 build=f"llamasrv {__version__}",
                 slots=options.slots,
                 metrics=options.metrics,
+                notice=files.notice_of(served.info.path),
             )
         )
 

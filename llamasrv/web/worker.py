@@ -29,7 +29,7 @@ from gunicorn.http import wsgi
 from gunicorn.sock import ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
-from llamasrv import __version__, config, startup
+from llamasrv import __version__, config, files, startup
 from llamasrv.config import Settings
 from llamasrv.engine.engine import Engine
 from llamasrv.errors import ConfigError
@@ -230,6 +230,8 @@ def describe(engines: list[Engine], address: Any, settings: Settings) -> list[st
             f"llamasrv {__version__} serves {engine.name}{size} at {url}: context {engine.context} tokens, "
             f"{settings.engine_parallel} in parallel, {startup.engine_options(settings).threads} threads"
         )
+        notice = files.notice_of(engine.info.path)
+        lines += [notice] if notice else []
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from serving import wait_until
 
+from llamasrv import files
 from llamasrv.engine.engine import EngineOptions
 
 
@@ -43,6 +44,12 @@ def test_properties_are_told(client):
     assert props["default_generation_settings"]["n_ctx"] == 1024
     assert props["default_generation_settings"]["params"]["temperature"] == pytest.approx(0.8)
     assert "im_start" in props["chat_template"]
+
+
+def test_the_demonstration_model_says_what_it_is(client, monkeypatch):
+    assert "notice" not in client.get("/props").get_json()
+    monkeypatch.setattr(files, "notice_of", lambda path: files.DEMO_NOTICE)
+    assert "llamasrv serve --model" in client.get("/props").get_json()["notice"]
 
 
 def test_slots_show_what_runs(start):

@@ -36,9 +36,11 @@ def props_body(
     build: str,
     slots: bool,
     metrics: bool,
+    notice: str | None = None,
 ) -> bytes:
     return orjson.dumps(
-        {
+        ({"notice": notice} if notice else {})
+        | {
             "default_generation_settings": {"params": params_body(params), "n_ctx": context},
             "total_slots": total_slots,
             "model_alias": alias,
