@@ -11,7 +11,7 @@ from llamasrv.web.limits import read_json
 from llamasrv.web.service import Service
 from llamasrv.web.streaming import Framing, named
 
-FRAMING = Framing(named, anthropic_body, ping=None)
+FRAMING = Framing(named, anthropic_body, reply_pings=True)
 
 
 def blueprint(service: Service) -> Blueprint:

@@ -44,7 +44,8 @@ class Framing:
     frame: Callable[[bytes], bytes]
     error: Callable[[LlamasrvError], bytes]  # the chunk that tells of a failure
     content_type: str = EVENT_STREAM
-    ping: bytes | None = PING  # for a silent interval; None: what the reply makes of no events
+    ping: bytes | None = PING  # what may be written at any time; None: nothing
+    reply_pings: bool = False  # after a silent interval the reply's own chunk for no events goes out instead
     last: bytes = b""  # after the last chunk
 
     @property
@@ -206,8 +207,8 @@ class EventStream:
         if running.cancelled:  # nobody reads any more, and what is cut off must not look complete
             raise StopIteration
         framing = self._framing
-        if not events and not running.done and framing.ping is not None:
-            return framing.ping
+        if not events and not running.done and not framing.reply_pings:
+            return framing.ping or b""
         frames = [framing.frame(chunk) for chunk in self._reply.chunks(events)]
         for event in events:
             if type(event) is Finished:

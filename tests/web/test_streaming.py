@@ -65,7 +65,7 @@ def _no(error):
 
 
 PLAIN = Framing(unnamed, _no, last=b"data: END\n\n")
-LINES = Framing(line, _no, content_type="application/x-ndjson", ping=None)
+LINES = Framing(line, _no, content_type="application/x-ndjson", ping=None, reply_pings=True)
 
 
 @pytest.fixture
