@@ -32,7 +32,7 @@ class Sequence:
 
     __slots__ = (
         "id", "index", "params", "max_tokens", "stop", "logprobs", "prompt_logprobs", "cache_prompt", "deadline",
-        "owner", "priority", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "finish",
+        "owner", "priority", "adapters", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "finish",
         "arrived", "admitted", "first_token", "ended", "stream", "sampler", "stopper", "saved", "scores", "held_back",
     )  # fmt: skip
 
@@ -50,6 +50,7 @@ class Sequence:
         deadline: float | None = None,
         owner: str = "",
         priority: int = 0,
+        adapters: tuple[tuple[int, float], ...] = (),
     ) -> None:
         self.id = next(_ids)
         self.index = index  # its choice in the request
@@ -62,6 +63,7 @@ class Sequence:
         self.deadline = deadline  # on the engine's clock, seconds
         self.owner = owner
         self.priority = priority
+        self.adapters = adapters  # LoRA adapters by number, with their scales; in order, none with 0
         self.tokens = array("i", prompt)
         self.num_prompt = len(self.tokens)
         self.num_computed = 0

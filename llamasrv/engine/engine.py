@@ -428,7 +428,7 @@ class Engine:
             self.metrics.cached_tokens += seq.num_computed
             self.metrics.queue_time.observe(now - seq.arrived)
         seq.admitted = now
-        memory.cache.put(seq.lane, seq.tokens)
+        memory.cache.put(seq.lane, seq.tokens, seq.adapters)
         if seq.sampler is None:
             seq.sampler = Sampler(seq, self.backend)
             if seq.stop:
@@ -617,7 +617,7 @@ class Engine:
             trusted = reason is not FinishReason.FAILED
             # What was not computed is not coming any more.
             computed = seq.tokens[: seq.num_computed]
-            self.memory.leave(seq.lane, computed, keep=trusted and seq.cache_prompt)
+            self.memory.leave(seq.lane, computed, seq.adapters, keep=trusted and seq.cache_prompt)
             seq.lane = None
         else:
             self.waiting.remove(seq)

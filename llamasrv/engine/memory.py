@@ -12,7 +12,7 @@ from llamasrv.domain.sequence import Sequence
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.lanes import LaneTable
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.prefix_cache import KEY_LENGTH, Match, PrefixCache, common_prefix
+from llamasrv.engine.prefix_cache import KEY_LENGTH, Adapters, Match, PrefixCache, common_prefix
 from llamasrv.engine.spill import Spilled, SpillStore
 from llamasrv.engine.steptime import StepTime
 
@@ -34,7 +34,7 @@ class Memory:
         """Where most of this sequence is, or is about to be; None where it starts from nothing."""
         if not seq.cache_prompt or seq.prompt_logprobs or self.backend.split:
             return None
-        match = self.cache.match(seq.tokens, seq.num_tokens - 1, self.lanes.lengths, self.lanes.held)
+        match = self.cache.match(seq.tokens, seq.num_tokens - 1, self.lanes.lengths, self.lanes.held, seq.adapters)
         if match is not None and not (
             (match.length >= KEY_LENGTH or match.coming)
             and (self.backend.can_share or not match.held)
@@ -42,7 +42,7 @@ class Memory:
         ):
             match = None
         at_hand = match.length + match.coming if match else 0
-        if len(self.spilled) and (found := self.spilled.match(seq.tokens, seq.num_tokens - 1)):
+        if len(self.spilled) and (found := self.spilled.match(seq.tokens, seq.num_tokens - 1, seq.adapters)):
             entry, length = found
             if self._time.prompt_seconds(length - at_hand) > WORTH_SPILLING:
                 return Match(None, length, spilled=entry)
@@ -53,6 +53,7 @@ class Memory:
         if (
             not (self.backend.can_share and a.cache_prompt and b.cache_prompt)
             or a.prompt_logprobs
+            or a.adapters != b.adapters
             or self.backend.split
         ):
             return 0
@@ -91,11 +92,11 @@ class Memory:
             self.lanes.cut(lane, length)
         return length
 
-    def leave(self, lane: int, timeline: array[int], *, keep: bool) -> None:
+    def leave(self, lane: int, timeline: array[int], adapters: Adapters, *, keep: bool) -> None:
         """A sequence has ended; what it computed, `timeline`, stays for reuse if it may."""
         if keep and len(timeline) >= KEY_LENGTH and not self.backend.split:
             self.lanes.retire(lane)
-            self.cache.put(lane, timeline)
+            self.cache.put(lane, timeline, adapters)
         else:
             self.drop(lane)
 
@@ -108,10 +109,10 @@ class Memory:
         """The least recently used resident prefix leaves the pool, to host memory where that is worth it."""
         lane = next(iter(self.lanes.resident))
         length = self.lanes.lengths[lane]
-        tokens = self.cache.tokens(lane)
+        tokens, adapters = self.cache.tokens(lane), self.cache.adapters(lane)
         worth = self._time.prompt_seconds(length) > WORTH_SPILLING
-        if worth and self.spilled.limit and not self.spilled.covers(tokens, length):
-            self.spilled.put(Spilled(tokens[:length], self.backend.save(lane)))
+        if worth and self.spilled.limit and not self.spilled.covers(tokens, length, adapters):
+            self.spilled.put(Spilled(tokens[:length], self.backend.save(lane), adapters))
         self.drop(lane)
         self._metrics.evictions += 1
 

@@ -1,6 +1,7 @@
 """Which lane holds how much of a prompt already.
 
-Looks over all lanes, resident and running ones. Compares tokens, never hashes alone. Decides nothing about eviction:
+Looks over all lanes, resident and running ones. Compares tokens, never hashes alone. What the same tokens are in KV
+depends on the adapters they were computed with: prefixes are told apart by those first. Decides nothing about eviction:
 that is the lane table's order.
 """
 
@@ -15,6 +16,9 @@ import numpy as np
 
 KEY_LENGTH = 8
 """Shorter common prefixes are not worth a copy; the first tokens, exactly, are the index."""
+
+Adapters = tuple[tuple[int, float], ...]
+Key = tuple[Adapters, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +42,17 @@ class PrefixCache:
     def __init__(self, *, can_cut: bool = True) -> None:
         self.can_cut = can_cut
         self._timelines: dict[int, array[int]] = {}
-        self._keys: dict[int, bytes] = {}
-        self._index: dict[bytes, set[int]] = {}
+        self._keys: dict[int, Key] = {}
+        self._index: dict[Key, set[int]] = {}
 
     def __len__(self) -> int:
         return len(self._timelines)
 
-    def put(self, lane: int, tokens: array[int]) -> None:
+    def put(self, lane: int, tokens: array[int], adapters: Adapters = ()) -> None:
         """This lane computes, or holds, this timeline. The array may grow; one shorter than a key is found once it is
         put again."""
         self.remove(lane)
-        key = self._keys[lane] = _key(tokens)
+        key = self._keys[lane] = key_of(tokens, adapters)
         self._timelines[lane] = tokens
         self._index.setdefault(key, set()).add(lane)
 
@@ -64,7 +68,12 @@ class PrefixCache:
     def tokens(self, lane: int) -> array[int]:
         return self._timelines[lane]
 
-    def match(self, tokens: array[int], limit: int, computed: list[int], held: Container[int]) -> Match | None:
+    def adapters(self, lane: int) -> Adapters:
+        return self._keys[lane][0]
+
+    def match(
+        self, tokens: array[int], limit: int, computed: list[int], held: Container[int], adapters: Adapters = ()
+    ) -> Match | None:
         """The lane with most of `tokens[:limit]`, given how much each lane has computed and which are held.
 
         None below KEY_LENGTH. What is coming counts like what is there: a follower gains by waiting for its leader.
@@ -74,7 +83,7 @@ class PrefixCache:
         best: Match | None = None
         best_total = KEY_LENGTH - 1
         mine = np.frombuffer(tokens, np.int32)[:limit]
-        for lane in self._index.get(_key(tokens), ()):
+        for lane in self._index.get(key_of(tokens, adapters), ()):
             common = _common_length(mine, np.frombuffer(self._timelines[lane], np.int32))
             have = min(common, computed[lane])
             if not self.can_cut and not (common >= computed[lane] == have):
@@ -90,8 +99,9 @@ def common_prefix(a: array[int], b: array[int]) -> int:
     return _common_length(np.frombuffer(a, np.int32), np.frombuffer(b, np.int32))
 
 
-def _key(tokens: array[int]) -> bytes:
-    return tokens[:KEY_LENGTH].tobytes()
+def key_of(tokens: array[int], adapters: Adapters) -> Key:
+    """Timelines with the same key may have a common prefix; others share nothing."""
+    return adapters, tokens[:KEY_LENGTH].tobytes()
 
 
 def _common_length(a: np.ndarray, b: np.ndarray) -> int:

@@ -12,21 +12,26 @@ from collections import OrderedDict
 
 import numpy as np
 
-from llamasrv.engine.prefix_cache import KEY_LENGTH, common_prefix
+from llamasrv.engine.prefix_cache import KEY_LENGTH, Adapters, Key, common_prefix, key_of
 
 
 class Spilled:
-    """The KV of `tokens`, all of them. `data` are the backend's own bytes."""
+    """The KV of `tokens`, all of them, computed with `adapters`. `data` are the backend's own bytes."""
 
-    __slots__ = ("tokens", "data")
+    __slots__ = ("tokens", "data", "adapters")
 
-    def __init__(self, tokens: array[int], data: np.ndarray) -> None:
+    def __init__(self, tokens: array[int], data: np.ndarray, adapters: Adapters = ()) -> None:
         self.tokens = tokens
         self.data = data
+        self.adapters = adapters
 
     @property
     def length(self) -> int:
         return len(self.tokens)
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.tokens, self.adapters)
 
 
 class SpillStore:
@@ -37,7 +42,7 @@ class SpillStore:
         self.used = 0
         self.can_cut = can_cut
         self._entries: OrderedDict[int, Spilled] = OrderedDict()  # least recently used first
-        self._index: dict[bytes, list[Spilled]] = {}
+        self._index: dict[Key, list[Spilled]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -46,7 +51,7 @@ class SpillStore:
         """Keep it, unless it is larger than the limit. Entries that are a prefix of it go."""
         if entry.data.nbytes > self.limit:
             return
-        siblings = self._index.get(_key(entry.tokens), [])
+        siblings = self._index.get(entry.key, [])
         for other in [
             e for e in siblings if e.length <= entry.length and common_prefix(e.tokens, entry.tokens) == e.length
         ]:
@@ -54,13 +59,13 @@ class SpillStore:
         while self.used + entry.data.nbytes > self.limit:
             self._remove(next(iter(self._entries.values())))
         self._entries[id(entry)] = entry
-        self._index.setdefault(_key(entry.tokens), []).append(entry)
+        self._index.setdefault(entry.key, []).append(entry)
         self.used += entry.data.nbytes
 
-    def match(self, tokens: array[int], limit: int) -> tuple[Spilled, int] | None:
+    def match(self, tokens: array[int], limit: int, adapters: Adapters = ()) -> tuple[Spilled, int] | None:
         """The entry with most of `tokens[:limit]`, and how much; None below KEY_LENGTH."""
         best, most = None, KEY_LENGTH - 1
-        for entry in self._index.get(_key(tokens), ()):
+        for entry in self._index.get(key_of(tokens, adapters), ()):
             common = min(common_prefix(entry.tokens, tokens), limit)
             if common > most and (self.can_cut or common == entry.length):
                 best, most = entry, common
@@ -69,18 +74,14 @@ class SpillStore:
         self._entries.move_to_end(id(best))
         return best, most
 
-    def covers(self, tokens: array[int], length: int) -> bool:
+    def covers(self, tokens: array[int], length: int, adapters: Adapters = ()) -> bool:
         """Whether an entry holds all of `tokens[:length]` already."""
-        return any(common_prefix(e.tokens, tokens) >= length for e in self._index.get(_key(tokens), ()))
+        return any(common_prefix(e.tokens, tokens) >= length for e in self._index.get(key_of(tokens, adapters), ()))
 
     def _remove(self, entry: Spilled) -> None:
         del self._entries[id(entry)]
         self.used -= entry.data.nbytes
-        key = _key(entry.tokens)
+        key = entry.key
         self._index[key].remove(entry)
         if not self._index[key]:
             del self._index[key]
-
-
-def _key(tokens: array[int]) -> bytes:
-    return tokens[:KEY_LENGTH].tobytes()

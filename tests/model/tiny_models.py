@@ -177,3 +177,23 @@ def hybrid(path: pathlib.Path, *, context: int = 2048, seed: int = 1) -> pathlib
 
 
 KINDS = {"llama": llama, "swa": swa, "mamba": mamba, "hybrid": hybrid}
+
+
+def lora(path: pathlib.Path, *, arch: str = "llama", layers: int = 2, rank: int = 4, seed: int = 1) -> pathlib.Path:
+    """An adapter of the `llama` model's attention, large enough to change what it says."""
+    random = np.random.default_rng(seed)
+    w = gguf.GGUFWriter(str(path), arch)
+    w.add_type("adapter")
+    w.add_string("adapter.type", "lora")
+    w.add_float32("adapter.lora.alpha", float(rank))
+    for i in range(layers):
+        for name, rows in (("attn_q", HEADS * HEAD), ("attn_v", KV_HEADS * HEAD), ("attn_output", EMBD)):
+            a = random.standard_normal((rank, EMBD), dtype=np.float32) / np.float32(np.sqrt(EMBD))
+            b = random.standard_normal((rows, rank), dtype=np.float32) / np.float32(np.sqrt(rank))
+            w.add_tensor(f"blk.{i}.{name}.weight.lora_a", a)
+            w.add_tensor(f"blk.{i}.{name}.weight.lora_b", b)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    return path
