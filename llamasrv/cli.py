@@ -1,4 +1,4 @@
-"""The command line: `llamasrv serve | chat | pull | bench | check | parse`.
+"""The command line: `llamasrv serve | chat | pull | bench | check | key | parse`.
 
 Flags come from the options in config.py. Every refusal is one line on standard error: exit 78 for a wrong option, file
 or model, 64 for a wrong command line. Commands are imported when they are called: a wrong option is told at once.
@@ -17,6 +17,7 @@ import click
 
 from llamasrv import __version__, config, reference
 from llamasrv.config import OPTIONS, Option, Settings
+from llamasrv.domain.key import SCOPES
 from llamasrv.errors import ConfigError
 
 EX_USAGE, EX_CONFIG, INTERRUPTED = 64, 78, 130
@@ -132,6 +133,20 @@ def check(settings: Settings, print_config: bool) -> int:
     from llamasrv.commands.check import run
 
     return run(settings, print_config)
+
+
+@cli.command()
+@click.argument("name")
+@click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="The file of keys, to add the entry to.")
+@click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=SCOPES, help="What it opens.  [all]")
+@click.option("--requests-per-minute", type=click.IntRange(1), metavar="INT", help="Most requests a minute.")
+@click.option("--tokens-per-minute", type=click.IntRange(1), metavar="INT", help="Most tokens a minute.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="INT", help="Most requests at once.")
+def key(name: str, file: Path | None, scopes: tuple[str, ...], **bounds: int | None) -> int:
+    """Make an API key for NAME. It is printed here and nowhere kept: the file of keys has its digest."""
+    from llamasrv.commands.key import run
+
+    return run(name, file, scopes, bounds)
 
 
 @cli.command()

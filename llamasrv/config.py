@@ -115,6 +115,23 @@ _log = partial(_option, "log")
 
 
 @dataclass(frozen=True)
+class ModelTable:
+    """`[models.NAME]` of the file: a model with options of its own."""
+
+    name: str
+    values: Mapping[str, Any]  # by attribute of Settings
+    load: bool = False  # when the server starts
+
+
+@dataclass(frozen=True)
+class Source:
+    """What `load` was given, to do it again."""
+
+    flags: Mapping[str, Any]
+    config: Path | None
+
+
+@dataclass(frozen=True)
 class Settings:
     """All options, resolved. Field order is the order of every document."""
 
@@ -140,6 +157,27 @@ class Settings:
     models_manage: bool = _models(
         "bool", False, "--models-manage", help="Let clients pull, load, unload and delete models over HTTP."
     )
+    models_memory: int = _models(
+        "size", 0, "--memory-limit", low=0, high=2**50, unit=2**20,
+        help="Memory that all loaded models may take together, by estimate; a plain number counts MiB, 0 is what the "
+        "machine has free. The one that was used least recently makes room.",
+    )  # fmt: skip
+    models_keep_alive: float = _models(
+        "float", 300.0, "--keep-alive", low=-1.0, high=1e9,
+        help="Seconds that a model stays loaded after its last request; -1: for ever. The one that --model names, and "
+        "those with load = true, stay for ever unless their own table says otherwise.",
+    )  # fmt: skip
+    models_load_timeout: float = _models(
+        "float", 300.0, "--load-timeout", low=1.0, high=86_400.0,
+        help="Most seconds that a request waits for its model to be loaded.",
+    )  # fmt: skip
+    models_check: bool = _models(
+        "bool", True, "--check-models",
+        help="Where several models are served, load a file that was never loaded here in a process of its own first.",
+    )  # fmt: skip
+    models_default: str | None = _models(
+        "text", None, "--default-model", help="The model that answers where a client names none; else the first."
+    )
 
     server_host: str = _server(
         "text", "127.0.0.1", "--host", help="Address to listen on, or a path ending in .sock for a Unix socket."
@@ -150,10 +188,19 @@ class Settings:
         help="Keys, separated by commas, of which every request must carry one. A file is safer than a flag.",
     )  # fmt: skip
     server_api_key_file: Path | None = _server(
-        "path", None, "--api-key-file", help="A file with one key a line; empty lines and lines with # are skipped."
-    )
+        "path", None, "--api-key-file",
+        help="A file of keys: with the ending .toml as `llamasrv key` writes it, else one key a line.",
+    )  # fmt: skip
     server_allow_keyless: bool = _server(
         "bool", False, "--allow-keyless", help="Listen on other addresses than loopback although there is no key."
+    )
+    server_allowed_hosts: tuple[str, ...] = _server(
+        "list", (), "--allowed-hosts",
+        help="Names that requests may call this server by, or *. Without any: every name where there are keys, else "
+        "only addresses and names that no page elsewhere can take.",
+    )  # fmt: skip
+    server_cors_origins: tuple[str, ...] = _server(
+        "list", (), "--cors-origins", help="Origins whose pages may use this server from a browser, or *."
     )
     server_connections: int = _server(
         "int",
@@ -161,11 +208,23 @@ class Settings:
         "--connections",
         low=1,
         high=100_000,
-        help="Most connections open at once; more wait to be accepted.",
+        help="Most connections open at once; more are refused with 503.",
     )
     server_idle_timeout: int = _server(
         "int", 75, "--idle-timeout", low=1, high=86_400,
         help="Seconds that a connection may stay open without a request. Keep it above the proxy's own.",
+    )  # fmt: skip
+    server_head_timeout: float = _server(
+        "float", 10.0, "--head-timeout", low=0.1, high=3600.0,
+        help="Seconds that the head of a request may take from its first byte.",
+    )  # fmt: skip
+    server_body_timeout: float = _server(
+        "float", 30.0, "--body-timeout", low=0.1, high=3600.0,
+        help="Seconds without a byte of a request's body after which it is refused with 408.",
+    )  # fmt: skip
+    server_write_timeout: float = _server(
+        "float", 60.0, "--write-timeout", low=0.1, high=3600.0,
+        help="Seconds that a client may take no byte of what is written before it counts as gone.",
     )  # fmt: skip
     server_keepalive: float = _server(
         "float", 15.0, "--keepalive", "--sse-ping-interval", low=0.1, high=3600.0,
@@ -238,6 +297,10 @@ class Settings:
     engine_step_target_ms: float = _engine(
         "float", 200.0, "--step-target-ms", low=1.0, high=60_000.0,
         help="Milliseconds that a step may take while streams decode: long prompts are cut into parts that fit.",
+    )  # fmt: skip
+    engine_stall_timeout: float = _engine(
+        "float", 300.0, "--stall-timeout", low=1.0, high=86_400.0,
+        help="Seconds that one step may take; then the process is replaced. /readyz says 503 after a tenth of it.",
     )  # fmt: skip
     engine_coalesce_ms: float = _engine(
         "float", 2.0, "--coalesce-ms", low=0.0, high=1000.0,
@@ -372,6 +435,10 @@ class Settings:
     limits_top_logprobs: int = _limits(
         "int", 20, "--max-top-logprobs", low=0, high=1_000, help="Most alternatives told for each token."
     )
+    limits_unread_tokens: int = _limits(
+        "int", 10_000, "--max-unread-tokens", low=16, high=16_777_216,
+        help="Most tokens of a choice that wait for a client to read them; then it counts as gone.",
+    )  # fmt: skip
 
     cache_ram: int = _cache(
         "size", 2**30, "--cache-ram", low=0, high=2**50, unit=2**20,
@@ -395,6 +462,28 @@ class Settings:
     log_requests: bool = _log("bool", True, "--log-requests", help="One line for each request, without its content.")
     log_llama: bool = _log("bool", False, "--log-llama", help="Log what llama.cpp says, too.")
 
+    log_file: Path | None = _log(
+        "path", None, "--log-file", help="A file for the log instead of standard error; SIGUSR1 opens it anew."
+    )
+    log_slow_seconds: float = _log(
+        "float", 0.0, "--log-slow-seconds", low=0.0, high=1_000_000.0,
+        help="Seconds from which a request gets a warning of its own; 0: never.",
+    )  # fmt: skip
+    log_spans: bool = _log(
+        "bool", False, "--log-spans",
+        help="Send a span for each request to the collector that OpenTelemetry's own variables (OTEL_*) name.",
+    )  # fmt: skip
+
+    # What is no option by itself, but a table of the file; and where all of it came from.
+    tables: tuple[ModelTable, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)  # further names for models
+    source: Source | None = field(default=None, repr=False, compare=False)
+
+    def of(self, table: ModelTable) -> Settings:
+        """The settings of one model: its table's, and these for what the table leaves open."""
+        own = {option.name: option.default for option in OPTIONS if option.section == "model"}
+        return dataclasses.replace(self, **(own | dict(table.values)), tables=(), aliases={})
+
     def sampling(self) -> dict[str, Any]:
         """Sampling defaults that the operator set, under the names of SamplingParams."""
         given = {}
@@ -408,8 +497,8 @@ class Settings:
         return given
 
     def api_keys(self) -> tuple[str, ...]:
-        """Keys given directly and those of the key file."""
-        if self.server_api_key_file is None:
+        """Keys as clients show them: those given directly and those of a plain key file. `keys.of` knows all of them."""
+        if self.server_api_key_file is None or self.server_api_key_file.suffix == ".toml":
             return self.server_api_key
         try:
             lines = self.server_api_key_file.read_text("utf-8").splitlines()
@@ -444,8 +533,19 @@ _PARAM_NAMES = {
 }
 
 OPTIONS: tuple[Option, ...] = tuple(
-    dataclasses.replace(f.metadata["option"], name=f.name) for f in dataclasses.fields(Settings)
+    dataclasses.replace(f.metadata["option"], name=f.name)
+    for f in dataclasses.fields(Settings)
+    if "option" in f.metadata
 )
+
+# What a model's table may say, by its key there.
+TABLE_KEYS: Mapping[str, Option] = {
+    option.key.partition(".")[2]: option
+    for option in OPTIONS
+    if (option.section in ("model", "engine", "sampling", "cache") and option.name != "model_fake")
+    or option.name in ("models_keep_alive", "limits_n_predict")
+}
+LOAD = "load"  # of a table: load it when the server starts
 
 
 # Where options come from
@@ -461,7 +561,7 @@ def load(
     environ = os.environ if environ is None else environ
     if config is None and environ.get(CONFIG_VARIABLE):
         config = Path(environ[CONFIG_VARIABLE])
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"source": Source(dict(flags or {}), config)}
     if config is not None:
         values.update(_from_file(config))
     values.update(_from_environment(environ))
@@ -471,7 +571,18 @@ def load(
             values[option.name] = convert(option, value, f"{option.long_flag} {value!r}")
     settings = Settings(**values)
     _check_together(settings)
+    for table in settings.tables:
+        try:
+            _check_together(settings.of(table))
+        except ConfigError as error:
+            raise ConfigError(f"[models.{table.name}]: {error}") from None
     return settings
+
+
+def load_again(settings: Settings) -> Settings:
+    """The same file, environment and flags as they are now."""
+    source = settings.source or Source({}, None)
+    return load(source.flags, config=source.config)
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -483,13 +594,46 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     by_key = {option.key: option for option in OPTIONS}
     sections = {option.section for option in OPTIONS}
-    values = {}
+    values: dict[str, Any] = {}
+    aliases = document.pop("aliases", None)
+    if aliases is not None:
+        values["aliases"] = _aliases(path, aliases)
+    tables = []
     for key, value in _flatten(document, sections):
+        section, _, name = key.partition(".")
+        if section == "models" and isinstance(value, Mapping):
+            tables.append(_table(path, name, value))
+            continue
         option = by_key.get(key)
         if option is None:
             raise ConfigError(f"{path}: {key} = {_show(value)}: unknown key{nearest(key, by_key)}")
         values[option.name] = convert(option, value, f"{path}: {key} = {_show(value, secret=option.secret)}")
+    values["tables"] = tuple(tables)
     return values
+
+
+def _table(path: Path, name: str, table: Mapping[str, Any]) -> ModelTable:
+    where = f"{path}: models.{name}"
+    values = {}
+    for key, value in table.items():
+        option = TABLE_KEYS.get(key)
+        if key == LOAD:
+            if not isinstance(value, bool):
+                raise ConfigError(f"{where}.{key} = {_show(value)}: must be true or false")
+        elif option is None:
+            raise ConfigError(f"{where}.{key} = {_show(value)}: unknown key{nearest(key, [*TABLE_KEYS, LOAD])}")
+        else:
+            values[option.name] = convert(option, value, f"{where}.{key} = {_show(value)}")
+    return ModelTable(name, values, load=bool(table.get(LOAD)))
+
+
+def _aliases(path: Path, aliases: Any) -> dict[str, str]:
+    if not isinstance(aliases, Mapping):
+        raise ConfigError(f"{path}: aliases = {_show(aliases)}: must be a table of names")
+    for alias, name in aliases.items():
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigError(f"{path}: aliases.{alias} = {_show(name)}: must be the name of a model")
+    return dict(aliases)
 
 
 def _flatten(document: Mapping[str, Any], sections: set[str]) -> Iterator[tuple[str, Any]]:

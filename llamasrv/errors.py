@@ -13,6 +13,7 @@
     │   ├── ModelNotFound         404  model_not_found
     │   └── MethodNotAllowed      405
     ├── QueueFull                 429  with retry_after
+    ├── RateLimited               429  this key has had its share; with retry_after
     ├── Unavailable               503  loading, draining or restarting; with retry_after
     │   └── ModelUnavailable      503  this model could not be loaded; with retry_after
     ├── DeadlineExceeded          504  the request's own time limit passed
@@ -116,6 +117,17 @@ class QueueFull(LlamasrvError):
     status = 429
     code = "rate_limit_exceeded"
     retry_after = 1.0
+
+
+class RateLimited(LlamasrvError):
+    """The key has had what it may have for now; others are served."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Unavailable(LlamasrvError):

@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
@@ -30,10 +31,21 @@ _ECHOES = (
 )
 
 
-def configure(*, level: str = "info", form: str = "text", requests: bool = True, llama: bool = False) -> None:
-    """Set up the loggers above. Calling it again replaces what an earlier call did."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(journal=_is_journal(sys.stderr)))
+def configure(
+    *,
+    level: str = "info",
+    form: str = "text",
+    requests: bool = True,
+    llama: bool = False,
+    path: Path | None = None,
+) -> None:
+    """Set up the loggers above. Calling it again replaces what an earlier call did, and opens the file anew.
+
+    Raises OSError where the file cannot be written to; then all is as before.
+    """
+    handler: logging.Handler = logging.StreamHandler(sys.stderr) if path is None else FileHandler(path)
+    journal = path is None and _is_journal(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(journal=journal))
     handler.addFilter(_is_news)
     levels = {
         "llamasrv": level.upper(),
@@ -45,8 +57,28 @@ def configure(*, level: str = "info", form: str = "text", requests: bool = True,
         logger = logging.getLogger(name)
         logger.setLevel(least)
         if "." not in name or name.startswith("gunicorn"):
+            for old in logger.handlers:
+                if isinstance(old, FileHandler):
+                    old.close()
             logger.handlers[:] = [handler]
             logger.propagate = False
+
+
+def reopen() -> None:
+    """Go on in a new file of the same name: the old one was moved away."""
+    for handler in logging.getLogger("llamasrv").handlers:
+        if isinstance(handler, FileHandler):
+            handler.close()  # the next line opens it
+
+
+class FileHandler(logging.FileHandler):
+    """A log file. What cannot be written, for want of space say, is dropped: the service goes on."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
 
 
 def escape(text: str) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llamasrv import files, log
+from llamasrv import files, keys, log
 from llamasrv.config import Settings
 from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.errors import ConfigError
@@ -27,14 +27,22 @@ DEMO_NAME = "demo"
 
 
 def configure_log(settings: Settings) -> None:
-    log.configure(
-        level=settings.log_level, form=settings.log_format, requests=settings.log_requests, llama=settings.log_llama
-    )
+    """Raises ConfigError where the log's file cannot be written to."""
+    try:
+        log.configure(
+            level=settings.log_level,
+            form=settings.log_format,
+            requests=settings.log_requests,
+            llama=settings.log_llama,
+            path=settings.log_file,
+        )
+    except OSError as error:
+        raise ConfigError(f"log.file = {str(settings.log_file)!r}: {error.strerror or error}") from None
 
 
 def prepare(settings: Settings) -> Settings:
     """The settings with everything filled in that depends on the machine and the model. Raises ConfigError."""
-    settings.api_keys()
+    keys.of(settings)
     template_source(settings)
     filled: dict[str, Any] = {}
     if settings.engine_threads <= 0:
@@ -117,9 +125,15 @@ def web_options(settings: Settings) -> WebOptions:
     limits: dict[str, Any] = {name: getattr(settings, f"limits_{name}") for name in names}
     return WebOptions(
         limits=Limits(**limits),
-        api_keys={f"key-{n}": key for n, key in enumerate(settings.api_keys(), 1)},
+        keys=keys.of(settings),
+        hosts=settings.server_allowed_hosts,
+        origins=settings.server_cors_origins,
+        # A key leaves room in the queue for the others.
+        most_open=max(1, (settings.engine_queue_limit + settings.engine_parallel) * 3 // 4),
         keepalive=settings.server_keepalive,
         timeout=settings.limits_timeout or None,
+        unread_tokens=settings.limits_unread_tokens,
+        slow_seconds=settings.log_slow_seconds,
     )
 
 

@@ -19,13 +19,14 @@ MODULES = {
 LEAVES = ("llamasrv", "llamasrv.errors", "llamasrv.domain")
 ENGINE = (*LEAVES, "llamasrv.engine")
 PIPELINE = (*ENGINE, "llamasrv.chat", "llamasrv.models", "llamasrv.pipeline")
-WEB = (*PIPELINE, "llamasrv.protocols", "llamasrv.web", "llamasrv.files")
-START = (*WEB, "llamasrv.config", "llamasrv.log", "llamasrv.progress", "llamasrv.startup")
+WEB = (*PIPELINE, "llamasrv.protocols", "llamasrv.store", "llamasrv.web", "llamasrv.files")
+START = (*WEB, "llamasrv.config", "llamasrv.keys", "llamasrv.log", "llamasrv.notify", "llamasrv.progress", "llamasrv.startup")
 COMMANDS = (*START, "llamasrv.reference", "llamasrv.commands", "llamasrv.demo")
 ALLOWED = {
     "llamasrv.errors": (),
     "llamasrv.files": (),
     "llamasrv.log": (),
+    "llamasrv.notify": (),
     "llamasrv.progress": (),
     "llamasrv.domain": LEAVES,
     "llamasrv.engine": ENGINE,
@@ -33,9 +34,11 @@ ALLOWED = {
     "llamasrv.models": (*ENGINE, "llamasrv.models"),
     "llamasrv.pipeline": PIPELINE,
     "llamasrv.protocols": (*LEAVES, "llamasrv.protocols"),
+    "llamasrv.store": (*LEAVES, "llamasrv.store"),
     "llamasrv.web.worker": START,
     "llamasrv.web": WEB,
     "llamasrv.config": LEAVES,
+    "llamasrv.keys": (*LEAVES, "llamasrv.config"),
     "llamasrv.reference": (*LEAVES, "llamasrv.config", "llamasrv.protocols"),
     "llamasrv.startup": START,
     "llamasrv.wsgi": START,
@@ -59,9 +62,11 @@ HOMES = {
     "gunicorn": ("llamasrv.web.worker", "llamasrv.commands.serve"),
     "huggingface_hub": ("llamasrv.models.pull",),
     "prometheus_client": ("llamasrv.web.ops",),
-    "click": ("llamasrv.cli",),
+    "redis": ("llamasrv.store.redis",),
+    "psycopg": ("llamasrv.store.postgres",),
+    "click": ("llamasrv.cli", "llamasrv.commands.key"),
     "rich": ("llamasrv.commands", "llamasrv.progress"),
-    "tomli": ("llamasrv.config",),
+    "tomli": ("llamasrv.config", "llamasrv.keys"),
 }
 
 

@@ -9,6 +9,7 @@ from model.tiny_models import llama
 
 from llamasrv import files, startup
 from llamasrv.config import Settings
+from llamasrv.domain.key import Key
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.errors import ConfigError
 
@@ -107,4 +108,4 @@ def test_limits_keys_and_times_reach_the_web(tmp_path):
         )
     )
     assert (options.limits.stops, options.limits.body_bytes, options.timeout) == (3, 4096, None)
-    assert list(options.api_keys.values()) == ["one", "two"]
+    assert options.keys == (Key.of("key-1", "one"), Key.of("key-2", "two"))

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from llamasrv import reference, startup
+from llamasrv import keys, reference, startup
 from llamasrv.chat.template import ChatTemplate, TemplateError
 from llamasrv.config import Settings, as_size
 from llamasrv.errors import ConfigError
@@ -53,7 +53,7 @@ def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> 
         "threads": f"{settings.engine_threads}, {settings.engine_threads_batch} for batches",
         "chat template": _template(settings, header),
         "listens at": settings.url,
-        "keys": str(len(settings.api_keys())) if settings.api_keys() else "none needed",
+        "keys": str(len(keys.of(settings))) if keys.of(settings) else "none needed",
     }
     for name, value in rows.items():
         table.add_row(name, value)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 class Histogram:
@@ -50,11 +50,11 @@ class EngineMetrics:
         self.failed_steps = 0
         self.restarts = 0
         self.longest_sequence = 0
-        self.queue_time = Histogram(_SECONDS)
-        self.first_token_time = Histogram(_SECONDS)
-        self.token_time = Histogram(_SECONDS)
-        self.step_time = Histogram(_SECONDS)
-        self.batch_rows = Histogram(_ROWS)
+        self.queue_time = Histogram(SECONDS)
+        self.first_token_time = Histogram(SECONDS)
+        self.token_time = Histogram(SECONDS)
+        self.step_time = Histogram(SECONDS)
+        self.batch_rows = Histogram(ROWS)
 
 
 class EmbedderMetrics:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from flask import Flask, Response, request
+from werkzeug.datastructures import Headers
 from werkzeug.exceptions import NotFound
 
 from llamasrv.web import anthropic, embeddings, errors, llamacpp, openai, ops
-from llamasrv.web.auth import Keys
+from llamasrv.web.late import LateStream
 from llamasrv.web.record import Record
 from llamasrv.web.service import Service
 from llamasrv.web.streaming import EventStream
@@ -22,26 +21,35 @@ def create_app(service: Service) -> Flask:
     app = Flask("llamasrv", static_folder=None)
     app.url_map.merge_slashes = False  # `//v1/models` is no route of ours, and no redirect either
     app.extensions["llamasrv"] = service
-    keys = Keys(service.options.api_keys)
-    counts: Counter[tuple[str, int]] = service.counts
+    ledger = service.ledger
 
     @app.before_request
     def begin() -> None:
         """Before any view, and before anybody is told whether a route exists."""
         environ = request.environ
-        record = environ["llamasrv.record"] = Record(environ, counts)
-        record.owner = keys.owner(environ)
+        record = environ["llamasrv.record"] = Record(environ, ledger)
         rule = request.url_rule
+        route = None if rule is None else rule.rule
+        access = service.access
+        key = access.identify(environ, route)
+        if key is not None:
+            record.owner = key.name
         if environ["PATH_INFO"].startswith("//"):
             raise NotFound  # routing takes several slashes in front for one
-        if rule is not None:
-            record.route = rule.rule
+        if route is not None:
+            record.route = route
+            record.quota = access.enter(key, route, environ["REQUEST_METHOD"])
 
     @app.after_request
     def finish(response: Response) -> Response:
-        record = request.environ["llamasrv.record"]
-        response.headers["x-request-id"] = response.headers["request-id"] = record.id  # OpenAI's, Anthropic's name
-        if type(response.response) is not EventStream:  # which closes it when it ends
+        environ = request.environ
+        record = environ["llamasrv.record"]
+        headers = response.headers
+        headers["x-request-id"] = headers["request-id"] = record.id  # OpenAI's, Anthropic's name
+        origin = service.access.allowed_origin(environ)
+        if origin is not None:
+            let_page_read(headers, origin, preflight=environ["REQUEST_METHOD"] == "OPTIONS")
+        if type(response.response) not in (EventStream, LateStream):  # which close it when they end
             record.close(response.status_code)
         return response
 
@@ -49,3 +57,14 @@ def create_app(service: Service) -> Flask:
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint(service))
     return app
+
+
+def let_page_read(headers: Headers, origin: str, *, preflight: bool) -> None:
+    """What a browser wants to see before a page of `origin` gets the answer. Never with credentials of its own."""
+    headers["Access-Control-Allow-Origin"] = origin
+    headers["Access-Control-Expose-Headers"] = "x-request-id, retry-after"
+    headers.add("Vary", "Origin")
+    if preflight:
+        headers["Access-Control-Allow-Methods"] = "GET, POST, DELETE, OPTIONS"
+        headers["Access-Control-Allow-Headers"] = request.headers.get("Access-Control-Request-Headers", "*")[:1000]
+        headers["Access-Control-Max-Age"] = "3600"

@@ -1,41 +1,154 @@
-"""Who may come in: API keys, checked before anything of a request is looked at, on every route but the open ones."""
+"""Who may come in, and what for. All of it is decided before anything of a request's body is looked at.
+
+    host, origin   a page in somebody's browser is not let at a server without keys
+    key            on every route but the open ones, known or not; compared in constant time
+    scope          one table says what a route takes; a route that is not in it takes `admin`
+    quota          what the key may have is counted on the routes that work
+"""
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+import ipaddress
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from llamasrv.errors import Unauthorized
+from llamasrv.domain.key import Key
+from llamasrv.errors import Forbidden, Unauthorized
+from llamasrv.web.quota import Quota
 
-OPEN_PATHS = frozenset(("/health", "/v1/health", "/livez"))
+OPEN, ANY = "open", "any"
+
+ROUTES: Mapping[str, tuple[str, ...]] = {
+    # liveness, for machines that carry no key
+    OPEN: ("/health", "/v1/health", "/livez"),
+    # any key at all: what is here, and is it ready
+    ANY: (
+        "/v1/models", "/models", "/v1/models/<path:name>", "/models/<path:name>", "/props", "/readyz",
+        "/tokenize", "/detokenize", "/apply-template", "/openapi.json",
+        "/api/tags", "/api/show", "/api/ps", "/api/version", "/",
+    ),
+    "infer": (
+        "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/completion", "/infill",
+        "/v1/chat/completions/input_tokens", "/v1/chat/completions/control",
+        "/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate", "GET /lora-adapters",
+        "/v1/responses", "/responses", "/v1/responses/<id>", "/v1/responses/<id>/cancel",
+        "/v1/responses/<id>/input_items", "/v1/responses/input_tokens", "/v1/responses/compact",
+    ),
+    "embed": (
+        "/v1/embeddings", "/embeddings", "/embedding", "/api/embed", "/api/embeddings",
+        "/v1/rerank", "/rerank", "/v1/reranking", "/reranking",
+    ),
+    "metrics": ("/metrics", "/slots"),
+}  # fmt: skip
+"""Scope to routes, as they are written where they are made; with a method in front, that method alone."""
+
+_SCOPE_OF = {route: scope for scope, routes in ROUTES.items() for route in routes}
+_OPEN_PATHS = frozenset(ROUTES[OPEN])
+_WORK = frozenset(("infer", "embed"))
+
+# Names that no public DNS answers for, so that no page elsewhere can point its own name at this machine.
+_LOCAL_ENDINGS = (".localhost", ".local", ".internal", ".home.arpa")
 
 
-class Keys:
-    """The keys that are known, as digests. With none, everybody may come in."""
+def scope_of(rule: str, method: str = "GET") -> str:
+    """What a route takes."""
+    return _SCOPE_OF.get(f"{method} {rule}") or _SCOPE_OF.get(rule) or "admin"
 
-    def __init__(self, keys: Mapping[str, str]) -> None:
-        self._known = [(name, sha256(key.encode()).digest()) for name, key in keys.items()]
 
-    def owner(self, environ: Mapping[str, Any]) -> str:
-        """The name of the key that was shown. Raises Unauthorized where one is needed and none is right."""
-        known = self._known
-        if not known or environ["PATH_INFO"] in OPEN_PATHS or environ["REQUEST_METHOD"] == "OPTIONS":
-            return ""
+class Access:
+    """Lets requests in, or raises. With no keys everybody may do everything, as far as host and origin are right.
+
+    `before` is the one that this one replaces: what its keys have used is still used.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[Key] = (),
+        *,
+        hosts: Sequence[str] = (),
+        origins: Sequence[str] = (),
+        most_open: int | None = None,
+        before: Access | None = None,
+    ) -> None:
+        self._keys = tuple(keys)
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+        used = {} if before is None else before.quotas
+        self.quotas: dict[str, Quota] = {}
+        for key in keys:
+            old = used.get(key.name)
+            # With a single key there is nobody to share with.
+            share = most_open if len(self._keys) > 1 else None
+            self.quotas[key.name] = old if old is not None and old.key == key else Quota(key, most_open=share)
+
+    def identify(self, environ: Mapping[str, Any], rule: str | None) -> Key | None:
+        """The key that was shown; None where none is needed. Raises Unauthorized or Forbidden."""
+        self._check_host(environ)
+        if not self._keys:
+            self._check_origin(environ)
+            return None
+        if environ["REQUEST_METHOD"] == "OPTIONS" or (rule in _OPEN_PATHS and environ["PATH_INFO"] == rule):
+            return None
+        return self._known(environ)
+
+    def enter(self, key: Key | None, rule: str, method: str) -> Quota | None:
+        """Check that `key` opens this route, and count the request where it works. `leave` the quota at its end."""
+        scope = scope_of(rule, method)
+        if key is None:
+            return None
+        if scope not in key.scopes and scope not in (OPEN, ANY):
+            raise Forbidden(f"This API key may not use {rule}: it lacks the scope '{scope}'.")
+        if scope not in _WORK or method != "POST":
+            return None
+        quota = self.quotas[key.name]
+        quota.enter()
+        return quota
+
+    def allowed_origin(self, environ: Mapping[str, Any]) -> str | None:
+        """What to answer in Access-Control-Allow-Origin; None: the page may not read the answer."""
+        origin = environ.get("HTTP_ORIGIN")
+        if not origin or not self._origins:
+            return None
+        if "*" in self._origins:
+            return "*"
+        return origin if origin.lower() in self._origins else None
+
+    def _known(self, environ: Mapping[str, Any]) -> Key:
         shown = _shown(environ)
         if not shown:
             raise Unauthorized(
                 "You didn't provide an API key. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
             )
         digest = sha256(shown.encode("latin-1")).digest()  # header values come as latin-1 text
-        owner = None
-        for name, right in known:  # all of them, always: the time taken tells nothing
-            if hmac.compare_digest(digest, right):
-                owner = name
-        if owner is None:
+        found = None
+        for key in self._keys:  # all of them, always: the time taken tells nothing
+            if hmac.compare_digest(digest, key.digest):
+                found = key
+        if found is None:
             raise Unauthorized("Incorrect API key provided.")
-        return owner
+        return found
+
+    def _check_host(self, environ: Mapping[str, Any]) -> None:
+        host = _host_of(environ.get("HTTP_HOST", ""))
+        if self._hosts:
+            allowed = "*" in self._hosts or host in self._hosts
+        else:
+            # A key is enough where there is one: a page that points its name here does not know it.
+            allowed = bool(self._keys) or not host or _is_local_name(host)
+        if not allowed and environ["PATH_INFO"] not in _OPEN_PATHS:
+            raise Forbidden(f"This server is not known as '{host[:100]}': see the option server.allowed_hosts.")
+
+    def _check_origin(self, environ: Mapping[str, Any]) -> None:
+        """Without keys, a page of another site could have work done here although it may not read the answer."""
+        origin = environ.get("HTTP_ORIGIN")
+        if not origin or self.allowed_origin(environ):
+            return
+        scheme, _, rest = origin.partition("://")
+        host = _host_of(rest)
+        if scheme in ("http", "https") and host != _host_of(environ.get("HTTP_HOST", "")) and not _is_loopback(host):
+            raise Forbidden(f"Pages of '{host[:100]}' may not use this server: see the option server.cors_origins.")
 
 
 def _shown(environ: Mapping[str, Any]) -> str:
@@ -44,3 +157,26 @@ def _shown(environ: Mapping[str, Any]) -> str:
     if scheme.lower() == "bearer":
         header = rest.strip()
     return header or environ.get("HTTP_X_API_KEY", "").strip()
+
+
+def _host_of(header: str) -> str:
+    """The name in a Host header or behind an origin's scheme, without its port."""
+    name = header.lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0].rstrip(".")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _is_local_name(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith(_LOCAL_ENDINGS)
+    return True

@@ -34,6 +34,7 @@ def error_response(error: LlamasrvError) -> Response:
     if isinstance(error, DeadlineExceeded):
         headers.append(("x-should-retry", "false"))  # it would only pass once more
     environ = request.environ
+    environ["llamasrv.record"].error = error.code or str(error.status)
     speaks = dialect(environ["PATH_INFO"], anthropic="HTTP_ANTHROPIC_VERSION" in environ)
     body = speaks.body(error, environ["llamasrv.record"].id)
     return Response(body, speaks.status(error), headers, content_type="application/json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 
 import orjson
@@ -14,7 +13,6 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from llamasrv import __version__
 from llamasrv.errors import LlamasrvError, NotFound, Unavailable
-from llamasrv.models.registry import Registry
 from llamasrv.web.service import Service
 
 _RETRY = [("Retry-After", "2")]
@@ -23,7 +21,7 @@ _RETRY = [("Retry-After", "2")]
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("ops", __name__)
     metrics = CollectorRegistry(auto_describe=False)
-    metrics.register(Figures(service.registry, service.counts))
+    metrics.register(Figures(service))
 
     @routes.get("/health")
     @routes.get("/v1/health")
@@ -69,18 +67,17 @@ def _json(body: dict, status: int = 200, headers: list[tuple[str, str]] | None =
 class Figures(Collector):
     """Reads the engines' counters when it is asked. Labels are bounded: models, routes, statuses, finish reasons."""
 
-    def __init__(self, registry: Registry, counts: Counter[tuple[str, int]]) -> None:
-        self._registry = registry
-        self._counts = counts
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._started = time.time()
 
     def collect(self) -> Iterator[Metric]:
         families = _Families()
         families.gauge("llamasrv_build", "Constant 1, with the version.", 1, version=__version__)
         families.gauge("llamasrv_start_time_seconds", "When the process started.", self._started)
-        for (route, status), count in sorted(self._counts.items()):
+        for (route, status), count in sorted(self._service.ledger.counts.items()):
             families.counter("llamasrv_http_requests", "Requests answered.", count, route=route, status=str(status))
-        for model in self._registry.models:
+        for model in self._service.registry.models:
             self._engine(families, model.name, model.engine)
         yield from families.all.values()
 

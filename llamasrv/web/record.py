@@ -1,4 +1,4 @@
-"""What is known of one HTTP request: its id, its owner, and at its end one log line and one count.
+"""What is known of one HTTP request: its id, its owner, and at its end one log line, one count and one span.
 
 Nothing that the client wrote goes into the line but the id, and that only in a safe alphabet.
 """
@@ -9,22 +9,50 @@ import logging
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from random import getrandbits
 from typing import Any
 
 from llamasrv.domain.events import Usage
+from llamasrv.engine.metrics import SECONDS, Histogram
+from llamasrv.web.quota import Quota
 
 log = logging.getLogger("llamasrv.request")
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 
 
+class Ledger:
+    """Requests as they are counted, by routes as they are written, never by paths as clients send them."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, int]] = Counter()  # by route and status
+        self.errors: Counter[str] = Counter()  # by code
+        self.seconds: dict[str, Histogram] = {}  # by route
+        self.num_open = 0
+        self.slow_seconds = 0.0  # from here on a request gets a line of its own; 0: never
+        self.on_close: Callable[[Record, int], None] | None = None  # after the last byte, with the status
+
+    def enter(self, record: Record, status: int, seconds: float) -> None:
+        self.num_open -= 1
+        self.counts[record.route, status] += 1
+        if record.error is not None:
+            self.errors[record.error] += 1
+        histogram = self.seconds.get(record.route)
+        if histogram is None:
+            histogram = self.seconds[record.route] = Histogram(SECONDS)
+        histogram.observe(seconds)
+
+
 class Record:
     """One request, from its arrival to `close`."""
 
-    __slots__ = ("id", "owner", "route", "model", "reason", "usage", "_counts", "_started", "_closed")
+    __slots__ = (
+        "id", "owner", "route", "model", "reason", "usage", "error", "quota", "trace", "started", "_ledger", "_begun",
+        "_closed",
+    )  # fmt: skip
 
-    def __init__(self, environ: dict[str, Any], counts: Counter[tuple[str, int]]) -> None:
+    def __init__(self, environ: dict[str, Any], ledger: Ledger) -> None:
         given = environ.get("HTTP_X_REQUEST_ID") or environ.get("HTTP_X_CLIENT_REQUEST_ID")
         self.id = given if given and _SAFE_ID.match(given) else f"req-{getrandbits(96):024x}"
         self.owner = ""
@@ -32,31 +60,46 @@ class Record:
         self.model: str | None = None
         self.reason: str | None = None  # why it ended, of the first choice
         self.usage: Usage | None = None
-        self._counts = counts
-        self._started = time.monotonic()
+        self.error: str | None = None  # the code of the error that it was answered with
+        self.quota: Quota | None = None  # what it counts against
+        self.trace: str | None = environ.get("HTTP_TRACEPARENT")
+        self.started = time.time()
+        self._begun = time.monotonic()
+        self._ledger = ledger
         self._closed = False
+        ledger.num_open += 1
 
     def close(self, status: int) -> None:
         """The last byte is out, or the client is gone. Once."""
         if self._closed:
             return
         self._closed = True
-        self._counts[self.route, status] += 1
-        if not log.isEnabledFor(logging.INFO):
-            return
-        fields: dict[str, Any] = {
-            "id": self.id, "route": self.route, "status": status, "seconds": time.monotonic() - self._started,
-        }  # fmt: skip
-        if self.owner:
-            fields["key"] = self.owner
-        if self.model is not None:
-            fields["model"] = self.model
-        if self.reason is not None:
-            fields["finish"] = self.reason
+        ledger, seconds = self._ledger, time.monotonic() - self._begun
+        ledger.enter(self, status, seconds)
+        if self.quota is not None:
+            usage = self.usage or Usage()
+            self.quota.leave(usage.prompt_tokens + usage.completion_tokens)
+        slow = 0 < ledger.slow_seconds <= seconds
+        if slow or log.isEnabledFor(logging.INFO):
+            log.log(
+                logging.WARNING if slow else logging.INFO,
+                "slow request" if slow else "request",
+                extra={"fields": self._fields(status, seconds)},
+            )
+        if ledger.on_close is not None:
+            ledger.on_close(self, status)
+
+    def _fields(self, status: int, seconds: float) -> dict[str, Any]:
+        fields: dict[str, Any] = {"id": self.id, "route": self.route, "status": status, "seconds": seconds}
+        for name, value in (
+            ("key", self.owner or None), ("model", self.model), ("finish", self.reason), ("error", self.error),
+        ):  # fmt: skip
+            if value is not None:
+                fields[name] = value
         usage = self.usage
         if usage is not None:
             fields |= {
                 "prompt": usage.prompt_tokens, "cached": usage.cached_tokens, "completion": usage.completion_tokens,
                 "queue": usage.queue_seconds, "prefill": usage.prefill_seconds, "decode": usage.decode_seconds,
             }  # fmt: skip
-        log.info("request", extra={"fields": fields})
+        return fields

@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+import dataclasses
 from dataclasses import dataclass, field
 
+from llamasrv.domain.key import Key
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
 from llamasrv.protocols.limits import Limits
+from llamasrv.web.auth import Access
+from llamasrv.web.record import Ledger
 
 
 @dataclass(frozen=True, slots=True)
 class WebOptions:
     limits: Limits = field(default_factory=Limits)
-    api_keys: Mapping[str, str] = field(default_factory=dict)  # name of the key -> the key; empty: none is needed
+    keys: tuple[Key, ...] = ()  # none: everybody may come in
+    hosts: tuple[str, ...] = ()  # names that the server answers to; none: those that only this machine can have
+    origins: tuple[str, ...] = ()  # pages that may read answers; none: no CORS
+    most_open: int | None = None  # requests at once of one key among several; None: no bound
     keepalive: float = 15.0  # seconds without a byte before a stream gets a comment
     timeout: float | None = None  # seconds a request may take from its arrival; None: for ever
+    unread_tokens: int = 10_000  # tokens that a client may leave unread, for each choice; then it counts as gone
+    slow_seconds: float = 0.0  # from here on a request gets a line of its own; 0: never
     slots: bool = True  # GET /slots
     props: bool = True  # GET /props
     metrics: bool = True  # GET /metrics
 
 
-@dataclass(slots=True)
 class Service:
     """One per process. `registry` and `pipeline` are shared with whoever started them."""
 
-    registry: Registry
-    pipeline: Pipeline
-    options: WebOptions = field(default_factory=WebOptions)
-    counts: Counter[tuple[str, int]] = field(default_factory=Counter)  # answers by route and status
+    def __init__(self, registry: Registry, pipeline: Pipeline, options: WebOptions) -> None:
+        self.registry = registry
+        self.pipeline = pipeline
+        self.ledger = Ledger()
+        self.access = Access()
+        self.options = options
+        self.use(options)
 
     @classmethod
     def of(cls, registry: Registry, options: WebOptions | None = None) -> Service:
         return cls(registry, Pipeline(registry), options or WebOptions())
+
+    def use(self, options: WebOptions) -> None:
+        """Serve by these from the next request on. Limits stay: the schemas are made with them."""
+        self.options = dataclasses.replace(options, limits=self.options.limits)
+        self.ledger.slow_seconds = options.slow_seconds
+        self.access = Access(
+            options.keys,
+            hosts=options.hosts,
+            origins=options.origins,
+            most_open=options.most_open,
+            before=self.access,
+        )

@@ -1,0 +1,33 @@
+"""`llamasrv key`: a new API key, told once, and its entry for the file of keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from llamasrv import keys
+from llamasrv.errors import ConfigError
+
+
+def run(name: str, file: Path | None, scopes: tuple[str, ...], bounds: Mapping[str, int | None]) -> int:
+    if not keys.NAME.fullmatch(name):
+        raise ConfigError(f"{name!r}: a name has up to 64 letters, digits and -_.")
+    key = keys.new_key()
+    entry = keys.entry(name, key, scopes, bounds)
+    if file is None:
+        click.echo(f"{key}\n{entry}", nl=False)
+        return 0
+    if file.suffix != ".toml":
+        raise ConfigError(f"{file}: the name of a file with digests of keys ends in .toml")
+    if file.exists() and any(other.name == name for other in keys.read(file)):
+        raise ConfigError(f"{file}: there is a key of the name {name} already")
+    try:
+        with open(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a", encoding="utf-8") as out:
+            out.write(("\n" if out.tell() else "") + entry)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+    click.echo(key)
+    return 0

@@ -1,0 +1,25 @@
+"""An API key as the server knows it: its name, its digest, what it may do and how much. Never the key itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+
+SCOPES = ("infer", "embed", "metrics", "admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """`scopes` are the groups of routes that it opens. A bound that is None does not exist."""
+
+    name: str
+    digest: bytes
+    scopes: frozenset[str] = frozenset(SCOPES)
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None  # prompt and answer together
+    concurrency: int | None = None  # requests at once
+
+    @classmethod
+    def of(cls, name: str, key: str, scopes: Iterable[str] = SCOPES) -> Key:
+        return cls(name, sha256(key.encode()).digest(), frozenset(scopes))

@@ -1,0 +1,101 @@
+"""Files with API keys.
+
+A file whose name ends in .toml has a table for each key: its SHA-256, what it may do, and how much. Any other file has
+one key a line, each of which may do everything. Who reads the first kind learns no key from it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from llamasrv.config import Settings, nearest
+from llamasrv.domain.key import SCOPES, Key
+from llamasrv.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+BOUNDS = ("requests_per_minute", "tokens_per_minute", "concurrency")
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def of(settings: Settings) -> tuple[Key, ...]:
+    """All keys that let somebody in; none: everybody may come. Raises ConfigError."""
+    keys = [Key.of(f"key-{n}", key) for n, key in enumerate(settings.api_keys(), 1)]
+    path = settings.server_api_key_file
+    if path is not None and path.suffix == ".toml":
+        keys += read(path)
+    if len({key.name for key in keys}) < len(keys):
+        raise ConfigError("server.api_key_file: a key is named like one of server.api_key (key-1, key-2 ...)")
+    return tuple(keys)
+
+
+def read(path: Path) -> list[Key]:
+    """The keys of a TOML file: `[keys.NAME]` with `sha256` and, optionally, `scopes` and bounds."""
+
+    def refuse(message: str) -> ConfigError:
+        return ConfigError(f"server.api_key_file = {str(path)!r}: {message}")
+
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise refuse(getattr(error, "strerror", None) or "not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise refuse(f"not valid TOML: {error}") from None
+    tables = document.get("keys")
+    if document.keys() - {"keys"} or not isinstance(tables, Mapping) or not tables:
+        raise refuse("expected [keys.NAME] tables and nothing else")
+    try:
+        return [_key(name, table) for name, table in tables.items()]
+    except ValueError as error:
+        raise refuse(str(error)) from None
+
+
+def is_open_to_others(path: Path) -> bool:
+    """Whether more than its owner and group may read the file."""
+    try:
+        return bool(path.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False
+
+
+def _key(name: str, table: Any) -> Key:
+    where = f"keys.{name}"
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{where}: a name has up to 64 letters, digits and -_.")
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} is no table")
+    for field in table:
+        if field not in ("sha256", "scopes", *BOUNDS):
+            raise ValueError(f"{where}.{field}: unknown key{nearest(field, ('sha256', 'scopes', *BOUNDS))}")
+    digest, scopes = table.get("sha256"), table.get("scopes", list(SCOPES))
+    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
+        raise ValueError(f"{where}.sha256: expected 64 hexadecimal digits")
+    if not isinstance(scopes, list) or not scopes or not set(map(str, scopes)) <= set(SCOPES):
+        raise ValueError(f"{where}.scopes: expected a list of {', '.join(SCOPES)}")
+    for field in BOUNDS:
+        bound = table.get(field)
+        if bound is not None and (type(bound) is not int or bound < 1):
+            raise ValueError(f"{where}.{field}: expected a whole number, 1 or more")
+    return Key(name, bytes.fromhex(digest), frozenset(scopes), **{field: table.get(field) for field in BOUNDS})
+
+
+def new_key() -> str:
+    return "sk-" + secrets.token_urlsafe(32)
+
+
+def entry(name: str, key: str, scopes: Iterable[str], bounds: Mapping[str, int | None]) -> str:
+    """The table of a key, as TOML."""
+    lines = [f"[keys.{name if '.' not in name else repr(name)}]", f'sha256 = "{sha256(key.encode()).hexdigest()}"']
+    lines.append("scopes = [" + ", ".join(f'"{scope}"' for scope in scopes) + "]")
+    lines += [f"{field} = {bound}" for field, bound in bounds.items() if bound is not None]
+    return "\n".join(lines) + "\n"
