@@ -22,7 +22,7 @@ from llamasrv.engine import sampler as sampling
 from llamasrv.engine.channels import Delta, Doorbell, End, Mailbox, PromptScored, RealThread, Stream
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import (
-    Backend, DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress, Vocabulary,
+    Adapter, Backend, DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress, Vocabulary,
 )  # fmt: skip
 from llamasrv.engine.memory import Memory
 from llamasrv.engine.metrics import EngineMetrics
@@ -45,6 +45,9 @@ from llamasrv.errors import (
 log = logging.getLogger("llamasrv.engine")
 
 IDLE_CHECK = 1.0  # seconds without work after which the books are checked
+GATHER_ALONE, GATHER_COMPANY = 0.03, 0.1  # of the next step: so long the first waits for others
+GATHER_LONGEST = 0.03  # seconds
+GATHER_SHORTEST = 0.0005  # seconds; less is not worth a wait
 MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
 
 
@@ -69,6 +72,7 @@ class EngineOptions:
     cache_bytes: int = 1 << 30  # host memory for evicted prefixes
     coalesce: float = 0.002  # seconds within which the tokens of short steps may share a wake-up
     idle_cells: int = 0  # cells that idle prefixes may keep in the pool; 0: chosen by the back end
+    adapters: tuple[Adapter, ...] = ()  # LoRA adapters to load beside the model
     embeddings: bool = False  # a model that generates makes embeddings, too
     pooling: str | None = None  # none, mean, cls, last or rank; None: as the model says, else the mean
     embedding_ctx: int = 0  # most tokens of one embedding
@@ -120,6 +124,7 @@ class Engine:
         self._failed_in_a_row = 0
         self._next_expiry_check = 0.0
         self._woke = 0.0
+        self._company = 0  # most sequences at work together since a start last waited for company
         self._urgent = False  # somebody waits for a first token or an end
         self.backend: Backend
         self.memory: Memory
@@ -243,6 +248,8 @@ class Engine:
         ids = np.frombuffer(seq.tokens, np.int32)
         if int(ids.min()) < 0 or int(ids.max()) >= self.vocab.size:
             raise InvalidRequest(f"A token id is outside the vocabulary (0 to {self.vocab.size - 1}).", param="prompt")
+        if any(not 0 <= number < len(self.backend.adapters) for number, _ in seq.adapters):
+            raise InvalidRequest(f"There are {len(self.backend.adapters)} adapters (0 is the first).", param="lora")
         if any(not 0 <= token < self.vocab.size for token, _ in seq.params.logit_bias):
             raise InvalidRequest(
                 f"A token id is outside the vocabulary (0 to {self.vocab.size - 1}).", param="logit_bias"
@@ -300,6 +307,8 @@ class Engine:
     def turn(self, *, wait: bool = False) -> bool:
         """One turn of the loop; with `wait`, sleep while there is nothing to do. True when something was computed."""
         self._take_mail(wait)
+        if wait and self.waiting and not self.running:
+            self._gather()
         worked = bool(self.waiting or self.running) and self.step()
         if not self.running:
             self._doorbell.ring()  # else the next step does it
@@ -310,6 +319,7 @@ class Engine:
         self._expire(started)
         plan = self._plan(started)
         self._carry_out(plan)
+        self._company = max(self._company, len(self.running))
         if not plan.parts:
             return bool(plan.preempt)
         self.backend.batch.fill(plan.parts)
@@ -359,8 +369,31 @@ class Engine:
         if not mail and timeout == IDLE_CHECK:
             self.memory.lanes.check()
             self.scheduler.forget_owners(self.waiting, self.running)
+            self._company = 0
+        self._follow(mail)
+
+    def _follow(self, mail: list[Any]) -> None:
         for act, argument in mail:
             act(argument)
+
+    def _gather(self) -> None:
+        """Wait a moment for those who may come along with the first, longer where there was company just now.
+
+        What is computed together ends together: steps that are full for as long as they last are worth more than a
+        start a few milliseconds sooner.
+        """
+        started = self.clock()
+        share = GATHER_COMPANY if self._company > 1 else GATHER_ALONE
+        while self.waiting and not 1 < self._company <= len(self.waiting):
+            step = self.scheduler.time.predict(sum(s.owed for s in self.waiting), 0)
+            left = started + min(GATHER_LONGEST, share * step) - self.clock()
+            if left < GATHER_SHORTEST:
+                break
+            mail = self._mailbox.take(left)
+            if not mail:
+                break
+            self._follow(mail)
+        self._company = 0
 
     # commands
 
@@ -458,6 +491,7 @@ class Engine:
         """True when the batch was computed."""
         self._wake_readers(plan)
         try:
+            self.backend.use(plan.adapters)
             self.backend.decode()
         except OutOfCells:
             self._relieve(plan)

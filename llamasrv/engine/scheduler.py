@@ -8,6 +8,7 @@ clock, no thread and no library; the engine carries the plan out.
     3. new sequences by priority, then fair share per owner, then age; followers of a prefix that is just being
        computed wait for it
     4. admission is optimistic: what is free now counts, not what might be needed; the youngest gives way later
+    5. a step computes with one set of adapters: the sets take turns, so that none waits longer than there are others
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 
 from llamasrv.domain.sequence import Sequence
 from llamasrv.engine.batch import Part
-from llamasrv.engine.prefix_cache import Match
+from llamasrv.engine.prefix_cache import Adapters, Match
 from llamasrv.engine.steptime import StepTime
 
 FOLLOW = 16  # so many tokens under way elsewhere are worth waiting for
@@ -25,7 +26,8 @@ HEADROOM = 16  # cells kept back per running sequence when another is admitted
 LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue costs little
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
 SMALLEST_CHUNK = 16  # prompt tokens a step at least, so that prompts advance beside any load
-CHUNK_SECONDS = 0.5  # longest step while few or none decode: newcomers are noticed, cancels heard
+CHUNK_SECONDS = 0.5  # longest step while nobody decodes: newcomers are noticed, cancels heard
+CROWDED_SECONDS = 1.0  # longest step while far more wait for their first token than decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Plan:
     parts: list[Part] = field(default_factory=list)
     num_decodes: int = 0  # the first parts: one owed token each
     num_prompt: int = 0  # prompt tokens in the other parts
+    adapters: Adapters = ()  # of all parts
 
 
 Lookup = Callable[[Sequence], "Match | None"]
@@ -72,6 +75,7 @@ class Scheduler:
         self.time = StepTime()
         self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
         self._turn = 0
+        self._line: list[Adapters] = []  # sets of adapters that are at work: whose turn is next, first
 
     def plan(
         self, waiting: list[Sequence], running: list[Sequence], pool: Pool, now: float, lookup: Lookup, common: Common
@@ -89,14 +93,20 @@ class Scheduler:
             if not decodes and not prompts:
                 break
         cells -= len(decodes)
-        num_prompts = len(prompts) + min(len(waiting), max(0, self.parallel - len(decodes) - len(prompts)))
-        budget = self._prompt_budget(len(decodes), num_prompts)
+        places = max(0, self.parallel - len(decodes) - len(prompts))
+        num_prompts = len(prompts) + min(len(waiting), places)
+        owed = sum(s.owed for s in prompts) + sum(s.owed for s in waiting[:places])
+        budget = self._prompt_budget(len(decodes), num_prompts, owed)
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
         starts = {s.id: _start(s, m) for s, m in plan.admit}
         prompts += [s for s, _ in plan.admit]
         if self.deterministic:
             return self._one_alone(plan, decodes + prompts, starts, pool.max_outputs)
+        adapters = plan.adapters = self._next_adapters(decodes, prompts)
+        if len(self._line) > 1:
+            decodes = [s for s in decodes if s.adapters == adapters]
+            prompts = [s for s in prompts if s.adapters == adapters]
         plan.parts = [(s, 1) for s in decodes]
         plan.num_decodes = len(decodes)
         outputs = pool.max_outputs - len(decodes)
@@ -134,18 +144,21 @@ class Scheduler:
         if seq.owner not in self.served:
             self.served[seq.owner] = min(self.served.values(), default=0.0)
 
-    def _prompt_budget(self, num_decodes: int, num_prompts: int) -> int:
-        """Prompt tokens for this step.
+    def _prompt_budget(self, num_decodes: int, num_prompts: int, owed: int) -> int:
+        """Prompt tokens for this step, of those `owed` by sequences that have a place.
 
         Beside decodes: what keeps the step within the target. But while more wait for their first token than decode,
-        a long step serves more of them than it holds up, and a batch that fills up sooner serves all.
+        a long step serves more of them than it holds up, and a batch that fills up sooner serves all: each of them
+        that outnumbers the others stretches the target. With nobody decoding, a small rest is not left for later: it
+        would keep its sequence a step behind the others from then on.
         """
         room = self.batch_size - num_decodes
         within = self.time.prompt_tokens_within
         if not num_decodes:
-            fits = within(CHUNK_SECONDS, 0)
-            return min(room, max(self.ubatch_size, fits // self.ubatch_size * self.ubatch_size))
-        fits = within(CHUNK_SECONDS if num_prompts > num_decodes else self.target, num_decodes)
+            fits = max(self.ubatch_size, within(CHUNK_SECONDS, 0) // self.ubatch_size * self.ubatch_size)
+            return min(room, owed if owed <= fits + self.ubatch_size // 4 else fits)
+        crowd = max(1.0, num_prompts / num_decodes)
+        fits = within(max(self.target, min(CROWDED_SECONDS, self.target * crowd * crowd)), num_decodes)
         if fits > 64:
             fits = fits // 32 * 32  # few different shapes: the graph is reused
         fits = max(SMALLEST_CHUNK, fits)
@@ -192,6 +205,14 @@ class Scheduler:
 
         return sorted(waiting, key=rank)[:most]
 
+    def _next_adapters(self, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
+        """Whose turn it is. A set that is new waits for those that are there: nobody gets in front by being new."""
+        here = dict.fromkeys(s.adapters for group in (decodes, prompts) for s in group)
+        line = [a for a in self._line if a in here]
+        line += [a for a in here if a not in line]
+        self._line = [*line[1:], *line[:1]]
+        return line[0] if line else ()
+
     def _one_alone(self, plan: Plan, sequences: list[Sequence], starts: dict[int, int], max_outputs: int) -> Plan:
         """Deterministic: one sequence a step, in turn, prompts cut at fixed positions.
 
@@ -206,6 +227,7 @@ class Scheduler:
             if seq.prompt_logprobs:
                 count = min(count, max_outputs)
             plan.parts = [(seq, count)]
+            plan.adapters = seq.adapters
             plan.num_decodes, plan.num_prompt = (1, 0) if seq.num_tokens - start == 1 else (0, count)
         return plan
 

@@ -196,11 +196,17 @@ def test_a_long_queue_is_not_searched_when_no_place_is_free(num_waiting):
     assert looked == []
 
 
-def test_prompts_that_outnumber_the_decodes_get_a_long_step():
-    scheduler = make(target=0.001, parallel=16)
-    for _ in range(200):
-        scheduler.time.learn(128, 1, 0.01 + 128 * 0.001)
-        scheduler.time.learn(0, 1, 0.01)
-    decoding = sequence(10, computed=9)
-    assert plan(scheduler, [sequence(500)], [decoding]).num_prompt == 16
-    assert plan(scheduler, [sequence(500) for _ in range(7)], [decoding]).num_prompt > 400
+def test_with_nobody_decoding_a_small_rest_is_not_left_for_another_step():
+    scheduler = make(parallel=8)
+    scheduler.time.prompt_tokens_within = lambda seconds, rows: 128
+    prompts = [sequence(38) for _ in range(4)]
+    assert [count for _, count in plan(scheduler, prompts).parts] == [38] * 4
+    assert sum(count for _, count in plan(scheduler, [*prompts, sequence(38)]).parts) == 128
+
+
+def test_the_more_wait_beside_few_that_decode_the_longer_a_step_may_be():
+    scheduler, asked = make(parallel=8), []
+    scheduler.time.prompt_tokens_within = lambda seconds, rows: asked.append(round(seconds, 3)) or 100
+    for waiting, decoding in ((1, 1), (2, 1), (3, 2), (7, 1)):
+        plan(scheduler, [sequence(90) for _ in range(waiting)], [sequence(10, computed=9) for _ in range(decoding)])
+    assert asked == [0.1, 0.4, 0.225, 1.0]

@@ -1,0 +1,60 @@
+"""Requests that come together are computed together."""
+
+import pytest
+
+
+@pytest.fixture
+def driver(drive):
+    driver = drive()
+    yield driver
+    driver.finish()
+
+
+def arriving(driver, texts):
+    """Let one more request arrive whenever the engine waits for mail. Returns how long it was ready to wait."""
+    take, waits, late = driver.engine._mailbox.take, [], iter(texts)
+
+    def take_one(timeout=0):
+        if timeout:
+            waits.append(timeout)
+            for text in late:
+                driver.submit(text)
+                break
+        return take(0)
+
+    driver.engine._mailbox.take = take_one
+    return waits
+
+
+def predicting(driver, seconds):
+    driver.engine.scheduler.time.predict = lambda num_prompt, num_decodes: seconds
+
+
+def test_the_first_of_several_waits_for_those_who_come_along(driver):
+    predicting(driver, 1.0)
+    arriving(driver, ["a", "b", "c"])
+    driver.engine.turn(wait=True)
+    assert len(driver.engine.running) == 3
+
+
+def test_nobody_waits_where_a_step_is_short(driver):
+    predicting(driver, 0.001)
+    waits = arriving(driver, ["a", "b"])
+    driver.engine.turn(wait=True)
+    assert len(driver.engine.running) == 1 and len(waits) == 1
+
+
+def test_the_wait_is_longer_where_there_was_company_and_ends_when_all_are_back(driver):
+    predicting(driver, 0.2)
+    waits = arriving(driver, ["a", "b"])
+    driver.engine.turn(wait=True)
+    driver.finish()
+    assert waits[1] == pytest.approx(0.03 * 0.2)
+    waits[:] = []
+    driver.submit("c"), driver.submit("d")
+    driver.engine.turn(wait=True)
+    assert len(waits) == 1  # for the first alone: two were at work, two are here
+    driver.finish()
+    driver.submit("e")
+    driver.engine.turn(wait=True)
+    assert waits[-1] == pytest.approx(0.1 * 0.2)
