@@ -8,7 +8,7 @@ import pytest
 from serving import check_no_leaks, open_engine, pipeline_on, read
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
-from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, TextPrompt, TokenPrompt
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, TextPrompt, TokenPrompt, ToolCall
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.engine import Engine, EngineOptions, Status
 from llamasrv.engine.fake import BOS, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, IM_END, IM_START, FakeBackend
@@ -337,6 +337,38 @@ def test_a_long_text_of_few_tokens_is_read_to_its_end(engine, pipeline):
         assert len(encoded(pipeline, TextPrompt("x" * 40_000))) == 400
     finally:
         del engine.vocab.tokenize
+
+
+def test_the_oldest_turns_are_left_out_if_the_client_wants_that():
+    """As few as possible: system messages stay, and calls stay with their results."""
+    engine = open_engine(context=600)
+    pipeline = pipeline_on(engine)
+    turns = [Message("system", "Be brief.")]
+    for n in range(9):
+        call = ToolCall(f"c{n}", "f", "{}")
+        turns += [Message("user", f"question {n} {'x' * 20}"), Message("assistant", tool_calls=(call,))]
+        turns += [Message("tool", f"result {n}", tool_call_id=call.id), Message("assistant", "ok")]
+    turns.append(Message("user", "last"))
+    asked = GenerateRequest(prompts=(ChatPrompt(tuple(turns)),), shorten=True)
+    with pytest.raises(ContextTooLong):
+        pipeline.submit(replace(asked, shorten=False))
+    generation = pipeline.submit(asked)
+    text = generation.whole_text("")
+    shown = b"".join(pipeline.open(None).vocab.pieces[token] for token in text).decode()
+    assert "Be brief." in shown and "last" in shown and "question 0" not in shown
+    assert generation.left_out % 4 == 0 and shown.count("question") == shown.count("result") > 0
+    read(engine, generation)
+    with pytest.raises(ContextTooLong):
+        pipeline.submit(GenerateRequest(prompts=user("x" * 700), shorten=True))
+
+
+def test_an_earlier_talk_goes_before_what_the_template_writes(engine, pipeline):
+    generation = pipeline.submit(GenerateRequest(prompts=(ChatPrompt((Message("user", "Hi"),), before=(72, 105)),)))
+    assert generation.whole_text("!")[:2] == [72, 105] and generation.whole_text("!")[-1] == ord("!")
+    assert generation.num_prompt == len(pipeline.open(None).encode(user("Hi")[0])) + 2
+    read(engine, generation)
+    with pytest.raises(InvalidRequest):
+        pipeline.submit(GenerateRequest(prompts=(ChatPrompt((Message("user", "Hi"),), before=(9999,)),)))
 
 
 def test_a_prompt_that_fills_the_context_can_still_be_scored(run):

@@ -92,6 +92,7 @@ class ChatPrompt:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    before: tuple[int, ...] = ()  # tokens in front of what the template writes: an earlier talk
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ class GenerateRequest:
     split_reasoning: bool = True  # False: reasoning stays in the text, its marks included
     keep_alive: float | None = None  # seconds that the model stays loaded after it; negative: for ever; None: as set
     adapters: tuple[tuple[str, float], ...] | None = None  # LoRA adapters and their scales; None: the model's default
+    shorten: bool = False  # the oldest turns of a conversation that is too long are left out
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,8 +132,9 @@ class Pipeline:
         stream = engine.submit(sequences)
         choices = [served.reader(prepared[seq.index // each], request, seq.index) for seq in sequences]
         generation = Generation(
-            served, stream, lambda: engine.cancel(stream), choices=choices, each=each, prompts=prompts
-        )
+            served, stream, lambda: engine.cancel(stream), choices=choices, each=each, prompts=prompts,
+            left_out=sum(prompt.left_out for prompt in prepared),
+        )  # fmt: skip
         if request.echo:
             generation.echo([served.text_of(prompt, tokens) for prompt, tokens in zip(request.prompts, prompts)])
         if best_of is None:

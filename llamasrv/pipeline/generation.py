@@ -25,10 +25,12 @@ class Generation:
         choices: Sequence[Plain],
         each: int,
         prompts: list[list[int]],
+        left_out: int = 0,
     ) -> None:
         self.model = served.model.name
         self.fingerprint = served.fingerprint
         self.num_prompt = sum(map(len, prompts))
+        self.left_out = left_out  # messages that there was no room for
         self.usage: Usage | None = None
         self.done = False
         self.cancelled = False
@@ -44,6 +46,10 @@ class Generation:
         """Let every choice begin with its prompt."""
         for i, choice in enumerate(self._choices):
             choice.echo = texts[i // self._each]
+
+    def whole_text(self, answer: str) -> list[int]:
+        """The tokens of the first prompt and of what was answered, to go on with another time."""
+        return self._prompts[0] + self._served.vocab.tokenize(answer, parse_special=False)
 
     def cancel(self) -> None:
         """Give up. The events still end, with FinishReason.CANCELLED. Any number of times, at any time."""

@@ -66,6 +66,7 @@ class Prepared:
     text: str = ""
     continues: str | None = None
     tools: tuple[Tool, ...] = ()  # those that may be called
+    left_out: int = 0  # messages, for want of room
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,14 +157,49 @@ class Served:
         choice = request.tool_choice
         out = []
         for prompt in request.prompts:
-            if _size(prompt) > LONG_TEXT:
-                prepared = off_hub(self.prepare, prompt, choice)
-            else:
-                prepared = self.prepare(prompt, choice)
-            if len(prepared.tokens) > room:
-                raise ContextTooLong(num_prompt=len(prepared.tokens), context=self.context, param="prompt")
+            try:
+                if _size(prompt) > LONG_TEXT:
+                    prepared = off_hub(self._fitting, prompt, choice, room)
+                else:
+                    prepared = self._fitting(prompt, choice, room)
+            except ContextTooLong:
+                if not request.shorten or not isinstance(prompt, ChatPrompt):
+                    raise
+                shortened = off_hub(self._shortened, prompt, choice, room)
+                if shortened is None:
+                    raise
+                prepared = shortened
             out.append(prepared)
         return out
+
+    def _fitting(self, prompt: Prompt, choice: ToolChoice, room: int) -> Prepared:
+        prepared = self.prepare(prompt, choice)
+        if len(prepared.tokens) > room:
+            raise ContextTooLong(num_prompt=len(prepared.tokens), context=self.context, param="prompt")
+        return prepared
+
+    def _shortened(self, prompt: ChatPrompt, choice: ToolChoice, room: int) -> Prepared | None:
+        """The prompt without its oldest turns, as few as possible; None if even the last one is too long. System
+        messages stay, and so does what belongs together: a turn begins where a user speaks."""
+        messages = prompt.messages
+        starts = [
+            at for at, message in enumerate(messages)
+            if message.role == "user" and (at == 0 or messages[at - 1].role != "user")
+        ]  # fmt: skip
+        found = None
+        low, high = 1, len(starts) - 1
+        while low <= high:  # fewer turns make a shorter prompt
+            middle = (low + high) // 2
+            start = starts[middle]
+            left = [m for at, m in enumerate(messages) if at >= start or m.role in ("system", "developer")]
+            try:
+                prepared = self._fitting(replace(prompt, messages=tuple(left)), choice, room)
+            except ContextTooLong:
+                low = middle + 1
+                continue
+            found = replace(prepared, left_out=len(messages) - len(left))
+            high = middle - 1
+        return found
 
     def encode(self, prompt: Prompt, tool_choice: ToolChoice | None = None) -> list[int]:
         """The tokens of one prompt; never none."""
@@ -229,6 +265,8 @@ class Served:
         # Most templates write the start token themselves; those that do not rely on the tokeniser for it.
         if self.vocab.add_bos and self.vocab.bos is not None and (not tokens or tokens[0] != self.vocab.bos):
             tokens.insert(0, self.vocab.bos)
+        if prompt.before:
+            tokens = self._checked(TokenPrompt(prompt.before)) + tokens
         return Prepared(tokens, voice, rendered.text, rendered.continues, tools)
 
     def _encode_text(self, prompt: TextPrompt) -> list[int]:

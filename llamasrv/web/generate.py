@@ -16,31 +16,44 @@ from llamasrv.web.service import Service
 from llamasrv.web.streaming import OPENAI, Framing, Reply, stream_response, whole_response
 
 
-class Endpoint(Protocol):
-    """What a protocol gives for one of its endpoints."""
+class Replies(Protocol):
+    """How a protocol answers at one of its endpoints."""
 
     prompt_field: str  # where in the body the prompt is, for errors that concern it
+
+    def reply(self, options: Any, *, model: str, fingerprint: str) -> Reply: ...
+
+
+class Endpoint(Replies, Protocol):
+    """All that a protocol gives for one."""
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str, timeout: float | None
     ) -> tuple[GenerateRequest, Any]: ...
 
-    def reply(self, options: Any, *, model: str, fingerprint: str) -> Reply: ...
-
 
 @runtime_checkable
-class TellsPrompt(Protocol):
-    """A reply that says how long the prompt is before anything else."""
+class Begins(Protocol):
+    """A reply that wants to see what was submitted, before there are events."""
 
-    num_prompt: int
+    def begin(self, running: Any) -> None: ...
 
 
 def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) -> Response:
     environ = request.environ
+    body = read_json(environ, service.options.limits)
+    owner = environ["llamasrv.record"].owner
+    asked, options = endpoint.parse(body, owner=owner, timeout=service.options.timeout)
+    return respond(service, endpoint, asked, options, framing)
+
+
+def respond(
+    service: Service, endpoint: Replies, asked: GenerateRequest, options: Any, framing: Framing = OPENAI
+) -> Response:
+    """The reply to a request that was read and parsed."""
+    environ = request.environ
     record = environ["llamasrv.record"]
     settings = service.options
-    body = read_json(environ, settings.limits)
-    asked, options = endpoint.parse(body, owner=record.owner, timeout=settings.timeout)
     sock = environ.get("gunicorn.socket")
 
     def answer() -> Response:
@@ -52,8 +65,8 @@ def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) ->
             raise
         record.model = running.model
         reply = endpoint.reply(options, model=running.model, fingerprint=running.fingerprint)
-        if isinstance(reply, TellsPrompt):
-            reply.num_prompt = running.num_prompt
+        if isinstance(reply, Begins):
+            reply.begin(running)
         if asked.stream:
             return stream_response(running, reply, record, sock=sock, keepalive=settings.keepalive, framing=framing)
         return whole_response(running, reply, record, num_choices=len(asked.prompts) * asked.n, sock=sock)

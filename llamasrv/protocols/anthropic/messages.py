@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
@@ -244,12 +244,18 @@ def tool_use_id(id: str) -> str:
     return "toolu_" + id.removeprefix("call_")
 
 
+class Submitted(Protocol):
+    """What the reply has to know of the generation before its events."""
+
+    num_prompt: int
+
+
 class MessagesReply:
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
     def __init__(self, options: MessagesOptions, model: str) -> None:
         self.failed = False
-        self.num_prompt = 0  # told with the first event, before it is known how much of it was cached
+        self._num_prompt = 0  # told with the first event, before it is known how much of it was cached
         self._options = options
         self._id = new_id("msg_")
         self._model = model
@@ -258,6 +264,9 @@ class MessagesReply:
         self._open: str | int | None = None  # "text", "thinking", or the number of a call
         self._thinking: list[str] = []
         self._ended: Finished | None = None
+
+    def begin(self, running: Submitted) -> None:
+        self._num_prompt = running.num_prompt
 
     # ------------------------------------------------------------ streaming
 
@@ -290,7 +299,7 @@ class MessagesReply:
 
     def _start(self, out: list[bytes]) -> None:
         self._started = True
-        usage = usage_body(Usage(prompt_tokens=self.num_prompt))
+        usage = usage_body(Usage(prompt_tokens=self._num_prompt))
         message = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}
         message["usage"] = {**usage, "service_tier": "standard"}
         out.append(dumps({"type": "message_start", "message": message}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from protocols.anthropic.wire_client import add_up
@@ -184,7 +185,7 @@ CONTENT = [
 
 def reply(**options):
     reply = ENDPOINT.reply(MessagesOptions(**options), model="m", fingerprint="fp")
-    reply.num_prompt = 10
+    reply.begin(SimpleNamespace(num_prompt=10))
     return reply
 
 
