@@ -26,3 +26,4 @@ class Limits:
     dry_breakers: int = 32
     template_kwargs: int = 64
     model_chars: int = 256
+    background: int = 16  # responses that go on without their client, at once

@@ -6,13 +6,16 @@ from flask import Flask, Response, request
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import NotFound
 
-from llamasrv.web import anthropic, embeddings, errors, llamacpp, openai, ops
+from llamasrv.web import anthropic, embeddings, errors, llamacpp, openai, ops, responses
 from llamasrv.web.late import LateStream
 from llamasrv.web.record import Record
 from llamasrv.web.service import Service
 from llamasrv.web.streaming import EventStream
 
-BLUEPRINTS = (ops.blueprint, openai.blueprint, anthropic.blueprint, llamacpp.blueprint, embeddings.blueprint)
+BLUEPRINTS = (
+    ops.blueprint, openai.blueprint, responses.blueprint, anthropic.blueprint, llamacpp.blueprint,
+    embeddings.blueprint,
+)  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 
 

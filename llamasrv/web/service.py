@@ -9,7 +9,10 @@ from llamasrv.domain.key import Key
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
 from llamasrv.protocols.limits import Limits
+from llamasrv.store import Store
 from llamasrv.web.auth import Access
+from llamasrv.web.background import Background
+from llamasrv.web.memory import Memory
 from llamasrv.web.record import Ledger
 
 
@@ -30,19 +33,23 @@ class WebOptions:
 
 
 class Service:
-    """One per process. `registry` and `pipeline` are shared with whoever started them."""
+    """One per process. `registry`, `pipeline` and `store` are shared with whoever started them; without a store nothing
+    is remembered."""
 
-    def __init__(self, registry: Registry, pipeline: Pipeline, options: WebOptions) -> None:
+    def __init__(
+        self, registry: Registry, pipeline: Pipeline, options: WebOptions, store: Store | None = None
+    ) -> None:
         self.registry = registry
         self.pipeline = pipeline
         self.ledger = Ledger()
         self.access = Access()
         self.options = options
+        self.background = Background(Memory(store), options.limits.background)
         self.use(options)
 
     @classmethod
-    def of(cls, registry: Registry, options: WebOptions | None = None) -> Service:
-        return cls(registry, Pipeline(registry), options or WebOptions())
+    def of(cls, registry: Registry, options: WebOptions | None = None, store: Store | None = None) -> Service:
+        return cls(registry, Pipeline(registry), options or WebOptions(), store)
 
     def use(self, options: WebOptions) -> None:
         """Serve by these from the next request on. Limits stay: the schemas are made with them."""

@@ -1,0 +1,234 @@
+"""POST /v1/responses and what belongs to it: a request becomes a GenerateRequest, its events become a response.
+
+    schema   the fields of a request         items, tools   what they hold
+    reply    the response object             events         the same as events, told live or once more
+    stored   what is kept, and pages of it   ids            names of responses and items
+
+JSON in, GenerateRequest out; events in, JSON out. Earlier turns come as a value: knows no store and no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import orjson
+from marshmallow import ValidationError
+
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.forms import content_of
+from llamasrv.protocols.openai.responses.ids import new_response_id
+from llamasrv.protocols.openai.responses.items import Turns, shown
+from llamasrv.protocols.openai.responses.reply import CompactionReply, Keep, ResponseOptions, ResponseReply
+from llamasrv.protocols.openai.responses.schema import BUDGETS, ReasoningSettings, ResponsesSchema, TextSettings
+from llamasrv.protocols.openai.responses.tools import ToolSet, tool_choice
+from llamasrv.protocols.openai.sampling import sampling_of, smallest
+from llamasrv.protocols.schema import Loader, invalid_request
+from llamasrv.protocols.thinking import thinking_variables
+
+SUMMARISE = (
+    "Summarise our conversation so far for somebody who has to go on with it and sees nothing else: the goals, the"
+    " decisions, the facts and file names that matter, what is done and what is left to do. Write only the summary."
+)
+
+_SUMMARY_TOKENS = 2000  # most of a summary, where the request does not say
+
+
+class References(NamedTuple):
+    """What a request names that is stored elsewhere."""
+
+    previous: str | None
+    items: tuple[str, ...]
+
+
+class Earlier(NamedTuple):
+    """What was found of it: the items of all earlier turns in order, and single items by their id."""
+
+    items: tuple[dict[str, Any], ...] = ()
+    named: Mapping[str, dict[str, Any]] = {}
+
+
+class Responses:
+    """The endpoint, with its limits."""
+
+    prompt_field = "input"
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._load = Loader(ResponsesSchema, limits).load
+
+    def references(self, body: Mapping[str, Any]) -> References:
+        previous, items = body.get("previous_response_id"), body.get("input")
+        named = [item["id"] for item in items if _is_reference(item)] if type(items) is list else []
+        if len(named) > self._limits.messages:
+            raise InvalidRequest("Invalid 'input': too many references.", param="input")
+        return References(previous if type(previous) is str else None, tuple(dict.fromkeys(named)))
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None, earlier: Earlier | None = None
+    ) -> tuple[GenerateRequest, ResponseOptions]:
+        data = self._load(body)
+        get = data.get
+        earlier = earlier or Earlier()
+        _check_together(data)
+        tools = ToolSet(self._limits.tools)
+        turns = Turns(tools, self._limits)
+        items = [_resolved(item, at, earlier) for at, item in enumerate(get("input", ()))]
+        with _inside("tools"):
+            tools.add(get("tools", []))
+        with _inside("previous_response_id"):
+            for item in earlier.items:
+                turns.add(item)
+        with _inside("input"):
+            for at, item in enumerate(items):
+                turns.add(item, at)
+        with _inside("tool_choice"):
+            choice = tool_choice(get("tool_choice"), tools, parallel=get("parallel_tool_calls", True))
+        messages = turns.messages
+        if "instructions" in data:
+            messages = (Message("system", data["instructions"]), *messages)
+        if turns.compact:
+            messages = (*messages, Message("user", SUMMARISE))
+        reasoning: ReasoningSettings = get("reasoning", ReasoningSettings())
+        text: TextSettings = get("text", TextSettings(None, {"format": {"type": "text"}}))
+        include = get("include", ())
+        logprobs = "message.output_text.logprobs" in include or "top_logprobs" in data
+        top = get("top_logprobs", 0)
+        request = GenerateRequest(
+            prompts=(
+                ChatPrompt(
+                    # Some clients probe with no input at all: then somebody has said nothing.
+                    messages or (Message("user", ""),),
+                    tools=tools.tools,
+                    template_kwargs=(
+                        thinking_variables(False if turns.compact else None, reasoning.effort)
+                        | get("chat_template_kwargs", {})
+                    ),
+                ),
+            ),
+            model=get("model"),
+            sampling=sampling_of(data),
+            max_tokens=smallest(
+                get("max_output_tokens", _SUMMARY_TOKENS if turns.compact else None), get("n_predict")
+            ),
+            stop=get("stop", ()),
+            logprobs=top if logprobs and not turns.compact else None,
+            cache_prompt=get("cache_prompt", True),
+            stream=get("stream", False),
+            timeout=timeout,
+            owner=owner,
+            tool_choice=replace(choice, mode="none") if turns.compact else choice,
+            content=None if turns.compact else text.content or content_of(data),
+            thinking_budget=smallest(*map(get, BUDGETS)),
+        )
+        id = new_response_id()
+        options = ResponseOptions(
+            id=id,
+            shown=_shown(data, reasoning, text, tools),
+            tools=tools,
+            input=shown(items, id, {item["id"] for item in earlier.items}),
+            previous=get("previous_response_id"),
+            stream=request.stream,
+            store=get("store", True),
+            background=get("background", False),
+            truncate=get("truncation") == "auto",
+            logprobs=logprobs,
+            top_logprobs=top,
+            encrypted="reasoning.encrypted_content" in include,
+            summary=reasoning.summary is not None,
+            compact=turns.compact,
+        )
+        return request, options
+
+    def parse_compact(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None, earlier: Earlier | None = None
+    ) -> tuple[GenerateRequest, ResponseOptions]:
+        """A request to make a conversation shorter: the same fields, and a summary for an answer."""
+        items = body.get("input")
+        if type(items) is str:
+            items = [{"type": "message", "role": "user", "content": items}] if items else []
+        trigger = [{"type": "compaction_trigger"}]
+        body = {
+            **{name: value for name, value in body.items() if name not in ("stream", "background", "store")},
+            "input": items + trigger if type(items) is list else trigger if items is None else items,
+        }  # fmt: skip
+        request, options = self.parse(body, owner=owner, timeout=timeout, earlier=earlier)
+        users = tuple(item for item in (*(earlier or Earlier()).items, *options.input) if item.get("role") == "user")
+        return request, replace(options, store=False, users=users)
+
+    def reply(
+        self, options: ResponseOptions, *, model: str, fingerprint: str = "", keep: Keep | None = None
+    ) -> ResponseReply:
+        if options.users is not None:
+            return CompactionReply(options, model)
+        return ResponseReply(options, model, keep if options.store else None)
+
+
+def _is_reference(item: Any) -> bool:
+    if type(item) is not dict or type(item.get("id")) is not str:
+        return False
+    kind = item.get("type")
+    return kind == "item_reference" or (kind is None and "role" not in item)
+
+
+def _resolved(item: dict[str, Any], at: int, earlier: Earlier) -> dict[str, Any]:
+    """The item itself in the place of a reference to it."""
+    if not _is_reference(item):
+        return item
+    found = earlier.named.get(item["id"])
+    if found is None:
+        raise InvalidRequest(
+            f"Item with id '{item['id'][:80]}' not found.", param=f"input[{at}].id", code="item_not_found"
+        )
+    return found
+
+
+def _check_together(data: Mapping[str, Any]) -> None:
+    if "input" not in data and "previous_response_id" not in data:
+        raise InvalidRequest(
+            "Missing required parameter: 'input'.", param="input", code="missing_required_parameter"
+        )
+    if data.get("background") and not data.get("store", True):
+        raise InvalidRequest("Invalid 'background': only allowed when 'store' is true.", param="background")
+
+
+@contextmanager
+def _inside(field: str) -> Iterator[None]:
+    """Names the field in front of what is wrong inside it."""
+    try:
+        yield
+    except ValidationError as error:
+        raise invalid_request({field: error.messages}) from None
+
+
+def _shown(
+    data: Mapping[str, Any], reasoning: ReasoningSettings, text: TextSettings, tools: ToolSet
+) -> dict[str, Any]:
+    """What a response tells of its request."""
+    get = data.get
+    out = {
+        "instructions": get("instructions"),
+        "max_output_tokens": get("max_output_tokens"),
+        "max_tool_calls": None,
+        "metadata": get("metadata", {}),
+        "parallel_tool_calls": get("parallel_tool_calls", True),
+        "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
+        "service_tier": "default",
+        "temperature": get("temperature"),
+        "text": text.shown,
+        "tool_choice": get("tool_choice", "auto"),
+        "tools": tools.wire,
+        "top_logprobs": get("top_logprobs", 0),
+        "top_p": get("top_p"),
+        "truncation": get("truncation", "disabled"),
+        "user": get("user"),
+    }
+    return out | {name: data[name] for name in ("safety_identifier", "prompt_cache_key") if name in data}
+
+
+def input_tokens_body(count: int) -> bytes:
+    return orjson.dumps({"object": "response.input_tokens", "input_tokens": count})

@@ -1,0 +1,58 @@
+"""Names of responses and of their items, and text that a client carries for the server.
+
+An item's id names the response that it belongs to, so that an item can be found by its id alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import secrets
+import zlib
+
+_RESPONSE = re.compile(r"resp_[0-9a-f]{48}\Z")
+_ITEM = re.compile(r"[a-z]{1,8}_([0-9a-f]{48})[io][0-9a-f]{4,8}\Z")
+
+_SEAL = "llamasrv1."
+_LONGEST = 16 * 2**20  # bytes that a sealed text may unpack to
+
+
+def new_response_id() -> str:
+    """Whoever knows it may read the response, where no keys are in use: so it cannot be guessed."""
+    return f"resp_{secrets.token_hex(24)}"
+
+
+def is_response_id(text: str) -> bool:
+    return _RESPONSE.match(text) is not None
+
+
+def output_id(prefix: str, response: str, index: int) -> str:
+    return f"{prefix}_{response[5:]}o{index:04x}"
+
+
+def input_id(prefix: str, response: str, index: int) -> str:
+    return f"{prefix}_{response[5:]}i{index:04x}"
+
+
+def response_of(item: str) -> str | None:
+    """The id of the response that an item belongs to; None if it was not named here."""
+    match = _ITEM.match(item)
+    return None if match is None else f"resp_{match[1]}"
+
+
+def seal(text: str) -> str:
+    """Text for a client to send back as it is. Packed, not secret: it is the client's own conversation."""
+    return _SEAL + base64.b64encode(zlib.compress(text.encode("utf-8"))).decode("ascii")
+
+
+def unseal(sealed: str) -> str | None:
+    """None if it was not sealed here."""
+    if not sealed.startswith(_SEAL):
+        return None
+    try:
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(base64.b64decode(sealed[len(_SEAL) :], validate=True), _LONGEST)
+        return data.decode("utf-8") if unpacker.eof else None
+    except (binascii.Error, zlib.error, UnicodeDecodeError, ValueError):
+        return None

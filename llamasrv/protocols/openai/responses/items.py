@@ -1,0 +1,326 @@
+"""Input items: what a client sends of a conversation, read into turns.
+
+Lenient where clients differ (they send output items back without ids, status or annotations), exact where it names
+what is wrong. Reasoning, text and calls that follow one another are one turn of the assistant. Whatever was done by
+tools of another service has left its trace in the text that follows, so such items are skipped.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Set
+from typing import Any
+
+import orjson
+
+from llamasrv.domain.request import ImagePart, Message, Part, TextPart, ToolCall
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.responses.ids import input_id, unseal
+from llamasrv.protocols.openai.responses.tools import ToolSet, prompt_name_of
+from llamasrv.protocols.schema import Invalid, Refusal, wrong_type
+
+SUMMARY = "Summary of the conversation so far:\n\n"
+"""What a compacted conversation begins with when the model reads it."""
+
+_ROLES = frozenset(("user", "assistant", "system", "developer"))
+_TEXT_PARTS = {
+    "input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal", "summary_text": "text",
+    "reasoning_text": "text",
+}  # fmt: skip
+_MEDIA = {"input_file": "files", "input_audio": "audio", "input_video": "video"}
+
+# Tools that a client carries out and this server does not offer: their calls are told as calls of functions.
+_CLIENT_CALLS = {
+    "local_shell_call": ("local_shell", "action"),
+    "shell_call": ("shell", "action"),
+    "apply_patch_call": ("apply_patch", "operation"),
+}
+_CLIENT_OUTPUTS = {
+    "local_shell_call_output": "id",  # there the item's own id is the call's
+    "shell_call_output": "call_id",
+    "apply_patch_call_output": "call_id",
+}
+_SKIPPED = frozenset(
+    (
+        "web_search_call", "file_search_call", "computer_call", "computer_call_output", "image_generation_call",
+        "code_interpreter_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "mcp_call",
+        "tool_search_call", "program", "program_output", "exec",
+    )
+)  # fmt: skip
+
+_ID_PREFIX = {
+    "message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco",
+    "custom_tool_call": "ctc", "custom_tool_call_output": "ctco", "compaction": "cmp",
+}  # fmt: skip
+
+
+class Turns:
+    """Messages, grown item by item."""
+
+    def __init__(self, tools: ToolSet, limits: Limits) -> None:
+        self.tools = tools
+        self.limits = limits
+        self.compact = False  # the conversation shall be made shorter instead of answered
+        self.users: list[dict[str, Any]] = []  # the messages of the user, as they were written
+        self._messages: list[Message] = []
+        self._calls: dict[str, str] = {}  # id of a call -> name of the tool
+        self._reasoning: list[str] = []
+        self._texts: list[str] = []
+        self._made: list[ToolCall] = []
+        self._said = False
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        self._end_turn()
+        return tuple(self._messages)
+
+    def add(self, item: dict[str, Any], *path: int | str) -> None:
+        """Raises Invalid or Refusal, with `path` in front of what is wrong."""
+        kind = item.get("type")
+        if kind is None and "role" in item:
+            kind = "message"
+        if type(kind) is not str:
+            raise wrong_type("a string", kind, *path, "type")
+        read = _READERS.get(kind)
+        if read is not None:
+            read(self, item, *path)
+        elif kind in _CLIENT_CALLS:
+            name, key = _CLIENT_CALLS[kind]
+            self._call(_string(item, "call_id", *path), name, _json(item.get(key)))
+        elif kind in _CLIENT_OUTPUTS:
+            self._client_output(item, _CLIENT_OUTPUTS[kind], *path)
+        elif kind not in _SKIPPED:
+            raise Invalid(f"unknown type of item '{kind[:60]}'.", *path, "type")
+
+    # ------------------------------------------------------------ kinds of items
+
+    def _message(self, item: dict[str, Any], *path: int | str) -> None:
+        role = item.get("role")
+        if type(role) is not str or role not in _ROLES:
+            if type(role) is not str and role is not None:
+                raise wrong_type("a string", role, *path, "role")
+            raise Invalid("expected 'user', 'assistant', 'system' or 'developer'.", *path, "role")
+        content = self._content(item.get("content"), role == "assistant", *path, "content")
+        if role == "assistant":
+            self._assistant(content if isinstance(content, str) else "".join(_texts(content)))
+            return
+        self._end_turn()
+        if role == "user":
+            self.users.append(item)
+        self._messages.append(Message(role, content))
+
+    def _assistant(self, text: str) -> None:
+        if self._texts and not self._made:
+            self._end_turn()
+        self._texts.append(text)
+        self._said = True
+
+    def _think(self, item: dict[str, Any], *path: int | str) -> None:
+        text = _trace(item, *path)
+        if self._said:
+            self._end_turn()
+        if text:
+            self._reasoning.append(text)
+
+    def _function_call(self, item: dict[str, Any], *path: int | str) -> None:
+        arguments = item.get("arguments")
+        if type(arguments) is dict:
+            arguments = _json(arguments)
+        elif arguments is None:
+            arguments = "{}"
+        elif type(arguments) is not str:
+            raise wrong_type("a string with a JSON object", arguments, *path, "arguments")
+        self._call(_string(item, "call_id", *path), _called(item, *path), arguments)
+
+    def _custom_call(self, item: dict[str, Any], *path: int | str) -> None:
+        text = _string(item, "input", *path, empty=True)
+        self._call(_string(item, "call_id", *path), _called(item, *path), _json({"input": text}))
+
+    def _call(self, id: str, name: str, arguments: str) -> None:
+        self._calls[id] = name
+        self._made.append(ToolCall(id, name, arguments))
+        self._said = True
+
+    def _output(self, item: dict[str, Any], *path: int | str) -> None:
+        call = _string(item, "call_id", *path)
+        output = item.get("output")
+        if output is None:
+            raise Invalid("missing.", *path, "output", code="missing_required_parameter")
+        self._tool(call, self._content(output, False, *path, "output"), *path, "call_id")
+
+    def _client_output(self, item: dict[str, Any], key: str, *path: int | str) -> None:
+        call = item.get("call_id") or item.get(key)
+        if type(call) is not str:
+            raise wrong_type("a string", call, *path, key)
+        output = item.get("output")
+        self._tool(call, output if type(output) is str else _json(output), *path, key)
+
+    def _tool(self, call: str, content: str | tuple[Part, ...], *path: int | str) -> None:
+        if call not in self._calls:
+            raise Invalid(f"No tool call found for function call output with call_id {call[:80]}.", *path)
+        self._end_turn()
+        self._messages.append(Message("tool", content, name=self._calls[call], tool_call_id=call))
+
+    def _tools(self, item: dict[str, Any], *path: int | str) -> None:
+        self.tools.add(item.get("tools"), *path, "tools")
+
+    def _compaction(self, item: dict[str, Any], *path: int | str) -> None:
+        text = unseal(_string(item, "encrypted_content", *path))
+        if text is None:
+            raise Invalid("was not written by this server.", *path, "encrypted_content")
+        self._end_turn()
+        self._messages.append(Message("user", SUMMARY + text))
+
+    def _trigger(self, item: dict[str, Any], *path: int | str) -> None:
+        self.compact = True
+
+    # ------------------------------------------------------------ inside
+
+    def _end_turn(self) -> None:
+        if self._said:
+            self._messages.append(
+                Message(
+                    "assistant",
+                    "".join(self._texts) if self._texts else None,
+                    reasoning="\n\n".join(self._reasoning) or None,
+                    tool_calls=tuple(self._made),
+                )
+            )
+        self._reasoning, self._texts, self._made, self._said = [], [], [], False
+
+    def _content(self, content: Any, may_lack: bool, *path: int | str) -> str | tuple[Part, ...]:
+        if type(content) is str:
+            return content
+        if content is None and may_lack:
+            return ""
+        if type(content) is not list:
+            raise wrong_type("a string or an array of content parts", content, *path)
+        if len(content) > self.limits.parts:
+            raise Invalid(f"array too long. Expected at most {self.limits.parts} parts, but got {len(content)}.", *path)
+        parts = tuple(_part(part, *path, at) for at, part in enumerate(content))
+        if not parts:
+            return ""
+        return parts[0].text if len(parts) == 1 and isinstance(parts[0], TextPart) else parts
+
+
+_READERS: dict[str, Callable[..., None]] = {
+    "message": Turns._message,
+    "reasoning": Turns._think,
+    "function_call": Turns._function_call,
+    "custom_tool_call": Turns._custom_call,
+    "function_call_output": Turns._output,
+    "custom_tool_call_output": Turns._output,
+    "additional_tools": Turns._tools,
+    "tool_search_output": Turns._tools,
+    "compaction": Turns._compaction,
+    "compaction_trigger": Turns._trigger,
+}
+
+
+def _part(part: Any, *path: int | str) -> Part:
+    if type(part) is str:
+        return TextPart(part)
+    if type(part) is not dict:
+        raise wrong_type("an object", part, *path)
+    kind = part.get("type")
+    key = _TEXT_PARTS.get(kind) if type(kind) is str else None
+    if key is not None:
+        return TextPart(_string(part, key, *path, empty=True))
+    if kind == "input_image":
+        return _image(part, *path)
+    if type(kind) is str and kind in _MEDIA:
+        raise Refusal(f"this server cannot read {_MEDIA[kind]}: a content part of type '{kind}' was given.", *path)
+    if type(kind) is not str:
+        raise wrong_type("a string", kind, *path, "type")
+    raise Invalid(f"unknown type of content part '{kind[:60]}'.", *path, "type")
+
+
+def _image(part: dict[str, Any], *path: int | str) -> ImagePart:
+    url = part.get("image_url")
+    if type(url) is dict:  # as chat completions write it
+        url = url.get("url")
+    if url is None:
+        raise Refusal("files are not kept on this server: give 'image_url'.", *path)
+    if type(url) is not str:
+        raise wrong_type("a string", url, *path, "image_url")
+    head, comma, data = url.partition(",")
+    if not head.startswith("data:"):
+        return ImagePart(url=url)
+    if not comma or not head.endswith(";base64"):
+        raise Invalid("expected a data URL in base64.", *path, "image_url")
+    try:
+        return ImagePart(base64.b64decode(data, validate=True), media_type=head[5:-7] or None)
+    except binascii.Error:
+        raise Invalid("the data URL is not base64.", *path, "image_url") from None
+
+
+def _texts(parts: tuple[Part, ...]) -> list[str]:
+    return [part.text for part in parts if isinstance(part, TextPart)]
+
+
+def _trace(item: dict[str, Any], *path: int | str) -> str:
+    """What was thought: as text, as the server sealed it, or its summary. What another server sealed is unknown."""
+    for key in ("content", "encrypted_content", "summary"):
+        value = item.get(key)
+        if key == "encrypted_content" and type(value) is str:
+            text = unseal(value)
+        elif type(value) is list:
+            text = "\n".join(_texts(tuple(_part(part, *path, key, at) for at, part in enumerate(value))))
+        elif value is None:
+            continue
+        else:
+            raise wrong_type("a string" if key == "encrypted_content" else "an array", value, *path, key)
+        if text:
+            return text
+    return ""
+
+
+def _called(item: dict[str, Any], *path: int | str) -> str:
+    namespace = item.get("namespace")
+    if namespace is not None and type(namespace) is not str:
+        raise wrong_type("a string", namespace, *path, "namespace")
+    return prompt_name_of(_string(item, "name", *path), namespace)
+
+
+def _string(item: dict[str, Any], key: str, *path: int | str, empty: bool = False) -> str:
+    value = item.get(key)
+    if value is None:
+        raise Invalid("missing.", *path, key, code="missing_required_parameter")
+    if type(value) is not str:
+        raise wrong_type("a string", value, *path, key)
+    if not value and not empty:
+        raise Invalid("must not be an empty string.", *path, key)
+    return value
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+# As the server shows them
+
+
+def shown(items: list[dict[str, Any]], response: str, taken: Set[str]) -> list[dict[str, Any]]:
+    """Input items in their full form, each with an id that no other one of the conversation has."""
+    seen = set(taken)
+    out = []
+    for at, item in enumerate(items):
+        kind = item.get("type") or "message"
+        id = item.get("id")
+        if type(id) is not str or not id or id in seen:
+            id = input_id(_ID_PREFIX.get(kind, "item"), response, at)
+        seen.add(id)
+        full = {"id": id, "type": kind, **{k: v for k, v in item.items() if k not in ("id", "type")}}
+        if kind == "message":
+            full.setdefault("status", "completed")
+            full["content"] = _shown_content(item.get("content"), item.get("role") == "assistant")
+        out.append(full)
+    return out
+
+
+def _shown_content(content: Any, assistant: bool) -> list[Any]:
+    if type(content) is str:
+        content = [content]
+    plain: Any = {"type": "output_text", "annotations": []} if assistant else {"type": "input_text"}
+    return [{**plain, "text": part} if type(part) is str else part for part in content or ()]

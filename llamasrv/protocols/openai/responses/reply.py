@@ -1,0 +1,293 @@
+"""The reply to a Responses request: the response object, whole or as events, and what is kept of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from llamasrv.domain.events import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Reasoning,
+    Text,
+    ToolCallArguments,
+    ToolCallStart,
+    Usage,
+)  # fmt: skip
+from llamasrv.errors import LlamasrvError
+from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.openai.responses.events import Events
+from llamasrv.protocols.openai.responses.ids import seal
+from llamasrv.protocols.openai.responses.stored import Stored
+from llamasrv.protocols.openai.responses.tools import Kind, ToolSet, custom_input
+from llamasrv.protocols.openai.wire import chat_logprob
+
+_CUT_OFF = (FinishReason.LENGTH, FinishReason.CONTEXT)
+_ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
+
+Keep = Callable[[Stored], bool]
+"""Stores a response that has ended; False if that was not possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseOptions:
+    """What the client wants of the reply rather than of the model."""
+
+    id: str
+    shown: dict[str, Any]  # what the response tells of its request
+    tools: ToolSet
+    input: list[dict[str, Any]] = field(default_factory=list)
+    previous: str | None = None
+    stream: bool = False
+    store: bool = False
+    background: bool = False
+    truncate: bool = False
+    logprobs: bool = False
+    top_logprobs: int = 0
+    encrypted: bool = False  # reasoning comes with a sealed copy of itself
+    summary: bool = False  # and with a summary
+    compact: bool = False  # the answer is a summary of the conversation, told as an item of its own
+    users: tuple[dict[str, Any], ...] | None = None  # what the user said, where only the summary was asked for
+
+
+class ResponseReply:
+    """One reply. `chunks` for a stream, in order; `whole` otherwise. What a call of either gives to `keep` is stored
+    before the client is told of the end."""
+
+    def __init__(self, options: ResponseOptions, model: str, keep: Keep | None = None) -> None:
+        self.failed = False
+        self.response: dict[str, Any] = _response(options, model)
+        self._options = options
+        self._keep = keep
+        self._events = Events(options.id)
+        self._begun = False
+        self._going = not options.background
+        self._kind: type | None = None  # of the events that the open item is made of
+        self._call: Kind | None = None
+        self._fragments: list[str] = []  # of the call that is open, or of a summary
+        self._call_ids: set[str] = set()
+        self._reason: FinishReason | None = None
+
+    # ------------------------------------------------------------ streaming
+
+    def chunks(self, events: Iterable[Event]) -> list[bytes]:
+        self._begin()
+        for event in events:
+            self._go_on()
+            if isinstance(event, Usage):
+                self._finish(event)
+            elif isinstance(event, Failed):
+                self._fail(event.error)
+                break
+            elif isinstance(event, Finished):
+                self._reason = event.reason
+            else:
+                self._add(event)
+        return self._events.take()
+
+    def _begin(self) -> None:
+        """Before there is anything to tell."""
+        if not self._begun:
+            self._begun = True
+            self._events.begin(self.response)
+
+    def broken(self, error: LlamasrvError) -> bytes:
+        """The last event of a stream that cannot go on."""
+        self._begin()
+        self._events.take()
+        self._fail(error)
+        return self._events.take()[-1]
+
+    def stored(self) -> Stored:
+        """As it is now."""
+        return Stored(self.response, self._options.input, self._events.cuts)
+
+    def _go_on(self) -> None:
+        if not self._going:
+            self._going = True
+            self.response["status"] = "in_progress"
+            self._events.go_on(self.response)
+
+    def _add(self, event: Event) -> None:
+        if self._options.compact:
+            if isinstance(event, Text):
+                self._fragments.append(event.text)
+        elif isinstance(event, Text):
+            if event.text or event.logprobs:
+                self._enter(Text)
+                self._events.delta(event.text, self._logprobs(event))
+        elif isinstance(event, Reasoning):
+            if event.text:
+                self._enter(Reasoning)
+                self._events.delta(event.text)
+        elif isinstance(event, ToolCallStart):
+            self._close_item()
+            self._open_call(event)
+        elif isinstance(event, ToolCallArguments) and self._call is not None:
+            self._fragments.append(event.fragment)
+            if event.fragment and not self._call.custom:
+                self._events.delta(event.fragment)
+
+    def _enter(self, kind: type) -> None:
+        """Text or reasoning goes into an item of its kind."""
+        if self._kind is kind:
+            return
+        self._close_item()
+        self._kind = kind
+        if kind is Text:
+            self._events.open_message()
+        else:
+            self._events.open_reasoning(summary=self._options.summary)
+
+    def _open_call(self, event: ToolCallStart) -> None:
+        self._kind, self._call = ToolCallStart, self._options.tools.kind(event.name)
+        id = event.id
+        while not id or id in self._call_ids:
+            id = f"call_{self._options.id[-16:]}{len(self._call_ids):04x}"
+        self._call_ids.add(id)
+        self._events.open_call(self._call, id)
+
+    def _close_item(self, *, cut: bool = False) -> None:
+        """`cut`: the model was not done with it."""
+        if self._kind is None:
+            return
+        sealed = None
+        if self._call is not None:
+            cut = self._close_call(cut)
+        elif self._kind is Reasoning and self._options.encrypted:
+            sealed = seal("".join(self._events.open_text))
+        self._events.close_item("incomplete" if cut else "completed", sealed=sealed)
+        self._kind = self._call = None
+        self._fragments = []
+
+    def _close_call(self, cut: bool) -> bool:
+        """Whether the call is incomplete: what is valid JSON has all of it."""
+        arguments = "".join(self._fragments)
+        assert self._call is not None
+        if cut:
+            try:
+                orjson.loads(arguments)
+                cut = False
+            except orjson.JSONDecodeError:
+                pass
+        if self._call.custom:
+            self._events.delta(custom_input(arguments))
+        elif not arguments and not cut:
+            self._events.delta("{}")
+        return cut
+
+    def _logprobs(self, event: Text) -> list[dict[str, Any]] | None:
+        if not self._options.logprobs or not event.logprobs:
+            return None
+        return [chat_logprob(entry, self._options.top_logprobs) for entry in event.logprobs]
+
+    # ------------------------------------------------------------ the end
+
+    def _finish(self, usage: Usage) -> None:
+        cut = self._reason in _CUT_OFF
+        cancelled = self._reason is FinishReason.CANCELLED
+        self._close_item(cut=cut or cancelled)
+        response = self.response
+        if self._options.compact and not cancelled:
+            self._events.compaction(seal("".join(self._fragments).strip()))
+        elif not self._events.items and not cut and not cancelled:
+            self._enter(Text)  # an empty answer is an answer
+            self._close_item()
+        response["usage"] = usage_body(usage)
+        if cut:
+            response["status"] = "incomplete"
+            response["incomplete_details"] = {"reason": "max_output_tokens"}
+        elif cancelled:
+            response["status"] = "cancelled"
+        else:
+            response["status"] = "completed"
+            response["completed_at"] = int(time.time())
+        self._end()
+
+    def _fail(self, error: LlamasrvError) -> None:
+        self.failed = True
+        self._close_item(cut=True)
+        code = _ERROR_CODES.get(error.status, "server_error")
+        self.response["status"] = "failed"
+        self.response["error"] = {"code": code, "message": error.message}
+        self._end()
+
+    def _end(self) -> None:
+        self.response["output"] = self._events.items
+        if self._keep is not None and not self._keep(self.stored()):
+            self.response["store"] = False  # what it was asked to be, but is not
+        self._events.end(self.response)
+
+    # ------------------------------------------------------------ whole
+
+    def whole(self, collected: Collected) -> bytes:
+        self.chunks(_events(collected))
+        return orjson.dumps(self.response)
+
+
+class CompactionReply(ResponseReply):
+    """A conversation made shorter: what the user said, and one item for all the rest."""
+
+    def whole(self, collected: Collected) -> bytes:
+        self.chunks(_events(collected))
+        response = self.response
+        return orjson.dumps(
+            {
+                "id": response["id"],
+                "object": "response.compaction",
+                "created_at": response["created_at"],
+                "output": [*(self._options.users or ()), *response["output"]],
+                "usage": response["usage"],
+            }
+        )
+
+
+def _events(collected: Collected) -> Iterable[Event]:
+    """What was collected, as the fewest events that tell it."""
+    choice = collected.choices[0]
+    if choice.reasoning:
+        yield Reasoning(0, "".join(choice.reasoning))
+    if choice.text or choice.logprobs:
+        yield Text(0, "".join(choice.text), tuple(choice.logprobs))
+    for number, call in enumerate(choice.tool_calls):
+        yield ToolCallStart(0, number, call.id, call.name)
+        yield ToolCallArguments(0, number, call.arguments)
+    assert choice.reason is not None
+    yield Finished(0, choice.reason, choice.stop)
+    yield collected.usage
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def _response(options: ResponseOptions, model: str) -> dict[str, Any]:
+    """A response that has just begun."""
+    return {
+        "id": options.id,
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "queued" if options.background else "in_progress",
+        "background": options.background,
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "model": model,
+        "output": [],
+        "previous_response_id": options.previous,
+        "store": options.store,
+        "usage": None,
+        **options.shown,
+    }

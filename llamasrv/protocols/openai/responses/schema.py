@@ -1,0 +1,182 @@
+"""The fields of a Responses request, each with what is done about it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from llamasrv.domain.request import Content
+from llamasrv.protocols.openai.chat import TemplateKwargs
+from llamasrv.protocols.openai.sampling import SamplingSchema
+from llamasrv.protocols.schema import (
+    Count,
+    Flag,
+    Ignored,
+    Invalid,
+    Object,
+    Refused,
+    String,
+    WireField,
+    wrong_type,
+)  # fmt: skip
+from llamasrv.protocols.thinking import EFFORTS
+
+_METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
+_SUMMARIES = ("auto", "concise", "detailed")
+
+
+class Input(WireField):
+    """A text, or items; what is in an item is read where the conversation is known."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        if type(value) is str:
+            return [{"type": "message", "role": "user", "content": value}] if value else []
+        if type(value) is not list:
+            raise wrong_type("a string or an array of items", value)
+        most = self.limits.messages
+        if len(value) > most:
+            raise Invalid(f"array too long. Expected at most {most} items, but got {len(value)}.")
+        for at, item in enumerate(value):
+            if type(item) is not dict:
+                raise wrong_type("an object", item, at)
+        return value
+
+
+class Tools(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
+        if type(value) is not list:
+            raise wrong_type("an array of tools", value)
+        return value
+
+
+class ToolChoiceField(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        return value
+
+
+class TextSettings(NamedTuple):
+    content: Content | None
+    shown: dict[str, Any]
+
+
+class Text(WireField):
+    """{format, verbosity}."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> TextSettings:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        form = value.get("format")
+        shown: dict[str, Any] = {"format": {"type": "text"}}
+        if type(value.get("verbosity")) is str:
+            shown["verbosity"] = value["verbosity"]
+        if form is None:
+            return TextSettings(None, shown)
+        if type(form) is not dict:
+            raise wrong_type("an object", form, "format")
+        kind = form.get("type")
+        if kind == "text":
+            return TextSettings(None, shown)
+        shown["format"] = form
+        if kind == "json_object":
+            return TextSettings(Content("json"), shown)
+        if kind != "json_schema":
+            raise Invalid("expected 'text', 'json_object' or 'json_schema'.", "format", "type")
+        if "schema" not in form and type(form.get("json_schema")) is dict:  # as chat completions write it
+            form = shown["format"] = {**form["json_schema"], "type": kind}
+        schema = form.get("schema")
+        if schema is None:
+            raise Invalid("missing.", "format", "schema", code="missing_required_parameter")
+        if type(schema) is not dict and type(schema) is not bool:
+            raise wrong_type("an object", schema, "format", "schema")
+        return TextSettings(Content("json", schema), shown)
+
+
+class ReasoningSettings(NamedTuple):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class ReasoningField(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ReasoningSettings:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        effort = value.get("effort")
+        if effort is not None and effort not in EFFORTS:
+            raise Invalid(f"expected one of {', '.join(EFFORTS)}.", "effort")
+        summary = value.get("summary") or value.get("generate_summary")
+        if summary is not None and summary not in (*_SUMMARIES, "none"):
+            raise Invalid(f"expected one of {', '.join(_SUMMARIES)}.", "summary")
+        return ReasoningSettings(effort, None if summary == "none" else summary)
+
+
+class Include(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> frozenset[str]:
+        if type(value) is not list:
+            raise wrong_type("an array of strings", value)
+        for at, name in enumerate(value):
+            if type(name) is not str:
+                raise wrong_type("a string", name, at)
+        return frozenset(value)
+
+
+class Truncation(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if value not in ("auto", "disabled"):
+            raise Invalid("expected 'auto' or 'disabled'.")
+        return value
+
+
+class Metadata(Object):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, str]:
+        value = super()._deserialize(value, attr, data, **kwargs)
+        if len(value) > _METADATA_PAIRS:
+            raise Invalid(f"too many pairs. Expected at most {_METADATA_PAIRS}, but got {len(value)}.")
+        for key, text in value.items():
+            if type(text) is not str:
+                raise wrong_type("a string", text, key[:_METADATA_KEY])
+            if len(key) > _METADATA_KEY or len(text) > _METADATA_VALUE:
+                raise Invalid(f"expected keys of at most {_METADATA_KEY} and values of at most {_METADATA_VALUE}"
+                              " characters.")  # fmt: skip
+        return value
+
+
+BUDGETS = ("thinking_budget", "thinking_budget_tokens")
+
+
+class ResponsesSchema(SamplingSchema):
+    input = Input("a text or items; may be empty")
+    instructions = String("the first system message; those of earlier responses do not carry over")
+    max_output_tokens = Count(1, "max_tokens", "reasoning included")
+    top_logprobs = Count(0, "top_logprobs", "gives log-probabilities, as `include` does")
+    tools = Tools(
+        "`function`, `custom` and `namespace`; a custom tool's pattern is kept to, its lark grammar only told to the "
+        "model; other kinds are left out and named in the header `x-llamasrv-tools-left-out`"
+    )
+    tool_choice = ToolChoiceField("refused where it forces a tool that this server does not have")
+    parallel_tool_calls = Flag()
+    text = Text("`format`; `verbosity` has no effect")
+    reasoning = ReasoningField("`effort`; with `summary` the reasoning is also sent as a summary of one part")
+    include = Include("`reasoning.encrypted_content`, `message.output_text.logprobs`; others have no effect")
+    truncation = Truncation("`auto` leaves the oldest turns out, calls together with their outputs")
+    store = Flag("true if absent: kept until it is deleted, too old or too much")
+    previous_response_id = String("continues a stored response")
+    background = Flag("goes on without its client; needs `store`")
+    metadata = Metadata("kept with the response")
+    user = String("told back")  # type: ignore[assignment]
+    safety_identifier = String("told back")
+    prompt_cache_key = String("told back; prefixes are found by their tokens")
+    service_tier = String('answered "default"')
+    n = Refused("one request has one response", harmless=(1,))  # type: ignore[assignment]
+    stream_options = Ignored()  # type: ignore[assignment]
+    chat_template_kwargs = TemplateKwargs("variables that the template reads")
+    thinking_budget = Count(0, "max_tokens", "most tokens of reasoning; -1: no bound", also=(-1,))
+    thinking_budget_tokens = Count(0, "max_tokens", "the same", also=(-1,))
+    conversation = Refused("conversations are not kept: use `previous_response_id`", harmless=())
+    prompt = Refused("there are no stored prompts", harmless=())
+    max_tool_calls = Ignored("it concerns tools that this server does not have")
+    context_management = Ignored("`/v1/responses/compact` does it when it is asked")
+    prompt_cache_options = Ignored()
+    prompt_cache_retention = Ignored()
+    moderation = Ignored()
+    access_programs = Ignored()
+    image = Ignored()
+    client_metadata = Ignored()

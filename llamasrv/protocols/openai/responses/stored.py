@@ -1,0 +1,85 @@
+"""What is kept of a response: enough to show it, to go on from it, and to tell its events once more."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import orjson
+
+from llamasrv.errors import InvalidRequest
+
+ENDED = frozenset(("completed", "incomplete", "failed", "cancelled"))
+_CHAINED = frozenset(("completed", "incomplete"))
+
+Cuts = list[list[list[int]]]
+"""For each output item its deltas: how many characters, and how many log-probabilities."""
+
+
+class Stored(NamedTuple):
+    """One response with its own input. Earlier turns are those of the response before it."""
+
+    response: dict[str, Any]
+    input: list[dict[str, Any]]
+    cuts: Cuts
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """Its part of the conversation."""
+        return [*self.input, *self.response["output"]]
+
+    def pack(self) -> bytes:
+        return orjson.dumps({"response": self.response, "input": self.input, "cuts": self.cuts})
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Stored:
+        value = orjson.loads(data)
+        return cls(value["response"], value["input"], value["cuts"])
+
+    def interrupted(self) -> Stored:
+        """As it is after whoever generated it is gone."""
+        error = {"code": "server_error", "message": "The server stopped while it generated this response."}
+        return self._replace(response={**self.response, "status": "failed", "error": error})
+
+    def check_continued(self) -> None:
+        """Raises where no response can follow this one."""
+        status = self.response["status"]
+        if status not in _CHAINED:
+            raise InvalidRequest(
+                f"Previous response with id '{self.response['id']}' is {status}: it cannot be continued.",
+                param="previous_response_id",
+                code="previous_response_not_completed" if status not in ENDED else "previous_response_failed",
+            )
+
+
+def not_found(id: str) -> InvalidRequest:
+    """What OpenAI answers to a continuation of nothing."""
+    return InvalidRequest(
+        f"Previous response with id '{id[:80]}' not found.",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
+
+
+def deleted_body(id: str) -> bytes:
+    return orjson.dumps({"id": id, "object": "response", "deleted": True})
+
+
+def page_body(items: list[dict[str, Any]], *, after: str | None, limit: int, descending: bool) -> bytes:
+    """One page of items. An unknown `after` is a mistake of the client's: it would read the first page for ever."""
+    if descending:
+        items = items[::-1]
+    start = 0
+    if after is not None:
+        start = 1 + next((at for at, item in enumerate(items) if item["id"] == after), -2)
+        if start < 0:
+            raise InvalidRequest(f"No item with id '{after[:80]}' in this response.", param="after")
+    page = items[start : start + limit]
+    return orjson.dumps(
+        {
+            "object": "list",
+            "data": page,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
+            "has_more": start + limit < len(items),
+        }
+    )

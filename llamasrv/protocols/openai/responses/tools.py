@@ -1,0 +1,234 @@
+"""Tools as the Responses API writes them, and how they may be used.
+
+    function                 a tool of the same name
+    custom                   a tool with one text as its argument; the call is answered with that text alone
+    namespace{name, tools}   each of its tools, as `namespace__tool` in the prompt
+    everything else          done by the service itself elsewhere: left out, unless the request insists on it
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import orjson
+
+from llamasrv.domain.request import Tool, ToolChoice
+from llamasrv.protocols.schema import Invalid, Refusal, wrong_type
+
+_SEPARATOR = "__"
+_NAME = re.compile(r"[\w.:/-]{1,128}")
+
+
+class Kind(NamedTuple):
+    """How a call of a tool is answered."""
+
+    name: str
+    namespace: str | None = None
+    custom: bool = False
+
+
+class ToolSet:
+    """The tools of one request, by their names in the prompt."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._tools: dict[str, Tool] = {}
+        self._kinds: dict[str, Kind] = {}
+        self.wire: list[dict[str, Any]] = []  # those in force, as the response shows them
+        self.left_out: list[str] = []  # types of those that are not
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return tuple(self._tools.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tools
+
+    def kind(self, name: str) -> Kind:
+        """A call of a tool that nobody offered is answered as a function call."""
+        return self._kinds.get(name) or Kind(name)
+
+    def add(self, tools: Any, *path: int | str) -> None:
+        if type(tools) is not list:
+            raise wrong_type("an array of tools", tools, *path)
+        for at, wire in enumerate(tools):
+            self._add_one(wire, *path, at)
+
+    def _add_one(self, wire: Any, *path: int | str) -> None:
+        if type(wire) is not dict:
+            raise wrong_type("an object", wire, *path)
+        kind = wire.get("type")
+        if type(kind) is not str:
+            raise wrong_type("a string", kind, *path, "type")
+        if kind == "namespace":
+            self._add_namespace(wire, *path)
+        elif kind in ("function", "custom"):
+            self.wire.append(self._define(wire, kind, None, *path))
+        else:
+            self.left_out.append(re.sub(r"[^\w.-]", "?", kind[:40], flags=re.ASCII))
+
+    def _add_namespace(self, wire: dict[str, Any], *path: int | str) -> None:
+        namespace = _name(wire, *path)
+        inner = wire.get("tools")
+        if type(inner) is not list:
+            raise wrong_type("an array of tools", inner, *path, "tools")
+        shown = []
+        for at, tool in enumerate(inner):
+            where = (*path, "tools", at)
+            if type(tool) is not dict:
+                raise wrong_type("an object", tool, *where)
+            kind = tool.get("type", "function")
+            if kind not in ("function", "custom"):
+                raise Invalid("expected 'function' or 'custom'.", *where, "type")
+            shown.append(self._define(tool, kind, namespace, *where))
+        self.wire.append(
+            {"type": "namespace", "name": namespace, "description": _text(wire, "description", *path), "tools": shown}
+        )
+
+    def _define(self, wire: dict[str, Any], kind: str, namespace: str | None, *path: int | str) -> dict[str, Any]:
+        """Takes a tool up; returns how the response shows it."""
+        inner = wire.get("function")
+        if "name" not in wire and type(inner) is dict:  # as chat completions write it
+            wire = {**inner, "type": kind}
+        name = _name(wire, *path)
+        prompt_name = prompt_name_of(name, namespace)
+        custom = kind == "custom"
+        tool, shown = (_custom if custom else _function)(wire, name, prompt_name, *path)
+        self._tools[prompt_name] = tool
+        self._kinds[prompt_name] = Kind(name, namespace, custom)
+        if len(self._tools) > self._most:
+            raise Invalid(f"too many tools. Expected at most {self._most}.", *path)
+        return shown
+
+
+def prompt_name_of(name: str, namespace: str | None) -> str:
+    return name if not namespace else f"{namespace}{_SEPARATOR}{name}"
+
+
+def _function(wire: dict[str, Any], name: str, prompt_name: str, *path: int | str) -> tuple[Tool, dict[str, Any]]:
+    parameters = wire.get("parameters")
+    if parameters is not None and type(parameters) is not dict:
+        raise wrong_type("an object", parameters, *path, "parameters")
+    strict = wire.get("strict")
+    if strict is not None and type(strict) is not bool:
+        raise wrong_type("a boolean", strict, *path, "strict")
+    description = _text(wire, "description", *path)
+    tool = Tool(prompt_name, description, parameters or {}, bool(strict))
+    return tool, {
+        "type": "function", "name": name, "description": description or None, "parameters": parameters,
+        "strict": bool(strict),
+    }  # fmt: skip
+
+
+def _custom(wire: dict[str, Any], name: str, prompt_name: str, *path: int | str) -> tuple[Tool, dict[str, Any]]:
+    """Presented as a function of one text. A pattern binds that text; a grammar is only told to the model."""
+    form = wire.get("format")
+    if form is not None and type(form) is not dict:
+        raise wrong_type("an object", form, *path, "format")
+    text: dict[str, Any] = {"type": "string"}
+    description = _text(wire, "description", *path)
+    kind = (form or {}).get("type", "text")
+    if kind == "grammar":
+        syntax, definition = (form or {}).get("syntax"), (form or {}).get("definition")
+        if syntax not in ("lark", "regex"):
+            raise Invalid("expected 'lark' or 'regex'.", *path, "format", "syntax")
+        if type(definition) is not str or not definition:
+            raise wrong_type("a string that is not empty", definition, *path, "format", "definition")
+        if syntax == "regex":
+            text["pattern"] = f"^(?:{definition})$"
+        description = f"{description}\nThe input follows this {syntax} grammar:\n{definition}".lstrip()
+    elif kind != "text":
+        raise Invalid("expected 'text' or 'grammar'.", *path, "format", "type")
+    parameters = {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
+    shown = {"type": "custom", "name": name, "description": wire.get("description"), "format": form or {"type": "text"}}
+    return Tool(prompt_name, description, parameters, strict=True), shown
+
+
+def custom_input(arguments: str) -> str:
+    """The text that a call of a custom tool is made with; what is no such call stays as it was written."""
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    if type(value) is str:
+        return value
+    if type(value) is dict and len(value) == 1:
+        (only,) = value.values()
+        if type(only) is str:
+            return only
+    return arguments
+
+
+def _name(wire: dict[str, Any], *path: int | str) -> str:
+    name = wire.get("name")
+    if type(name) is not str:
+        raise wrong_type("a string", name, *path, "name")
+    if not _NAME.fullmatch(name):
+        raise Invalid("expected 1 to 128 letters, digits and any of _ - . : /", *path, "name")
+    return name
+
+
+def _text(wire: dict[str, Any], key: str, *path: int | str) -> str:
+    value = wire.get(key)
+    if value is not None and type(value) is not str:
+        raise wrong_type("a string", value, *path, key)
+    return value or ""
+
+
+# How they may be used
+
+
+def tool_choice(wire: Any, tools: ToolSet, *, parallel: bool) -> ToolChoice:
+    """Raises Invalid or Refusal, without the field's own name."""
+    if wire is None or wire in ("none", "auto"):
+        return ToolChoice(wire or "auto", parallel=parallel)
+    if wire == "required":
+        if not tools.tools:
+            raise _nothing_to_choose(tools)
+        return ToolChoice("required", parallel=parallel)
+    if type(wire) is not dict:
+        raise Invalid("expected 'none', 'auto', 'required' or an object.")
+    kind = wire.get("type")
+    if kind in ("function", "custom"):
+        return ToolChoice("required", (_chosen(wire, tools),), parallel=False)
+    if kind == "allowed_tools":
+        return _allowed(wire, tools, parallel=parallel)
+    if type(kind) is not str:
+        raise wrong_type("a string", kind, "type")
+    raise Refusal(f"tools of type '{kind[:40]}' are not available on this server.", "type")
+
+
+def _allowed(wire: dict[str, Any], tools: ToolSet, *, parallel: bool) -> ToolChoice:
+    mode, allowed = wire.get("mode", "auto"), wire.get("tools")
+    if mode not in ("auto", "required"):
+        raise Invalid("expected 'auto' or 'required'.", "mode")
+    if type(allowed) is not list:
+        raise wrong_type("an array of tools", allowed, "tools")
+    names = []
+    for at, tool in enumerate(allowed):
+        if type(tool) is not dict:
+            raise wrong_type("an object", tool, "tools", at)
+        if tool.get("type") in ("function", "custom"):
+            names.append(_chosen(tool, tools, "tools", at))
+    if names:
+        return ToolChoice(mode, tuple(names), parallel)
+    if mode == "required":
+        raise _nothing_to_choose(tools)
+    return ToolChoice("none", parallel=parallel)
+
+
+def _chosen(wire: dict[str, Any], tools: ToolSet, *path: int | str) -> str:
+    inner = wire.get("function")
+    if "name" not in wire and type(inner) is dict:
+        wire = inner
+    name = prompt_name_of(_name(wire, *path), _text(wire, "namespace", *path))
+    if name not in tools:
+        raise Invalid(f"tool '{name[:80]}' is not among 'tools'.", *path)
+    return name
+
+
+def _nothing_to_choose(tools: ToolSet) -> Invalid | Refusal:
+    if tools.left_out:
+        return Refusal(f"tools of type '{tools.left_out[0]}' are not available on this server.")
+    return Invalid("only allowed when 'tools' are given.")

@@ -1,0 +1,100 @@
+"""Where stored responses live: bytes under an owner and an id, for as long as they are of use.
+
+    Entry       one response as it is kept: its content is a protocol's own business
+    Store       what every kind offers; `open_store` picks one by URL
+
+Conversations are chains: an entry names the one before it. Going on with a conversation renews all of it, so that what
+is too old or too much goes conversation by conversation. An owner sees nothing of another's: it is part of every key.
+Knows no protocol and no HTTP.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+from llamasrv.errors import ConfigError, Unavailable
+
+CHAIN = 10_000  # most turns of one conversation
+
+DAY = 86_400.0
+
+
+class Entry(NamedTuple):
+    """`lease`: until when somebody works on it, in seconds since the epoch; None: it has ended."""
+
+    id: str
+    body: bytes
+    previous: str | None = None
+    lease: float | None = None
+
+
+class StoreOptions(NamedTuple):
+    max_bytes: int = 2**30
+    max_age: float = 30 * DAY  # seconds since it was last of use
+
+
+class StoreError(Unavailable):
+    """The place where responses are kept does not answer."""
+
+    code = "store_unavailable"
+
+
+class Store(Protocol):
+    """All of it may be called from many threads at once."""
+
+    blocks: bool
+    """Whether calls block the thread they are made on, although it could do other work (files do)."""
+
+    def put(self, owner: str, entry: Entry) -> None:
+        """Keep it, in the place of an earlier one with this id."""
+
+    def get(self, owner: str, id: str) -> Entry | None: ...
+
+    def chain(self, owner: str, id: str) -> list[Entry]:
+        """The conversation up to this entry, oldest first, and renewed. Ends where an entry is missing: then the first
+        one still names one before it. [] if there is no such entry."""
+
+    def delete(self, owner: str, id: str) -> bool:
+        """Whether it was there."""
+
+    def close(self) -> None: ...
+
+
+def open_store(url: str, options: StoreOptions) -> Store | None:
+    """The store of that URL; None for "none". Raises ConfigError if it cannot be used."""
+    if url in ("none", "off"):
+        return None
+    scheme = urlsplit(url).scheme
+    if url == "memory" or scheme == "sqlite":
+        from llamasrv.store.sqlite import SqliteStore
+
+        return SqliteStore(None if url == "memory" else sqlite_path(url), options)
+    if scheme in ("redis", "rediss", "unix"):
+        from llamasrv.store.redis import RedisStore
+
+        return RedisStore(url, options)
+    if scheme in ("postgres", "postgresql"):
+        from llamasrv.store.postgres import PostgresStore
+
+        return PostgresStore(url, options)
+    raise ConfigError("store.url: must be sqlite:///FILE, redis://..., postgresql://..., memory or none")
+
+
+def sqlite_path(url: str) -> Path:
+    """sqlite:///relative and sqlite:////absolute, as everywhere."""
+    parts = urlsplit(url)
+    path = unquote(parts.path)[1:]
+    if parts.netloc or not path:
+        raise ConfigError(f"store.url = {url!r}: write sqlite:///FILE, with a fourth slash for an absolute path")
+    return Path(path).expanduser()
+
+
+def pack(body: bytes) -> bytes:
+    return zlib.compress(body, 1)
+
+
+def unpack(data: bytes) -> bytes:
+    return zlib.decompress(data)

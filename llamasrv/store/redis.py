@@ -1,0 +1,106 @@
+"""Responses in Redis, for several servers that share them. Age is bounded by expiry, size by Redis's own `maxmemory`.
+
+    llamasrv:response:OWNER:ID    a hash: body, previous, lease
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+from llamasrv.errors import ConfigError
+from llamasrv.store import CHAIN, Entry, StoreError, StoreOptions, pack, unpack
+
+try:
+    import redis
+except ImportError:
+    redis = None  # type: ignore[assignment]
+
+_TIMEOUT = 5.0  # seconds
+_CONNECTIONS = 16
+
+# Reads a conversation and renews it, in one visit.
+_CHAIN = """
+local found, id = {}, ARGV[1]
+for _ = 0, tonumber(ARGV[2]) do
+    local key = KEYS[1] .. id
+    local entry = redis.call('HMGET', key, 'body', 'previous', 'lease')
+    if not entry[1] then break end
+    redis.call('EXPIRE', key, ARGV[3])
+    found[#found + 1] = {id, entry[1], entry[2], entry[3]}
+    id = entry[2]
+    if not id or id == '' then break end
+end
+return found
+"""
+
+
+class RedisStore:
+    blocks = False  # its sockets let others work while they wait
+
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        if redis is None:
+            raise ConfigError("store.url: Redis needs the package redis: pip install 'llamasrv[redis]'")
+        self._age = max(1, int(options.max_age))
+        try:
+            pool = redis.BlockingConnectionPool.from_url(
+                url,
+                max_connections=_CONNECTIONS,
+                timeout=_TIMEOUT,
+                socket_timeout=_TIMEOUT,
+                socket_connect_timeout=_TIMEOUT,
+                health_check_interval=30,
+            )
+        except ValueError as error:
+            raise ConfigError(f"store.url: {error}") from None
+        self._db: Any = redis.Redis(connection_pool=pool)
+        self._chain = self._db.register_script(_CHAIN)
+        try:
+            self._db.ping()
+        except redis.RedisError as error:
+            raise ConfigError(f"store.url: Redis does not answer: {type(error).__name__}") from None
+
+    def put(self, owner: str, entry: Entry) -> None:
+        key = _key(owner, entry.id)
+        lease = "" if entry.lease is None else repr(entry.lease)
+        with _told(), self._db.pipeline() as pipe:
+            pipe.hset(key, mapping={"body": pack(entry.body), "previous": entry.previous or "", "lease": lease})
+            pipe.expire(key, self._age)
+            pipe.execute()
+
+    def get(self, owner: str, id: str) -> Entry | None:
+        with _told():
+            body, previous, lease = self._db.hmget(_key(owner, id), "body", "previous", "lease")
+        return None if body is None else _entry(id, body, previous, lease)
+
+    def chain(self, owner: str, id: str) -> list[Entry]:
+        with _told():
+            found = self._chain(keys=[_key(owner, "")], args=[id, CHAIN, self._age])
+        return [_entry(id.decode(), *values) for id, *values in reversed(found)]
+
+    def delete(self, owner: str, id: str) -> bool:
+        with _told():
+            return bool(self._db.delete(_key(owner, id)))
+
+    def close(self) -> None:
+        self._db.close()
+        self._db.connection_pool.disconnect()
+
+
+def _key(owner: str, id: str) -> str:
+    # Quoted: an owner with a colon in its name must not become another owner.
+    return f"llamasrv:response:{quote(owner, safe='')}:{id}"
+
+
+def _entry(id: str, body: bytes, previous: bytes | None, lease: bytes | None) -> Entry:
+    return Entry(id, unpack(body), previous.decode() if previous else None, float(lease) if lease else None)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except redis.RedisError as error:
+        raise StoreError(f"Responses cannot be stored or read at the moment: {type(error).__name__}.") from error

@@ -1,0 +1,199 @@
+"""Responses that go on without their client.
+
+Each has a thread of its own (a greenlet, in a worker) that reads its generation, keeps its events for whoever follows,
+and stores it: when it is queued, and when it has ended. While it works it renews a lease, so that others can tell a
+response that is being generated from one whose server is gone, and it sees by its entry when another server cancelled
+or deleted it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from llamasrv.domain.events import Usage
+from llamasrv.errors import LlamasrvError, QueueFull
+from llamasrv.protocols.openai.responses.reply import Keep, ResponseReply
+from llamasrv.protocols.openai.responses.stored import ENDED, Stored
+from llamasrv.web.memory import Memory, ResponseNotFound
+from llamasrv.web.quota import Quota
+from llamasrv.web.streaming import Running
+
+log = logging.getLogger("llamasrv")
+
+BEAT = 5.0  # seconds between two looks at the entry
+LEASE = 30.0  # seconds after which whoever did not renew it is gone
+
+
+class Background:
+    """Those of this process, at most `most` at once."""
+
+    def __init__(self, memory: Memory, most: int) -> None:
+        self.memory = memory
+        self._most = most
+        self._runs: dict[tuple[str, str], Run] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def check_room(self) -> None:
+        if len(self._runs) >= self._most:
+            raise QueueFull(f"{self._most} responses are generated in the background already.")
+
+    def start(
+        self,
+        owner: str,
+        generation: Callable[[], Running],
+        reply: Callable[[Keep], ResponseReply],
+        quota: Quota | None = None,
+    ) -> Run:
+        """`generation` begins it; called in the run's own thread, it may take its time and it may fail."""
+        self.check_room()
+        run = Run(owner, self.memory, generation, reply, quota)
+        if not self.memory.keep(owner, run.reply.stored(), time.time() + LEASE):
+            raise LlamasrvError("The response cannot be stored, so it cannot go on in the background.")
+        self._runs[owner, run.id] = run
+        threading.Thread(target=self._work, args=(run,), daemon=True, name=f"background-{run.id[-8:]}").start()
+        return run
+
+    def _work(self, run: Run) -> None:
+        try:
+            run.work()
+        finally:
+            del self._runs[run.owner, run.id]
+
+    def find(self, owner: str, id: str) -> Run | None:
+        return self._runs.get((owner, id))
+
+
+class Run:
+    """One response, from its start to its last event."""
+
+    def __init__(
+        self,
+        owner: str,
+        memory: Memory,
+        generation: Callable[[], Running],
+        reply: Callable[[Keep], ResponseReply],
+        quota: Quota | None,
+    ) -> None:
+        self.owner = owner
+        self.reply = reply(self._keep)
+        self.id: str = self.reply.response["id"]
+        self.done = False
+        self.dropped = False  # deleted: nothing is stored any more
+        self._memory = memory
+        self._generation = generation
+        self._running: Running | None = None
+        self._cancelled = False
+        self._quota = quota
+        self._tokens = 0
+        self._chunks = self.reply.chunks([])
+        self._news = threading.Condition()
+
+    # ------------------------------------------------------------ for others
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._running is not None:
+            self._running.cancel()
+
+    def chunks(self, start: int, timeout: float | None) -> list[bytes]:
+        """The events from number `start` on; waits for one. [] after `timeout` seconds, or if it ended before."""
+        with self._news:
+            self._news.wait_for(lambda: len(self._chunks) > start or self.done, timeout)
+            return self._chunks[start:]
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it has ended."""
+        with self._news:
+            return self._news.wait_for(lambda: self.done, timeout)
+
+    # ------------------------------------------------------------ its own thread
+
+    def work(self) -> None:
+        try:
+            self._read()
+        except LlamasrvError as error:
+            self._tell([self.reply.broken(error)])
+        except Exception as error:
+            log.error("response %s failed in the background", self.id, exc_info=error)
+            self._tell([self.reply.broken(LlamasrvError("The server had an error.", code="internal_error"))])
+        finally:
+            if self._quota is not None:
+                self._quota.leave(self._tokens)
+            with self._news:
+                self.done = True
+                self._news.notify_all()
+
+    def _read(self) -> None:
+        running = self._running = self._generation()
+        if self._cancelled:
+            running.cancel()
+        beat = time.monotonic() + BEAT
+        while not running.done and not self.reply.failed:
+            events = running.events(max(0.0, beat - time.monotonic()))
+            for event in events:
+                if isinstance(event, Usage):
+                    self._tokens = event.prompt_tokens + event.completion_tokens
+            if events:
+                self._tell(self.reply.chunks(events))
+            if time.monotonic() >= beat:
+                beat = time.monotonic() + BEAT
+                self._renew()
+        running.cancel()
+
+    def _renew(self) -> None:
+        """Say that it is still being worked on, unless somebody else has ended it."""
+        if self.reply.response["status"] in ENDED:
+            return
+        try:
+            status = self._memory.find(self.owner, self.id).response["status"]
+        except ResponseNotFound:
+            self.dropped = True
+        except LlamasrvError:
+            return  # the store is away: it may come back
+        else:
+            if status not in ENDED:
+                self._memory.keep(self.owner, self.reply.stored(), time.time() + LEASE)
+                return
+        self.cancel()
+
+    def _tell(self, chunks: list[bytes]) -> None:
+        with self._news:
+            self._chunks += chunks
+            self._news.notify_all()
+
+    def _keep(self, stored: Stored) -> bool:
+        return self.dropped or self._memory.keep(self.owner, stored)
+
+
+class Following:
+    """A reader of a run's events from one on, in the form of a generation whose events are chunks already, and of the
+    reply to it. Whoever follows may leave: the run goes on."""
+
+    failed = False
+
+    def __init__(self, run: Run, start: int) -> None:
+        self._run = run
+        self._next = start
+        self.done = False
+        self.cancelled = False
+
+    def events(self, timeout: float | None = None) -> list[Any]:
+        chunks = self._run.chunks(self._next, timeout)
+        self._next += len(chunks)
+        self.done = self._run.done and not self._run.chunks(self._next, 0)
+        return chunks
+
+    def cancel(self) -> None:
+        self.cancelled = not self.done
+
+    def chunks(self, events: Any) -> list[bytes]:
+        return list(events)
+
+    def whole(self, collected: Any) -> bytes:
+        raise NotImplementedError("only streams are followed")

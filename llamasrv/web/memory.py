@@ -1,0 +1,118 @@
+"""Stored responses as requests see them: found by their owner, continued, referred to, deleted.
+
+Between the store, which knows bytes, and the protocol, which knows what they mean. A response that was being generated
+by somebody who is gone is a failed one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llamasrv.engine.channels import off_hub
+from llamasrv.errors import LlamasrvError, NotFound
+from llamasrv.protocols.openai.responses.ids import is_response_id, response_of
+from llamasrv.protocols.openai.responses.stored import Stored, not_found
+from llamasrv.store import Entry, Store
+
+log = logging.getLogger("llamasrv")
+
+
+class ResponseNotFound(NotFound):
+    code = "response_not_found"
+
+
+class Memory:
+    """What one server remembers; `store` None: nothing."""
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+
+    @property
+    def keeps(self) -> bool:
+        return self._store is not None
+
+    def find(self, owner: str, id: str) -> Stored:
+        """Raises ResponseNotFound, also for what is another owner's."""
+        found = None
+        if self._store is not None and is_response_id(id):
+            found = self._off(self._get, self._store, owner, id)
+        if found is None:
+            raise ResponseNotFound(f"Response with id '{id[:80]}' not found.", param="id")
+        return found
+
+    def conversation(self, owner: str, id: str | None) -> list[Stored]:
+        """All turns up to this response, oldest first. Raises where one is missing or cannot be continued."""
+        if id is None:
+            return []
+        turns = self._turns(owner, id)
+        if not turns:
+            raise not_found(id)
+        turns[-1].check_continued()
+        return turns
+
+    def items_until(self, owner: str, stored: Stored) -> list[dict[str, Any]]:
+        """All that a response was made from: earlier turns, as far as they are still there, and its own input."""
+        previous = stored.response["previous_response_id"]
+        turns = [] if previous is None else self._turns(owner, previous, whole=False)
+        return [*(item for turn in turns for item in turn.items), *stored.input]
+
+    def items(self, owner: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Single items by their ids, as far as they are there."""
+        found = {}
+        for response in dict.fromkeys(map(response_of, ids)):
+            if response is None or self._store is None:
+                continue
+            stored = self._off(self._get, self._store, owner, response)
+            if stored is not None:
+                found.update({item["id"]: item for item in stored.items})
+        return found
+
+    def keep(self, owner: str, stored: Stored, lease: float | None = None) -> bool:
+        """Whether it could be stored; why not is in the log."""
+        if self._store is None:
+            return False
+        response = stored.response
+        entry = (response["id"], stored, response["previous_response_id"], lease)
+        try:
+            self._off(_put, self._store, owner, *entry)
+        except LlamasrvError as error:
+            log.warning("response %s is not stored: %s", response["id"], error.message)
+            return False
+        return True
+
+    def delete(self, owner: str, id: str) -> None:
+        if self._store is None or not is_response_id(id) or not self._off(self._store.delete, owner, id):
+            raise ResponseNotFound(f"Response with id '{id[:80]}' not found.", param="id")
+
+    def _turns(self, owner: str, id: str, *, whole: bool = True) -> list[Stored]:
+        if self._store is None or not is_response_id(id):
+            return []
+        return self._off(_chain, self._store, owner, id, whole)
+
+    def _off(self, function: Callable[..., Any], *args: Any) -> Any:
+        assert self._store is not None
+        return off_hub(function, *args) if self._store.blocks else function(*args)
+
+    @staticmethod
+    def _get(store: Store, owner: str, id: str) -> Stored | None:
+        entry = store.get(owner, id)
+        return None if entry is None else _read(entry)
+
+
+def _read(entry: Entry) -> Stored:
+    stored = Stored.unpack(entry.body)
+    return stored.interrupted() if entry.lease is not None and entry.lease < time.time() else stored
+
+
+def _chain(store: Store, owner: str, id: str, whole: bool) -> list[Stored]:
+    entries = store.chain(owner, id)
+    if whole and entries and entries[0].previous is not None:
+        raise not_found(entries[0].previous)
+    return [_read(entry) for entry in entries]
+
+
+def _put(store: Store, owner: str, id: str, stored: Stored, previous: str | None, lease: float | None) -> None:
+    store.put(owner, Entry(id, stored.pack(), previous, lease))

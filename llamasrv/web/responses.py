@@ -1,0 +1,256 @@
+"""The routes of OpenAI's Responses API, and of what is stored of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from flask import Blueprint, Response, request
+from werkzeug.exceptions import MethodNotAllowed
+
+from llamasrv.domain.request import ChatPrompt, GenerateRequest
+from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound, Unavailable, Unsupported
+from llamasrv.pipeline.loading import Loading
+from llamasrv.protocols.openai.responses import Earlier, Responses, input_tokens_body
+from llamasrv.protocols.openai.responses.events import error_event, replay
+from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
+from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page_body
+from llamasrv.protocols.openai.responses.truncate import shortened
+from llamasrv.web.background import Following, Run
+from llamasrv.web.generate import respond
+from llamasrv.web.limits import read_json
+from llamasrv.web.record import Record
+from llamasrv.web.service import Service
+from llamasrv.web.streaming import Framing, named, stream_response
+
+PREFIXES = ("/v1/responses", "/responses")
+LEFT_OUT = "x-llamasrv-tools-left-out"
+CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end of what was cancelled
+_ROOM = 4  # a truncated prompt leaves this part of the context for the answer, where the request bounds it at no less
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("responses", __name__)
+    views = Views(service)
+    for name, prefix in zip(("v1", "bare"), PREFIXES):
+        for method, path, view in (
+            ("POST", "", views.create),
+            ("GET", "", views.no_websocket),
+            ("POST", "/input_tokens", views.input_tokens),
+            ("POST", "/compact", views.compact),
+            ("GET", "/<id>", views.show),
+            ("DELETE", "/<id>", views.delete),
+            ("POST", "/<id>/cancel", views.cancel),
+            ("GET", "/<id>/input_items", views.input_items),
+        ):
+            routes.add_url_rule(prefix + path, f"{view.__name__}_{name}", view, methods=[method])
+    return routes
+
+
+class Views:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._endpoint = Responses(service.options.limits)
+        self._memory = service.background.memory
+
+    # ------------------------------------------------------------ making
+
+    def create(self) -> Response:
+        record = _record()
+        body, earlier = self._body(record.owner)
+        asked, options = self._endpoint.parse(
+            body, owner=record.owner, timeout=self._service.options.timeout, earlier=earlier
+        )
+        if options.store and not self._memory.keeps:
+            if options.background:
+                raise Unsupported("'background' is not supported here: this server stores nothing.", param="background")
+            options = dataclasses.replace(options, store=False)
+        if options.truncate:
+            asked = self._shortened(asked)
+        if options.background:
+            response = self._in_background(asked, options, record)
+        else:
+            made = _Made(self._endpoint, lambda stored: self._memory.keep(record.owner, stored))
+            response = respond(self._service, made, asked, options, Framing(named, made.broken))
+        if options.tools.left_out:
+            response.headers[LEFT_OUT] = ", ".join(dict.fromkeys(options.tools.left_out))
+        return response
+
+    def _in_background(self, asked: GenerateRequest, options: ResponseOptions, record: Record) -> Response:
+        service = self._service
+        service.background.check_room()
+        record.model = service.registry.find(asked.model).name
+        try:
+            running: Any = service.pipeline.submit(asked, wait=False)
+        except Loading:
+            running = None  # the run waits for it
+        except LlamasrvError as error:
+            raise _renamed(error) from None
+
+        def begin() -> Any:
+            return service.pipeline.submit(asked) if running is None else running
+
+        def reply(keep: Keep) -> ResponseReply:
+            return self._endpoint.reply(options, model=record.model or "", keep=keep)
+
+        quota, record.quota = record.quota, None  # the run counts against it until it ends
+        try:
+            run = service.background.start(record.owner, begin, reply, quota)
+        except BaseException:
+            record.quota = quota
+            if running is not None:
+                running.cancel()
+            raise
+        return self._follow(run, 0) if options.stream else _json(orjson.dumps(run.reply.stored().response))
+
+    def input_tokens(self) -> Response:
+        record = _record()
+        body, earlier = self._body(record.owner)
+        asked, _ = self._endpoint.parse({**body, "input": body.get("input") or []}, earlier=earlier)
+        return _json(input_tokens_body(self._service.pipeline.count(asked)))
+
+    def compact(self) -> Response:
+        record = _record()
+        body, earlier = self._body(record.owner)
+        asked, options = self._endpoint.parse_compact(
+            body, owner=record.owner, timeout=self._service.options.timeout, earlier=earlier
+        )
+        made = _Made(self._endpoint, None)
+        return respond(self._service, made, self._shortened(asked), options, Framing(named, made.broken))
+
+    def no_websocket(self) -> Response:
+        """Some clients try a WebSocket first, and take this for an answer."""
+        if request.headers.get("Upgrade", "").lower() != "websocket":
+            raise MethodNotAllowed(["POST"])
+        error = NotFound("This server offers no WebSocket: send a POST.", code="websocket_not_supported")
+        error.status = 426
+        raise error
+
+    def _body(self, owner: str) -> tuple[Mapping[str, Any], Earlier]:
+        """The request, and what it names of earlier ones."""
+        body = read_json(request.environ, self._service.options.limits)
+        names = self._endpoint.references(body)
+        turns = self._memory.conversation(owner, names.previous)
+        items = tuple(item for turn in turns for item in turn.items)
+        known = {item["id"]: item for item in items}
+        missing = [id for id in names.items if id not in known]
+        return body, Earlier(items, known | self._memory.items(owner, missing) if missing else known)
+
+    def _shortened(self, asked: GenerateRequest) -> GenerateRequest:
+        pipeline = self._service.pipeline
+        context = pipeline.open(asked.model).context
+        room = min(context // 2, context // _ROOM if asked.max_tokens is None else asked.max_tokens)
+
+        def fits(prompt: ChatPrompt) -> bool:
+            return pipeline.count(dataclasses.replace(asked, prompts=(prompt,))) <= context - room
+
+        (prompt,) = asked.prompts
+        assert isinstance(prompt, ChatPrompt)
+        return dataclasses.replace(asked, prompts=(shortened(prompt, fits),))
+
+    # ------------------------------------------------------------ what is stored
+
+    def show(self, id: str) -> Response:
+        owner = _record().owner
+        run = self._service.background.find(owner, id)
+        if request.args.get("stream", "").lower() not in ("true", "1"):
+            stored = self._memory.find(owner, id) if run is None else run.reply.stored()
+            return _json(orjson.dumps(stored.response))
+        start = _count("starting_after", -1, low=-1) + 1
+        if run is not None:
+            return self._follow(run, start)
+        stored = self._memory.find(owner, id)
+        if stored.response["status"] not in ENDED:
+            raise Unavailable("Another server generates this response: its events can be read when it has ended.")
+        framing = Framing(named, error_event)
+        return Response(b"".join(map(named, replay(stored)[start:])), 200, framing.headers)
+
+    def delete(self, id: str) -> Response:
+        owner = _record().owner
+        run = self._service.background.find(owner, id)
+        if run is not None:
+            run.dropped = True
+            run.cancel()
+        self._memory.delete(owner, id)
+        return _json(deleted_body(id))
+
+    def cancel(self, id: str) -> Response:
+        owner = _record().owner
+        run = self._service.background.find(owner, id)
+        if run is not None:
+            run.cancel()
+            run.wait(CANCEL_WAIT)
+            return _json(orjson.dumps(run.reply.stored().response))
+        stored = self._memory.find(owner, id)
+        if not stored.response["background"]:
+            raise InvalidRequest("Only responses that were created with 'background' can be cancelled.", param="id")
+        if stored.response["status"] not in ENDED:  # another server's, which will notice
+            stored = stored._replace(response={**stored.response, "status": "cancelled"})
+            self._memory.keep(owner, stored)
+        return _json(orjson.dumps(stored.response))
+
+    def input_items(self, id: str) -> Response:
+        owner = _record().owner
+        limit = _count("limit", 20, low=1, high=100)
+        order = request.args.get("order", "desc")
+        if order not in ("asc", "desc"):
+            raise InvalidRequest("Invalid 'order': expected 'asc' or 'desc'.", param="order")
+        items = self._memory.items_until(owner, self._memory.find(owner, id))
+        after = request.args.get("after") or None
+        return _json(page_body(items, after=after, limit=limit, descending=order == "desc"))
+
+    def _follow(self, run: Run, start: int) -> Response:
+        following = Following(run, start)
+        return stream_response(
+            following,
+            following,
+            _record(),
+            sock=request.environ.get("gunicorn.socket"),
+            keepalive=self._service.options.keepalive,
+            framing=Framing(named, error_event),
+        )
+
+
+class _Made:
+    """The endpoint for one request: what it makes is stored under its owner."""
+
+    prompt_field = Responses.prompt_field
+
+    def __init__(self, endpoint: Responses, keep: Keep | None) -> None:
+        self._endpoint = endpoint
+        self._keep = keep
+        self._reply: ResponseReply | None = None
+
+    def reply(self, options: ResponseOptions, *, model: str, fingerprint: str) -> ResponseReply:
+        self._reply = self._endpoint.reply(options, model=model, keep=self._keep)
+        return self._reply
+
+    def broken(self, error: LlamasrvError) -> bytes:
+        return error_event(error) if self._reply is None else self._reply.broken(error)
+
+
+def _record() -> Record:
+    return request.environ["llamasrv.record"]
+
+
+def _renamed(error: LlamasrvError) -> LlamasrvError:
+    if error.param == "prompt":
+        error.param = Responses.prompt_field
+    return error
+
+
+def _count(name: str, default: int, *, low: int, high: int = 2**53) -> int:
+    given = request.args.get(name)
+    if not given:
+        return default
+    digits = given.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 16) or not low <= int(given) <= high:
+        bounds = f"from {low} to {high}" if high < 2**53 else f"of at least {low}"
+        raise InvalidRequest(f"Invalid '{name}': expected an integer {bounds}.", param=name)
+    return int(given)
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, 200, content_type="application/json")

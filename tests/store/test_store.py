@@ -1,0 +1,263 @@
+"""What every store keeps to, whatever it is made of."""
+
+from __future__ import annotations
+
+import stat
+import threading
+
+import pytest
+
+from llamasrv.errors import ConfigError
+from llamasrv.store import DAY, Entry, StoreOptions, open_store
+from llamasrv.store import sqlite as sqlite_store
+
+
+def entry(id, previous=None, body=b"{}", lease=None):
+    return Entry(id, body, previous, lease)
+
+
+def put_turns(store, owner, *ids):
+    """A conversation, each turn after the one before."""
+    for previous, id in zip((None, *ids), ids):
+        store.put(owner, entry(id, previous, body=id.encode()))
+
+
+def test_what_was_put_is_got(store, owner):
+    given = entry("resp_1", "resp_0", '{"text":"é \\u0000 🎈"}'.encode() * 100, lease=12.5)
+    store.put(owner, given)
+    assert store.get(owner, "resp_1") == given
+
+
+def test_an_id_that_nobody_put_is_not_there(store, owner):
+    assert store.get(owner, "resp_1") is None
+    assert store.chain(owner, "resp_1") == []
+    assert store.delete(owner, "resp_1") is False
+
+
+def test_a_second_put_takes_the_place_of_the_first(store, owner):
+    store.put(owner, entry("resp_1", None, b"queued", lease=1.0))
+    store.put(owner, entry("resp_1", "resp_0", b"done"))
+    assert store.get(owner, "resp_1") == entry("resp_1", "resp_0", b"done")
+
+
+def test_a_deleted_one_is_gone(store, owner):
+    store.put(owner, entry("resp_1"))
+    assert store.delete(owner, "resp_1") is True
+    assert store.get(owner, "resp_1") is None
+    assert store.delete(owner, "resp_1") is False
+
+
+def test_a_chain_is_the_conversation_from_its_beginning(store, owner):
+    put_turns(store, owner, "a", "b", "c", "d")
+    assert [e.id for e in store.chain(owner, "c")] == ["a", "b", "c"]
+    assert [e.body for e in store.chain(owner, "d")] == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_conversation_can_fork(store, owner):
+    put_turns(store, owner, "a", "b", "c")
+    store.put(owner, entry("c2", "b"))
+    assert [e.id for e in store.chain(owner, "c2")] == ["a", "b", "c2"]
+    assert [e.id for e in store.chain(owner, "c")] == ["a", "b", "c"]
+
+
+def test_a_chain_with_a_hole_begins_after_it_and_shows_it(store, owner):
+    put_turns(store, owner, "a", "b", "c", "d")
+    store.delete(owner, "b")
+    found = store.chain(owner, "d")
+    assert [e.id for e in found] == ["c", "d"] and found[0].previous == "b"
+
+
+def test_a_circle_ends(store, owner, monkeypatch):
+    """Nobody makes one through the server, but a store is a file that others can write to."""
+    for name in ("sqlite", "redis", "postgres"):
+        monkeypatch.setattr(f"llamasrv.store.{name}.CHAIN", 50)
+    store.put(owner, entry("a", "b"))
+    store.put(owner, entry("b", "a"))
+    assert 2 <= len(store.chain(owner, "a")) <= 51
+
+
+@pytest.mark.parametrize("other", ["", "key", "key:", "key%3A", "KEY", "key' OR '1'='1"])
+def test_an_owner_sees_nothing_of_anothers(store, owner, other):
+    """Neither by id nor as an earlier turn, nor can it delete or replace it."""
+    put_turns(store, owner, "a", "b")
+    other = other if len(other) < 3 else other + owner
+    assert store.get(other, "b") is None and store.chain(other, "b") == [] and not store.delete(other, "a")
+    store.put(other, entry("c", "b", b"theirs"))
+    assert [e.id for e in store.chain(other, "c")] == ["c"]
+    store.put(other, entry("b", None, b"theirs"))
+    assert store.get(owner, "b").body == b"b"
+    store.delete(other, "b")
+    store.delete(other, "c")
+
+
+def test_it_survives_a_restart(url, owner):
+    if url == "memory":
+        pytest.skip("what is in memory does not")
+    first = open_store(url, StoreOptions())
+    put_turns(first, owner, "a", "b")
+    first.close()
+    second = open_store(url, StoreOptions())
+    assert [e.body for e in second.chain(owner, "b")] == [b"a", b"b"]
+    second.close()
+
+
+def test_many_threads_each_get_their_own(store, owner):
+    wrong = []
+
+    def work(number):
+        for turn in range(20):
+            id, body = f"resp_{number}_{turn}", f"{number} {turn} ".encode() * 50
+            store.put(owner, entry(id, f"resp_{number}_{turn - 1}" if turn else None, body))
+            if store.get(owner, id).body != body or len(store.chain(owner, id)) != turn + 1:
+                wrong.append(id)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# Age and size
+
+
+@pytest.fixture
+def at(monkeypatch):
+    """Sets the clock of the stores that keep their own."""
+
+    def at(seconds):
+        for name in ("sqlite", "postgres"):
+            monkeypatch.setattr(f"llamasrv.store.{name}.time.time", lambda: seconds)
+
+    return at
+
+
+def own_clock(url):
+    if url.startswith("redis"):
+        pytest.skip("Redis keeps the time itself")
+
+
+def test_what_is_too_old_is_not_there(url, owner, at):
+    own_clock(url)
+    store = open_store(url, StoreOptions(max_age=10 * DAY))
+    at(1000 * DAY)
+    put_turns(store, owner, "a", "b")
+    at(1010 * DAY)
+    assert store.get(owner, "a") is None and store.chain(owner, "b") == []
+    store.close()
+
+
+def test_redis_is_told_when_to_forget(redis_url, owner):
+    import redis
+
+    store = open_store(redis_url, StoreOptions(max_age=10 * DAY))
+    put_turns(store, owner, "a", "b")
+    db = redis.Redis.from_url(redis_url)
+    keys = [f"llamasrv:response:{owner.replace(':', '%3A')}:{id}" for id in ("a", "b")]
+    assert all(10 * DAY - 60 < db.ttl(key) <= 10 * DAY for key in keys)
+    db.expire(keys[0], 5)
+    db.expire(keys[1], 5)
+    store.chain(owner, "b")
+    assert all(db.ttl(key) > 60 for key in keys), "going on with a conversation renews all of it"
+    store.close()
+    db.close()
+
+
+def test_going_on_with_a_conversation_renews_all_of_it(url, owner, at):
+    own_clock(url)
+    store = open_store(url, StoreOptions(max_age=10 * DAY))
+    at(1000 * DAY)
+    put_turns(store, owner, "a", "b")
+    at(1009 * DAY)
+    store.chain(owner, "b")
+    at(1018 * DAY)
+    assert [e.id for e in store.chain(owner, "b")] == ["a", "b"]
+    store.close()
+
+
+def test_what_was_of_use_longest_ago_makes_room(url, owner, at, monkeypatch):
+    own_clock(url)
+    for name in ("sqlite", "postgres"):
+        monkeypatch.setattr(f"llamasrv.store.{name}.pack", bytes)
+        monkeypatch.setattr(f"llamasrv.store.{name}.unpack", bytes)
+    store = open_store(url, StoreOptions(max_bytes=50_000, max_age=1e9))
+    at(4e9)
+    put_turns(store, owner, "a", "b")
+    for n in range(8):
+        at(4e9 + 100 * (n + 1))
+        if n == 4:
+            store.chain(owner, "b")
+        store.put(owner, entry(f"big{n}", body=b"x" * 10_000))
+    kept = [id for id in ("a", "b", *(f"big{n}" for n in range(8))) if store.get(owner, id) is not None]
+    assert kept == ["a", "b", "big4", "big5", "big6", "big7"]
+    for id in kept:
+        store.delete(owner, id)
+    store.close()
+
+
+# One file
+
+
+def test_the_file_is_nobody_elses(tmp_path, owner):
+    store = open_store(f"sqlite:///{tmp_path}/new/responses.db", StoreOptions())
+    store.put(owner, entry("a"))
+    assert stat.S_IMODE((tmp_path / "new/responses.db").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    store.close()
+
+
+def test_it_writes_ahead(tmp_path):
+    store = open_store(f"sqlite:///{tmp_path}/responses.db", StoreOptions())
+    with store._connection() as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    store.close()
+
+
+def test_two_processes_may_share_the_file(tmp_path, owner):
+    url = f"sqlite:///{tmp_path}/responses.db"
+    one, other = open_store(url, StoreOptions()), open_store(url, StoreOptions())
+    put_turns(one, owner, "a", "b")
+    other.put(owner, entry("c", "b"))
+    assert [e.id for e in one.chain(owner, "c")] == ["a", "b", "c"]
+    one.close()
+    other.close()
+
+
+def test_deleted_words_are_not_left_in_the_file(tmp_path, owner, monkeypatch):
+    monkeypatch.setattr(sqlite_store, "pack", bytes)
+    path = tmp_path / "responses.db"
+    store = open_store(f"sqlite:///{path}", StoreOptions())
+    store.put(owner, entry("a", body=b"confidential" * 10))
+    store.delete(owner, "a")
+    store.close()
+    assert b"confidential" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_a_file_of_a_later_version_is_left_alone(tmp_path):
+    url = f"sqlite:///{tmp_path}/responses.db"
+    store = open_store(url, StoreOptions())
+    with store._connection() as db:
+        db.execute("PRAGMA user_version = 99")
+    store.close()
+    with pytest.raises(ConfigError, match="later version"):
+        open_store(url, StoreOptions())
+
+
+# URLs
+
+
+def test_nothing_is_kept_where_that_is_wanted():
+    assert open_store("none", StoreOptions()) is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://x", "sqlite://host/file", "sqlite:///", "/var/lib/x.db", "sqlite:////proc/nothing/here.db",
+        "redis://127.0.0.1:1", "postgresql://127.0.0.1:1/x", "redis://127.0.0.1:port",
+    ],
+)  # fmt: skip
+def test_a_wrong_url_ends_the_start(url):
+    with pytest.raises(ConfigError, match="^store.url"):
+        open_store(url, StoreOptions())
