@@ -25,9 +25,11 @@ import numpy as np
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend_embed import LlamaEmbeddings, only_embeds
+from llamasrv.engine.backend_lora import load_adapters, use_adapters
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.interface import DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress
 from llamasrv.engine.padding import BLOCK, Padding
+from llamasrv.engine.prefix_cache import Adapters
 
 log = logging.getLogger("llamasrv.llama")
 
@@ -93,6 +95,9 @@ class LlamaVocabulary:
         self.fim_pre = _token(C.llama_vocab_fim_pre(vocab))
         self.fim_suf = _token(C.llama_vocab_fim_suf(vocab))
         self.fim_mid = _token(C.llama_vocab_fim_mid(vocab))
+        pointer = ctypes.cast(vocab, ctypes.c_void_p).value
+        function = ctypes.cast(C._lib.llama_tokenize, ctypes.c_void_p).value
+        self.native = (pointer, function) if pointer and function else None
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         data = text.encode("utf-8", "replace")
@@ -254,6 +259,8 @@ class LlamaBackend:
         if not self.vocab.size:
             raise LoadFailed(f"{path}: the model has no vocabulary")
         self.info = _info(path, self._model, self.vocab)
+        self.adapters = options.adapters
+        self._adapters = load_adapters(self._model, options.adapters, _reason)
         model = self._model
         self._n_swa: int = C.llama_model_n_swa(model)
         stateful = bool(C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
@@ -319,6 +326,7 @@ class LlamaBackend:
         if not context:
             raise LoadFailed(f"{self.info.path}: no context of {p.n_ctx} tokens can be made ({_reason()})")
         self._context = context
+        self._used: Adapters = ()
         self._memory = C.llama_get_memory(context)
         self._logits_at: tuple[int, Any] = (0, None)
 
@@ -337,6 +345,11 @@ class LlamaBackend:
         batch.seq_id = ctypes.cast(self._lane_pointers.ctypes.data, ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
         batch.logits = at(b.wants_logits, ctypes.c_int8)
         return batch
+
+    def use(self, adapters: Adapters) -> None:
+        if adapters != self._used:  # a change costs a new graph
+            use_adapters(self._context, self._adapters, adapters)
+            self._used = adapters
 
     def decode(self) -> None:
         batch = self.batch

@@ -17,7 +17,8 @@ import numpy as np
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.embedder import pooled
-from llamasrv.engine.interface import ModelInfo, OutOfCells, Progress
+from llamasrv.engine.interface import Adapter, ModelInfo, OutOfCells, Progress
+from llamasrv.engine.prefix_cache import Adapters
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 BOS, IM_START, IM_END, END_OF_TEXT, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = range(256, 256 + len(SPECIALS))
@@ -45,6 +46,7 @@ class FakeVocabulary:
     fim_pre: int | None = FIM_PREFIX
     fim_suf: int | None = FIM_SUFFIX
     fim_mid: int | None = FIM_MIDDLE
+    native: tuple[int, int] | None = None
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         if not parse_special:
@@ -111,6 +113,7 @@ class FakeBackend:
         can_cut: bool = True,
         idle_cells: int | None = None,
         pooling: str | None = None,
+        adapters: tuple[Adapter, ...] = (),
     ) -> None:
         """`pooling` makes it answer embeddings, too."""
         self.info = ModelInfo(
@@ -125,6 +128,7 @@ class FakeBackend:
         self.can_share, self.can_cut, self.can_cut_saved = can_share, can_cut, can_cut
         self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.embeddings = None if pooling is None else FakeEmbeddings(pooling, context=self.context)
+        self.adapters = adapters
         self.calls: list[tuple] = []
         self.fail_next: list[Exception] = []
         self.spoil: Callable[[np.ndarray], None] | None = None  # may damage the logits of the next decode
@@ -133,6 +137,8 @@ class FakeBackend:
         self.closed = False
         self._kv: list[list[int]] = []
         self._cells: list[list[object]] = []  # one object per cell; lanes share objects
+        self._used: Adapters = ()
+        self._marks: list[int] = []  # by lane: what it was computed with
         self._logits = np.empty((0, N_VOCAB), np.float32)
         self._noise = np.random.default_rng(7).random((1024, N_VOCAB), np.float32) * _NOISE
         self.reset()
@@ -141,6 +147,7 @@ class FakeBackend:
         self.calls.append(("reset",))
         self._kv = [[] for _ in range(self.num_lanes)]
         self._cells = [[] for _ in range(self.num_lanes)]
+        self._used, self._marks = (), [0] * self.num_lanes
 
     def close(self) -> None:
         assert not self.closed, "closed twice"
@@ -149,6 +156,12 @@ class FakeBackend:
     @property
     def used_cells(self) -> int:
         return len({id(cell) for lane in self._cells for cell in lane})
+
+    def use(self, adapters: Adapters) -> None:
+        assert all(0 <= number < len(self.adapters) and scale for number, scale in adapters)
+        if adapters != self._used:
+            self.calls.append(("use", adapters))
+        self._used = adapters
 
     def decode(self) -> None:
         batch = self.batch
@@ -160,6 +173,7 @@ class FakeBackend:
         if self.used_cells + n > self.num_cells:
             raise OutOfCells
         rows = []
+        mark = zlib.crc32(repr(self._used).encode()) >> 1
         for token, position, lane, wanted in zip(
             batch.token[:n].tolist(),
             batch.position[:n].tolist(),
@@ -169,6 +183,8 @@ class FakeBackend:
             assert 0 <= token < N_VOCAB and 0 <= lane < self.num_lanes
             assert position == len(self._kv[lane]), f"position {position} on a lane of {len(self._kv[lane])}"
             assert position < self.context, "past the context"
+            assert not position or self._marks[lane] == mark, "one timeline, two sets of adapters"
+            self._marks[lane] = mark
             self._kv[lane].append(token)
             self._cells[lane].append(object())
             if wanted:
@@ -184,7 +200,7 @@ class FakeBackend:
 
     def _row(self, tokens: list[int]) -> np.ndarray:
         row = self._noise[zlib.crc32(array("i", tokens).tobytes()) % len(self._noise)].copy()
-        script, said = _script(tokens)
+        script, said = _script(tokens, "".join(f", {self.adapters[n].name} {scale:g}" for n, scale in self._used))
         if said < len(script):
             row[script[said]] += _PEAK
         else:
@@ -198,7 +214,7 @@ class FakeBackend:
     def copy(self, source: int, target: int, length: int) -> None:
         assert self.can_share and not self._kv[target] and length <= len(self._kv[source])
         assert self.can_cut or length == len(self._kv[source])
-        self._kv[target] = self._kv[source][:length]
+        self._kv[target], self._marks[target] = self._kv[source][:length], self._marks[source]
         self._cells[target] = self._cells[source][:length]
 
     def cut(self, lane: int, length: int) -> bool:
@@ -216,13 +232,13 @@ class FakeBackend:
 
     def save(self, lane: int) -> np.ndarray:
         self.calls.append(("save", lane))
-        return np.array(self._kv[lane], np.int32)
+        return np.array([*self._kv[lane], self._marks[lane]], np.int32)
 
     def restore(self, lane: int, saved: np.ndarray) -> bool:
         self.calls.append(("restore", lane))
-        if self.used_cells + len(saved) > self.num_cells:
+        if self.used_cells + len(saved) - 1 > self.num_cells:
             return False
-        self._kv[lane] = saved.tolist()
+        *self._kv[lane], self._marks[lane] = saved.tolist()
         self._cells[lane] = [object() for _ in self._kv[lane]]
         return True
 
@@ -266,7 +282,7 @@ class FakeEmbeddings:
         self.closed = True
 
 
-def _script(tokens: list[int]) -> tuple[list[int], int]:
+def _script(tokens: list[int], adapters: str = "") -> tuple[list[int], int]:
     """What to say after these tokens, and how much of it has been said."""
     try:
         turn = len(tokens) - 1 - tokens[::-1].index(IM_START)
@@ -282,7 +298,7 @@ def _script(tokens: list[int]) -> tuple[list[int], int]:
                 rest = tokens[at + len(user) : turn]
                 text = rest[: rest.index(IM_END)] if IM_END in rest else rest
                 break
-        return [*b"You said: ", *text], said
+        return [*f"You said{adapters}: ".encode(), *text], said
     return list(b" and so on, and so forth"), 0 if not tokens else _raw_said(tokens)
 
 
@@ -294,9 +310,15 @@ def _raw_said(tokens: list[int]) -> int:
 
 
 def open_fake_backend(
-    progress: Progress, *, num_lanes: int = 64, num_cells: int = 65536, pooling: str | None = None
+    progress: Progress,
+    *,
+    num_lanes: int = 64,
+    num_cells: int = 65536,
+    pooling: str | None = None,
+    adapters: tuple[Adapter, ...] = (),
 ) -> FakeBackend:
     progress(1.0)
     return FakeBackend(
-        num_lanes=num_lanes, num_cells=num_cells, context=8192, batch_size=2048, ubatch_size=512, pooling=pooling
-    )
+        num_lanes=num_lanes, num_cells=num_cells, context=8192, batch_size=2048, ubatch_size=512, pooling=pooling,
+        adapters=adapters,
+    )  # fmt: skip

@@ -64,6 +64,15 @@ class ModelInfo:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter of a model. `scale` is what it counts where a request names it without one."""
+
+    name: str
+    path: str
+    scale: float = 1.0
+
+
 class Vocabulary(Protocol):
     """Text to tokens and back. Safe from any thread: it touches no context."""
 
@@ -81,6 +90,7 @@ class Vocabulary(Protocol):
     fim_pre: int | None
     fim_suf: int | None
     fim_mid: int | None
+    native: tuple[int, int] | None  # addresses of llama.cpp's vocabulary and of llama_tokenize, where there are any
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]: ...
 
@@ -123,6 +133,7 @@ class Backend(Protocol):
     vocab: Vocabulary
     generates: bool  # False: it only makes embeddings, and nothing of the lanes below is used
     embeddings: EmbeddingBackend | None  # where it makes embeddings
+    adapters: tuple[Adapter, ...]  # LoRA adapters that `use` may name, by their place in here
     num_lanes: int
     num_cells: int
     context: int  # most tokens of one sequence
@@ -136,6 +147,9 @@ class Backend(Protocol):
     can_cut_saved: bool  # a restored lane can be cut back to any length
     split: bool  # every lane has cells of its own
     idle_cells: int  # cells that idle prefixes may keep before they slow decodes down noticeably
+
+    def use(self, adapters: tuple[tuple[int, float], ...]) -> None:
+        """Compute with these adapters and scales from now on. Raises DecodeFailed."""
 
     def decode(self) -> None:
         """Compute the batch. Raises OutOfCells, DecodeAborted, DecodeFailed."""

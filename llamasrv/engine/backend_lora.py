@@ -1,0 +1,39 @@
+"""LoRA adapters of a loaded model, through llama.cpp.
+
+The library knows one set of adapters for a whole context, so who computes says first which. The model frees what is
+loaded here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Any
+
+import llama_cpp.llama_cpp as C
+
+from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed
+
+
+def load_adapters(model: Any, adapters: tuple[Adapter, ...], reason: Callable[[], str]) -> list[Any]:
+    """The library's handles, in order. Raises LoadFailed with the file and the reason."""
+    handles = []
+    for adapter in adapters:
+        handle = C.llama_adapter_lora_init(model, os.fsencode(adapter.path))
+        if not handle:
+            raise LoadFailed(f"{adapter.path}: cannot be loaded as an adapter of this model ({reason()})")
+        if C.llama_adapter_get_alora_n_invocation_tokens(handle):
+            raise LoadFailed(f"{adapter.path}: adapters that begin to act in the middle of a text are not supported")
+        handles.append(handle)
+    return handles
+
+
+def use_adapters(context: Any, handles: list[Any], adapters: tuple[tuple[int, float], ...]) -> None:
+    """Make these, with their scales, the ones of the context. Raises DecodeFailed."""
+    n = len(adapters)
+    assert all(0 <= number < len(handles) for number, _ in adapters)
+    chosen = (C.llama_adapter_lora_p_ctypes * n)(*[handles[number] for number, _ in adapters]) if n else None
+    scales = (ctypes.c_float * n)(*[scale for _, scale in adapters]) if n else None
+    if C.llama_set_adapters_lora(context, chosen, n, scales):
+        raise DecodeFailed("the adapters cannot be used together")

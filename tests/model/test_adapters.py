@@ -1,0 +1,70 @@
+"""LoRA adapters on a tiny model: two and the base beside each other, each exact."""
+
+from __future__ import annotations
+
+import pytest
+import tiny_models
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.interface import Adapter, LoadFailed
+
+SETS = ((), ((0, 1.0),), ((1, 1.0),), ((0, 0.5), (1, 1.0)))
+
+
+@pytest.fixture(scope="session")
+def adapters(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapters")
+    paths = [tiny_models.lora(folder / f"{name}.gguf", seed=seed) for seed, name in enumerate(("one", "two"), 10)]
+    return tuple(Adapter(path.stem, str(path)) for path in paths)
+
+
+def settings(seed, adapters):
+    params = SamplingParams(seed=seed, ignore_eos=True)
+    return {"params": params, "max_tokens": 24, "logprobs": 3, "adapters": adapters}
+
+
+def prompt(number):
+    return [5 + (number * 31 + i * i) % 290 for i in range(40 + number)]
+
+
+def test_interleaved_each_answers_exactly_as_alone(real, adapters):
+    """Two adapters and the base at 8 streams, deterministic: text and log-probabilities to the last bit."""
+    engine = real("llama", deterministic=True, context_cells=512, parallel=8, adapters=adapters)
+    asked = [(prompt(n), settings(n, SETS[n % 3])) for n in range(16)]
+    alone = [engine.run([engine.sequence(p, **s)])[0] for p, s in asked]
+    crowd = engine.run([engine.sequence(p, **s) for p, s in asked])
+    assert all(a.same_as(b) for a, b in zip(alone, crowd))
+
+
+def test_by_default_they_agree_within_rounding(real, adapters):
+    engine = real("llama", parallel=8, adapters=adapters)
+    asked = [(prompt(n), settings(n, SETS[n % 4])) for n in range(16)]
+    alone = [engine.run([engine.sequence(p, cache_prompt=False, **s)])[0] for p, s in asked]
+    crowd = engine.run([engine.sequence(p, **s) for p, s in asked])
+    assert max(a.distance_to(b) for a, b in zip(alone, crowd)) < 0.15
+
+
+def test_each_set_makes_a_difference_and_shares_nothing(real, adapters):
+    engine = real("llama", parallel=8, adapters=adapters)
+    results = [engine.run([engine.sequence(prompt(1), **settings(1, s))])[0] for s in SETS]
+    assert all(result.end.num_reused == 0 for result in results)
+    firsts = [result.top[0] for result in results]
+    assert all(a != b for i, a in enumerate(firsts) for b in firsts[:i])
+    again = engine.run([engine.sequence(prompt(1), **settings(1, SETS[1]))])[0]
+    assert again.end.num_reused > 30 and again.distance_to(results[1]) < 0.15
+
+
+def test_a_fresh_context_forgets_none(real, adapters):
+    engine = real("llama", adapters=adapters)
+    before = engine.run([engine.sequence(prompt(2), **settings(2, SETS[1]))])[0]
+    engine.backend.reset()
+    engine.engine._forget_context()
+    after = engine.run([engine.sequence(prompt(2), **settings(2, SETS[1]))])[0]
+    assert before.same_as(after)
+
+
+def test_a_file_that_is_no_adapter_of_this_model_fails_the_load(real, adapters, model_path, tmp_path):
+    other = tiny_models.lora(tmp_path / "other.gguf", arch="gemma3")
+    for path in (model_path("llama"), str(other), str(tmp_path / "none.gguf")):
+        with pytest.raises(LoadFailed, match=rf"{path}: cannot be loaded as an adapter"):
+            real("llama", adapters=(Adapter("bad", path),))
