@@ -10,6 +10,7 @@ library's. What the library would abort on is checked before the call.
 from __future__ import annotations
 
 import ctypes
+import os
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,6 +52,25 @@ def pooling_of(metadata: dict[str, str], wanted: str | None) -> str:
     return "mean" if own == "none" else own
 
 
+class _GgufParams(ctypes.Structure):
+    _fields_ = [("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p)]
+
+
+def _has_head(path: str) -> bool:
+    """Whether a model's file has a classification head. Without one the library would pass off a hidden number as a
+    score, and it tells nobody which tensors a loaded model has."""
+    lib = C._lib
+    lib.gguf_init_from_file.argtypes, lib.gguf_init_from_file.restype = [ctypes.c_char_p, _GgufParams], ctypes.c_void_p
+    lib.gguf_find_tensor.argtypes, lib.gguf_find_tensor.restype = [ctypes.c_void_p, ctypes.c_char_p], ctypes.c_int64
+    lib.gguf_free.argtypes, lib.gguf_free.restype = [ctypes.c_void_p], None
+    file = lib.gguf_init_from_file(os.fsencode(path), _GgufParams(True, None))
+    if not file:
+        return False
+    found = any(lib.gguf_find_tensor(file, name) >= 0 for name in (b"cls.weight", b"cls.output.weight"))
+    lib.gguf_free(file)
+    return found
+
+
 class LlamaEmbeddings:
     """`options`: engine.engine.EngineOptions; `vocab_size` and `context_train` are the model's."""
 
@@ -77,7 +97,7 @@ class LlamaEmbeddings:
         longest = context_train or LONGEST
         self.context = min(longest, options.embedding_ctx) if options.embedding_ctx else min(longest, LONGEST)
         self.group_tokens = max(self.context, min(GROUP_TOKENS, LOGIT_ROOM // vocab_size))
-        if self.pooling == "rank" and C.llama_model_n_cls_out(model) < 1:
+        if self.pooling == "rank" and not _has_head(path):
             raise LoadFailed(f"{path}: it cannot rank: it has no classification head")
         self._open_context()
         self.size: int = C.llama_model_n_cls_out(model) if self.pooling == "rank" else C.llama_model_n_embd_out(model)

@@ -224,12 +224,13 @@ class Embedder:
             vectors = backend.embed([one.tokens for one in group])
         except DecodeFailed as error:
             log.error("a group of inputs failed: %s", error)
-            self.metrics.failed += 1
-            for one in group:
-                self._deliver(one, None, EngineFailure("Computing this request failed."))
+            self._fail(group)
             if error.fatal:
                 self._reset()
             return
+        except Exception:
+            self._fail(group)
+            raise
         for one, vector in zip(group, vectors):
             if np.isfinite(vector).all():
                 self._deliver(one, vector, None)
@@ -240,6 +241,11 @@ class Embedder:
         m.inputs += len(group)
         m.tokens += sum(len(one.tokens) for one in group)
         m.seconds += self.clock() - started
+
+    def _fail(self, group: list[Input]) -> None:
+        self.metrics.failed += 1
+        for one in group:
+            self._deliver(one, None, EngineFailure("Computing this request failed."))
 
     def _deliver(self, one: Input, vector: np.ndarray | None, error: LlamasrvError | None) -> None:
         self._count_out(one.stream, 1)

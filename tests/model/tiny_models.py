@@ -4,6 +4,8 @@ llama    attention, one pool of cells
 swa      attention with a sliding window in some layers (gemma3)
 mamba    recurrent states only
 hybrid   recurrent and attention layers (lfm2)
+bert     attention to both sides, no memory: embeddings only
+ranker   the same with a head that gives one score
 """
 
 from __future__ import annotations
@@ -176,7 +178,48 @@ def hybrid(path: pathlib.Path, *, context: int = 2048, seed: int = 1) -> pathlib
     return path
 
 
-KINDS = {"llama": llama, "swa": swa, "mamba": mamba, "hybrid": hybrid}
+def bert(path: pathlib.Path, *, context: int = 128, seed: int = 1, ranks: bool = False) -> pathlib.Path:
+    layers = 2
+    b = Builder(path, "bert", layers=layers, context=context, seed=seed)
+    b.w.add_head_count(HEADS)
+    b.w.add_layer_norm_eps(1e-12)
+    b.w.add_causal_attention(False)
+    b.w.add_pooling_type(gguf.PoolingType.RANK if ranks else gguf.PoolingType.MEAN)
+    b.w.add_token_type_count(2)
+
+    def linear(name: str, rows: int, cols: int) -> None:
+        b.matrix(f"{name}.weight", rows, cols)
+        b.vector(f"{name}.bias", rows, value=0.1)
+
+    def norm(name: str) -> None:
+        b.vector(f"{name}.weight", EMBD)
+        b.vector(f"{name}.bias", EMBD, value=0.0)
+
+    b.matrix("token_embd.weight", b.n_vocab, EMBD, 2.0)
+    b.matrix("token_types.weight", 2, EMBD)
+    b.matrix("position_embd.weight", context, EMBD)
+    norm("token_embd_norm")
+    for i in range(layers):
+        blk = f"blk.{i}"
+        for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            linear(f"{blk}.{part}", EMBD, EMBD)
+        norm(f"{blk}.attn_output_norm")
+        linear(f"{blk}.ffn_up", FF, EMBD)
+        linear(f"{blk}.ffn_down", EMBD, FF)
+        norm(f"{blk}.layer_output_norm")
+    if ranks:
+        linear("cls", EMBD, EMBD)
+        linear("cls.output", 1, EMBD)
+        b.w.add_classifier_output_labels(["score"])
+    b.close()
+    return path
+
+
+def ranker(path: pathlib.Path) -> pathlib.Path:
+    return bert(path, ranks=True)
+
+
+KINDS = {"llama": llama, "swa": swa, "mamba": mamba, "hybrid": hybrid, "bert": bert, "ranker": ranker}
 
 
 def lora(path: pathlib.Path, *, arch: str = "llama", layers: int = 2, rank: int = 4, seed: int = 1) -> pathlib.Path:

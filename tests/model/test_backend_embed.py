@@ -1,0 +1,213 @@
+"""Embeddings on tiny real models of every kind."""
+
+from __future__ import annotations
+
+from array import array
+from functools import partial
+
+import numpy as np
+import pytest
+from serving import wait_until
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.request import EmbedRequest, RerankRequest, TextPrompt, TokenPrompt
+from llamasrv.engine import backend_embed
+from llamasrv.engine.backend import open_model
+from llamasrv.engine.engine import Engine, EngineOptions
+from llamasrv.engine.interface import LoadFailed
+from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
+from llamasrv.models.registry import Model, Registry
+from llamasrv.pipeline import Pipeline
+
+KINDS = ["llama", "swa", "mamba", "hybrid", "bert"]
+
+
+@pytest.fixture
+def embedder(model_path):
+    """`embedder(kind, **options)`: a backend's embeddings."""
+    opened = []
+
+    def make(kind, **options):
+        settings = {"threads": 1, "threads_batch": 1, "context_cells": 512, "embeddings": True} | options
+        opened.append(open_model(model_path(kind), EngineOptions(**settings), lambda share: True))
+        return opened[-1].embeddings
+
+    yield make
+    for backend in opened:
+        backend.close()
+
+
+def inputs(*lengths):
+    return [array("i", [(7 * n + i * i) % 300 + 5 for i in range(n)]) for n in lengths]
+
+
+def cosine(a, b):
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vector_is_the_same_alone_and_in_a_group(embedder, kind):
+    made = embedder(kind)
+    several = inputs(3, 40, 17, 1, 8, 29)
+    together = made.embed(several)
+    for one, vector in zip(several, together):
+        assert vector.shape == (64,) and cosine(vector, made.embed([one])[0]) > 0.9999
+    assert max(cosine(together[1], other) for other in (together[0], *together[2:])) < 0.99
+
+
+@pytest.mark.parametrize("kind", ["llama", "swa", "mamba", "hybrid"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+def test_an_input_may_stretch_over_several_calls(embedder, monkeypatch, kind, pooling):
+    long = inputs(100, 7, 90)
+    whole = embedder(kind, pooling=pooling).embed(long)
+    monkeypatch.setattr(backend_embed, "GROUP_TOKENS", 64)
+    monkeypatch.setattr(backend_embed, "GROUP_INPUTS", 8)
+    cut = embedder(kind, pooling=pooling).embed(long)
+    for a, b in zip(whole, cut):
+        assert cosine(a, b) > 0.9999
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_poolings_are_those_of_the_rows(embedder, kind):
+    text = inputs(12)
+    rows = embedder(kind, pooling="none").embed(text)[0]
+    assert rows.shape == (12, 64)
+    for pooling, expected in (("mean", rows.mean(0)), ("cls", rows[0]), ("last", rows[-1])):
+        assert embedder(kind, pooling=pooling).embed(text)[0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_causal_model_sees_only_what_came_before(embedder):
+    a, b = array("i", [9, 8, 7, 6]), array("i", [9, 8, 7, 5])
+    causal, both = (embedder(kind, pooling="none") for kind in ("llama", "bert"))
+    assert causal.embed([a])[0][:3] == pytest.approx(causal.embed([b])[0][:3], abs=1e-4)
+    assert np.abs(both.embed([a])[0][:3] - both.embed([b])[0][:3]).max() > 0.01
+
+
+def test_the_same_input_twice_gives_the_same(embedder):
+    made = embedder("llama")
+    first = made.embed(inputs(20, 30))
+    assert all((a == b).all() for a, b in zip(first, made.embed(inputs(20, 30))))
+
+
+def test_a_fresh_context_computes_the_same(embedder):
+    made = embedder("llama")
+    first = made.embed(inputs(20))[0]
+    made.reset()
+    assert (made.embed(inputs(20))[0] == first).all()
+
+
+def test_an_input_is_as_long_as_the_model_or_the_operator_allows(embedder):
+    assert embedder("bert").context == 128
+    assert embedder("llama").context == 2048
+    assert embedder("llama", embedding_ctx=40).context == 40
+    made = embedder("bert")
+    assert made.embed(inputs(128))[0].shape == (64,)
+
+
+def test_what_would_abort_the_process_is_refused_before(embedder):
+    made = embedder("bert")
+    for wrong in ([], [array("i")], inputs(*[2] * 65), inputs(*[128] * 5), [array("i", [10**6])], [array("i", [-1])]):
+        with pytest.raises((AssertionError, ValueError)):
+            made.embed(wrong)
+
+
+def test_a_score_is_the_same_alone_and_in_a_group(embedder):
+    made = embedder("ranker")
+    assert (made.pooling, made.size) == ("rank", 1)
+    several = inputs(3, 40, 17, 1)
+    together = [float(score[0]) for score in made.embed(several)]
+    assert together == pytest.approx([float(made.embed([one])[0][0]) for one in several], abs=1e-4)
+    assert len({round(score, 4) for score in together}) == 4
+
+
+def test_ranking_needs_a_head(embedder):
+    with pytest.raises(LoadFailed, match="classification head"):
+        embedder("llama", pooling="rank")
+
+
+# Behind an engine
+
+
+@pytest.fixture
+def pipeline(model_path):
+    engines = []
+
+    def make(kind, **options):
+        settings = EngineOptions(threads=1, threads_batch=1, context_cells=512, **options)
+        engine = Engine(partial(open_model, model_path(kind), settings), settings)
+        engine.start()
+        wait_until(lambda engine=engine: engine.status.state != "loading")
+        assert engine.status.state == "ready", engine.status
+        engines.append(engine)
+        return Pipeline(Registry([Model("tiny", engine)]))
+
+    yield make
+    for engine in engines:
+        assert engine.stop(20)
+
+
+def test_a_model_that_generates_makes_embeddings_meanwhile(pipeline):
+    from llamasrv.domain.request import GenerateRequest
+
+    served = pipeline("llama", embeddings=True)
+    asked = GenerateRequest((TextPrompt("the"),), sampling={"temperature": 0.0, "ignore_eos": True}, max_tokens=60)
+    alone = "".join(event.text for event in _events(served.submit(asked)) if hasattr(event, "text"))
+    running = served.submit(asked)
+    vectors = [served.embed(EmbedRequest((TextPrompt("in the thing"),))).vectors[0] for _ in range(5)]
+    meanwhile = "".join(event.text for event in _events(running) if hasattr(event, "text"))
+    assert meanwhile == alone and len(alone) > 20
+    assert all((vector == vectors[0]).all() for vector in vectors)
+    assert np.linalg.norm(vectors[0]) == pytest.approx(1)
+
+
+def _events(generation):
+    events = []
+    while not generation.done:
+        events += generation.events(10)
+    return events
+
+
+def test_a_model_made_for_embeddings_does_not_generate(pipeline):
+    served = pipeline("bert")
+    made = served.embed(EmbedRequest((TextPrompt("in the thing"), TokenPrompt((7, 8)))))
+    assert (made.size, made.pooling, len(made.vectors)) == (64, "mean", 2)
+    engine = served.registry.models[0].engine
+    from llamasrv.domain.sequence import Sequence
+
+    with pytest.raises(Unsupported):
+        engine.submit([Sequence([5, 6], params=SamplingParams())])
+
+
+def test_without_the_option_a_model_that_generates_says_so(pipeline):
+    with pytest.raises(Unsupported, match="--embeddings"):
+        pipeline("llama").embed(EmbedRequest((TextPrompt("a"),)))
+
+
+def test_what_is_too_long_is_refused_or_cut(pipeline):
+    served = pipeline("bert")
+    long = (TextPrompt("a b c d " * 100),)
+    with pytest.raises(ContextTooLong):
+        served.embed(EmbedRequest(long))
+    assert served.embed(EmbedRequest(long, truncate=True)).prompt_tokens == 128
+
+
+def test_dimensions_beyond_the_models_are_refused(pipeline):
+    served = pipeline("bert")
+    assert served.embed(EmbedRequest((TextPrompt("a"),), dimensions=8)).vectors[0].shape == (8,)
+    with pytest.raises(InvalidRequest, match="64"):
+        served.embed(EmbedRequest((TextPrompt("a"),), dimensions=65))
+
+
+def test_documents_are_ranked(pipeline):
+    served = pipeline("ranker")
+    ranking = served.rerank(RerankRequest("the thing", ("in the thing", "er", "thing er")))
+    assert len(ranking.scores) == 3 and len(set(ranking.scores)) == 3
+    again = served.rerank(RerankRequest("the thing", ("thing er",)))
+    assert again.scores[0] == pytest.approx(ranking.scores[2], abs=1e-4)
+    with pytest.raises(Unsupported):
+        served.embed(EmbedRequest((TextPrompt("a"),)))
+
+
+def test_a_model_that_does_not_rank_says_so(pipeline):
+    with pytest.raises(Unsupported):
+        pipeline("bert").rerank(RerankRequest("a", ("b",)))
