@@ -111,6 +111,7 @@ _engine = partial(_option, "engine")
 _sampling = partial(_option, "sampling")
 _limits = partial(_option, "limits")
 _cache = partial(_option, "cache")
+_store = partial(_option, "store")
 _log = partial(_option, "log")
 
 
@@ -149,6 +150,12 @@ class Settings:
     model_fake: bool = _model(
         "bool", False, "--fake", help="Serve a model without weights that repeats what it is told: for trying clients."
     )
+
+    model_adapters: tuple[str, ...] = _model(
+        "list", (), "--lora",
+        help="LoRA adapters that requests may choose, separated by commas: NAME=FILE.gguf, with @SCALE where it is not "
+        "1. In a file also a table.",
+    )  # fmt: skip
 
     models_dir: Path | None = _models(
         "path", None, "--models-dir",
@@ -439,6 +446,25 @@ class Settings:
         "int", 10_000, "--max-unread-tokens", low=16, high=16_777_216,
         help="Most tokens of a choice that wait for a client to read them; then it counts as gone.",
     )  # fmt: skip
+    limits_background: int = _limits(
+        "int", 16, "--max-background", low=0, high=1_000,
+        help="Most responses that go on without their client at once; further ones are refused with 429.",
+    )  # fmt: skip
+
+    store_url: str | None = _store(
+        "text", None, "--store", secret=True,
+        help="Where responses are kept: sqlite:///FILE, redis://..., postgresql://..., memory, or none; unset: "
+        "responses.db in $STATE_DIRECTORY or ~/.local/state/llamasrv.",
+    )  # fmt: skip
+    store_max_bytes: int = _store(
+        "size", 2**30, "--store-max-bytes", low=2**20, high=2**50,
+        help="Most that is kept of them; then those of the conversations that rested longest go. Redis: its own "
+        "maxmemory.",
+    )  # fmt: skip
+    store_max_days: float = _store(
+        "float", 30.0, "--store-max-days", low=0.001, high=100_000.0,
+        help="Days without use after which a conversation goes.",
+    )  # fmt: skip
 
     cache_ram: int = _cache(
         "size", 2**30, "--cache-ram", low=0, high=2**50, unit=2**20,
@@ -495,6 +521,11 @@ class Settings:
         if given.get("seed") == -1:
             given["seed"] = None
         return given
+
+    def adapters(self) -> tuple[tuple[str, str, float], ...]:
+        """Name, file and scale of each LoRA adapter."""
+        found = [_ADAPTER.fullmatch(text) for text in self.model_adapters]
+        return tuple((m[1], m[2], float(m[3] or 1)) for m in found if m is not None)
 
     def api_keys(self) -> tuple[str, ...]:
         """Keys as clients show them: those given directly and those of a plain key file. `keys.of` knows all of them."""
@@ -729,6 +760,8 @@ def _choice(option: Option, value: Any) -> str:
 
 
 def _list(option: Option, value: Any) -> tuple[str, ...]:
+    if option.name == "model_adapters":
+        return _adapters(value)
     if isinstance(value, str):
         value = re.split(r"[,;]", value)
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
@@ -737,6 +770,33 @@ def _list(option: Option, value: Any) -> tuple[str, ...]:
     if option.name == "sampling_samplers":
         _check_samplers(items)
     return items
+
+
+_ADAPTER = re.compile(r"([\w.-]{1,64})=(.+?)(?:@(-?\d{1,4}(?:\.\d{1,6})?))?")
+
+
+def _adapters(value: Any) -> tuple[str, ...]:
+    """NAME=FILE@SCALE, each; a bare FILE is named after itself. A table has NAME = FILE, or NAME = {path, scale}."""
+    if isinstance(value, Mapping):
+        tables = {name: one if isinstance(one, Mapping) else {"path": one} for name, one in value.items()}
+        if not all(set(one) <= {"path", "scale"} and isinstance(one.get("path"), str) for one in tables.values()):
+            raise ValueError("must be a table of files: NAME = FILE.gguf, or NAME = {path = FILE.gguf, scale = 1.0}")
+        value = [f"{name}={one['path']}@{one.get('scale', 1.0)}" for name, one in tables.items()]
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise ValueError("must be a list of NAME=FILE")
+    texts = [piece.strip() for item in value for piece in item.split(",") if piece.strip()]
+    named = [text if "=" in text else f"{Path(text).stem}={text}" for text in texts]
+    names = []
+    for text in named:
+        match = _ADAPTER.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} must be NAME=FILE.gguf, with @SCALE where it is not 1")
+        names.append(match[1].lower())
+    if len(set(names)) < len(names):
+        raise ValueError("two adapters have the same name")
+    return tuple(named)
 
 
 def _check_samplers(names: tuple[str, ...]) -> None:

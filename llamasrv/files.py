@@ -48,3 +48,21 @@ def models_dir() -> Path:
     """Where pulled models go unless an option says otherwise."""
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(data) / "llamasrv" / "models"
+
+
+def state_dir() -> Path:
+    """Where to keep what must survive a restart."""
+    given = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]  # systemd's
+    if given:
+        return Path(given)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "llamasrv"
+
+
+def cache_dir() -> Path:
+    """Where to keep what can be found out again."""
+    given = os.environ.get("CACHE_DIRECTORY", "").partition(":")[0]  # systemd's
+    if given:
+        return Path(given)
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "llamasrv"

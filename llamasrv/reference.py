@@ -14,6 +14,7 @@ from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openai.completions import CompletionsSchema
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
+from llamasrv.protocols.openai.responses.schema import ResponsesSchema
 from llamasrv.protocols.schema import WireSchema, rows
 
 
@@ -79,6 +80,7 @@ TABLES = {
     "options": as_markdown,
     "chat": lambda: as_fields(ChatSchema),
     "completions": lambda: as_fields(CompletionsSchema),
+    "responses": lambda: as_fields(ResponsesSchema),
     "messages": lambda: as_fields(MessagesSchema),
     "embeddings": lambda: as_fields(EmbeddingsSchema),
     "rerank": lambda: as_fields(RerankSchema),

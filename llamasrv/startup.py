@@ -1,29 +1,29 @@
 """From settings to a running service.
 
-`prepare` checks, before any process is forked, what a start would fail on later: the model file, its parts, the memory.
-`build` makes the engines, the registry and the service, in the process that will serve. Knows no HTTP.
+`prepare` checks, before any process is forked, what a start would fail on later: model files, their parts, the memory.
+`build` makes the registry, its loader and the service, in the process that will serve. Knows no HTTP.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from functools import partial
-from pathlib import Path
+import logging
+import threading
+from importlib.metadata import version
 from typing import Any
+from urllib.parse import quote
 
-from llamasrv import files, keys, log
+from llamasrv import catalogue, files, keys, log
 from llamasrv.config import Settings
-from llamasrv.engine.engine import Engine, EngineOptions
+from llamasrv.engine.channels import off_hub
 from llamasrv.errors import ConfigError
-from llamasrv.models import gguf, memory
-from llamasrv.models.registry import CATCH_ALL, Model, Registry
+from llamasrv.models import memory
+from llamasrv.models.loader import Loader
+from llamasrv.models.registry import Model, Registry
+from llamasrv.models.trial import Trials
 from llamasrv.protocols.limits import Limits
+from llamasrv.store import DAY, Store, StoreOptions, open_store
 from llamasrv.web.service import Service, WebOptions
-
-NO_MODEL = "no model: give one with --model FILE.gguf (or LLAMASRV_MODEL, or model.path in a configuration file)"
-FAKE_NAME = "fake"
-DEMO_NAME = "demo"
 
 
 def configure_log(settings: Settings) -> None:
@@ -43,81 +43,23 @@ def configure_log(settings: Settings) -> None:
 def prepare(settings: Settings) -> Settings:
     """The settings with everything filled in that depends on the machine and the model. Raises ConfigError."""
     keys.of(settings)
-    template_source(settings)
-    filled: dict[str, Any] = {}
-    if settings.engine_threads <= 0:
-        filled["engine_threads"] = memory.available_cores()
-    if settings.engine_threads_batch <= 0:
-        filled["engine_threads_batch"] = filled.get("engine_threads", settings.engine_threads)
-    if not settings.model_fake:
-        path = settings.model_path or files.demo_model()
-        if path is None:
-            raise ConfigError(NO_MODEL)
-        need = needed_memory(dataclasses.replace(settings, model_path=path), gguf.read_header(path))
-        filled |= {"model_path": path, "engine_ctx_size": need.cells}
-    return dataclasses.replace(settings, **filled)
-
-
-def needed_memory(settings: Settings, header: gguf.Header) -> memory.Need:
-    """What the model will need; its context is chosen where the settings leave it open."""
-    shape = memory.Shape(
-        parallel=settings.engine_parallel,
-        batch_size=settings.engine_batch_size,
-        ubatch_size=settings.engine_ubatch_size,
-        cache_type_k=settings.engine_cache_type_k,
-        cache_type_v=settings.engine_cache_type_v,
-        flash_attn=settings.engine_flash_attn != "off",
-        split=settings.engine_deterministic,
+    settings = with_threads(settings)
+    models = catalogue.models(settings)
+    if len(models) > 1 or catalogue.names_several(settings) or models[0].details.path is None:
+        return settings
+    only, recipe = models[0], models[0].recipe
+    assert recipe is not None
+    lanes = settings.engine_parallel if settings.engine_deterministic else 1
+    return dataclasses.replace(
+        settings, model_path=only.details.path, engine_ctx_size=recipe.options.context_cells * lanes
     )
-    if settings.engine_ctx_size:
-        return memory.estimate(header, settings.engine_ctx_size, shape)
-    return memory.choose(header, shape, memory.available_memory())
 
 
-def template_source(settings: Settings) -> str | None:
-    """The Jinja source that replaces the model's own template, if the operator gave one."""
-    path = settings.model_chat_template_file
-    text = settings.model_chat_template
-    if path is None and text is not None and "{" not in text and Path(text).is_file():
-        path = Path(text)
-    elif path is None and text is not None and "{" not in text:
-        path = files.templates_dir() / "chat" / f"{text}.jinja"
-        if not path.is_file():
-            names = ", ".join(sorted(p.stem for p in path.parent.glob("*.jinja")))
-            raise ConfigError(f"model.chat_template = {text!r}: neither Jinja source nor one of {names}")
-    if path is None:
-        return text
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise ConfigError(f"model.chat_template_file = {str(path)!r}: {reason}") from None
-
-
-def engine_options(settings: Settings) -> EngineOptions:
-    return EngineOptions(
-        # With a stream of cells for each lane the engine counts the cells of one.
-        context_cells=settings.engine_ctx_size // (settings.engine_parallel if settings.engine_deterministic else 1),
-        parallel=settings.engine_parallel,
-        threads=max(0, settings.engine_threads),
-        threads_batch=max(0, settings.engine_threads_batch),
-        batch_size=settings.engine_batch_size,
-        ubatch_size=settings.engine_ubatch_size,
-        gpu_layers=settings.engine_n_gpu_layers,
-        flash_attn=settings.engine_flash_attn,
-        cache_type_k=settings.engine_cache_type_k,
-        cache_type_v=settings.engine_cache_type_v,
-        deterministic=settings.engine_deterministic,
-        queue_limit=settings.engine_queue_limit,
-        step_target=settings.engine_step_target_ms / 1000,
-        swap_bytes=settings.cache_swap,
-        cache_bytes=settings.cache_ram,
-        idle_cells=settings.cache_idle_cells,
-        coalesce=settings.engine_coalesce_ms / 1000,
-        embeddings=settings.engine_embeddings,
-        pooling=settings.engine_pooling,
-        embedding_ctx=settings.engine_embedding_ctx,
-    )
+def with_threads(settings: Settings) -> Settings:
+    """A thread for each core where nothing else is asked for."""
+    threads = settings.engine_threads if settings.engine_threads > 0 else memory.available_cores()
+    batch = settings.engine_threads_batch if settings.engine_threads_batch > 0 else threads
+    return dataclasses.replace(settings, engine_threads=threads, engine_threads_batch=batch)
 
 
 def web_options(settings: Settings) -> WebOptions:
@@ -137,43 +79,69 @@ def web_options(settings: Settings) -> WebOptions:
     )
 
 
-def served_name(settings: Settings) -> str:
-    """What clients call the model: the first alias, else the file's name without its ending."""
-    aliases = [name for name in settings.model_alias if name != CATCH_ALL]
-    return aliases[0] if aliases else _file_name(settings)
-
-
-def _file_name(settings: Settings) -> str:
-    path = settings.model_path
-    if path is None:
-        return FAKE_NAME
-    return DEMO_NAME if path == files.demo_model() else re.sub(r"-00001-of-\d{5}$", "", path.stem)
+def response_store(settings: Settings) -> Store | None:
+    """Where responses are kept. A place that was named must work; where none was, memory does for one that does not."""
+    options = StoreOptions(max_bytes=settings.store_max_bytes, max_age=settings.store_max_days * DAY)
+    if settings.store_url is not None:
+        return open_store(settings.store_url, options)
+    path = files.state_dir() / "responses.db"
+    try:
+        return open_store(f"sqlite:///{quote(str(path))}", options)
+    except ConfigError:
+        logging.getLogger("llamasrv").warning("%s cannot be written: responses are kept in memory only", path)
+        return open_store("memory", options)
 
 
 def build(settings: Settings) -> Service:
-    """The service, its engines started: loading goes on in their threads. Call it in the process that serves."""
-    settings = prepare(settings)
-    options = engine_options(settings)
-    opening: Any  # Callable[[Progress], Backend]
-    if settings.model_fake:
-        from llamasrv.engine.fake import open_fake_backend
+    """The service, its models on their way: loading goes on in their threads. Call it in the process that serves."""
+    settings = with_threads(settings)
+    trials = Trials(files.cache_dir() / "loaded", version=version("llama-cpp-python"))
 
-        pooling = (options.pooling or "mean") if options.embeddings else None
-        opening = partial(open_fake_backend, num_lanes=options.parallel, pooling=pooling)
-    else:
-        # Imported here: the library takes a moment, and a fake model does without it.
-        from llamasrv.engine.backend import open_model
+    def check(model: Model) -> None:
+        """A file that was never loaded here goes through a process of its own: it could take others down with it."""
+        if settings.models_check and len(registry.models) > 1:
+            trials.check(model.details, settings.models_load_timeout)
 
-        opening = partial(open_model, str(settings.model_path), options)
-    name = served_name(settings)
-    model = Model(
-        name,
-        Engine(opening, options, name=name),
-        aliases=tuple(alias for alias in (*settings.model_alias, _file_name(settings)) if alias != name),
-        sampling=settings.sampling(),
-        chat_template=template_source(settings),
-        max_tokens=settings.limits_n_predict if settings.limits_n_predict >= 0 else None,
-    )
-    service = Service.of(Registry([model]), web_options(settings))
-    model.engine.start()
+    loader = Loader(memory_limit=settings.models_memory, load_timeout=settings.models_load_timeout, check=check)
+    registry = Registry(catalogue.models(settings), loader=loader, aliases=settings.aliases)
+    service = Service.of(registry, web_options(settings), response_store(settings))
+    _load_those_of_the_start(registry)
+    threading.Thread(target=loader.run, daemon=True).start()
     return service
+
+
+def _load_those_of_the_start(registry: Registry) -> None:
+    for model in registry.models:
+        if model.at_start and registry.loader is not None:
+            registry.loader.load(model, anyway=True)
+
+
+def update(service: Service, settings: Settings) -> None:
+    """Go on with other settings, as far as that can be done while serving. Raises ConfigError, and then nothing has
+    changed."""
+    options = web_options(settings)
+    update_models(service.registry, settings)
+    service.use(options)
+
+
+def update_models(registry: Registry, settings: Settings) -> None:
+    """Serve what the settings say now: new models are added, changed ones replaced, others retired when nobody uses
+    them any more; the rest does not notice. Raises ConfigError, and then nothing has changed."""
+    loader = registry.loader
+    assert loader is not None
+    fresh = off_hub(catalogue.models, with_threads(settings))
+    before = {model.name: model for model in registry.models}
+    models = []
+    for model in fresh:
+        old = before.get(model.name)
+        if old is not None and old.key == model.key:
+            old.adopt(model)
+            loader.changed(old)
+            model = old
+        models.append(model)
+    registry.replace(models, settings.aliases)
+    loader.memory_limit, loader.load_timeout = settings.models_memory, settings.models_load_timeout
+    for old in before.values():
+        if old not in models:
+            threading.Thread(target=loader.retire, args=(old,), daemon=True).start()
+    _load_those_of_the_start(registry)

@@ -22,7 +22,7 @@ class ServerProcess:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(config.PREFIX)}
         self.process = subprocess.Popen(
             [*command, *map(str, arguments)],
-            env=clean | (environ or {}),
+            env=clean | {"LLAMASRV_STORE": "memory"} | (environ or {}),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -20,7 +20,7 @@ LEAVES = ("llamasrv", "llamasrv.errors", "llamasrv.domain")
 ENGINE = (*LEAVES, "llamasrv.engine")
 PIPELINE = (*ENGINE, "llamasrv.chat", "llamasrv.models", "llamasrv.pipeline")
 WEB = (*PIPELINE, "llamasrv.protocols", "llamasrv.store", "llamasrv.web", "llamasrv.files")
-START = (*WEB, "llamasrv.config", "llamasrv.keys", "llamasrv.log", "llamasrv.notify", "llamasrv.progress", "llamasrv.startup")
+START = (*WEB, "llamasrv.config", "llamasrv.keys", "llamasrv.log", "llamasrv.notify", "llamasrv.progress", "llamasrv.model_options", "llamasrv.catalogue", "llamasrv.startup")
 COMMANDS = (*START, "llamasrv.reference", "llamasrv.commands", "llamasrv.demo")
 ALLOWED = {
     "llamasrv.errors": (),
@@ -40,6 +40,8 @@ ALLOWED = {
     "llamasrv.config": LEAVES,
     "llamasrv.keys": (*LEAVES, "llamasrv.config"),
     "llamasrv.reference": (*LEAVES, "llamasrv.config", "llamasrv.protocols"),
+    "llamasrv.model_options": START,
+    "llamasrv.catalogue": START,
     "llamasrv.startup": START,
     "llamasrv.wsgi": START,
     "llamasrv.commands": COMMANDS,

@@ -362,6 +362,21 @@ def test_the_oldest_turns_are_left_out_if_the_client_wants_that():
         pipeline.submit(GenerateRequest(prompts=user("x" * 700), shorten=True))
 
 
+def test_of_a_long_turn_the_oldest_calls_are_left_out():
+    """An agent works through many calls for one request, which stays; and there is room for an answer."""
+    engine = open_engine(context=600)
+    pipeline = pipeline_on(engine)
+    turns = [Message("system", "Be brief."), Message("user", "the old one"), Message("user", "the request")]
+    for n in range(20):
+        turns.append(Message("assistant", tool_calls=(ToolCall(f"c{n}", "f", "{}"),)))
+        turns.append(Message("tool", f"result {n} {'x' * 20}", tool_call_id=f"c{n}"))
+    generation = pipeline.submit(GenerateRequest(prompts=(ChatPrompt(tuple(turns)),), shorten=True))
+    shown = b"".join(pipeline.open(None).vocab.pieces[token] for token in generation.whole_text("")).decode()
+    assert "Be brief." in shown and "the request" in shown and "result 19" in shown and "result 0" not in shown
+    assert generation.left_out % 2 == 0 and 300 < generation.num_prompt <= 450
+    read(engine, generation)
+
+
 def test_an_earlier_talk_goes_before_what_the_template_writes(engine, pipeline):
     generation = pipeline.submit(GenerateRequest(prompts=(ChatPrompt((Message("user", "Hi"),), before=(72, 105)),)))
     assert generation.whole_text("!")[:2] == [72, 105] and generation.whole_text("!")[-1] == ord("!")

@@ -17,6 +17,7 @@ from llamasrv.domain.request import (
     ChatPrompt,
     GenerateRequest,
     ImagePart,
+    Message,
     Part,
     Prompt,
     TextPart,
@@ -165,12 +166,17 @@ class Served:
             except ContextTooLong:
                 if not request.shorten or not isinstance(prompt, ChatPrompt):
                     raise
-                shortened = off_hub(self._shortened, prompt, choice, room)
+                shortened = off_hub(self._shortened, prompt, choice, room - self._answer_room(request))
                 if shortened is None:
                     raise
                 prepared = shortened
             out.append(prepared)
         return out
+
+    def _answer_room(self, request: GenerateRequest) -> int:
+        """Tokens that a shortened prompt leaves for the answer."""
+        wanted = self.context // 4 if request.max_tokens is None else request.max_tokens
+        return min(wanted, self.context // 2)
 
     def _fitting(self, prompt: Prompt, choice: ToolChoice, room: int) -> Prepared:
         prepared = self.prepare(prompt, choice)
@@ -179,25 +185,18 @@ class Served:
         return prepared
 
     def _shortened(self, prompt: ChatPrompt, choice: ToolChoice, room: int) -> Prepared | None:
-        """The prompt without its oldest turns, as few as possible; None if even the last one is too long. System
-        messages stay, and so does what belongs together: a turn begins where a user speaks."""
-        messages = prompt.messages
-        starts = [
-            at for at, message in enumerate(messages)
-            if message.role == "user" and (at == 0 or messages[at - 1].role != "user")
-        ]  # fmt: skip
+        """The prompt without its oldest turns, as few as possible; None if even the last one is too long."""
+        shorter = _shorter(prompt.messages)
         found = None
-        low, high = 1, len(starts) - 1
-        while low <= high:  # fewer turns make a shorter prompt
+        low, high = 0, len(shorter) - 1
+        while low <= high:
             middle = (low + high) // 2
-            start = starts[middle]
-            left = [m for at, m in enumerate(messages) if at >= start or m.role in ("system", "developer")]
             try:
-                prepared = self._fitting(replace(prompt, messages=tuple(left)), choice, room)
+                prepared = self._fitting(replace(prompt, messages=tuple(shorter[middle])), choice, room)
             except ContextTooLong:
                 low = middle + 1
                 continue
-            found = replace(prepared, left_out=len(messages) - len(left))
+            found = replace(prepared, left_out=len(prompt.messages) - len(shorter[middle]))
             high = middle - 1
         return found
 
@@ -326,6 +325,28 @@ def _callable(tools: tuple[Tool, ...], choice: ToolChoice) -> tuple[Tool, ...]:
         if name not in known:
             raise InvalidRequest(f"The tool '{name[:64]}' is not among the tools that are given.", param="tool_choice")
     return tuple(known[name] for name in dict.fromkeys(choice.names))
+
+
+def _shorter(messages: tuple[Message, ...]) -> list[list[Message]]:
+    """The conversation with more and more of its beginning left out. System messages stay. A turn begins where a user
+    speaks; of the last one what the user said stays, and calls go together with their results."""
+
+    def since(start: int) -> list[Message]:
+        return [m for at, m in enumerate(messages) if at >= start or m.role in ("system", "developer")]
+
+    turns = [
+        at for at, message in enumerate(messages)
+        if message.role == "user" and (at == 0 or messages[at - 1].role != "user")
+    ]  # fmt: skip
+    out = [since(start) for start in turns[1:]]
+    if turns:
+        steps = [at for at in range(turns[-1] + 1, len(messages)) if messages[at].role == "assistant"]
+        said = [m for m in messages[turns[-1] : steps[0]] if m.role == "user"] if steps else []
+        for start in steps[1:]:
+            kept = since(start)
+            first = next(at for at, m in enumerate(kept) if m is messages[start])
+            out.append([*kept[:first], *said, *kept[first:]])
+    return out
 
 
 def _bound_windows(params: dict[str, Any], context: int) -> None:

@@ -10,14 +10,13 @@ import orjson
 from flask import Blueprint, Response, request
 from werkzeug.exceptions import MethodNotAllowed
 
-from llamasrv.domain.request import ChatPrompt, GenerateRequest
+from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound, Unavailable, Unsupported
 from llamasrv.pipeline.loading import Loading
 from llamasrv.protocols.openai.responses import Earlier, Responses, input_tokens_body
 from llamasrv.protocols.openai.responses.events import error_event, replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page_body
-from llamasrv.protocols.openai.responses.truncate import shortened
 from llamasrv.web.background import Following, Run
 from llamasrv.web.generate import respond
 from llamasrv.web.limits import read_json
@@ -28,7 +27,6 @@ from llamasrv.web.streaming import Framing, named, stream_response
 PREFIXES = ("/v1/responses", "/responses")
 LEFT_OUT = "x-llamasrv-tools-left-out"
 CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end of what was cancelled
-_ROOM = 4  # a truncated prompt leaves this part of the context for the answer, where the request bounds it at no less
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -67,8 +65,6 @@ class Views:
             if options.background:
                 raise Unsupported("'background' is not supported here: this server stores nothing.", param="background")
             options = dataclasses.replace(options, store=False)
-        if options.truncate:
-            asked = self._shortened(asked)
         if options.background:
             response = self._in_background(asked, options, record)
         else:
@@ -118,7 +114,7 @@ class Views:
             body, owner=record.owner, timeout=self._service.options.timeout, earlier=earlier
         )
         made = _Made(self._endpoint, None)
-        return respond(self._service, made, self._shortened(asked), options, Framing(named, made.broken))
+        return respond(self._service, made, asked, options, Framing(named, made.broken))
 
     def no_websocket(self) -> Response:
         """Some clients try a WebSocket first, and take this for an answer."""
@@ -137,18 +133,6 @@ class Views:
         known = {item["id"]: item for item in items}
         missing = [id for id in names.items if id not in known]
         return body, Earlier(items, known | self._memory.items(owner, missing) if missing else known)
-
-    def _shortened(self, asked: GenerateRequest) -> GenerateRequest:
-        pipeline = self._service.pipeline
-        context = pipeline.open(asked.model).context
-        room = min(context // 2, context // _ROOM if asked.max_tokens is None else asked.max_tokens)
-
-        def fits(prompt: ChatPrompt) -> bool:
-            return pipeline.count(dataclasses.replace(asked, prompts=(prompt,))) <= context - room
-
-        (prompt,) = asked.prompts
-        assert isinstance(prompt, ChatPrompt)
-        return dataclasses.replace(asked, prompts=(shortened(prompt, fits),))
 
     # ------------------------------------------------------------ what is stored
 

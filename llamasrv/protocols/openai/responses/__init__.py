@@ -124,6 +124,8 @@ class Responses:
             tool_choice=replace(choice, mode="none") if turns.compact else choice,
             content=None if turns.compact else text.content or content_of(data),
             thinking_budget=smallest(*map(get, BUDGETS)),
+            # What is made shorter is often too long already.
+            shorten=turns.compact or get("truncation") == "auto",
         )
         id = new_response_id()
         options = ResponseOptions(
@@ -135,7 +137,6 @@ class Responses:
             stream=request.stream,
             store=get("store", True),
             background=get("background", False),
-            truncate=get("truncation") == "auto",
             logprobs=logprobs,
             top_logprobs=top,
             encrypted="reasoning.encrypted_content" in include,

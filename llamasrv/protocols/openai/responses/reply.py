@@ -47,7 +47,6 @@ class ResponseOptions:
     stream: bool = False
     store: bool = False
     background: bool = False
-    truncate: bool = False
     logprobs: bool = False
     top_logprobs: int = 0
     encrypted: bool = False  # reasoning comes with a sealed copy of itself
