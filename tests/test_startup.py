@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from model.tiny_models import llama
 
-from llamasrv import files, startup
+from llamasrv import files, model_options, startup
 from llamasrv.config import Settings
 from llamasrv.domain.key import Key
 from llamasrv.engine.engine import EngineOptions
@@ -40,7 +40,7 @@ def test_the_embedded_model_is_served_where_none_is_named(tiny, monkeypatch):
     monkeypatch.setattr(files, "demo_model", lambda: tiny)
     settings = startup.prepare(Settings())
     assert settings.model_path == tiny
-    assert startup.served_name(settings) == "demo"
+    assert model_options.served_name(settings) == "demo"
 
 
 def test_without_any_model_the_refusal_says_what_to_give(monkeypatch):
@@ -60,7 +60,7 @@ def test_without_any_model_the_refusal_says_what_to_give(monkeypatch):
     ],
 )
 def test_a_model_is_called_by_its_first_alias_or_its_file(tmp_path, file, aliases, name):
-    assert startup.served_name(Settings(model_path=tmp_path / file, model_alias=aliases)) == name
+    assert model_options.served_name(Settings(model_path=tmp_path / file, model_alias=aliases)) == name
 
 
 def test_all_names_of_a_model_find_it():
@@ -69,16 +69,16 @@ def test_all_names_of_a_model_find_it():
         for name in ("first", "second", "fake", "anything", None):
             assert service.registry.find(name).name == "first"
     finally:
-        assert service.registry.default.engine.stop(10)
+        assert service.registry.stop(10)
 
 
 def test_a_template_may_be_named_written_or_read(tmp_path):
     path = tmp_path / "t.jinja"
     path.write_text("{{ 1 }}")
-    assert "im_start" in startup.template_source(Settings(model_chat_template="chatml"))
-    assert startup.template_source(Settings(model_chat_template="{{ 2 }}")) == "{{ 2 }}"
-    assert startup.template_source(Settings(model_chat_template_file=path)) == "{{ 1 }}"
-    assert startup.template_source(Settings()) is None
+    assert "im_start" in model_options.template_source(Settings(model_chat_template="chatml"))
+    assert model_options.template_source(Settings(model_chat_template="{{ 2 }}")) == "{{ 2 }}"
+    assert model_options.template_source(Settings(model_chat_template_file=path)) == "{{ 1 }}"
+    assert model_options.template_source(Settings()) is None
 
 
 def test_every_engine_option_comes_from_a_setting():
@@ -88,15 +88,16 @@ def test_every_engine_option_comes_from_a_setting():
         engine_ubatch_size=6, engine_n_gpu_layers=7, engine_flash_attn="on", engine_cache_type_k="q8_0",
         engine_cache_type_v="q4_0", engine_deterministic=True, engine_queue_limit=8, engine_step_target_ms=9,
         cache_ram=10, cache_swap=11, cache_idle_cells=12, engine_coalesce_ms=13,
+        engine_embeddings=True, engine_pooling="cls", engine_embedding_ctx=14,
     )  # fmt: skip
-    made, default = startup.engine_options(changed), EngineOptions()
+    made, default = model_options.engine_options(changed), EngineOptions()
     same = [f.name for f in dataclasses.fields(made) if getattr(made, f.name) == getattr(default, f.name)]
-    assert same == []
+    assert same == ["adapters"]  # those come from a model's own table
     assert (made.step_target, made.context_cells) == (0.009, 256)
 
 
 def test_without_settings_the_engine_runs_on_its_own_defaults():
-    assert startup.engine_options(Settings()) == EngineOptions()
+    assert model_options.engine_options(Settings()) == EngineOptions()
 
 
 def test_limits_keys_and_times_reach_the_web(tmp_path):

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.table import Table
 
-from llamasrv import startup
+from llamasrv import model_options, startup
 from llamasrv.commands import server
 from llamasrv.config import Settings
 from llamasrv.errors import ConfigError
@@ -52,7 +52,7 @@ def run(settings: Settings, levels: tuple[int, ...], tokens: int) -> int:
 def _table(settings: Settings, ceilings: dict[int, float], rates: dict[int, float], tokens: int) -> Table:
     table = Table(
         "sequences", "kernels, tokens/s", "over HTTP, tokens/s", "ratio",
-        title=f"{startup.served_name(settings)}: {tokens} tokens a sequence, {settings.engine_threads} threads",
+        title=f"{model_options.served_name(settings)}: {tokens} tokens a sequence, {settings.engine_threads} threads",
     )  # fmt: skip
     for column in table.columns:
         column.justify = "right"
@@ -64,20 +64,22 @@ def _table(settings: Settings, ceilings: dict[int, float], rates: dict[int, floa
 def _ceiling(settings: Settings, level: int, tokens: int) -> float:
     from llamasrv.engine.backend import bare_decode
 
-    return bare_decode(str(settings.model_path), level, tokens, startup.engine_options(settings))
+    return bare_decode(str(settings.model_path), level, tokens, model_options.engine_options(settings))
 
 
 async def _drive(url: str, clients: int, tokens: int, settings: Settings) -> float:
-    """Tokens/s of `clients` streams at once, from the first token of any to the last of all."""
+    """Tokens/s of `clients` streams while all of them decode, as in the loop without HTTP: no prompt is in it."""
     keys = settings.api_keys()
     streams = await asyncio.gather(*(_stream(url, tokens, keys[0] if keys else "none", n) for n in range(clients)))
-    first, last = min(s[0] for s in streams), max(s[1] for s in streams)
-    # The first token of each stream belongs to its prompt, as in the loop without HTTP.
-    return (sum(s[2] for s in streams) - clients) / max(last - first, 1e-9)
+    begin, end = max(times[0] for times, _ in streams), min(times[-1] for times, _ in streams)
+    if begin >= end:  # so short that the first ended before the last began
+        begin, end = min(times[0] for times, _ in streams), max(times[-1] for times, _ in streams)
+    shares = (count * sum(begin < t <= end for t in times) / len(times) for times, count in streams)
+    return sum(shares) / max(end - begin, 1e-9)
 
 
-async def _stream(url: str, tokens: int, key: str, number: int) -> tuple[float, float, int]:
-    """One request: when its first and its last piece came, and how many tokens it was."""
+async def _stream(url: str, tokens: int, key: str, number: int) -> tuple[list[float], int]:
+    """One request: when its pieces came, and how many tokens they were."""
     parts = urlsplit(url)
     prompt = " ".join(random.Random(number).choices(WORDS, k=8))
     body = json.dumps(
@@ -91,18 +93,20 @@ async def _stream(url: str, tokens: int, key: str, number: int) -> tuple[float, 
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
         writer.write(head.encode() + body)
-        first = last = 0.0
+        times: list[float] = []
         count = 0
         async for line in reader:
             if line.startswith(b"HTTP/1.1") and b" 200 " not in line:
                 raise ConfigError(f"the server answered {line.decode('latin-1').strip()}")
             if not line.startswith(b"data: {"):
                 continue
-            last = time.perf_counter()
-            first = first or last
             if b'"usage":{' in line:
                 count = _completion_tokens(json.loads(line[6:])) or count
-        return first, last, count
+            else:
+                times.append(time.perf_counter())
+        if not times:
+            raise ConfigError("the server ended a stream without a token")
+        return times, count
     finally:
         writer.close()
 

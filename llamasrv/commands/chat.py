@@ -21,7 +21,7 @@ from llamasrv import __version__, files
 from llamasrv.commands import server
 from llamasrv.config import Settings
 from llamasrv.errors import ConfigError
-from llamasrv.startup import NO_MODEL
+from llamasrv.catalogue import NO_MODEL
 
 HELP = """[bold]/reset[/]            forget the conversation
 [bold]/system[/] TEXT      set the system prompt and begin anew; without TEXT, remove it

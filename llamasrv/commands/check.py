@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from llamasrv import keys, reference, startup
+from llamasrv import keys, model_options, reference, startup
 from llamasrv.chat.template import ChatTemplate, TemplateError
 from llamasrv.config import Settings, as_size
 from llamasrv.errors import ConfigError
@@ -17,7 +17,7 @@ from llamasrv.models import gguf, memory
 
 def run(settings: Settings, print_config: bool) -> int:
     """Print what was understood; raises ConfigError for what is wrong."""
-    source = startup.template_source(settings)
+    source = model_options.template_source(settings)
     if source is not None and not print_config:
         print(json.dumps(_format(source), ensure_ascii=False, indent=2))
         if settings.model_path is None and not settings.model_fake:
@@ -31,7 +31,7 @@ def run(settings: Settings, print_config: bool) -> int:
         console.print("The configuration is right. The fake model needs no memory.")
         return 0
     header = gguf.read_header(settings.model_path)
-    need = startup.needed_memory(settings, header)
+    need = model_options.needed_memory(settings, header)
     console.print(_model_table(settings, header, need))
     console.print(_memory_table(need, memory.available_memory()))
     if need.total > memory.available_memory():
@@ -43,7 +43,7 @@ def run(settings: Settings, print_config: bool) -> int:
 def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> Table:
     table = Table(title=str(settings.model_path), show_header=False, title_justify="left")
     rows = {
-        "name": startup.served_name(settings),
+        "name": model_options.served_name(settings),
         "architecture": header.architecture,
         "parameters": _count(header.num_params),
         "quantisation": header.file_type or "unknown",
@@ -79,7 +79,7 @@ def _memory_table(need: memory.Need, free: int) -> Table:
 
 
 def _template(settings: Settings, header: gguf.Header) -> str:
-    if startup.template_source(settings) is not None:
+    if model_options.template_source(settings) is not None:
         return "from the configuration"
     return "the model's own" if header.chat_template else "none in the file: chatml"
 

@@ -28,7 +28,7 @@ _FIM = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
 
 @dataclass(frozen=True)
 class Details:
-    """A model as lists show it. `digest` is "sha256:" and 64 digits, of what the file says and how its tensors begin."""
+    """What lists show. `digest` is "sha256:" and 64 digits: of what the file says and how its tensors begin."""
 
     path: Path | None = None
     parts: tuple[Path, ...] = ()  # all files of a split model, `path` first

@@ -53,7 +53,8 @@ class Loader:
         self.load_timeout = load_timeout
         self.notice = Notice()  # told whenever a model's state may have changed
         self.on_load: list[Callable[[Model], object]] = []  # called when its engine is ready, before anybody uses it
-        self.on_unload: list[Callable[[Model], object]] = []  # called before its memory is given back
+        # Called before its memory is given back: what was made from it has to go.
+        self.on_unload: list[Callable[[Model], object]] = []
         self._check = check
         self._free_memory = free_memory
         self._clock = clock
@@ -191,7 +192,8 @@ class Loader:
         """Until its memory is counted. Whoever came first is served first, so that nobody waits for ever."""
         need = model.memory
         if self.memory_limit and need > self.memory_limit:
-            raise LoadFailed(f"it needs {as_gib(need)} of memory; all models together may take {as_gib(self.memory_limit)}")
+            most = as_gib(self.memory_limit)
+            raise LoadFailed(f"it needs {as_gib(need)} of memory; all models together may take {most}")
         began = self._clock()
         while not self._draining:
             with self._lock:
@@ -266,6 +268,11 @@ class Loader:
         model.num_unloads += 1
         self._counted.pop(model, None)
 
+    def changed(self, model: Model) -> None:
+        """Something about it has changed that needs no loading: what was made from it is made anew."""
+        for forget in self.on_unload:
+            forget(model)
+
     def retire(self, model: Model) -> None:
         """It is no longer served: unload it once nobody uses it any more. Returns when that is so."""
         model.retired = True
@@ -288,6 +295,8 @@ class Loader:
             with self._lock:
                 self._drop_dead(model)
             if not _is_loaded(model):
+                if model.at_start and model.current is None and not model.phase:
+                    self.load(model)
                 continue
             now = time.monotonic()
             if model.in_use:

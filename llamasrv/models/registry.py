@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llamasrv.engine.engine import Engine, EngineOptions
-from llamasrv.engine.interface import Backend, Progress
+from llamasrv.engine.interface import Adapter, Backend, Progress
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.errors import LlamasrvError, ModelNotFound, Unavailable
 from llamasrv.models.details import Details
@@ -72,7 +72,7 @@ class Model:
         self.at_start = at_start  # loaded when the server starts, without being asked for
         self.key = key  # equal for two models made from the same options and files
         self.created = int(time.time())
-        self.metrics = engine.metrics if engine is not None else EngineMetrics()  # of all its engines, one after another
+        self.metrics = engine.metrics if engine is not None else EngineMetrics()  # of all its engines, in turn
         self.keep_alive = keep_alive  # seconds that it stays without a request; negative: for ever
         self.stay = keep_alive  # the same, as the last request wished
         self.current = engine
@@ -135,6 +135,12 @@ class Model:
         return self.recipe.memory if self.recipe is not None else 0
 
     @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """LoRA adapters that a request may choose."""
+        options = self.recipe.options if self.recipe is not None else self.current and self.current.options
+        return options.adapters if options else ()
+
+    @property
     def in_use(self) -> bool:
         return bool(self._leases) or (self.current is not None and self.current.num_open > 0)
 
@@ -155,6 +161,12 @@ class Model:
         """Somebody asks for it, and wants it to stay that long afterwards."""
         self.last_used = time.monotonic()
         self.stay = self.keep_alive if keep_alive is None else keep_alive
+
+    def adopt(self, other: Model) -> None:
+        """Go on with the other's names and defaults; it is the same model, loaded in the same way."""
+        self.aliases, self.sampling, self.chat_template = other.aliases, other.sampling, other.chat_template
+        self.max_tokens, self.at_start, self._details = other.max_tokens, other.at_start, other._details
+        self.keep_alive = self.stay = other.keep_alive
 
     def acquire(self) -> None:
         """Keep it from being unloaded until `release`."""
@@ -206,18 +218,55 @@ class Registry:
             folded.setdefault(canonical(alias), model)
         self.models = tuple(models)
         self._exact, self._folded, self._catch_all = exact, folded, catch_all
+        # A model that is called so goes before an adapter.
+        self._adapters = {
+            full: (model, adapter.name)
+            for name, model in exact.items()
+            for adapter in model.adapters
+            if (full := canonical(f"{name}:{adapter.name}")) not in folded
+        }
 
     @property
     def default(self) -> Model:
         return self.models[0]
 
+    @property
+    def engines(self) -> list[Engine]:
+        """Of all models that are loaded, or on their way in or out."""
+        if self.loader is not None:
+            return self.loader.engines
+        return [model.current for model in self.models if model.current is not None]
+
+    def drain(self) -> None:
+        """Refuse new work; what was accepted goes on."""
+        if self.loader is not None:
+            self.loader.drain()
+        for engine in self.engines:
+            engine.drain()
+
+    def stop(self, timeout: float) -> bool:
+        """End all engines; True when they ended in time."""
+        if self.loader is not None:
+            return self.loader.stop(timeout)
+        return all([engine.stop(timeout) for engine in self.engines])
+
     def find(self, name: str | None) -> Model:
         if name is None:
             return self.models[0]
-        model = self._exact.get(name) or self._folded.get(canonical(name)) or self._catch_all
+        model = self._exact.get(name) or self._folded.get(canonical(name))
+        if model is None and (found := self._adapters.get(canonical(name))):
+            model = found[0]
+        model = model or self._catch_all
         if model is None:
             raise ModelNotFound(f"Model '{name}' not found", param="model")
         return model
+
+    def adapter(self, name: str | None) -> str | None:
+        """The adapter that a name chooses: `base:sql` is the model `base` with its adapter `sql`."""
+        if name is None or name in self._exact:
+            return None
+        found = self._adapters.get(canonical(name))
+        return found[1] if found else None
 
 
 def canonical(name: str) -> str:

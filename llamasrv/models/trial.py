@@ -29,7 +29,9 @@ _GONE = "it crashed when it was loaded for a trial ({})"
 class Trials:
     """Which files have passed. `store` None: remembered by this process alone."""
 
-    def __init__(self, store: Path | None = None, *, version: str = "", run: Callable[[Path, float], None] | None = None):
+    def __init__(
+        self, store: Path | None = None, *, version: str = "", run: Callable[[Path, float], None] | None = None
+    ) -> None:
         """`version` of the library: another one judges anew."""
         self._store = store
         self._version = version

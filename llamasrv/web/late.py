@@ -73,7 +73,7 @@ class LateStream:
         self._record = record
         self._keepalive = keepalive
         self._framing = framing
-        self._watch: Watch | None = Watch(sock, loading.cancel)
+        self._watch: Watch | None = Watch(sock, loading.cancel, interim=False)
         self._inner: Iterator[bytes] | None = None
         self._begun = False
         if sock is not None:

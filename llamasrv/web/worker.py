@@ -10,6 +10,7 @@ The hooks at the end run in gunicorn's master. Knows no route and no protocol.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
@@ -31,15 +32,15 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from llamasrv import __version__, config, files, startup
 from llamasrv.config import Settings
-from llamasrv.engine.engine import Engine
 from llamasrv.errors import ConfigError
+from llamasrv.models.registry import Registry
 from llamasrv.progress import LoadingDisplay
 from llamasrv.protocols.errors import refused_request
+from llamasrv.web.service import Service
 
 log = logging.getLogger("llamasrv")
 
 EX_CONFIG = 78
-EX_ENGINE = 1  # gunicorn then starts another worker
 LAST_WORDS = 2.0  # seconds that streams have to write their final event
 ENGINE_STOP = 5.0  # seconds for the engine thread to end
 
@@ -104,6 +105,7 @@ class Worker(GeventWorker):
         self.num_requests = 0  # being answered now
         self._exit_code = 0
         self._hurry = False
+        self._reload_wanted = False
 
     def init_process(self) -> None:
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
@@ -113,8 +115,8 @@ class Worker(GeventWorker):
     def load_wsgi(self) -> None:
         self._wake = Event()
         super().load_wsgi()
-        service = self.wsgi.extensions["llamasrv"]
-        self.engines: list[Engine] = [model.engine for model in service.registry.models]
+        self.service: Service = self.wsgi.extensions["llamasrv"]
+        self.registry = self.service.registry
 
     def handle_request(self, *args: Any) -> Any:
         self.num_requests += 1
@@ -124,6 +126,14 @@ class Worker(GeventWorker):
             self.num_requests -= 1
 
     # signals
+
+    def init_signals(self) -> None:
+        super().init_signals()
+        signal.signal(signal.SIGHUP, self.handle_reload)
+
+    def handle_reload(self, sig: int, frame: Any) -> None:
+        self._reload_wanted = True
+        self._wake_up()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         if not self.alive:
@@ -148,9 +158,11 @@ class Worker(GeventWorker):
         loading = gevent.spawn(self._watch_loading)
         while self.alive:
             self.notify()
-            if loading.successful():  # until then the watcher of the start decides
-                self._check_engines()
-            self._wake.wait(1.0)
+            if self._reload_wanted and loading.ready():
+                self._reload_wanted = False
+                gevent.spawn(self._reload)
+            if self._wake.wait(1.0):
+                self._wake.clear()
         loading.kill()
         self._drain(servers)
         if self._exit_code:
@@ -164,22 +176,27 @@ class Worker(GeventWorker):
         return server
 
     def _watch_loading(self) -> None:
-        for engine in self.engines:
-            with LoadingDisplay(engine.name) as display:
-                while engine.status.state == "loading":
-                    display.update(engine.status.progress)
+        models = [model for model in self.registry.models if model.at_start]
+        for model in models:
+            with LoadingDisplay(model.name) as display:
+                while model.state in ("waiting", "checking", "loading"):
+                    display.update(model.progress)
                     gevent.sleep(0.05)
-            if engine.status.state == "failed":
-                log.error("%s", engine.status.reason)
-                return self._give_up(EX_CONFIG)
-        for line in describe(self.engines, self.sockets[0].getsockname(), config.current()):
+        if len(self.registry.models) == 1 and models and models[0].error is not None:
+            return self._give_up(EX_CONFIG)  # there is nothing to serve; the loader has said why
+        for line in describe(self.registry, self.sockets[0].getsockname()):
             log.info("%s", line)
 
-    def _check_engines(self) -> None:
-        for engine in self.engines:
-            if not engine.alive and engine.status.state == "failed" and not self._exit_code:
-                log.error("%s: %s; starting over", engine.name, engine.status.reason)
-                self._give_up(EX_ENGINE)
+    def _reload(self) -> None:
+        """Read the options again. Where they are wrong, everything stays as it is."""
+        try:
+            settings = config.load_again(config.current())
+            startup.update(self.service, settings)
+        except ConfigError as error:
+            log.error("the configuration is not used, what was before stays: %s", error)
+            return
+        config.use(settings)
+        log.info("the configuration was read again; models: %s", _listed([m.name for m in self.registry.models]))
 
     def _give_up(self, code: int) -> None:
         self._exit_code = code
@@ -191,8 +208,7 @@ class Worker(GeventWorker):
 
     def _drain(self, servers: list[StreamServer]) -> None:
         settings = config.current()
-        for engine in self.engines:
-            engine.drain()
+        self.registry.drain()
         if not self._hurry:
             if self.num_requests:
                 log.info(
@@ -206,10 +222,10 @@ class Worker(GeventWorker):
         if not self._hurry:
             self._wait(settings.server_drain_timeout)
         # Whatever still runs gets its last event from here.
-        stopped = [engine.stop(1.0 if self._hurry else ENGINE_STOP) for engine in self.engines]
+        stopped = self.registry.stop(1.0 if self._hurry else ENGINE_STOP)
         self._hurry = False
         self._wait(LAST_WORDS)
-        if not all(stopped):
+        if not stopped:
             log.warning("an engine did not stop in time")
 
     def _wait(self, seconds: float, *, until_quiet: bool = True) -> None:
@@ -220,19 +236,30 @@ class Worker(GeventWorker):
             gevent.sleep(0.02)
 
 
-def describe(engines: list[Engine], address: Any, settings: Settings) -> list[str]:
+def describe(registry: Registry, address: Any) -> list[str]:
     """What the operator wants to know first: where it listens, and what it serves."""
     url = f"http://{address[0]}:{address[1]}" if isinstance(address, tuple) else f"unix:{address}"
     lines = []
-    for engine in engines:
+    for model in registry.models:
+        if model.state != "loaded":
+            continue
+        engine = model.engine
         size = f" ({engine.info.description})" if engine.info.description else ""
         lines.append(
-            f"llamasrv {__version__} serves {engine.name}{size} at {url}: context {engine.context} tokens, "
-            f"{settings.engine_parallel} in parallel, {startup.engine_options(settings).threads} threads"
+            f"llamasrv {__version__} serves {model.name}{size} at {url}: context {engine.context} tokens, "
+            f"{engine.options.parallel} in parallel, {engine.options.threads} threads"
         )
         notice = files.notice_of(engine.info.path)
         lines += [notice] if notice else []
+    asleep = [model.name for model in registry.models if model.state != "loaded"]
+    if asleep:
+        lines.append(f"llamasrv {__version__} serves on demand at {url}: {_listed(asleep)}")
     return lines
+
+
+def _listed(names: list[str], most: int = 10) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 # In gunicorn's master
@@ -258,7 +285,14 @@ def when_ready(server: Any) -> None:
         server.signal(signal.SIGQUIT if seen else signal.SIGTERM, frame)
         seen.append(sig)
 
+    def reload(sig: int, frame: Any) -> None:
+        # gunicorn's own would start a new worker, with all of its models, beside the old one.
+        for pid in list(server.WORKERS):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGHUP)
+
     signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGHUP, reload)
 
 
 def child_exit(server: Any, worker: Worker) -> None:

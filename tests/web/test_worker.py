@@ -14,11 +14,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from gevent.event import Event
-from gunicorn.config import Config
 
-from llamasrv.engine.engine import Status
-from llamasrv.web.worker import Worker
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -190,21 +186,3 @@ def test_a_model_that_cannot_be_loaded_ends_everything_with_one_line(serve, tmp_
     server = serve("--model", path)
     assert server.exit_code() == 78
     assert len(server.lines) == 1 and str(path) in server.lines[0]
-
-
-class BrokenEngine:
-    """An engine whose thread has ended by itself."""
-
-    name = "some"
-    alive = False
-    status = Status("failed", reason="the engine failed and cannot be restarted")
-
-
-def test_an_engine_that_cannot_go_on_ends_its_worker_so_that_another_starts():
-    worker = Worker(1, os.getpid(), [], None, 30, Config(), None)
-    worker._wake = Event()
-    worker.engines = [BrokenEngine()]
-    worker._check_engines()
-    assert not worker.alive and worker._wake.is_set()
-    assert worker._exit_code == 1 and worker.fate[0] == 0  # gunicorn goes on
-    worker.tmp.close()

@@ -1,0 +1,205 @@
+"""From settings to the models that are served: described, checked, none of them loaded.
+
+    --model             one model, loaded when the server starts
+    [models.NAME]       a model of the configuration, with options of its own; without `path`, one of the folder
+    --models-dir        whatever is in the folder
+    none of these       pulled models, or the embedded demonstration model
+
+Knows no HTTP and starts nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from llamasrv import files
+from llamasrv.config import ModelTable, Settings, nearest
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.interface import Progress
+from llamasrv.errors import ConfigError
+from llamasrv.model_options import (
+    DEMO_NAME,
+    FAKE_NAME,
+    engine_options,
+    file_name,
+    needed_memory,
+    served_name,
+    shape_of,
+    template_source,
+)
+from llamasrv.models import gguf, memory
+from llamasrv.models.details import describe
+from llamasrv.models.registry import FOR_EVER, Model, Recipe, canonical
+from llamasrv.models.scan import Found, scan
+
+log = logging.getLogger("llamasrv")
+
+NO_MODEL = "no model: give one with --model FILE.gguf (or LLAMASRV_MODEL, or model.path in a configuration file)"
+
+
+def models(settings: Settings) -> list[Model]:
+    """The models, the one that answers without a name first. Raises ConfigError for what the configuration itself
+    names and cannot be served; files of a folder that cannot are left out."""
+    found = _folder(settings)
+    made = list(_named(settings, found))
+    taken = {path.resolve() for model in made if (path := model.details.path) is not None}
+    names = {canonical(model.name) for model in made}
+    several = len(made) + len(found) > 1
+    for one in found:
+        if one.header.path.resolve() not in taken and canonical(one.name) not in names:
+            own = dataclasses.replace(settings, model_path=one.header.path)
+            made.append(_model(own, one.name, one.header, aliases=one.aliases, several=several, found=one))
+    if not made:
+        made.append(the_one(dataclasses.replace(settings, model_path=files.demo_model())))
+    return _default_first(settings, made)
+
+
+def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:
+    """What the configuration names."""
+    if settings.model_fake or settings.model_path is not None:
+        yield the_one(settings)
+    for table in settings.tables:
+        own = settings.of(table)
+        one = _found_as(table.name, found) if own.model_path is None else None
+        if one is not None:
+            own = dataclasses.replace(own, model_path=one.header.path)
+        elif own.model_path is None and table.name == DEMO_NAME:
+            own = dataclasses.replace(own, model_path=files.demo_model())
+        if own.model_path is None:
+            raise ConfigError(f"models.{table.name}: no path, and no model of that name in models.dir"
+                              f"{nearest(table.name, [one.name for one in found])}")  # fmt: skip
+        try:
+            yield _of_table(own, table, one)
+        except ConfigError as error:
+            raise ConfigError(f"models.{table.name}: {error}") from None
+
+
+def _of_table(settings: Settings, table: ModelTable, found: Found | None) -> Model:
+    assert settings.model_path is not None
+    header = found.header if found is not None else gguf.read_header(settings.model_path)
+    stay = table.values.get("models_keep_alive", FOR_EVER if table.load else settings.models_keep_alive)
+    aliases = (*settings.model_alias, *(found.aliases if found is not None else ()))
+    return _model(
+        settings, table.name, header, aliases=aliases, several=True, found=found, keep_alive=stay, at_start=table.load
+    )
+
+
+def _found_as(name: str, found: list[Found]) -> Found | None:
+    wanted = canonical(name)
+    return next((one for one in found if wanted in map(canonical, (one.name, *one.aliases))), None)
+
+
+def _folder(settings: Settings) -> list[Found]:
+    if settings.models_dir is not None:
+        return scan(settings.models_dir)
+    pulled = files.models_dir()
+    if settings.model_path is None and not settings.model_fake and pulled.is_dir():
+        return scan(pulled)
+    return []
+
+
+def _default_first(settings: Settings, made: list[Model]) -> list[Model]:
+    wanted = settings.models_default
+    if wanted is None:
+        return made
+    for model in made:
+        if canonical(wanted) in map(canonical, (model.name, *model.aliases)):
+            return [model, *(other for other in made if other is not model)]
+    raise ConfigError(f"models.default = {wanted!r}: there is no such model{nearest(wanted, [m.name for m in made])}")
+
+
+def names_several(settings: Settings) -> bool:
+    """Whether more than one model may be served: then each chooses for itself what the settings leave open."""
+    pulled = settings.model_path is None and not settings.model_fake and any(files.models_dir().glob("*"))
+    return bool(settings.tables) or settings.models_dir is not None or pulled
+
+
+# One model
+
+
+def the_one(settings: Settings) -> Model:
+    """The model that --model names, or --fake: loaded when the server starts, and for good."""
+    name = served_name(settings)
+    aliases = tuple(alias for alias in (*settings.model_alias, file_name(settings)) if alias != name)
+    if settings.model_fake:
+        return _fake(settings, name, aliases)
+    if settings.model_path is None:
+        raise ConfigError(NO_MODEL)
+    header = gguf.read_header(settings.model_path)
+    return _model(
+        settings, name, header, aliases=aliases, several=names_several(settings), keep_alive=FOR_EVER, at_start=True
+    )
+
+
+def _model(
+    settings: Settings,
+    name: str,
+    header: gguf.Header,
+    *,
+    aliases: tuple[str, ...],
+    several: bool,
+    found: Found | None = None,
+    keep_alive: float | None = None,
+    at_start: bool = False,
+) -> Model:
+    template = template_source(settings)
+    details = found.details if found is not None and template is None else describe(header, template=template)
+    if found is not None:
+        details = dataclasses.replace(details, projector=found.details.projector)
+    need = _need(settings, header, several=several)
+    options = engine_options(dataclasses.replace(settings, engine_ctx_size=need.cells))
+    return Model(
+        name,
+        aliases=aliases,
+        details=details,
+        recipe=Recipe(partial(_open, str(header.path), options), options, memory=need.total, context=need.context),
+        sampling=settings.sampling(),
+        chat_template=template,
+        max_tokens=settings.limits_n_predict if settings.limits_n_predict >= 0 else None,
+        keep_alive=settings.models_keep_alive if keep_alive is None else keep_alive,
+        at_start=at_start,
+        key=(header.path, details.digest, options),
+    )
+
+
+def _open(path: str, options: EngineOptions, progress: Progress) -> Any:
+    # Imported here: the library takes a moment, and a fake model does without it.
+    from llamasrv.engine.backend import open_model
+
+    return open_model(path, options, progress)
+
+
+def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
+    from llamasrv.engine.fake import open_fake_backend
+
+    options = engine_options(settings)
+    pooling = (options.pooling or "mean") if options.embeddings else None
+    opening: Any = partial(open_fake_backend, num_lanes=options.parallel, pooling=pooling)
+    return Model(
+        name,
+        aliases=aliases,
+        recipe=Recipe(opening, options),
+        sampling=settings.sampling(),
+        chat_template=template_source(settings),
+        max_tokens=settings.limits_n_predict if settings.limits_n_predict >= 0 else None,
+        at_start=True,
+        key=(FAKE_NAME, options),
+    )
+
+
+def _need(settings: Settings, header: gguf.Header, *, several: bool) -> memory.Need:
+    """One of several models chooses its context so that another one may be loaded beside it. What does not fit at all
+    is told when it is loaded."""
+    if not several:
+        return needed_memory(settings, header)
+    available = settings.models_memory or memory.available_memory()
+    for most in (available // 2, available):
+        try:
+            return needed_memory(settings, header, available=most)
+        except ConfigError:
+            continue
+    return memory.estimate(header, memory.LEAST_CELLS, shape_of(settings))

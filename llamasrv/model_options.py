@@ -1,0 +1,100 @@
+"""From settings to the options of one model: its template, its engine, its memory, its name.
+
+What a file or the machine has to be asked for is asked here. Knows no other model, and starts nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from llamasrv import files
+from llamasrv.config import Settings
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.interface import Adapter
+from llamasrv.errors import ConfigError
+from llamasrv.models import gguf, memory
+from llamasrv.models.registry import CATCH_ALL
+
+FAKE_NAME = "fake"
+DEMO_NAME = "demo"
+
+
+def needed_memory(settings: Settings, header: gguf.Header, *, available: int | None = None) -> memory.Need:
+    """What the model will need; its context is chosen where the settings leave it open."""
+    shape = shape_of(settings)
+    if settings.engine_ctx_size:
+        return memory.estimate(header, settings.engine_ctx_size, shape)
+    return memory.choose(header, shape, memory.available_memory() if available is None else available)
+
+
+def shape_of(settings: Settings) -> memory.Shape:
+    return memory.Shape(
+        parallel=settings.engine_parallel,
+        batch_size=settings.engine_batch_size,
+        ubatch_size=settings.engine_ubatch_size,
+        cache_type_k=settings.engine_cache_type_k,
+        cache_type_v=settings.engine_cache_type_v,
+        flash_attn=settings.engine_flash_attn != "off",
+        split=settings.engine_deterministic,
+    )
+
+
+def template_source(settings: Settings) -> str | None:
+    """The Jinja source that replaces the model's own template, if the operator gave one."""
+    path = settings.model_chat_template_file
+    text = settings.model_chat_template
+    if path is None and text is not None and "{" not in text and Path(text).is_file():
+        path = Path(text)
+    elif path is None and text is not None and "{" not in text:
+        path = files.templates_dir() / "chat" / f"{text}.jinja"
+        if not path.is_file():
+            names = ", ".join(sorted(p.stem for p in path.parent.glob("*.jinja")))
+            raise ConfigError(f"model.chat_template = {text!r}: neither Jinja source nor one of {names}")
+    if path is None:
+        return text
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise ConfigError(f"model.chat_template_file = {str(path)!r}: {reason}") from None
+
+
+def engine_options(settings: Settings) -> EngineOptions:
+    return EngineOptions(
+        # With a stream of cells for each lane the engine counts the cells of one.
+        context_cells=settings.engine_ctx_size // (settings.engine_parallel if settings.engine_deterministic else 1),
+        parallel=settings.engine_parallel,
+        threads=max(0, settings.engine_threads),
+        threads_batch=max(0, settings.engine_threads_batch),
+        batch_size=settings.engine_batch_size,
+        ubatch_size=settings.engine_ubatch_size,
+        gpu_layers=settings.engine_n_gpu_layers,
+        flash_attn=settings.engine_flash_attn,
+        cache_type_k=settings.engine_cache_type_k,
+        cache_type_v=settings.engine_cache_type_v,
+        deterministic=settings.engine_deterministic,
+        queue_limit=settings.engine_queue_limit,
+        step_target=settings.engine_step_target_ms / 1000,
+        swap_bytes=settings.cache_swap,
+        cache_bytes=settings.cache_ram,
+        idle_cells=settings.cache_idle_cells,
+        coalesce=settings.engine_coalesce_ms / 1000,
+        adapters=tuple(Adapter(name, path, scale) for name, path, scale in settings.adapters()),
+        embeddings=settings.engine_embeddings,
+        pooling=settings.engine_pooling,
+        embedding_ctx=settings.engine_embedding_ctx,
+    )
+
+
+def served_name(settings: Settings) -> str:
+    """What clients call the model: the first alias, else the file's name without its ending."""
+    aliases = [name for name in settings.model_alias if name != CATCH_ALL]
+    return aliases[0] if aliases else file_name(settings)
+
+
+def file_name(settings: Settings) -> str:
+    path = settings.model_path
+    if path is None:
+        return FAKE_NAME
+    return DEMO_NAME if path == files.demo_model() else re.sub(r"-00001-of-\d{5}$", "", path.stem)

@@ -1,0 +1,149 @@
+"""A folder of model files: which models are in it, and what they are called.
+
+Split models count as one, files that turn images into embeddings (mmproj) belong to a model beside them, and whatever
+is not whole is not there: hidden files and folders, partial downloads, parts without the others, broken files.
+Follows no link out of a folder twice and looks at a bounded number of entries. Loads nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from llamasrv.errors import ConfigError
+from llamasrv.models.details import Details, describe
+from llamasrv.models.gguf import Header, read_header
+
+log = logging.getLogger("llamasrv")
+
+MOST_ENTRIES = 100_000  # of the folder and those below it
+DEEPEST = 6
+
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
+_QUANT = re.compile(
+    r"(?P<base>.+?)[-._](?P<quant>(?:UD-)?(?:I?Q\d+(?:_[A-Z0-9]+)*|TQ\d_\d|B?F16|F32|FP16|FP32|MXFP4(?:_MOE)?))", re.I
+)
+_PROJECTOR = re.compile(r"(?:.*[-._])?mmproj(?:[-._].*)?", re.I)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model file with its header. `name` is what it is called here; `aliases` are names that mean it alone."""
+
+    name: str
+    aliases: tuple[str, ...]
+    header: Header
+    details: Details
+
+
+def scan(folder: Path) -> list[Found]:
+    """All models of a folder, by name. Raises ConfigError when it cannot be read."""
+    if not folder.is_dir():
+        raise ConfigError(f"models.dir = {str(folder)!r}: not a folder")
+    headers: list[tuple[Path, Header]] = []
+    projectors: list[Path] = []
+    for path in _files(folder):
+        stem = path.name[: -len(".gguf")]
+        part = _PART.fullmatch(stem)
+        if part is not None and int(part[2]) != 1:
+            continue
+        if _PROJECTOR.fullmatch(stem):
+            projectors.append(path)
+            continue
+        try:
+            header = read_header(path)
+        except ConfigError as error:
+            log.warning("left out: %s", error)
+            continue
+        if header.architecture == "clip":
+            projectors.append(path)
+        elif header.tensors and header.metadata.get("general.type", "model") == "model":
+            # Else a vocabulary alone, or an adapter.
+            headers.append((path, header))
+    names = _names(folder, headers)
+    found = []
+    for (path, header), (name, aliases) in zip(headers, names):
+        found.append(Found(name, aliases, header, describe(header, projector=_projector_of(path, folder, projectors))))
+    return sorted(found, key=lambda one: one.name.lower())
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    left = MOST_ENTRIES
+    seen: set[str] = set()
+    stack = [(folder, 0)]
+    while stack:
+        place, depth = stack.pop()
+        try:
+            entries = sorted(os.scandir(place), key=lambda entry: entry.name)
+        except OSError as error:
+            log.warning("left out: %s: %s", place, error.strerror)
+            continue
+        for entry in entries:
+            left -= 1
+            if left < 0:
+                log.warning("%s has more than %d entries: the rest is left out", folder, MOST_ENTRIES)
+                return
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                real = os.path.realpath(entry.path)
+                if depth < DEEPEST and real not in seen:
+                    seen.add(real)
+                    stack.append((Path(entry.path), depth + 1))
+            elif entry.name.lower().endswith(".gguf") and entry.is_file():
+                yield Path(entry.path)
+
+
+def _names(folder: Path, headers: list[tuple[Path, Header]]) -> list[tuple[str, tuple[str, ...]]]:
+    """For each file its name and further ones: by its file name, the folder it was pulled to, and what it calls itself.
+
+    `Qwen2.5-7B-Instruct-Q4_K_M.gguf` is `Qwen2.5-7B-Instruct:Q4_K_M`. A further name that two files could have is
+    nobody's.
+    """
+    own: list[str] = []
+    others: list[list[str]] = []
+    for path, header in headers:
+        stem = path.name[: -len(".gguf")]
+        part = _PART.fullmatch(stem)
+        stem = part[1] if part is not None else stem
+        base, quant = split_name(stem)
+        name = f"{base}:{quant}" if quant else base
+        further = [stem, base]
+        inside = path.parent.relative_to(folder).parts
+        if len(inside) == 2:  # owner/repo, as pulled
+            repo = "/".join(inside)
+            tag = quant or header.file_type
+            further += [f"{repo}:{tag}", repo, f"hf.co/{repo}:{tag}", f"hf.co/{repo}"]
+        said = re.sub(r"[^\w.-]+", "-", header.name).strip("-.")[:100]
+        if said:
+            further += [f"{said}:{quant or header.file_type}", said]
+        own.append(name)
+        others.append([alias for alias in dict.fromkeys(further) if alias and alias != name])
+    count = Counter(name.lower() for name in own)
+    for i, (path, _) in enumerate(headers):
+        if count[own[i].lower()] > 1:  # the same file name in two folders
+            own[i] = "/".join([*path.parent.relative_to(folder).parts, own[i]])
+    taken = Counter(alias.lower() for aliases in others for alias in aliases) + Counter(name.lower() for name in own)
+    return [
+        (name, tuple(alias for alias in aliases if taken[alias.lower()] == 1)) for name, aliases in zip(own, others)
+    ]
+
+
+def split_name(stem: str) -> tuple[str, str]:
+    """A file's name without its ending, as model and quantisation: ("Qwen3-8B", "Q4_K_M"); "" where it names none."""
+    match = _QUANT.fullmatch(stem)
+    return (match["base"], match["quant"]) if match is not None else (stem, "")
+
+
+def _projector_of(path: Path, folder: Path, projectors: list[Path]) -> Path | None:
+    """The projector beside a model: any in a folder of its own, one that begins like it where all lie together."""
+    beside = [other for other in projectors if other.parent == path.parent]
+    if path.parent == folder:
+        base = split_name(path.name[: -len(".gguf")])[0].lower()
+        beside = [other for other in beside if base in other.name.lower()]
+    return min(beside, key=lambda other: ("f16" not in other.name.lower(), other.name), default=None)
