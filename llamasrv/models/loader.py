@@ -63,7 +63,7 @@ class Loader:
         self._counted: dict[Model, int] = {}  # bytes of what is loaded, being loaded or being unloaded
         self._leaving: dict[Model, Engine] = {}  # engines that take no new work and end with what they have
         self._failures: dict[Model, tuple[int, float]] = {}  # how many in a row, and when it may be tried again
-        self._draining = False
+        self.draining = False  # nothing is loaded any more
         self._stopping = False
 
     @property
@@ -87,7 +87,7 @@ class Loader:
         """Begin to load it, unless it is there or on its way. Raises what the last attempt failed with while it is too
         early for another one; `anyway` tries."""
         with self._lock:
-            if self._draining:
+            if self.draining:
                 raise Unavailable(STOPPING)
             self._drop_dead(model)
             if model.current is not None or self._coming(model):
@@ -195,7 +195,7 @@ class Loader:
             most = as_gib(self.memory_limit)
             raise LoadFailed(f"it needs {as_gib(need)} of memory; all models together may take {most}")
         began = self._clock()
-        while not self._draining:
+        while not self.draining:
             with self._lock:
                 victim = None
                 if self._queue[0] is model and model.phase == "waiting":
@@ -214,7 +214,7 @@ class Loader:
                 continue
             if self._clock() - began >= self.load_timeout:
                 raise Unavailable("There is no memory for this model while others are in use.", code="model_loading")
-            self.notice.wait(lambda: self._draining, POLL)
+            self.notice.wait(lambda: self.draining, POLL)
         raise Unavailable(STOPPING)
 
     def _fits(self, need: int) -> bool:
@@ -279,14 +279,14 @@ class Loader:
         while self._coming(model) or model.phase or model.current is not None:
             self.notice.wait(lambda: not self._coming(model), POLL)
             self.unload(model)
-            if self._draining:
+            if self.draining:
                 return
 
     # time
 
     def run(self) -> None:
         """Look after what is idle, for ever. A thread's target."""
-        while not self.notice.wait(lambda: self._draining, TICK):
+        while not self.notice.wait(lambda: self.draining, TICK):
             self.tick()
 
     def tick(self) -> None:
@@ -306,14 +306,14 @@ class Loader:
 
     def drain(self) -> None:
         """Nothing is loaded any more, and nothing new begins; what runs goes on."""
-        self._draining = True
+        self.draining = True
         for engine in self.engines:
             engine.drain()
         self.notice.tell()
 
     def stop(self, timeout: float) -> bool:
         """End all engines; True when they ended in time."""
-        self._draining = self._stopping = True
+        self.draining = self._stopping = True
         self.notice.tell()
         end = self._clock() + timeout
         return all([engine.stop(max(0.1, end - self._clock())) for engine in self.engines])

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from llamasrv.engine.engine import Engine, EngineOptions
+from llamasrv.engine.engine import Engine, EngineOptions, Status
 from llamasrv.engine.interface import Adapter, Backend, Progress
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.errors import LlamasrvError, ModelNotFound, Unavailable
@@ -229,6 +229,28 @@ class Registry:
     @property
     def default(self) -> Model:
         return self.models[0]
+
+    def readiness(self) -> Status:
+        """Of the server: what the models that it starts with say, the first that is not ready before others.
+
+        One that was loaded once and had to make room since is no reason to wait; nor is one of several that failed.
+        """
+        for model in self.models:
+            if model.current is not None and (model.at_start or model.recipe is None):
+                if model.current.status.state != "ready":
+                    return model.current.status
+            elif model.at_start and not model.num_loads:
+                if model.error is None:
+                    return Status("loading")
+                if model is self.default:
+                    return Status("failed", reason=model.error.message)
+        if self.loader is not None and self.loader.draining:
+            return Status("draining", 1.0, "The server is shutting down.")
+        return Status("ready", 1.0)
+
+    def arriving(self) -> dict[str, float]:
+        """Models that are being loaded, with the share that is."""
+        return {m.name: round(m.progress, 3) for m in self.models if m.state in ("waiting", "checking", "loading")}
 
     @property
     def engines(self) -> list[Engine]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flask import Blueprint, Response
 
 from llamasrv.models.registry import CATCH_ALL, Model
@@ -41,15 +43,29 @@ def blueprint(service: Service) -> Blueprint:
 
 def card(model: Model) -> ModelCard:
     aliases = tuple(alias for alias in model.aliases if alias != CATCH_ALL)
+    known: dict[str, Any] = {"capabilities": model.details.capabilities, "status": _status(model)}
     if model.state != "loaded":
-        return ModelCard(model.name, model.created, aliases, model.context or None)
+        return ModelCard(model.name, model.created, aliases, model.context or None, **known)
     info = model.engine.info
     meta = {
         "vocab_type": info.vocab_type, "n_vocab": info.n_vocab, "n_ctx": model.engine.context,
         "n_ctx_train": info.context_train, "n_embd": info.n_embd, "n_params": info.num_params, "size": info.size_bytes,
         "ftype": info.file_type,
     }  # fmt: skip
-    return ModelCard(model.name, model.created, aliases, model.engine.context, meta)
+    return ModelCard(model.name, model.created, aliases, model.engine.context, meta, **known)
+
+
+# What llama-server calls the states of a model.
+_VALUES = {"waiting": "loading", "checking": "loading", "loading": "loading", "loaded": "loaded"}
+
+
+def _status(model: Model) -> dict[str, Any]:
+    status: dict[str, Any] = {"value": _VALUES.get(model.state, "unloaded")}
+    if status["value"] == "loading":
+        status["progress"] = round(model.progress, 3)
+    if model.state == "failed" and model.error is not None:
+        status |= {"failed": True, "reason": model.error.message}
+    return status
 
 
 def _json(body: bytes) -> Response:

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from llamasrv import __version__
 from llamasrv.errors import LlamasrvError, NotFound, Unavailable
+from llamasrv.models.registry import Model
 from llamasrv.web.service import Service
 
 _RETRY = [("Retry-After", "2")]
@@ -27,7 +28,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/v1/health")
     def health() -> Response:
         """In llama.cpp's form: 503 while loading, then 200."""
-        status = service.registry.default.engine.status
+        status = service.registry.readiness()
         if status.state == "ready":
             return _json({"status": "ok"})
         message = "Loading model" if status.state == "loading" else status.reason or status.state
@@ -42,14 +43,15 @@ def blueprint(service: Service) -> Blueprint:
     def readyz() -> Response:
         """Ready to answer the next request, the first one included: what is made once for a model is made here."""
         try:
+            status = service.registry.readiness()
+            if status.state != "ready":
+                raise Unavailable(status.reason or status.state)
             for model in service.registry.models:
-                state = model.engine.status.state
-                if state != "ready":
-                    raise Unavailable(model.engine.status.reason or state)
-                service.pipeline.open(model.name)
+                if model.state == "loaded":
+                    service.pipeline.open(model.name)
         except LlamasrvError as error:
-            return _json({"status": "unavailable", "reason": error.message}, 503, _RETRY)
-        return _json({"status": "ok"})
+            return _json({"status": "unavailable", "reason": error.message, **_arriving(service)}, 503, _RETRY)
+        return _json({"status": "ok", **_arriving(service)})
 
     @routes.get("/metrics")
     def show_metrics() -> Response:
@@ -58,6 +60,11 @@ def blueprint(service: Service) -> Blueprint:
         return Response(generate_latest(metrics), 200, content_type=CONTENT_TYPE_LATEST)
 
     return routes
+
+
+def _arriving(service: Service) -> dict[str, dict[str, float]]:
+    loading = service.registry.arriving()
+    return {"loading": loading} if loading else {}
 
 
 def _json(body: dict, status: int = 200, headers: list[tuple[str, str]] | None = None) -> Response:
@@ -78,8 +85,24 @@ class Figures(Collector):
         for (route, status), count in sorted(self._service.ledger.counts.items()):
             families.counter("llamasrv_http_requests", "Requests answered.", count, route=route, status=str(status))
         for model in self._service.registry.models:
-            self._engine(families, model.name, model.engine)
+            self._model(families, model)
+            if model.current is not None and model.state == "loaded":
+                self._engine(families, model.name, model.current)
         yield from families.all.values()
+
+    def _model(self, families: _Families, model: Model) -> None:
+        loaded = model.state == "loaded"
+        for name, text, value in (
+            ("model_loaded", "1 while the model is loaded.", int(loaded)),
+            ("model_memory_bytes", "Memory that the loaded model takes, as estimated.", model.memory * loaded),
+            ("load_progress", "Loaded share of the model.", model.progress),
+        ):
+            families.gauge(f"llamasrv_{name}", text, value, model=model.name)
+        for name, text, value in (
+            ("model_loads", "Times that the model was loaded.", model.num_loads),
+            ("model_unloads", "Times that the model was unloaded.", model.num_unloads),
+        ):
+            families.counter(f"llamasrv_{name}", text, value, model=model.name)
 
     def _engine(self, families: _Families, model: str, engine: object) -> None:
         m, now = engine.metrics, engine.snapshot()  # type: ignore[attr-defined]
@@ -94,7 +117,6 @@ class Figures(Collector):
             ("lanes_resident", "Lanes that keep a prefix.", lanes["resident"]),
             ("swapped_bytes", "Host memory that holds preempted sequences.", now["swapped_bytes"]),
             ("ready", "1 when the model can be used.", int(now["status"].state == "ready")),
-            ("load_progress", "Loaded share of the model.", now["status"].progress),
         ):
             families.gauge(f"llamasrv_{name}", text, value, model=model)
         for name, text, value in (

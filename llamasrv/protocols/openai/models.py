@@ -20,6 +20,8 @@ class ModelCard(NamedTuple):
     aliases: tuple[str, ...] = ()
     context: int | None = None
     meta: Mapping[str, Any] | None = None
+    capabilities: tuple[str, ...] = ()
+    status: Mapping[str, Any] | None = None  # in llama-server's words
 
 
 def _entry(card: ModelCard) -> dict[str, Any]:
@@ -34,6 +36,10 @@ def _entry(card: ModelCard) -> dict[str, Any]:
         entry["max_input_tokens"] = card.context
     if card.meta is not None:
         entry["meta"] = card.meta
+    if card.capabilities:
+        entry["capabilities"] = card.capabilities
+    if card.status is not None:
+        entry["status"] = card.status
     return entry
 
 
