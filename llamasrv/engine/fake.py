@@ -39,10 +39,10 @@ class FakeVocabulary:
     eog = frozenset({IM_END, END_OF_TEXT})
     bos: int | None = BOS
     eos: int | None = IM_END
-    sep: int | None = None
+    sep: int | None = IM_END
     add_bos = False
     add_eos = False
-    add_sep = False
+    add_sep = True
     fim_pre: int | None = FIM_PREFIX
     fim_suf: int | None = FIM_SUFFIX
     fim_mid: int | None = FIM_MIDDLE

@@ -1,0 +1,80 @@
+"""Routes of embeddings and ranking, on the fake model."""
+
+from __future__ import annotations
+
+import pytest
+from serving import wait_until
+
+RERANK = ["/v1/rerank", "/v1/reranking", "/rerank", "/reranking"]
+
+
+@pytest.fixture
+def embedding(start):
+    return start(pooling="mean")
+
+
+def test_texts_become_vectors(embedding):
+    reply = embedding.client.post("/v1/embeddings", json={"input": ["abc", "cab", "xyz"], "model": "alias"})
+    body = reply.get_json()
+    assert reply.status_code == 200 and body["model"] == "fake"
+    assert body["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
+    first, second, third = (one["embedding"] for one in body["data"])
+    assert first == second != third
+    assert sum(x * x for x in first) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("path", ["/embedding", "/embeddings"])
+def test_llama_cpps_routes_answer_in_its_shape(embedding, path):
+    body = embedding.client.post(path, json={"content": ["abc", "x"], "embd_normalize": -1}).get_json()
+    assert [one["index"] for one in body] == [0, 1] and len(body[0]["embedding"][0]) == 32
+
+
+def test_a_chat_goes_on_beside_embeddings(embedding):
+    client = embedding.client
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    assert client.post("/v1/chat/completions", json=body).get_json()["choices"][0]["message"]["content"] == "You said: Hi"
+    assert client.post("/v1/embeddings", json={"input": "Hi"}).status_code == 200
+
+
+def test_without_the_option_it_says_how(client):
+    reply = client.post("/v1/embeddings", json={"input": "a"})
+    assert reply.status_code == 400 and "--embeddings" in reply.get_json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body, param",
+    [
+        ({"input": "a", "dimensions": 33}, "dimensions"),
+        ({"input": [300]}, "input"),
+        ({"input": "a" * 1025}, "input"),
+    ],
+)
+def test_what_the_model_cannot_do_is_refused(embedding, body, param):
+    reply = embedding.client.post("/v1/embeddings", json=body)
+    error = reply.get_json()["error"]
+    assert (reply.status_code, error["param"]) == (400, param)
+    assert "'prompt'" not in error["message"]
+
+
+def test_an_unknown_model_is_404(embedding):
+    reply = embedding.client.post("/v1/embeddings", json={"input": "a", "model": "other"})
+    assert reply.status_code == 404 and reply.get_json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("path", RERANK)
+def test_documents_are_ranked(start, path):
+    client = start(pooling="rank").client
+    body = client.post(path, json={"query": "abcd", "documents": ["xyz", "abcz", "abcd"]}).get_json()
+    assert [one["index"] for one in body["results"]] == [2, 1, 0]
+    assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 400
+
+
+def test_a_model_that_embeds_does_not_rank(embedding):
+    assert embedding.client.post("/v1/rerank", json={"query": "a", "documents": ["b"]}).status_code == 400
+
+
+def test_nothing_is_left_open(embedding):
+    for _ in range(5):
+        embedding.client.post("/v1/embeddings", json={"input": ["a"] * 100})
+    wait_until(lambda: embedding.engine.num_open == 0)
+    assert embedding.engine.embedder.metrics.inputs == 500
