@@ -1,0 +1,120 @@
+"""POST /api/embed, and /api/embeddings as it was before: texts in, vectors out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from llamasrv.domain.request import EmbedRequest, TextPrompt
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.ollama.fields import ModelSchema, model_of
+from llamasrv.protocols.ollama.wire import dumps, nanoseconds
+from llamasrv.protocols.openai.sampling import INT_MAX
+from llamasrv.protocols.schema import Count, Flag, Invalid, Loader, String, WireField, wrong_type
+
+AS_IT_IS, EUCLIDEAN = -1, 2
+
+
+class Input(WireField):
+    """A text, or texts. None of them is no error: then there are no vectors."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
+        if type(value) is str:
+            return (value,) if value else ()
+        if type(value) is not list:
+            raise wrong_type("a string or an array of strings", value)
+        if len(value) > self.limits.inputs:
+            raise Invalid(f"array too long. Expected at most {self.limits.inputs} texts, but got {len(value)}.")
+        for i, text in enumerate(value):
+            if type(text) is not str:
+                raise wrong_type("a string", text, i)
+        return tuple(value)
+
+
+class EmbedSchema(ModelSchema):
+    input = Input("a text or texts")
+    truncate = Flag("absent: true: a text that is too long is cut off")
+    dimensions = Count(1, INT_MAX, "the first so many numbers, normalised again")
+
+
+class EmbeddingsSchema(ModelSchema):
+    prompt = String("a text; its vector is not normalised")
+
+
+class EmbedOptions(NamedTuple):
+    model: str
+    arrived: float
+
+
+class Made(Protocol):
+    """What the pipeline gives back."""
+
+    vectors: tuple[Any, ...]
+    prompt_tokens: int
+
+
+class Embed:
+    """The endpoint, with its limits."""
+
+    prompt_field = "input"
+
+    def __init__(self, limits: Limits) -> None:
+        self._load = Loader(EmbedSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[EmbedRequest, EmbedOptions]:
+        """A request without prompts has no vectors."""
+        data = self._load(body)
+        if "input" not in data:
+            raise InvalidRequest("Missing required parameter: 'input'.", param="input", code="missing_required_parameter")
+        request = EmbedRequest(
+            prompts=tuple(map(TextPrompt, data["input"])),
+            model=model_of(data),
+            dimensions=data.get("dimensions"),
+            normalise=EUCLIDEAN,
+            truncate=data.get("truncate", True),
+            timeout=timeout,
+            owner=owner,
+            keep_alive=data.get("keep_alive"),
+        )
+        return request, EmbedOptions(data["model"], time.perf_counter())
+
+    def whole(self, options: EmbedOptions, made: Made) -> bytes:
+        return dumps({
+            "model": options.model,
+            "embeddings": [vector.tolist() for vector in made.vectors],
+            "total_duration": nanoseconds(time.perf_counter() - options.arrived),
+            "load_duration": 0,
+            "prompt_eval_count": made.prompt_tokens,
+        })  # fmt: skip
+
+
+class Embeddings:
+    """The endpoint of old: one text, one vector."""
+
+    prompt_field = "prompt"
+
+    def __init__(self, limits: Limits) -> None:
+        self._load = Loader(EmbeddingsSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[EmbedRequest, EmbedOptions]:
+        data = self._load(body)
+        prompt = data.get("prompt")
+        request = EmbedRequest(
+            prompts=(TextPrompt(prompt),) if prompt else (),
+            model=model_of(data),
+            normalise=AS_IT_IS,
+            truncate=True,
+            timeout=timeout,
+            owner=owner,
+            keep_alive=data.get("keep_alive"),
+        )
+        return request, EmbedOptions(data["model"], time.perf_counter())
+
+    def whole(self, options: EmbedOptions, made: Made) -> bytes:
+        return dumps({"embedding": made.vectors[0].tolist() if made.vectors else []})

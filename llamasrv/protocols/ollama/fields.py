@@ -1,0 +1,203 @@
+"""Fields that several endpoints share: the model's name, sampling options, how long it stays, thinking, form, images."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from llamasrv.domain.request import Content, ImagePart
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.openai.sampling import INT_MAX
+from llamasrv.protocols.schema import Count, Flag, Ignored, Invalid, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.thinking import EFFORTS
+
+
+class Range(NamedTuple):
+    """What an option may be, and which sampling parameter it is."""
+
+    kind: type
+    low: float
+    high: float
+    name: str
+
+
+OPTIONS = {
+    "temperature": Range(float, 0, 1e6, "temperature"),
+    "top_k": Range(int, -1, INT_MAX, "top_k"),
+    "top_p": Range(float, 0, 1, "top_p"),
+    "min_p": Range(float, 0, 1, "min_p"),
+    "typical_p": Range(float, 0, 1, "typical_p"),
+    "repeat_penalty": Range(float, 1e-6, 1e6, "repeat_penalty"),
+    "repeat_last_n": Range(int, -1, INT_MAX, "repeat_last_n"),
+    "presence_penalty": Range(float, -100, 100, "presence_penalty"),
+    "frequency_penalty": Range(float, -100, 100, "frequency_penalty"),
+    "mirostat": Range(int, 0, 2, "mirostat"),
+    "mirostat_tau": Range(float, 0, 1e6, "mirostat_tau"),
+    "mirostat_eta": Range(float, 0, 1e6, "mirostat_eta"),
+    "seed": Range(int, -(2**63), 2**64 - 1, "seed"),
+    "num_predict": Range(int, -INT_MAX, INT_MAX, "num_predict"),
+}
+"""Those that have an effect here. What concerns loading (num_ctx, num_gpu, ...) is the operator's, and the rest is
+ignored as Ollama does."""
+
+_KINDS = {int: "integer", float: "float32"}
+
+
+class Chosen(NamedTuple):
+    """What `options` asked for. `max_tokens` None: until the model stops."""
+
+    sampling: Mapping[str, Any] = {}
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+class Options(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Chosen:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        sampling = {
+            allowed.name: _number(key, value[key], allowed)
+            for key, allowed in OPTIONS.items()
+            if value.get(key) is not None
+        }
+        most = sampling.pop("num_predict", -1)
+        if sampling.get("seed", 0) < 0:
+            sampling["seed"] = -1
+        return Chosen(sampling, most if most > 0 else None, self._stops(value.get("stop")))
+
+    def _stops(self, value: Any) -> tuple[str, ...]:
+        if value is None:
+            return ()
+        stops = [value] if type(value) is str else value
+        if type(stops) is not list or not all(type(stop) is str for stop in stops):
+            raise _mistyped("stop", "an array of strings")
+        limits = self.limits
+        stops = [stop for stop in stops if stop]
+        if len(stops) > limits.stops:
+            raise Invalid(f"array too long. Expected at most {limits.stops} entries, but got {len(stops)}.", "stop")
+        if any(len(stop) > limits.stop_chars for stop in stops):
+            raise Invalid(f"string too long. Expected at most {limits.stop_chars} characters.", "stop")
+        return tuple(stops)
+
+
+def _number(key: str, value: Any, allowed: Range) -> Any:
+    if type(value) is float and allowed.kind is int and value.is_integer():
+        value = int(value)
+    if type(value) is not int and not (type(value) is float and allowed.kind is float):
+        raise _mistyped(key, _KINDS[allowed.kind])
+    if not allowed.low <= value <= allowed.high:
+        raise Invalid(f"out of range. Expected a value from {allowed.low:g} to {allowed.high:g}.", key)
+    return allowed.kind(value)
+
+
+def _mistyped(key: str, kind: str) -> InvalidRequest:
+    return InvalidRequest(f'option "{key}" must be of type {kind}', param=f"options.{key}", code="invalid_type")
+
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_STEP = r"(\d+\.?\d*|\.\d+)(ns|us|\u00b5s|ms|s|m|h)"
+_DURATION = re.compile(rf"([+-]?)((?:{_STEP})+|0)")
+
+FOR_EVER = -1.0
+
+
+class KeepAlive(WireField):
+    """Seconds, or a duration such as "1h30m". Negative: for ever; 0: unloaded afterwards."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
+        if type(value) is str:
+            seconds = duration(value)
+            if seconds is None:
+                raise Invalid(f"expected a duration such as '5m', but got '{value[:40]}'.")
+        elif type(value) in (int, float):
+            seconds = float(value) if abs(value) < 1e12 else 1e12
+        else:
+            raise wrong_type("a number of seconds or a duration", value)
+        return FOR_EVER if seconds < 0 else min(seconds, 1e9)
+
+
+def duration(text: str) -> float | None:
+    """Seconds of a duration with units; None if it is none."""
+    match = _DURATION.fullmatch(text) if len(text) <= 64 else None
+    if match is None:
+        return None
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(_STEP, match[2]))
+    return -seconds if match[1] == "-" else seconds
+
+
+class Think(WireField):
+    """True or false, or an effort."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool | str:
+        if type(value) is bool:
+            return value
+        if type(value) is not str or value not in EFFORTS:
+            raise Invalid(f"expected true, false or one of {', '.join(EFFORTS)}.")
+        return value
+
+
+class Format(WireField):
+    """Nothing, "json", or a JSON schema."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
+        if value == "":
+            return None
+        if value == "json":
+            return Content("json")
+        if type(value) is not dict:
+            raise Invalid('expected "json" or a JSON schema.')
+        return Content("json", value)
+
+
+class Images(WireField):
+    """Images in base64."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[ImagePart, ...]:
+        return images(value, self.limits.parts)
+
+
+def images(value: Any, most: int, *path: int | str) -> tuple[ImagePart, ...]:
+    if type(value) is not list:
+        raise wrong_type("an array of images in base64", value, *path)
+    if len(value) > most:
+        raise Invalid(f"array too long. Expected at most {most} images, but got {len(value)}.", *path)
+    return tuple(_image(image, *path, i) for i, image in enumerate(value))
+
+
+def _image(image: Any, *path: int | str) -> ImagePart:
+    if type(image) is not str:
+        raise wrong_type("a string", image, *path)
+    data = image.partition(",")[2] if image.startswith("data:") else image
+    try:
+        return ImagePart(data=base64.b64decode(data, validate=True))
+    except (binascii.Error, ValueError):
+        raise Invalid("not valid base64.", *path) from None
+
+
+class ModelSchema(WireSchema):
+    """What every endpoint that uses a model understands."""
+
+    model = String("a name or alias")
+    keep_alive = KeepAlive("seconds or a duration; 0: unloaded afterwards, negative: never")
+    options = Options(f"{', '.join(OPTIONS)}, stop; absent ones: the model's own defaults; others have no effect")
+
+
+class AnswerSchema(ModelSchema):
+    """What chat and generate have in common."""
+
+    stream = Flag("absent: true")
+    format = Format('"json" or a JSON schema')
+    think = Think("true, false or an effort; refused where the model has no thinking")
+    logprobs = Flag()
+    top_logprobs = Count(0, "top_logprobs", "needs `logprobs`")
+    shift = Ignored("a full context ends the answer")
+
+
+def model_of(data: Mapping[str, Any]) -> str:
+    name = data.get("model")
+    if not name:
+        raise InvalidRequest("model is required", param="model", code="missing_required_parameter")
+    return str(name)

@@ -1,0 +1,90 @@
+"""POST /api/generate: one prompt, by the model's template, raw, or with a gap to fill in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Prompt, TextPart, TextPrompt
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.ollama.chat import answer, thinking
+from llamasrv.protocols.ollama.fields import AnswerSchema, Images
+from llamasrv.protocols.ollama.reply import AnswerOptions, AnswerReply, Said
+from llamasrv.protocols.openai.sampling import INT_MAX
+from llamasrv.protocols.schema import Flag, Ignored, Invalid, Loader, Refused, String, WireField, wrong_type
+
+
+class Context(WireField):
+    """Tokens of an earlier talk, as its last reply gave them."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[int, ...]:
+        if type(value) is not list:
+            raise wrong_type("an array of token ids", value)
+        for i, token in enumerate(value):
+            if type(token) is not int:
+                raise wrong_type("an integer", token, i)
+            if not 0 <= token <= INT_MAX:
+                raise Invalid(f"token id {token} is out of range.", i)
+        return tuple(value)
+
+
+class GenerateSchema(AnswerSchema):
+    prompt = String("empty: only load")
+    suffix = String("the text after the gap, by the model's own tokens for filling in; refused where it has none")
+    system = String()
+    raw = Flag("no template: the prompt as it is, special tokens included")
+    images = Images("where the model can see")
+    context = Context("goes before the prompt; the last reply has the next one")
+    template = Refused("the template is the model's own", harmless=("",))
+    truncate = Ignored("a prompt that is too long is refused")
+
+
+def shape(said: Said) -> dict[str, Any]:
+    """Where the answer goes."""
+    body: dict[str, Any] = {"response": said.text}
+    if said.thinking:
+        body["thinking"] = said.thinking
+    return body
+
+
+class Generate:
+    """The endpoint, with its limits."""
+
+    prompt_field = "prompt"
+    shape = staticmethod(shape)
+
+    def __init__(self, limits: Limits) -> None:
+        self._load = Loader(GenerateSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[GenerateRequest, AnswerOptions]:
+        """A request without prompts only loads the model."""
+        data = self._load(body)
+        get = data.get
+        raw, suffix = get("raw", False), get("suffix")
+        if raw and (get("system") or get("context")):
+            raise InvalidRequest("raw mode does not support template, system, or context", param="raw")
+        prompts: tuple[Prompt, ...] = ()
+        if get("prompt"):
+            if suffix or raw:
+                prompts = (TextPrompt(data["prompt"], suffix or None),)
+            else:
+                prompts = (_chat(data),)
+        return answer(
+            data, prompts, owner=owner, timeout=timeout, insert=bool(suffix), whole_text=not raw and not suffix
+        )
+
+    def reply(self, options: AnswerOptions, *, model: str, fingerprint: str) -> AnswerReply:
+        return AnswerReply(options, self.shape)
+
+
+def _chat(data: Mapping[str, Any]) -> ChatPrompt:
+    get = data.get
+    images = get("images", ())
+    content = (TextPart(data["prompt"]), *images) if images else data["prompt"]
+    messages = (Message("user", content),)
+    if get("system"):
+        messages = (Message("system", data["system"]), *messages)
+    return ChatPrompt(messages, template_kwargs=thinking(get("think")), before=get("context", ()))

@@ -1,0 +1,97 @@
+"""Messages, read into neutral ones. Calls have no ids there as a rule: results find theirs by name and order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from llamasrv.domain.request import Message, Part, TextPart, ToolCall
+from llamasrv.protocols.ollama.fields import images
+from llamasrv.protocols.schema import Invalid, WireField, wrong_type
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+class Messages(WireField):
+    """A list of turns; an empty one only loads the model."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:
+        if type(value) is not list:
+            raise wrong_type("an array of messages", value)
+        limits = self.limits
+        if len(value) > limits.messages:
+            raise Invalid(f"array too long. Expected at most {limits.messages} messages, but got {len(value)}.")
+        out: list[Message] = []
+        open_calls: list[ToolCall] = []  # of which no result has come yet
+        for at, wire in enumerate(value):
+            message = _message(wire, at, limits.parts, open_calls)
+            open_calls += message.tool_calls
+            out.append(message)
+        return tuple(out)
+
+
+def _message(wire: Any, at: int, most: int, open_calls: list[ToolCall]) -> Message:
+    if type(wire) is not dict:
+        raise wrong_type("an object", wire, at)
+    name = wire.get("role")
+    role = _ROLES.get(name) if type(name) is str else None
+    if role is None:
+        shown = name[:40] if type(name) is str else name
+        raise Invalid(f"unknown role. Expected one of {', '.join(_ROLES)}, but got '{shown}'.", at, "role")
+    content = _text(wire, "content", at) or ""
+    if role == "tool":
+        call = _answered(wire, at, open_calls)
+        return Message("tool", content, name=call.name, tool_call_id=call.id)
+    calls = _calls(wire.get("tool_calls"), at) if role == "assistant" else ()
+    parts: tuple[Part, ...] = ()
+    if wire.get("images"):
+        parts = images(wire["images"], most, at, "images")
+        if content:
+            parts = (TextPart(content), *parts)
+    return Message(
+        role,
+        parts or (content if content or not calls else None),
+        reasoning=_text(wire, "thinking", at) or None,
+        tool_calls=calls,
+    )
+
+
+def _answered(wire: dict[str, Any], at: int, open_calls: list[ToolCall]) -> ToolCall:
+    """The call that this is the result of: by id, else the first of that name, else the first."""
+    id, name = _text(wire, "tool_call_id", at), _text(wire, "tool_name", at) or _text(wire, "name", at)
+    found = [call for call in open_calls if call.id == id] if id else []
+    found = found or [call for call in open_calls if call.name == name] or open_calls
+    if not found:
+        raise Invalid("a tool message must follow an assistant message with 'tool_calls'.", at, "role")
+    open_calls.remove(found[0])
+    return found[0]
+
+
+def _calls(wire: Any, at: int) -> tuple[ToolCall, ...]:
+    if wire is None:
+        return ()
+    if type(wire) is not list:
+        raise wrong_type("an array", wire, at, "tool_calls")
+    return tuple(_call(call, at, i) for i, call in enumerate(wire))
+
+
+def _call(call: Any, at: int, i: int) -> ToolCall:
+    function = call.get("function") if type(call) is dict else None
+    if type(function) is not dict:
+        raise wrong_type("an object with a 'function'", call, at, "tool_calls", i)
+    name, arguments, id = function.get("name"), function.get("arguments"), call.get("id")
+    if type(name) is not str:
+        raise wrong_type("a string", name, at, "tool_calls", i, "function", "name")
+    if arguments is None:
+        arguments = {}
+    if type(arguments) is not dict:
+        raise wrong_type("an object", arguments, at, "tool_calls", i, "function", "arguments")
+    return ToolCall(id if type(id) is str and id else f"call_{at}_{i}", name, orjson.dumps(arguments).decode())
+
+
+def _text(wire: dict[str, Any], key: str, at: int) -> str | None:
+    value = wire.get(key)
+    if value is not None and type(value) is not str:
+        raise wrong_type("a string", value, at, key)
+    return value

@@ -1,0 +1,152 @@
+"""Models as Ollama lists and shows them, and the bodies that name one. Plain facts in, JSON out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.ollama.wire import dumps, timestamp, with_tag
+from llamasrv.protocols.schema import Flag, Ignored, Loader, String, WireSchema
+
+VERSION = "0.12.0"
+"""Whose protocol is spoken: clients refuse to talk to an Ollama that is too old."""
+
+NEVER = 10_000_000_000.0  # seconds since 1970: when a model goes that stays for ever
+
+_PLAIN = (str, int, float, bool)
+
+
+class Facts(NamedTuple):
+    """One model, as far as anybody outside may know it."""
+
+    name: str
+    modified: float = 0.0
+    size: int = 0  # bytes of its files
+    digest: str = ""
+    architecture: str = ""
+    num_params: int = 0
+    quantisation: str = ""
+    capabilities: tuple[str, ...] = ()
+    context: int = 0
+    template: str = ""
+    system: str = ""
+    parameters: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] = {}
+    file: str = ""  # its name, without the folders
+    parent: str = ""
+    memory: int = 0  # bytes, while it is loaded
+    expires: float | None = None  # seconds since 1970; None: never
+
+
+def version_body() -> bytes:
+    return dumps({"version": VERSION})
+
+
+def tags_body(models: Iterable[Facts]) -> bytes:
+    """All models, the newest first."""
+    listed = sorted(models, key=lambda model: -model.modified)
+    return dumps({"models": [{**_entry(m), "modified_at": timestamp(m.modified)} for m in listed]})
+
+
+def ps_body(models: Iterable[Facts]) -> bytes:
+    """The loaded ones."""
+    return dumps({
+        "models": [
+            {
+                **_entry(model), "size": model.memory or model.size,
+                "expires_at": timestamp(NEVER if model.expires is None else model.expires),
+                "size_vram": 0, "context_length": model.context,
+            }
+            for model in models
+        ]
+    })  # fmt: skip
+
+
+def _entry(model: Facts) -> dict[str, Any]:
+    name = with_tag(model.name)
+    return {
+        "name": name, "model": name, "size": model.size, "digest": model.digest.removeprefix("sha256:"),
+        "details": _details(model), "capabilities": list(model.capabilities),
+    }  # fmt: skip
+
+
+def _details(model: Facts) -> dict[str, Any]:
+    return {
+        "parent_model": model.parent,
+        "format": "gguf",
+        "family": model.architecture,
+        "families": [model.architecture] if model.architecture else [],
+        "parameter_size": as_count(model.num_params),
+        "quantization_level": model.quantisation,
+    }
+
+
+def show_body(model: Facts) -> bytes:
+    parameters = "\n".join(f"{name:<30} {_shown(value)}" for name, value in model.parameters.items())
+    license = model.metadata.get("general.license")
+    return dumps({
+        "license": license if isinstance(license, str) else "",
+        "modelfile": _modelfile(model),
+        "parameters": parameters,
+        "template": model.template,
+        "system": model.system,
+        "details": _details(model),
+        "model_info": _model_info(model),
+        "capabilities": list(model.capabilities),
+        "modified_at": timestamp(model.modified),
+    })  # fmt: skip
+
+
+def _model_info(model: Facts) -> dict[str, Any]:
+    """What the file says, long arrays without their content."""
+    info = {key: value if isinstance(value, _PLAIN) else None for key, value in model.metadata.items()}
+    info.setdefault("general.architecture", model.architecture)
+    info.setdefault("general.basename", info.get("general.name") or model.name)
+    info["general.parameter_count"] = model.num_params
+    info.setdefault(f"{model.architecture}.context_length", model.context)
+    return info
+
+
+def _modelfile(model: Facts) -> str:
+    lines = [f"FROM {model.file or model.name}"]
+    if model.template:
+        lines.append(f'TEMPLATE """{model.template}"""')
+    if model.system:
+        lines.append(f'SYSTEM """{model.system}"""')
+    lines += [f"PARAMETER {name} {_shown(value)}" for name, value in model.parameters.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def as_count(number: int) -> str:
+    """8,030,261,248 is 8.0B."""
+    for size, letter, digits in ((1e12, "T", 1), (1e9, "B", 1), (1e6, "M", 2), (1e3, "K", 0)):
+        if number >= size:
+            return f"{number / size:.{digits}f}{letter}"
+    return str(number) if number else ""
+
+
+class NameSchema(WireSchema):
+    model = String("a name or alias")
+    name = String("the same, as it was called before")
+    verbose = Flag("arrays of the file stay without their content all the same")
+    insecure = Ignored()
+
+
+class Named:
+    """Bodies that name one model: of show and delete."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._load = Loader(NameSchema, limits).load
+
+    def parse(self, body: Mapping[str, Any]) -> str:
+        data = self._load(body)
+        name = data.get("model") or data.get("name")
+        if not name:
+            raise InvalidRequest("model is required", param="model", code="missing_required_parameter")
+        return str(name)

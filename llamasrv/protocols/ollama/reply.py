@@ -1,0 +1,189 @@
+"""Answers of chat and generate: one object, or one a line. Where the text goes is all that tells the two apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+from llamasrv.domain.events import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Reasoning,
+    Text,
+    TokenLogprob,
+    ToolCallArguments,
+    ToolCallStart,
+    Usage,
+)  # fmt: skip
+from llamasrv.domain.request import ToolCall
+from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.errors import ollama_body
+from llamasrv.protocols.ollama.wire import dumps, nanoseconds, timestamp
+from llamasrv.protocols.openai.wire import chat_logprob
+
+_CUT = frozenset((FinishReason.LENGTH, FinishReason.CONTEXT))
+
+
+class Said(NamedTuple):
+    """What one line holds."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+
+Shape = Callable[[Said], dict[str, Any]]
+"""Where an endpoint puts what was said."""
+
+
+class AnswerOptions(NamedTuple):
+    """What the client wants of the reply rather than of the model."""
+
+    model: str  # as it was asked for: replies repeat it
+    arrived: float = 0.0  # on the clock of time.perf_counter
+    top_logprobs: int | None = None  # None: none at all
+    think: bool | str | None = None
+    insert: bool = False  # fills in
+    whole_text: bool = False  # the last line has the tokens of all of it
+
+
+class Submitted(Protocol):
+    """What the reply has to know of the generation before its events."""
+
+    left_out: int
+
+    def whole_text(self, answer: str) -> list[int]: ...
+
+
+class AnswerReply:
+    """One reply. `chunks` for a stream, in order; `whole` otherwise."""
+
+    def __init__(self, options: AnswerOptions, shape: Shape) -> None:
+        self.failed = False
+        self._options = options
+        self._shape = shape
+        self._loaded = options.arrived
+        self._running: Submitted | None = None
+        self._answer: list[str] = []
+        self._call: tuple[str, str, list[str]] | None = None  # id, name, fragments of the arguments
+        self._num_calls = 0
+        self._reason = FinishReason.STOP
+
+    def begin(self, running: Submitted) -> None:
+        self._running = running
+        self._loaded = time.perf_counter()
+
+    # ------------------------------------------------------------ streaming
+
+    def chunks(self, events: Iterable[Event]) -> list[bytes]:
+        out: list[bytes] = []
+        if not events:
+            out.append(self._line(Said()))  # silence: an empty line would be too much for clients
+        for event in events:
+            if isinstance(event, Text):
+                self._end_call(out)
+                self._answer.append(event.text)
+                if event.text or event.logprobs:
+                    out.append(self._line(Said(event.text), event.logprobs))
+            elif isinstance(event, Reasoning):
+                out.append(self._line(Said(thinking=event.text), event.logprobs))
+            elif isinstance(event, ToolCallStart):
+                self._end_call(out)
+                self._call = event.id, event.name, []
+            elif isinstance(event, ToolCallArguments) and self._call is not None:
+                self._call[2].append(event.fragment)
+            elif isinstance(event, Finished):
+                self._reason = event.reason
+                self._end_call(out)
+            elif isinstance(event, Usage):
+                if not self.failed:
+                    out.append(dumps({**self._head(), **self._shape(Said()), **self._figures(event)}))
+            elif isinstance(event, Failed):
+                self.failed = True
+                out.append(dumps(orjson.loads(ollama_body(event.error))))
+                break
+        return out
+
+    def _end_call(self, out: list[bytes]) -> None:
+        """Calls are told when they are complete."""
+        if self._call is None:
+            return
+        id, name, fragments = self._call
+        self._call = None
+        call = ToolCall(id, name, "".join(fragments))
+        if wire_calls((call,), cut=self._reason in _CUT):
+            out.append(self._line(Said(calls=(call,)), first_call=self._num_calls))
+            self._num_calls += 1
+
+    def _line(self, said: Said, logprobs: Iterable[TokenLogprob] = (), *, first_call: int = 0) -> bytes:
+        body = {**self._head(), **self._shape(said), "done": False}
+        if first_call:
+            for number, call in enumerate(body["message"]["tool_calls"], first_call):
+                call["function"]["index"] = number
+        return dumps(self._with_logprobs(body, logprobs))
+
+    def _head(self) -> dict[str, Any]:
+        return {"model": self._options.model, "created_at": timestamp()}
+
+    def _with_logprobs(self, body: dict[str, Any], logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:
+        top = self._options.top_logprobs
+        if top is not None and logprobs:
+            body["logprobs"] = [chat_logprob(entry, top) for entry in logprobs]
+        return body
+
+    # ------------------------------------------------------------ whole
+
+    def whole(self, collected: Collected) -> bytes:
+        choice = collected.choices[0]
+        self._reason = choice.reason or FinishReason.STOP
+        self._answer = choice.text
+        said = Said("".join(choice.text), "".join(choice.reasoning), choice.tool_calls)
+        body = {**self._head(), **self._shape(said), **self._figures(collected.usage)}
+        return dumps(self._with_logprobs(body, choice.logprobs))
+
+    def _figures(self, usage: Usage) -> dict[str, Any]:
+        arrived = self._options.arrived
+        body: dict[str, Any] = {
+            "done": True,
+            "done_reason": "length" if self._reason in _CUT else "stop",
+            "total_duration": nanoseconds(time.perf_counter() - arrived),
+            "load_duration": nanoseconds(self._loaded - arrived),
+            "prompt_eval_count": usage.prompt_tokens,
+            "prompt_eval_cached_count": usage.cached_tokens,
+            "prompt_eval_duration": nanoseconds(usage.prefill_seconds),
+            "eval_count": usage.completion_tokens,
+            "eval_duration": nanoseconds(usage.decode_seconds),
+        }
+        running = self._running
+        if running is not None and running.left_out:
+            body["left_out_messages"] = running.left_out
+        if running is not None and self._options.whole_text:
+            body["context"] = running.whole_text("".join(self._answer))
+        return body
+
+
+def loaded_body(model: str, shape: Shape, *, unload: bool) -> bytes:
+    """The answer to a request that asks for nothing."""
+    head = {"model": model, "created_at": timestamp(), **shape(Said())}
+    return dumps({**head, "done": True, "done_reason": "unload" if unload else "load"})
+
+
+def wire_calls(calls: Iterable[ToolCall], *, cut: bool = False) -> list[dict[str, Any]]:
+    """Calls with their arguments as objects. `cut`: the answer was cut off, perhaps amid the last one."""
+    out = []
+    for call in calls:
+        try:
+            arguments = orjson.loads(call.arguments or "{}")
+        except orjson.JSONDecodeError:
+            if cut:
+                continue
+            arguments = {}
+        if type(arguments) is not dict:  # clients take nothing else
+            arguments = {"value": arguments}
+        out.append({"id": call.id, "function": {"index": len(out), "name": call.name, "arguments": arguments}})
+    return out

@@ -1,0 +1,33 @@
+"""What Ollama's replies have in common: times, lines that are one line to every client, names with their tag."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime, timezone
+from typing import Any
+
+import orjson
+
+TAG = "latest"
+
+
+def dumps(value: Any) -> bytes:
+    """JSON in ASCII: clients cut streams at everything that Unicode calls a line end."""
+    data = orjson.dumps(value)
+    return data if data.isascii() else json.dumps(value, separators=(",", ":")).encode()
+
+
+def timestamp(seconds: float | None = None) -> str:
+    """RFC 3339 with nanoseconds, in UTC; None: now."""
+    whole, part = divmod(time.time_ns() if seconds is None else int(seconds * 1e9), 1_000_000_000)
+    return f"{datetime.fromtimestamp(whole, timezone.utc):%Y-%m-%dT%H:%M:%S}.{part:09d}Z"
+
+
+def nanoseconds(seconds: float) -> int:
+    return max(0, int(seconds * 1e9))
+
+
+def with_tag(name: str) -> str:
+    """The name as lists show it."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}:{TAG}"

@@ -1,0 +1,163 @@
+"""Ollama's routes: answers, embeddings, and what there is. Those that change models are in `ollama_manage.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flask import Blueprint, Response, request
+
+from llamasrv.domain.request import EmbedRequest
+from llamasrv.errors import InvalidRequest, Unsupported
+from llamasrv.models.registry import Model
+from llamasrv.pipeline.embed import Embeddings as MadeEmbeddings
+from llamasrv.protocols.errors import ollama_body
+from llamasrv.protocols.ollama.chat import Chat
+from llamasrv.protocols.ollama.embed import Embed, Embeddings
+from llamasrv.protocols.ollama.generate import Generate
+from llamasrv.protocols.ollama.models import Facts, Named, ps_body, show_body, tags_body, version_body
+from llamasrv.protocols.ollama.reply import AnswerOptions, loaded_body
+from llamasrv.web.embeddings import compute
+from llamasrv.web.generate import respond
+from llamasrv.web.limits import read_json
+from llamasrv.web.service import Service
+from llamasrv.web.streaming import Framing, line
+
+NDJSON = Framing(line, ollama_body, content_type="application/x-ndjson", ping=None, reply_pings=True)
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("ollama", __name__)
+    limits = service.options.limits
+    chat, generate = Chat(limits), Generate(limits)
+    embed, embeddings = Embed(limits), Embeddings(limits)
+    named = Named(limits)
+    registry = service.registry
+
+    @routes.get("/")
+    def alive() -> Response:
+        """Clients look here whether anybody is at home, and for these words."""
+        return Response("Ollama is running", 200, content_type="text/plain; charset=utf-8")
+
+    @routes.get("/api/version")
+    def version() -> Response:
+        return _json(version_body())
+
+    @routes.get("/api/tags")
+    def tags() -> Response:
+        return _json(tags_body(facts(model) for model in registry.models))
+
+    @routes.get("/api/ps")
+    def ps() -> Response:
+        return _json(ps_body(facts(model) for model in registry.models if model.state == "loaded"))
+
+    @routes.post("/api/show")
+    def show() -> Response:
+        return _json(show_body(facts(registry.find(named.parse(read_json(request.environ, limits))))))
+
+    @routes.post("/api/chat")
+    def api_chat() -> Response:
+        return _answer(service, chat, "chat")
+
+    @routes.post("/api/generate")
+    def api_generate() -> Response:
+        return _answer(service, generate, "generate")
+
+    @routes.post("/api/embed")
+    def api_embed() -> Response:
+        return compute(service, embed, _submit_embed(service))
+
+    @routes.post("/api/embeddings")
+    def api_embeddings() -> Response:
+        return compute(service, embeddings, _submit_embed(service))
+
+    return routes
+
+
+def _answer(service: Service, endpoint: Any, what: str) -> Response:
+    environ = request.environ
+    settings = service.options
+    owner = environ["llamasrv.record"].owner
+    body = read_json(environ, settings.limits)
+    asked, options = endpoint.parse(body, owner=owner, timeout=settings.timeout)
+    model = service.registry.find(asked.model)
+    _check(model, options, what)
+    if not asked.prompts:
+        return _load(service, model, endpoint, options, asked.keep_alive)
+    try:
+        return respond(service, endpoint, asked, options, NDJSON)
+    except Unsupported as error:
+        if error.param != "suffix":
+            raise
+        raise InvalidRequest(f'"{options.model}" does not support insert', param="suffix") from None
+
+
+def _check(model: Model, options: AnswerOptions, what: str) -> None:
+    able = model.details.capabilities
+    lacking = None
+    if "completion" not in able:
+        lacking = what
+    elif options.think and options.think != "none" and "thinking" not in able:
+        lacking = "thinking"
+    if lacking is not None:
+        raise InvalidRequest(f'"{options.model}" does not support {lacking}', param="model")
+
+
+def _load(
+    service: Service, model: Model, endpoint: Any, options: AnswerOptions, keep_alive: float | None
+) -> Response:
+    """A request that asks for nothing loads the model, or lets it go."""
+    if keep_alive == 0:
+        model.touch(keep_alive)  # it goes as soon as nobody uses it
+    else:
+        service.pipeline.open(options.model, keep_alive=keep_alive)
+    return _json(loaded_body(options.model, endpoint.shape, unload=keep_alive == 0))
+
+
+class _NoWork:
+    """The vectors of no texts."""
+
+    cancelled = False
+
+    def __init__(self, model: str) -> None:
+        self._made = MadeEmbeddings(model, (), 0, "", 0, "")
+
+    def result(self) -> MadeEmbeddings:
+        return self._made
+
+    def cancel(self) -> None:
+        pass
+
+
+def _submit_embed(service: Service) -> Callable[[EmbedRequest], Any]:
+    def submit(asked: EmbedRequest) -> Any:
+        if asked.prompts:
+            return service.pipeline.submit_embed(asked)
+        return _NoWork(service.registry.find(asked.model).name)
+
+    return submit
+
+
+def facts(model: Model) -> Facts:
+    details = model.details
+    return Facts(
+        name=model.name,
+        modified=details.modified or float(model.created),
+        size=details.size,
+        digest=details.digest,
+        architecture=details.architecture,
+        num_params=details.num_params,
+        quantisation=details.quantisation,
+        capabilities=details.capabilities,
+        context=model.context,
+        template=model.chat_template or details.template or "",
+        parameters=model.sampling,
+        metadata=details.metadata,
+        file=details.path.name if details.path is not None else "",
+        memory=model.memory,
+        expires=model.expires_at,
+    )
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, 200, content_type="application/json; charset=utf-8")
