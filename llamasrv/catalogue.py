@@ -52,7 +52,9 @@ def models(settings: Settings) -> list[Model]:
     for one in found:
         if one.header.path.resolve() not in taken and canonical(one.name) not in names:
             own = dataclasses.replace(settings, model_path=one.header.path)
-            made.append(_model(own, one.name, one.header, aliases=one.aliases, several=several, found=one))
+            model = _model(own, one.name, one.header, aliases=one.aliases, several=several, found=one)
+            model.is_found = True
+            made.append(model)
     if not made:
         made.append(the_one(dataclasses.replace(settings, model_path=files.demo_model())))
     return _default_first(settings, made)
@@ -178,7 +180,7 @@ def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
 
     options = engine_options(settings)
     pooling = (options.pooling or "mean") if options.embeddings else None
-    opening: Any = partial(open_fake_backend, num_lanes=options.parallel, pooling=pooling)
+    opening: Any = partial(open_fake_backend, num_lanes=options.parallel, pooling=pooling, adapters=options.adapters)
     return Model(
         name,
         aliases=aliases,

@@ -321,3 +321,26 @@ def test_the_process_environment_is_read_by_default(monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("LLAMASRV_CTX_SIZE", "1024")
     assert load().engine_ctx_size == 1024
+
+
+# LoRA adapters
+
+
+def test_adapters_are_named_files_with_a_scale(toml):
+    assert load({"model_adapters": ("sql=a/sql.gguf@0.5,b/polite.gguf",)}).adapters() == (
+        ("sql", "a/sql.gguf", 0.5), ("polite", "b/polite.gguf", 1.0),
+    )  # fmt: skip
+    settings = load(config=toml('[model.adapters]\nsql = "a.gguf"\nother = {path = "b.gguf", scale = 2}\n'))
+    assert settings.adapters() == (("sql", "a.gguf", 1.0), ("other", "b.gguf", 2.0))
+    assert load(environ=config.as_environment(settings)).adapters() == settings.adapters()
+
+
+def test_a_models_table_has_adapters_of_its_own(toml):
+    settings = load(config=toml('[models.qwen]\npath = "q.gguf"\n[models.qwen.adapters]\nsql = "a.gguf"\n'))
+    assert settings.of(settings.tables[0]).adapters() == (("sql", "a.gguf", 1.0),) and settings.adapters() == ()
+
+
+@pytest.mark.parametrize("adapters", ['["a=1.gguf", "A=2.gguf"]', '["a b=1.gguf"]', "{a = 1}", "{a = {file = 'x'}}", "3"])
+def test_adapters_that_make_no_sense_are_told(toml, adapters):
+    with pytest.raises(ConfigError, match="model.adapters = "):
+        load(config=toml(f"[model]\nadapters = {adapters}\n"))

@@ -17,6 +17,7 @@ from llamasrv.domain.sequence import Sequence
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import Unavailable
 from llamasrv.models.registry import Model, Registry
+from llamasrv.pipeline.adapters import chosen
 from llamasrv.pipeline.best_of import BestOf
 from llamasrv.pipeline.embed import Embeddings, EmbeddingWork, Ranking, RankingWork
 from llamasrv.pipeline.generation import Generation
@@ -104,6 +105,8 @@ class Pipeline:
         prepared = served.prepare_all(request)
         prompts = [prompt.tokens for prompt in prepared]
         params = served.params(request.sampling)
+        named = self.registry.adapter(request.model)
+        adapters = chosen(served.model.adapters, named, request.adapters)
         deadline = None if request.timeout is None else served.engine.clock() + request.timeout
         best_of = request.best_of if request.best_of is not None and request.best_of > request.n else None
         each = best_of or request.n
@@ -126,6 +129,7 @@ class Pipeline:
                         deadline=deadline,
                         owner=request.owner,
                         priority=request.priority,
+                        adapters=adapters,
                     )
                 )
         engine = served.engine

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.interface import Adapter
 from llamasrv.errors import ModelNotFound
-from llamasrv.models.registry import Model, Registry, canonical
+from llamasrv.models.registry import Model, Recipe, Registry, canonical
 
 
 def registry(*names, **more):
@@ -60,3 +62,27 @@ def test_a_registry_needs_a_model():
 
 def test_a_full_name_stays_as_it_is():
     assert canonical("registry.ollama.ai/library/m:t") == canonical("m:t")
+
+
+def with_adapters(name, *adapters, **settings):
+    options = EngineOptions(adapters=tuple(Adapter(adapter, f"{adapter}.gguf") for adapter in adapters))
+    return Model(name, recipe=Recipe(lambda progress: None, options), **settings)
+
+
+def test_a_name_with_an_adapter_behind_it_is_the_model():
+    base, other = with_adapters("qwen:7b", "SQL", aliases=("gpt",)), with_adapters("other", "sql")
+    registry = Registry([base, other])
+    for name in ("qwen:7b:sql", "Qwen:7B:SQL", "gpt:sql"):
+        assert registry.find(name) is base and registry.adapter(name) == "SQL"
+    assert registry.find("other:sql") is other and registry.adapter("qwen:7b") is None
+
+
+def test_a_model_goes_before_an_adapter_of_the_same_name():
+    base, tagged = with_adapters("qwen", "sql"), with_adapters("qwen:sql")
+    registry = Registry([base, tagged])
+    assert registry.find("qwen:sql") is tagged and registry.adapter("qwen:sql") is None
+
+
+def test_the_catch_all_chooses_no_adapter():
+    registry = Registry([with_adapters("qwen", "sql", aliases=("*",))])
+    assert registry.adapter("whatever:sql") is None and registry.adapter("qwen:sql") == "sql"

@@ -86,6 +86,7 @@ class Completions:
             logprobs=get("logprobs"),
             echo=get("echo", False),
             cache_prompt=get("cache_prompt", True),
+            adapters=get("lora"),
             stream=stream,
             timeout=timeout,
             owner=owner,

@@ -17,6 +17,7 @@ from llamasrv.protocols.openai.forms import (
     ResponseFormat,
     StructuredOutputs,
 )
+from llamasrv.protocols.lora import Lora
 from llamasrv.protocols.schema import (
     Count,
     Flag,
@@ -160,6 +161,7 @@ class SamplingSchema(WireSchema):
     samplers = Samplers("names, or llama.cpp's letters")
     min_tokens = Count(0, "max_tokens")
     ignore_eos = Flag()
+    lora = Lora('[{"id", "scale"}]: the adapters to use, by number or name')
     cache_prompt = Flag("false: neither use nor keep a prefix")
     n_predict = Count(0, "max_tokens", "the same as `max_tokens`", also=(-1,))
     id_slot = Ignored("lanes are chosen by prefix")

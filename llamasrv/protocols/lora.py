@@ -1,0 +1,33 @@
+"""The `lora` field, in llama.cpp's form: which adapters a request is computed with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llamasrv.protocols.schema import Invalid, WireField, wrong_type
+
+MOST = 16  # of one request
+_LARGEST = 100.0
+
+
+class Lora(WireField):
+    """[{"id": number or name, "scale": number}]; adapters that are not in it do not count."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[tuple[str, float], ...]:
+        if type(value) is not list:
+            raise wrong_type("an array", value)
+        if len(value) > MOST:
+            raise Invalid(f"array too long. Expected at most {MOST} entries, but got {len(value)}.")
+        return tuple(self._entry(entry, at) for at, entry in enumerate(value))
+
+    def _entry(self, entry: Any, at: int) -> tuple[str, float]:
+        if type(entry) is not dict:
+            raise wrong_type("an object", entry, at)
+        name, scale = entry.get("id"), entry.get("scale")
+        if type(name) not in (int, str):
+            raise wrong_type("a number or a name", name, at, "id")
+        if type(scale) not in (int, float):
+            raise wrong_type("a number", scale, at, "scale")
+        if not -_LARGEST <= scale <= _LARGEST:
+            raise Invalid(f"number out of range. Expected at most {_LARGEST:g} either way.", at, "scale")
+        return str(name), float(scale)

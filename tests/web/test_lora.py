@@ -1,0 +1,71 @@
+"""LoRA adapters over HTTP: listed, chosen by the model's name or by `lora`."""
+
+from __future__ import annotations
+
+import pytest
+from serving import RunningService
+
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.interface import Adapter
+
+ADAPTERS = (Adapter("sql", "/models/sql.gguf"), Adapter("Polite", "/models/polite.gguf", 0.5))
+
+
+@pytest.fixture
+def client():
+    service = RunningService(options=EngineOptions(parallel=4, adapters=ADAPTERS), adapters=ADAPTERS)
+    yield service.app.test_client()
+    service.close()
+
+
+def answer(client, model="fake", **fields):
+    body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "temperature": 0, **fields}
+    reply = client.post("/v1/chat/completions", json=body)
+    return reply.get_json()["choices"][0]["message"]["content"] if reply.status_code == 200 else reply
+
+
+def test_they_are_listed_in_llamacpps_shape(client):
+    assert client.get("/lora-adapters").get_json() == [
+        {"id": 0, "name": "sql", "path": "sql.gguf", "scale": 0.0, "task_name": "", "prompt_prefix": ""},
+        {"id": 1, "name": "Polite", "path": "polite.gguf", "scale": 0.0, "task_name": "", "prompt_prefix": ""},
+    ]
+
+
+def test_a_models_name_chooses_one_with_its_own_scale(client):
+    assert answer(client) == "You said: hi"
+    assert answer(client, "fake:sql") == "You said, sql 1: hi"
+    assert answer(client, "ALIAS:polite") == "You said, Polite 0.5: hi"
+
+
+def test_a_request_chooses_several(client):
+    lora = [{"id": 1, "scale": 2}, {"id": "sql", "scale": 0.25}]
+    assert answer(client, lora=lora) == "You said, sql 0.25, Polite 2: hi"
+    assert answer(client, lora=[{"id": 0, "scale": 0}]) == "You said: hi"
+    assert answer(client, "fake:sql", lora=[{"id": "sql", "scale": 3}]) == "You said, sql 3: hi"
+
+
+def test_completions_take_them_too(client):
+    reply = client.post("/v1/completions", json={"model": "fake:sql", "prompt": "x", "max_tokens": 1})
+    assert reply.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "lora, param",
+    [
+        ([{"id": 2, "scale": 1}], "lora"),
+        ([{"id": "nobody", "scale": 1}], "lora"),
+        ([{"id": -1, "scale": 1}], "lora"),
+        ([{"id": 0}], "lora[0].scale"),
+        ([{"id": 0, "scale": 1e9}], "lora[0].scale"),
+        ([{"id": None, "scale": 1}], "lora[0].id"),
+        ("sql", "lora"),
+        ([{"id": 0, "scale": 1}] * 17, "lora"),
+    ],
+)
+def test_what_is_not_there_is_refused(client, lora, param):
+    reply = answer(client, lora=lora)
+    assert reply.status_code == 400 and reply.get_json()["error"]["param"] == param
+
+
+def test_a_name_with_an_unknown_adapter_is_an_unknown_model(client):
+    assert answer(client, "fake:none").status_code == 404
