@@ -15,6 +15,7 @@ from typing import Any
 
 from llamasrv.chat import values
 from llamasrv.chat.formats import Calls, ChatFormat, Shape, pieces
+from llamasrv.chat.schemas import SchemaBounds
 from llamasrv.domain.request import Content, Tool
 from llamasrv.errors import InvalidRequest
 
@@ -86,6 +87,7 @@ class _Writer:
         words = sorted(special_tokens, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, words)) or "(?!)")
         self._names: dict[str, str] = {}
+        self._bounds = SchemaBounds()
 
     def rule(self, body: str, *, lazy: bool = False) -> str:
         """The name of a rule with this body; equal bodies share one."""
@@ -153,8 +155,10 @@ class _Writer:
             "whitespace_flexible": False, "item_separator": separators[0], "key_separator": separators[1],
             "lenient": lenient,
         }  # fmt: skip
+        param = "tools" if lenient else "content"
         if schema is False:
-            raise InvalidRequest("A schema that is false allows nothing.", param="tools")
+            raise InvalidRequest("A schema that is false allows nothing.", param=param)
+        self._bounds.add(schema, param)
         body = dict(schema) if isinstance(schema, Mapping) else {}
         return self.rule(f"%json {json.dumps({**body, 'x-guidance': options}, ensure_ascii=False, default=dict)}")
 

@@ -34,6 +34,7 @@ class Sequence:
         "id", "index", "params", "max_tokens", "stop", "logprobs", "prompt_logprobs", "cache_prompt", "deadline",
         "owner", "priority", "adapters", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "finish",
         "arrived", "admitted", "first_token", "ended", "stream", "sampler", "stopper", "saved", "scores", "held_back",
+        "steering",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +52,7 @@ class Sequence:
         owner: str = "",
         priority: int = 0,
         adapters: tuple[tuple[int, float], ...] = (),
+        steering: Any = None,
     ) -> None:
         self.id = next(_ids)
         self.index = index  # its choice in the request
@@ -64,6 +66,7 @@ class Sequence:
         self.owner = owner
         self.priority = priority
         self.adapters = adapters  # LoRA adapters by number, with their scales; in order, none with 0
+        self.steering = steering  # engine.steering.Steering, if a grammar or a thinking budget bears on it
         self.tokens = array("i", prompt)
         self.num_prompt = len(self.tokens)
         self.num_computed = 0

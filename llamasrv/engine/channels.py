@@ -58,6 +58,11 @@ class End(NamedTuple):
     decode_seconds: float
 
 
+def native_lock() -> Any:
+    """A lock between native threads. Greenlets may hold it for moments only."""
+    return _allocate_lock()
+
+
 class RealThread:
     """A real OS thread, also where `threading` is patched. `target` must not raise."""
 
@@ -100,6 +105,10 @@ class Mailbox:
 
     def put(self, command: Any) -> None:
         self._put(command)
+
+    def take_one(self) -> Any:
+        """Wait for a command. Many threads may."""
+        return self._queue.get()
 
     def take(self, timeout: float | None = 0) -> list[Any]:
         """All commands that wait. With a timeout (seconds; None for ever) wait for the first."""

@@ -20,10 +20,12 @@ from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.domain.sequence import Sequence, State
 from llamasrv.engine import sampler as sampling
 from llamasrv.engine.channels import Delta, Doorbell, End, Mailbox, PromptScored, RealThread, Stream
+from llamasrv.engine.constraint import Constraints
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import (
     Adapter, Backend, DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress, Vocabulary,
 )  # fmt: skip
+from llamasrv.engine.masks import Masks
 from llamasrv.engine.memory import Memory
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.prefix_cache import Match
@@ -48,6 +50,7 @@ IDLE_CHECK = 1.0  # seconds without work after which the books are checked
 GATHER_ALONE, GATHER_COMPANY = 0.03, 0.1  # of the next step: so long the first waits for others
 GATHER_LONGEST = 0.03  # seconds
 GATHER_SHORTEST = 0.0005  # seconds; less is not worth a wait
+MASK_PATIENCE = 0.01  # seconds that a step waits for masks; a sequence whose mask takes longer waits alone
 MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
 
 
@@ -118,6 +121,9 @@ class Engine:
         self._num_submitted = 0  # written by the HTTP side only
         self._num_ended = 0  # written by the engine thread only
         self._stopping = False
+        self.constraints = Constraints()
+        self._masks = Masks()
+        self._late: list[Sequence] = []  # whose logits are kept until their mask is there
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self._swapped_bytes = 0
@@ -290,6 +296,8 @@ class Engine:
         for timing in self.backend.timings * 3:
             self.scheduler.time.learn(*timing)
         self._find = CandidateFinder(self.backend.vocab.size)
+        if self.backend.generates:
+            self.constraints.open(self.backend.vocab)
         self._forget_context()
         self.embedder.backend = self.backend.embeddings
         if self.status.state == "loading":  # a drain may have come in between
@@ -302,6 +310,8 @@ class Engine:
         self._doorbell.ring()
         self.status = Status("stopped")
         self.embedder.close()
+        self.constraints.close()
+        self._masks.close()
         self.backend.close()
 
     def turn(self, *, wait: bool = False) -> bool:
@@ -317,16 +327,22 @@ class Engine:
     def step(self) -> bool:
         started = self.clock()
         self._expire(started)
+        if self._late:
+            self._catch_up()
         plan = self._plan(started)
         self._carry_out(plan)
         self._company = max(self._company, len(self.running))
         if not plan.parts:
-            return bool(plan.preempt)
+            if self._late:
+                self._masks.settle([s.steering.guide for s in self._late], IDLE_CHECK)
+            return bool(plan.preempt or self._late)
         self.backend.batch.fill(plan.parts)
         if not self._decode(plan):
             return True
         for seq, token, logprobs in self._sample():
             self._advance(seq, token, logprobs)
+            if seq.steering is not None:
+                self._hurry(seq)
         self._account(plan, self.clock() - started)
         return True
 
@@ -481,6 +497,8 @@ class Engine:
         self.memory.drop(seq.lane)
         seq.lane = None
         seq.num_computed = 0
+        if seq.steering is not None:
+            seq.steering.late_row = None  # it comes again with the rest
         seq.state = State.WAITING
         self.running.remove(seq)
         self.waiting.insert(0, seq)
@@ -490,6 +508,9 @@ class Engine:
     def _decode(self, plan: Plan) -> bool:
         """True when the batch was computed."""
         self._wake_readers(plan)
+        guides = [g for s, _ in plan.parts if s.steering is not None and (g := s.steering.guide) is not None]
+        if guides:
+            self._masks.start(g for g in guides if g.binding)
         try:
             self.backend.use(plan.adapters)
             self.backend.decode()
@@ -508,6 +529,8 @@ class Engine:
         for seq, count in plan.parts:
             seq.num_computed += count
             self.memory.lanes.extend(seq.lane, count)
+        if guides:
+            self._masks.settle(guides, MASK_PATIENCE)
         return True
 
     def _wake_readers(self, plan: Plan) -> None:
@@ -575,19 +598,70 @@ class Engine:
                 self._end(seq, FinishReason.LENGTH)
                 continue
             row = rows[end - 1]
-            if seq.logprobs is None:
-                token, logprobs = seq.sampler.choose(row, self._find, seq), None
-            else:
-                own = row.copy()  # the model's own distribution: before bias and bans
-                token = seq.sampler.choose(row, self._find, seq)
-                if token is not None:
-                    logprobs = sampling.log_probability(own, token, seq.logprobs, self.backend.vocab.pieces)
+            if seq.steering is not None and seq.steering.is_late:
+                seq.steering.late_row = row.copy()
+                self._late.append(seq)
+                continue
+            token, logprobs = self._choose(seq, row)
             if token is None:
-                log.error("sequence %d: the model produced nothing to choose from", seq.id)
-                self._end(seq, FinishReason.FAILED, error=EngineFailure("The model produced nothing to choose from."))
+                self._fail_choice(seq)
             else:
                 chosen.append((seq, token, logprobs))
         return chosen
+
+    def _choose(self, seq: Sequence, row: np.ndarray) -> tuple[int | None, TokenLogprob | None]:
+        """The next token, given its logits; with its log-probability where that was asked for."""
+        forced = None if seq.steering is None else seq.steering.next_forced()
+        if forced is not None:
+            seq.sampler.note(forced)
+        if seq.logprobs is None:
+            return (seq.sampler.choose(row, self._find, seq) if forced is None else forced), None
+        own = row.copy()  # the model's own distribution: before bias and bans
+        token = seq.sampler.choose(row, self._find, seq) if forced is None else forced
+        if token is None:
+            return None, None
+        return token, sampling.log_probability(own, token, seq.logprobs, self.backend.vocab.pieces)
+
+    def _fail_choice(self, seq: Sequence) -> None:
+        log.error("sequence %d: the model produced nothing to choose from", seq.id)
+        self._end(seq, FinishReason.FAILED, error=EngineFailure("The model produced nothing to choose from."))
+
+    def _catch_up(self) -> None:
+        """Choose for those whose mask has come; nobody waited for it but themselves."""
+        late, self._late = self._late, []
+        for seq in late:
+            if seq.state is not State.RUNNING or seq.steering.late_row is None:
+                continue
+            if seq.steering.is_late:
+                self._late.append(seq)
+                continue
+            row, seq.steering.late_row = seq.steering.late_row, None
+            token, logprobs = self._choose(seq, row)
+            if token is None:
+                self._fail_choice(seq)
+                continue
+            self._advance(seq, token, logprobs)
+            self._hurry(seq)
+
+    def _hurry(self, seq: Sequence) -> None:
+        """Append what must come next without sampling it: the next step computes it like a piece of prompt."""
+        if seq.logprobs is not None:  # each token's own logits are wanted
+            return
+        while seq.state is State.RUNNING and (token := seq.steering.next_forced()) is not None:
+            seq.sampler.note(token)
+            self._advance(seq, token, None)
+
+    def _steer(self, seq: Sequence, token: int) -> bool:
+        """Tell its grammar of a token. True where that ended the sequence."""
+        if not seq.steering.accept(token):
+            log.warning("sequence %d: its grammar cannot be followed", seq.id)
+            error = EngineFailure("The grammar of this request cannot be followed any further.")
+            self._end(seq, FinishReason.FAILED, error=error)
+            return True
+        if seq.steering.is_complete:
+            self._end(seq, FinishReason.STOP)
+            return True
+        return False
 
     def _score(self, seq: Sequence, rows: np.ndarray, start: int) -> None:
         """Log-probabilities of prompt tokens: row i belongs to the token at start + i + 1."""
@@ -610,7 +684,7 @@ class Engine:
             seq.first_token = self.clock()
             self._urgent = True
         vocab = self.backend.vocab
-        if token in vocab.eog:
+        if token in vocab.eog and (seq.steering is None or seq.steering.may_end()):
             self._end(seq, FinishReason.STOP)
             return
         delta = Delta(seq.index, token, vocab.pieces[token], logprobs)
@@ -618,6 +692,8 @@ class Engine:
             seq.stream.put(delta)
         elif (stop := self._hold_back(seq, delta)) is not None:
             self._end(seq, FinishReason.STOP_STRING, stop=stop)
+            return
+        if seq.steering is not None and self._steer(seq, token):
             return
         if seq.max_tokens is not None and num_generated >= seq.max_tokens:
             self._end(seq, FinishReason.LENGTH)

@@ -65,6 +65,13 @@ class Sampler:
         """The next token; None where the row has nothing to choose from."""
         if self.banned is not None or self.bias_ids is not None:
             self.adjust(row, seq.num_generated)
+        if seq.steering is not None and (guide := seq.steering.guide) is not None and guide.binding:
+            if guide.ids is not None:
+                return self._choose_among(guide.ids, row)
+            if guide.banned.dtype == bool:
+                np.copyto(row, -np.inf, where=guide.banned)
+            else:
+                row[guide.banned] = -np.inf
         chain = self.chain
         if chain is None:
             token = int(row.argmax())
@@ -82,6 +89,27 @@ class Sampler:
         token = chain.choose(ids, row[ids])
         chain.accept(token)
         return token
+
+    def _choose_among(self, ids: np.ndarray, row: np.ndarray) -> int | None:
+        """The next token where only a few are allowed."""
+        logits = row[ids]
+        finite = np.isfinite(logits)
+        if not finite.all():
+            if not finite.any():
+                # An end that the request's bias or minimum forbids, where nothing else may come: it ends.
+                ends = ids[:0] if self.banned is None else np.intersect1d(ids, self.banned)
+                return int(ends[0]) if len(ends) else None
+            ids, logits = ids[finite], logits[finite]
+        if self.chain is None:
+            return int(ids[logits.argmax()])
+        token = self.chain.choose(ids, logits)
+        self.chain.accept(token)
+        return token
+
+    def note(self, token: int) -> None:
+        """A token that came without being chosen."""
+        if self.chain is not None:
+            self.chain.accept(token)
 
 
 class CandidateFinder:

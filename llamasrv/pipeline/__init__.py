@@ -23,6 +23,7 @@ from llamasrv.pipeline.embed import Embeddings, EmbeddingWork, Ranking, RankingW
 from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.loading import Loading
 from llamasrv.pipeline.served import Served
+from llamasrv.pipeline.steer import Rudder
 
 _PARAMS = tuple(f.name for f in fields(SamplingParams))
 
@@ -66,7 +67,7 @@ class Pipeline:
         if served is not None and served.engine is model.current and served.info is served.engine.info:
             return served
         loader = self.registry.loader
-        if loader is not None:
+        if loader is not None and (model.current is None or model.phase):
             loader.load(model)
             raise Loading(loader, model, timeout=timeout)
         status = model.engine.status
@@ -74,7 +75,8 @@ class Pipeline:
             raise Unavailable("Loading model", code="model_loading")
         if status.state not in ("ready", "draining"):
             raise Unavailable(f"The model is not available: {status.reason or status.state}")
-        return self._prepare(model)
+        with model.lease():
+            return self._prepare(model)
 
     def _prepare(self, model: Model) -> Served:
         served = self._served[model] = off_hub(Served.of, model)
@@ -89,8 +91,8 @@ class Pipeline:
             return off_hub(lambda: sum(len(served.encode(prompt, request.tool_choice)) for prompt in request.prompts))
 
     def submit(self, request: GenerateRequest, *, wait: bool = True) -> Generation | BestOf:
-        """Start a generation. Everything that can be known to be wrong is raised here. Without `wait`, Loading is raised
-        where the model is not loaded."""
+        """Start a generation. Everything that can be known to be wrong is raised here. Where the model is not loaded,
+        it is waited for, or Loading is raised without `wait`."""
         model = self.registry.find(request.model)
         model.touch(request.keep_alive)
         if wait:
@@ -113,12 +115,15 @@ class Pipeline:
         logprobs = request.logprobs
         if best_of is not None and logprobs is None:
             logprobs = 0  # to rank by
-        sequences = []
-        for p, tokens in enumerate(prompts):
+        sequences, choices = [], []
+        for p, ready in enumerate(prepared):
+            rudder = Rudder(served, ready, request, request.prompts[p])
             for k in range(each):
+                reader = served.reader(ready, request, p * each + k)
+                choices.append(reader)
                 sequences.append(
                     Sequence(
-                        tokens,
+                        ready.tokens,
                         params=params if k == 0 else _reseeded(params, k),
                         index=p * each + k,
                         max_tokens=_least(request.max_tokens, served.model.max_tokens),
@@ -130,11 +135,11 @@ class Pipeline:
                         owner=request.owner,
                         priority=request.priority,
                         adapters=adapters,
+                        steering=rudder.steering(in_reasoning=reader.in_reasoning),
                     )
                 )
         engine = served.engine
         stream = engine.submit(sequences)
-        choices = [served.reader(prepared[seq.index // each], request, seq.index) for seq in sequences]
         generation = Generation(
             served, stream, lambda: engine.cancel(stream), choices=choices, each=each, prompts=prompts,
             left_out=sum(prompt.left_out for prompt in prepared),

@@ -36,6 +36,11 @@ class Plain:
         """Whether there were calls, all of them complete."""
         return False
 
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether what comes next is thinking."""
+        return False
+
     def say(self, deltas: list[Delta], out: list[Event]) -> None:
         """Tokens without log-probabilities."""
         text = self._decode(deltas[0].data if len(deltas) == 1 else b"".join([delta.data for delta in deltas]))
@@ -79,6 +84,10 @@ class Parsed(Plain):
     def made_calls(self) -> bool:
         parser = self._parser
         return parser is not None and parser.complete_calls > 0 and not parser.in_call
+
+    @property
+    def in_reasoning(self) -> bool:
+        return self._parser is not None and self._parser.in_reasoning
 
     def say(self, deltas: list[Delta], out: list[Event]) -> None:
         parser = self._parser

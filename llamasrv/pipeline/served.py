@@ -78,6 +78,7 @@ class Served:
     engine: Engine  # the one it was made for; its model may have another by now, or none
     info: ModelInfo
     vocab: Vocabulary
+    control_texts: Mapping[int, bytes]
     context: int
     voice: Voice | None
     tool_voice: Voice | None  # where the model has a template of its own for conversations with tools
@@ -108,6 +109,7 @@ class Served:
             engine=engine,
             info=info,
             vocab=vocab,
+            control_texts={token: text.encode() for text, token in vocab.controls.items()},
             context=engine.context,
             voice=voice,
             tool_voice=tool_voice,

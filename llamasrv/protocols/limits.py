@@ -14,7 +14,6 @@ class Limits:
     messages: int = 10_000
     parts: int = 1_000  # content parts of one message
     tools: int = 1_024
-    tools: int = 1024
     prompts: int = 512  # prompts of one completions request
     inputs: int = 2048  # inputs of one embeddings request, documents of one ranking
     choices: int = 128  # prompts x n, or prompts x best_of

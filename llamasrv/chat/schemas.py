@@ -1,0 +1,54 @@
+"""Bounds on the JSON schemas of one grammar: what would take too long to compile is refused before anybody tries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llamasrv.errors import InvalidRequest
+
+MAX_PARTS = 200_000  # objects, arrays and values of all schemas together
+MAX_PROPERTIES = 1_500  # together: compiling takes the square of their number
+MAX_CHOICES = 30_000  # values of `enum`, together
+MAX_MULTIPLE = 10_000  # of an integer's `multipleOf`: a state for each remainder
+MAX_MULTIPLES = 20_000  # together
+
+
+class SchemaBounds:
+    """Adds up what the schemas of one grammar cost."""
+
+    def __init__(self) -> None:
+        self._parts = self._properties = self._choices = self._multiples = 0
+
+    def add(self, schema: Any, param: str) -> None:
+        """Raises InvalidRequest where it becomes too much, naming the keyword."""
+        left = [schema]
+        while left:
+            part = left.pop()
+            if isinstance(part, Mapping):
+                self._parts += len(part)
+                self._count(part, param)
+                left.extend(part.values())
+            elif isinstance(part, (list, tuple)):
+                self._parts += len(part)
+                left.extend(part)
+            if self._parts > MAX_PARTS:
+                raise InvalidRequest("The schema is too large.", param=param)
+
+    def _count(self, part: Mapping[str, Any], param: str) -> None:
+        properties, choices, multiple = part.get("properties"), part.get("enum"), part.get("multipleOf")
+        if isinstance(properties, Mapping):
+            self._properties += len(properties)
+            _check("properties", self._properties, MAX_PROPERTIES, param)
+        if isinstance(choices, (list, tuple)):
+            self._choices += len(choices)
+            _check("enum", self._choices, MAX_CHOICES, param)
+        if isinstance(multiple, (int, float)):
+            _check("multipleOf", int(abs(multiple)), MAX_MULTIPLE, param)
+            self._multiples += int(abs(multiple))
+            _check("multipleOf", self._multiples, MAX_MULTIPLES, param)
+
+
+def _check(keyword: str, found: int, most: int, param: str) -> None:
+    if found > most:
+        raise InvalidRequest(f"The schema asks too much with '{keyword}': {found}, where {most} is the most.", param=param)

@@ -1,0 +1,55 @@
+"""A bound on thinking: after so many tokens of it, its block is closed by writing the end mark for the model.
+
+Knows the marks as bytes and the end mark as tokens; what they mean is the pipeline's business.
+"""
+
+from __future__ import annotations
+
+
+class ThinkingBudget:
+    """Of one sequence. `open`: the prompt ends inside a block already."""
+
+    __slots__ = ("_left", "_start", "_end", "_closing", "_open", "_tail", "_longest", "_anywhere")
+
+    def __init__(
+        self, tokens: int, *, start: bytes, end: bytes, closing: list[int], open: bool, anywhere: bool = False
+    ) -> None:
+        """`start` b"": the model cannot open a block; it may at the beginning only, unless `anywhere`. `closing`: what
+        is written where the budget is used up."""
+        self._left = tokens
+        self._start, self._end = start, end
+        self._closing = closing
+        self._open = open
+        self._anywhere = anywhere
+        self._tail = b""
+        self._longest = max(len(start), len(end))
+
+    def due(self) -> list[int]:
+        """The tokens that close the block, once it must be closed; else none."""
+        if not self._open or self._left > 0 or _is_cut(self._tail):
+            return []
+        return list(self._closing)
+
+    def accept(self, data: bytes) -> None:
+        """One more token, as bytes."""
+        if self._open:
+            self._left -= 1
+        tail = self._tail + data
+        mark = self._end if self._open else self._start
+        at = tail.find(mark) if mark else -1
+        if at >= 0:
+            self._open = not self._open
+            tail = tail[at + len(mark) :]
+        elif not self._open and not self._anywhere and not self._start.startswith(tail.lstrip()):
+            self._start = b""  # the answer has begun
+        self._tail = tail[-self._longest :]
+
+
+def _is_cut(text: bytes) -> bool:
+    """Whether a text ends inside a character."""
+    for back, byte in enumerate(reversed(text[-3:]), 1):
+        if byte & 0xC0 != 0x80:
+            length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            return length > back
+    return False
+

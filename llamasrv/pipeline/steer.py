@@ -1,0 +1,72 @@
+"""What bears on the answer of one prompt, from what was asked: its grammar, compiled, and its bound on thinking."""
+
+from __future__ import annotations
+
+from llamasrv.chat.formats import ChatFormat
+from llamasrv.chat.grammar import constrain
+from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Prompt
+from llamasrv.engine.budget import ThinkingBudget
+from llamasrv.engine.constraint import Grammar, lark_of_gbnf
+from llamasrv.engine.steering import Steering
+from llamasrv.errors import InvalidRequest
+from llamasrv.pipeline.served import Prepared, Served
+
+_PLAIN = ChatFormat("plain")  # raw prompts: all that is written is content
+
+
+class Rudder:
+    """Makes the Steering of each choice of one prompt. Raises InvalidRequest for a form that cannot be enforced."""
+
+    def __init__(self, served: Served, prepared: Prepared, request: GenerateRequest, prompt: Prompt) -> None:
+        self._served, self._prepared, self._request = served, prepared, request
+        self._grammar = _grammar(served, prepared, request, prompt)
+
+    def steering(self, *, in_reasoning: bool) -> Steering | None:
+        """`in_reasoning`: the prompt ends inside a block for thinking."""
+        budget = self._budget(in_reasoning)
+        if self._grammar is None and budget is None:
+            return None
+        guide = None if self._grammar is None else self._grammar.guide()
+        vocab = self._served.vocab
+        return Steering(guide, budget, texts=self._served.control_texts, pieces=vocab.pieces)
+
+    def _budget(self, in_reasoning: bool) -> ThinkingBudget | None:
+        tokens, voice = self._request.thinking_budget, self._prepared.voice
+        thought = voice.format.reasoning if voice is not None else None
+        if tokens is None or thought is None:
+            return None
+        return ThinkingBudget(
+            tokens,
+            start=thought.start.strip().encode(),
+            end=thought.end.strip().encode(),
+            closing=self._served.vocab.tokenize(thought.end, parse_special=True),
+            open=in_reasoning,
+            anywhere=thought.anywhere,
+        )
+
+
+def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, prompt: Prompt) -> Grammar | None:
+    content, choice = request.content, request.tool_choice
+    if content is None and not prepared.tools:
+        return None
+    if content is not None and content.kind == "gbnf":
+        content = Content("lark", lark_of_gbnf(content.value))
+    constraint = constrain(
+        prepared.voice.format if prepared.voice is not None else _PLAIN,
+        prompt=prepared.text,
+        continues=prepared.continues,
+        tools=prepared.tools,
+        must_call=choice.mode == "required",
+        parallel=choice.parallel,
+        content=content,
+        thinking=not (isinstance(prompt, ChatPrompt) and prompt.template_kwargs.get("enable_thinking") is False),
+        special_tokens=served.vocab.controls,
+    )
+    if constraint is None:
+        return None
+    try:
+        return served.engine.constraints.grammar(constraint.grammar, constraint.triggers)
+    except InvalidRequest as error:
+        if error.param == "content" and content is None:
+            error.param = "tools"
+        raise
