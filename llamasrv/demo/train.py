@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -20,23 +21,26 @@ from llamasrv.demo.train_batches import SKILL_NUMBERS, DocumentBatches, Workers,
 from llamasrv.demo.train_optimiser import Optimiser
 
 COPY_STEPS = 200
-REHEARSAL = 0.2  # of the batches later on are copying, too: without it the network forgets how within minutes
+REHEARSAL = 0.15  # of the batches later on are copying, too: without it the network forgets how within minutes
 WARM_UP_STEPS = 20
 AVERAGE_EVERY, AVERAGE_SHARE = 5, 0.04  # over about the last 125 steps
 BATCHES_PER_STEP = 4
-CHECKPOINT_SECONDS = 120
+CHECKPOINT_SECONDS = 60
 REPORT_SECONDS = 20
 
 
 class Run:
     """The state of a training run: what a checkpoint holds."""
 
-    def __init__(self, folder, *, seed, device, batch_tokens, workers):
+    def __init__(self, folder, *, seed, device, batch_tokens, workers, threads):
         self.folder, self.seed, self.device, self.batch_tokens = Path(folder), seed, device, batch_tokens
         self.folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(seed)
         self.model = DemoModel().to(device)
-        self.optimiser = Optimiser(self.model)
+        # One batch a thread: beside other busy processes, threads that share each product would wait for the unluckiest.
+        torch.set_num_threads(1)
+        self.pool = ThreadPoolExecutor(threads if device == "cpu" else 1, initializer=torch.set_num_threads, initargs=(1,))
+        self.optimiser = Optimiser(self.model, self.pool.map)
         self.step = self.tokens = 0
         self.seconds = 0.0
         self.average = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -83,14 +87,10 @@ class Run:
         total_weight = sum(b.weights.sum() for b in batches)
         loss_sum, kinds = 0.0, len(SKILL_NUMBERS)
         sums, counts = torch.zeros(kinds, device=self.device), torch.zeros(kinds, device=self.device)
-        for batch in batches:
-            hidden = self.model(batch.tokens, batch.positions, torch.bfloat16)
-            losses = F.cross_entropy(self.model.logits(hidden).float(), batch.targets, reduction="none")
-            loss = (losses * batch.weights).sum() / total_weight
-            loss.backward()
-            loss_sum += loss.detach()
+        for batch, losses in zip(batches, self.pool.map(lambda batch: self._backward(batch, total_weight), batches), strict=True):
+            loss_sum += (losses * batch.weights).sum() / total_weight
             self.tokens += batch.tokens.numel()
-            sums += torch.bincount(batch.skills, losses.detach(), kinds)
+            sums += torch.bincount(batch.skills, losses, kinds)
             counts += torch.bincount(batch.skills, minlength=kinds)
         self.optimiser.step(rate)
         self.step += 1
@@ -99,11 +99,17 @@ class Run:
                 self.average[name].lerp_(tensor, AVERAGE_SHARE)
         return float(loss_sum), (sums.tolist(), counts.tolist())
 
+    def _backward(self, batch, total_weight):
+        hidden = self.model(batch.tokens, batch.positions, torch.bfloat16)
+        losses = F.cross_entropy(self.model.logits(hidden).float(), batch.targets, reduction="none")
+        ((losses * batch.weights).sum() / total_weight).backward()
+        return losses.detach()
+
 
 def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file, rate, workers):
-    run = Run(folder, seed=seed, device=device, batch_tokens=batch_tokens, workers=workers)
+    run = Run(folder, seed=seed, device=device, batch_tokens=batch_tokens, workers=workers, threads=threads)
     clock = Clock(hours * 3600, cooldown_minutes * 60, pause_file)
-    progress, threads = Progress(run, clock), Threads(threads)
+    progress = Progress(run, clock)
     saved = time.monotonic()
     cooling, first = False, run.step
     while clock.left() > 0:
@@ -112,42 +118,13 @@ def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_token
             run.save()
             cooling = True
         warm = min(1.0, (run.step - first + 1) / WARM_UP_STEPS)
-        threads.choose()
-        tokens = run.tokens
         loss, by_skill = run.learn(rate * warm * clock.rate())
-        seconds = clock.tick()
-        run.seconds += seconds
-        threads.note(run.tokens - tokens, seconds)
+        run.seconds += clock.tick()
         progress.note(loss, by_skill)
         if time.monotonic() - saved > CHECKPOINT_SECONDS:
             run.save("cooled.pt" if cooling else "last.pt")
             saved = time.monotonic()
     run.save("cooled.pt" if cooling else "last.pt")
-
-
-class Threads:
-    """As many threads as pay just now.
-
-    Beside other busy processes, a step waits for its unluckiest thread, and fewer are faster. Now and then
-    another number than the best so far gets a step to show its speed.
-    """
-
-    TRY_EVERY = 12
-
-    def __init__(self, most):
-        self.speeds = dict.fromkeys(range(1, most + 1), float("inf"))
-        self.steps = 0
-
-    def choose(self):
-        self.steps += 1
-        best = max(self.speeds, key=self.speeds.get)
-        if self.steps % self.TRY_EVERY == 0:
-            best = self.steps // self.TRY_EVERY % len(self.speeds) + 1
-        torch.set_num_threads(best)
-        self.now = best
-
-    def note(self, tokens, seconds):
-        self.speeds[self.now] = tokens / seconds
 
 
 class Clock:
@@ -203,7 +180,7 @@ class Progress:
         minutes, seconds = divmod(max(0, int(clock.left())), 60)
         line = (
             f"[{bar}] step {run.step}  loss {self.loss:.4f}  {run.tokens / 1e6:.2f} M tokens  "
-            f"{speed:,.0f} tokens/s on {torch.get_num_threads()}  {minutes}:{seconds:02d} left{'  cooling' if clock.cooling() else ''}"
+            f"{speed:,.0f} tokens/s  {minutes}:{seconds:02d} left{'  cooling' if clock.cooling() else ''}"
         )
         print(line, end="\r" if terminal else "\n", file=sys.stderr, flush=True)
         self.shown, self.tokens_then, self.spent_then = time.monotonic(), run.tokens, clock.spent

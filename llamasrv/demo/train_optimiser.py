@@ -7,12 +7,14 @@ import torch
 
 MUON_RATE = 0.02
 ADAM_RATE = 3e-3
+GROUP = 3  # matrices of one shape that are made orthogonal at once
 
 
 class Optimiser:
     """One object for both rules, so that a checkpoint holds one state."""
 
-    def __init__(self, model):
+    def __init__(self, model, spread=map):
+        """`spread` is a `map`, maybe of several threads."""
         named = dict(model.named_parameters())
         matrices = [p for name, p in named.items() if p.dim() == 2 and name != "embedding"]
         self.adam = torch.optim.AdamW(
@@ -21,7 +23,7 @@ class Optimiser:
             betas=(0.9, 0.98),
             weight_decay=0.0,
         )
-        self.muon = Muon(matrices)
+        self.muon = Muon(matrices, spread)
 
     def step(self, scale):
         """One update; `scale` multiplies both learning rates."""
@@ -44,26 +46,31 @@ class Optimiser:
 class Muon:
     """Momentum whose direction is made orthogonal, so that every direction of a matrix learns at the same pace."""
 
-    def __init__(self, matrices, momentum=0.95, decay=0.01):
-        self.momentum_factor, self.decay = momentum, decay
+    def __init__(self, matrices, spread=map, momentum=0.95, decay=0.01):
+        self.momentum_factor, self.decay, self.spread = momentum, decay, spread
         self.by_shape = {}
         for index, matrix in enumerate(matrices):
             self.by_shape.setdefault(matrix.shape, []).append(index)
         self.matrices = matrices
         self.momentum = [torch.zeros_like(m) for m in matrices]
 
-    @torch.no_grad()
     def step(self, rate):
-        for shape, indices in self.by_shape.items():
-            looked_ahead = []
-            for i in indices:
-                gradient = self.matrices[i].grad
-                self.momentum[i].lerp_(gradient, 1 - self.momentum_factor)
-                looked_ahead.append(gradient.lerp(self.momentum[i], self.momentum_factor))
-            updates = orthogonal(torch.stack(looked_ahead))
-            size = max(1.0, shape[0] / shape[1]) ** 0.5
-            for i, update in zip(indices, updates, strict=True):
-                self.matrices[i].mul_(1 - rate * self.decay).add_(update, alpha=-rate * size)
+        parts = [indices[at : at + GROUP] for indices in self.by_shape.values() for at in range(0, len(indices), GROUP)]
+        for _ in self.spread(lambda indices: self._step(indices, rate), parts):
+            pass
+
+    @torch.no_grad()
+    def _step(self, indices, rate):
+        looked_ahead = []
+        for i in indices:
+            gradient = self.matrices[i].grad
+            self.momentum[i].lerp_(gradient, 1 - self.momentum_factor)
+            looked_ahead.append(gradient.lerp(self.momentum[i], self.momentum_factor))
+        updates = orthogonal(torch.stack(looked_ahead))
+        rows, columns = self.matrices[indices[0]].shape
+        size = max(1.0, rows / columns) ** 0.5
+        for i, update in zip(indices, updates, strict=True):
+            self.matrices[i].mul_(1 - rate * self.decay).add_(update, alpha=-rate * size)
 
     def zero_grad(self):
         for matrix in self.matrices:
