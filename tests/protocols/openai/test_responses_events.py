@@ -1,0 +1,322 @@
+"""Responses as they are written: whole, as events, cut anywhere, and once more from what was stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from protocols.openai.responses_client import add_up
+
+from llamasrv.domain.events import (
+    Failed,
+    Finished,
+    FinishReason,
+    Reasoning,
+    Text,
+    TokenLogprob,
+    ToolCallArguments,
+    ToolCallStart,
+    TopLogprob,
+    Usage,
+)  # fmt: skip
+from llamasrv.errors import EngineFailure, InvalidRequest, QueueFull
+from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.responses import Responses
+from llamasrv.protocols.openai.responses import reply as reply_module
+from llamasrv.protocols.openai.responses.events import error_event, replay
+from llamasrv.protocols.openai.responses.ids import unseal
+from llamasrv.protocols.openai.responses.stored import Stored, page_body
+
+DATA = Path(__file__).parent / "data"
+ID = "resp_" + "0123456789abcdef" * 3
+USAGE = Usage(prompt_tokens=20, cached_tokens=8, completion_tokens=7, reasoning_tokens=3)
+STOP = Finished(0, FinishReason.STOP)
+LENGTH = Finished(0, FinishReason.LENGTH)
+endpoint = Responses(Limits())
+
+TOOLS = [
+    {"type": "function", "name": "f", "parameters": {"type": "object"}},
+    {"type": "custom", "name": "patch"},
+    {"type": "namespace", "name": "mcp", "description": "d", "tools": [{"type": "function", "name": "g"}]},
+]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    monkeypatch.setattr(reply_module.time, "time", lambda: 1_700_000_000)
+    monkeypatch.setattr("llamasrv.protocols.openai.responses.new_response_id", lambda: ID)
+
+
+def reply(keep=None, **body):
+    _, options = endpoint.parse({"input": "Hi", "tools": TOOLS, **body})
+    return endpoint.reply(options, model="some-model", keep=keep)
+
+
+def scored(text):
+    return tuple(
+        TokenLogprob(ord(c), c.encode(), -0.5, (TopLogprob(ord(c), c.encode(), -0.5), TopLogprob(1, b"?", -1.5)))
+        for c in text
+    )
+
+
+def call(number, name, *fragments, id=None):
+    start = ToolCallStart(0, number, id or f"call_{number}", name)
+    return [start, *(ToolCallArguments(0, number, fragment) for fragment in fragments)]
+
+
+TRANSCRIPTS = {
+    "plain": ({}, [Text(0, "Hel"), Text(0, "lo"), STOP, USAGE]),
+    "reasoning": (
+        {"reasoning": {"summary": "auto"}, "include": ["reasoning.encrypted_content"]},
+        [Reasoning(0, "Let me"), Reasoning(0, " see."), Text(0, "42"), STOP, USAGE],
+    ),
+    "calls": (
+        {},
+        [
+            Reasoning(0, "hm"), Text(0, "I call."), *call(0, "f", '{"x"', ":1}"), *call(1, "patch", '{"input":"a', '\\nb"}'),
+            *call(2, "mcp__g"), Finished(0, FinishReason.TOOL_CALLS), USAGE,
+        ],
+    ),
+    "logprobs": (
+        {"include": ["message.output_text.logprobs"], "top_logprobs": 1},
+        [Text(0, "Hé", scored("Hé")), Text(0, "y", scored("y")), STOP, USAGE],
+    ),
+    "length": ({}, [Reasoning(0, "a long"), LENGTH, USAGE]),
+    "failed": ({}, [Text(0, "Hel"), Failed(0, EngineFailure("The model failed.")), USAGE]),
+    "background": ({"background": True}, [Text(0, "Hi"), Finished(0, FinishReason.CANCELLED), USAGE]),
+    "compaction": ({"input": [{"type": "compaction_trigger"}]}, [Text(0, "All of it."), STOP, USAGE]),
+    "empty": ({}, [STOP, USAGE]),
+}  # fmt: skip
+
+
+def collected(events):
+    found = Collected(1)
+    found.add(events)
+    return found
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_it_writes_what_the_transcript_says(name):
+    body, events = TRANSCRIPTS[name]
+    golden = (DATA / f"responses_{name}.txt").read_text("utf-8")
+    assert "".join(f"{chunk.decode()}\n" for chunk in reply(**body).chunks(events)) == golden
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_a_stream_keeps_every_rule_and_ends_in_its_response(name):
+    body, events = TRANSCRIPTS[name]
+    made = reply(**body)
+    final = add_up(made.chunks(events))
+    assert final == json.loads(json.dumps(made.response))
+
+
+@pytest.mark.parametrize("name", set(TRANSCRIPTS) - {"failed"})
+def test_a_stream_adds_up_to_the_whole(name):
+    body, events = TRANSCRIPTS[name]
+    assert add_up(reply(**body).chunks(events)) == json.loads(reply(**body).whole(collected(events)))
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_it_does_not_matter_how_events_arrive(name):
+    body, events = TRANSCRIPTS[name]
+    one_by_one = reply(**body)
+    assert [chunk for event in events for chunk in one_by_one.chunks([event])][: len(reply(**body).chunks(events))] == (
+        reply(**body).chunks(events)
+    )
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_what_was_stored_tells_the_same_events_once_more(name):
+    """Byte for byte, so that a client can go on where its connection broke."""
+    body, events = TRANSCRIPTS[name]
+    kept = []
+    made = reply(lambda stored: kept.append(stored.pack()) or True, **body)
+    told = made.chunks(events)
+    assert replay(Stored.unpack(kept[0])) == told
+
+
+PIECES = st.one_of(
+    st.text(max_size=5).map(lambda text: Text(0, text)),
+    st.text(max_size=5).map(lambda text: Text(0, text, scored(text))),
+    st.text(max_size=5).map(lambda text: Reasoning(0, text)),
+    st.sampled_from(["f", "patch", "mcp__g", "unknown"]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(PIECES, max_size=8),
+    st.sampled_from(list(FinishReason)),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 3),
+)
+def test_every_order_of_events_keeps_the_rules(pieces, reason, background, summary, same_ids):
+    events, number = [], 0
+    for piece in pieces:
+        if isinstance(piece, str):
+            events += call(number, piece, '{"input"', ':"x"}', id="call_same" if number < same_ids else None)
+            number += 1
+        else:
+            events.append(piece)
+    events += [Finished(0, reason), USAGE]
+    body = {"background": background, "include": ["message.output_text.logprobs", "reasoning.encrypted_content"]}
+    if summary:
+        body["reasoning"] = {"summary": "detailed"}
+    kept = []
+    made = reply(lambda stored: kept.append(stored.pack()) or True, **body)
+    told = made.chunks(events)
+    final = add_up(told)
+    text = "".join(part["text"] for item in final["output"] if item["type"] == "message" for part in item["content"])
+    assert text == "".join(event.text for event in events if isinstance(event, Text))
+    assert replay(Stored.unpack(kept[0])) == told
+    for cut in range(len(told)):
+        add_up(told[:cut], cut=True)
+
+
+# ---------------------------------------------------------------- how it ends
+
+
+def final(*events, **body):
+    return add_up(reply(**body).chunks([*events, USAGE]))
+
+
+@pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.CONTEXT])
+def test_cut_off_is_incomplete(reason):
+    response = final(Text(0, "Hel"), Finished(0, reason))
+    assert response["status"] == "incomplete" and response["completed_at"] is None
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert response["output"][0]["status"] == "incomplete" and response["usage"]["total_tokens"] == 27
+
+
+def test_a_call_that_was_cut_off_is_incomplete_and_a_whole_one_is_not():
+    cut = final(*call(0, "f", '{"x":'), LENGTH)
+    assert cut["output"][0]["status"] == "incomplete" and cut["output"][0]["arguments"] == '{"x":'
+    whole = final(*call(0, "f", '{"x":1}'), LENGTH)
+    assert whole["output"][0]["status"] == "completed" and whole["status"] == "incomplete"
+
+
+def test_nothing_at_all_is_an_empty_message_but_not_when_it_was_cut():
+    assert final(STOP)["output"][0]["content"][0]["text"] == ""
+    assert final(LENGTH)["output"] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(EngineFailure("x"), "server_error"), (QueueFull("x"), "rate_limit_exceeded"), (InvalidRequest("x"), "invalid_prompt")],
+)
+def test_a_failure_is_told_in_the_response(error, code):
+    made = reply()
+    response = add_up(made.chunks([Reasoning(0, "hm"), Failed(0, error), USAGE]))
+    assert made.failed and response["status"] == "failed" and response["error"] == {"code": code, "message": "x"}
+    assert response["output"][0]["status"] == "incomplete"
+
+
+def test_our_own_mistake_ends_the_stream_with_a_failed_response():
+    made = reply()
+    told = [*made.chunks([Text(0, "Hel")]), made.broken(EngineFailure("ours"))]
+    last = json.loads(told[-1])
+    assert last["type"] == "response.failed" and last["response"]["error"]["message"] == "ours"
+    assert last["response"]["output"][0]["content"][0]["text"] == "Hel"
+
+
+def test_an_error_without_a_response_is_flat():
+    assert json.loads(error_event(EngineFailure("x", param="p"))) == {
+        "type": "error", "sequence_number": 0, "code": "engine_failure", "message": "x", "param": "p",
+    }  # fmt: skip
+
+
+def test_it_is_stored_before_the_client_hears_of_the_end():
+    told = []
+    made = reply(lambda stored: told.append(stored.response["status"]) or True)
+    made.chunks([Text(0, "Hi"), STOP])
+    assert told == []
+    made.chunks([USAGE])
+    assert told == ["completed"] and made.response["store"] is True
+
+
+def test_what_could_not_be_stored_says_so():
+    assert add_up(reply(lambda stored: False).chunks([Text(0, "Hi"), STOP, USAGE]))["store"] is False
+
+
+def test_it_stores_nothing_where_that_is_wanted():
+    assert endpoint.reply(endpoint.parse({"input": "x", "store": False})[1], model="m", keep=print)._keep is None
+
+
+# ---------------------------------------------------------------- items
+
+
+def test_calls_are_answered_under_their_own_names():
+    output = final(*call(0, "mcp__g", "{}"), *call(1, "patch", '{"input":"é"}'), *call(2, "other", "{}"), STOP)["output"]
+    assert [(item["type"], item["name"], item.get("namespace")) for item in output] == [
+        ("function_call", "g", "mcp"), ("custom_tool_call", "patch", None), ("function_call", "other", None),
+    ]  # fmt: skip
+    assert output[1]["input"] == "é"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [('{"input":"a"}', "a"), ('{"patch":"a"}', "a"), ('"a"', "a"), ("a b", "a b"), ('{"a":1}', '{"a":1}'), ("", "")],
+)
+def test_a_custom_calls_input_is_text(arguments, text):
+    assert final(*call(0, "patch", arguments), STOP)["output"][0]["input"] == text
+
+
+def test_a_call_without_arguments_has_none_as_json():
+    assert final(*call(0, "f"), STOP)["output"][0]["arguments"] == "{}"
+
+
+def test_sealed_reasoning_is_the_trace():
+    output = final(Reasoning(0, "hm"), Text(0, "x"), STOP, include=["reasoning.encrypted_content"])["output"]
+    assert unseal(output[0]["encrypted_content"]) == "hm" and output[0]["summary"] == []
+    assert "encrypted_content" not in final(Reasoning(0, "hm"), STOP)["output"][0]
+
+
+def test_a_summary_of_the_conversation_is_one_item_even_when_it_was_cut():
+    for end in (STOP, LENGTH):
+        (item,) = final(Reasoning(0, "no"), Text(0, " All"), end, input=[{"type": "compaction_trigger"}])["output"]
+        assert item["type"] == "compaction" and unseal(item["encrypted_content"]) == "All"
+
+
+def test_a_compacted_conversation_is_the_users_words_and_the_summary():
+    _, options = endpoint.parse_compact({"input": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "x"}]})
+    body = json.loads(endpoint.reply(options, model="m").whole(collected([Text(0, "All."), STOP, USAGE])))
+    assert set(body) == {"id", "object", "created_at", "output", "usage"} and body["object"] == "response.compaction"
+    assert [item["type"] for item in body["output"]] == ["message", "compaction"]
+    assert body["output"][0]["role"] == "user"
+
+
+# ---------------------------------------------------------------- pages
+
+
+def ids(n):
+    return [{"id": f"i{k}"} for k in range(n)]
+
+
+def test_pages_go_through_all_items_once():
+    for descending in (False, True):
+        seen, after = [], None
+        while True:
+            page = json.loads(page_body(ids(7), after=after, limit=3, descending=descending))
+            seen += [item["id"] for item in page["data"]]
+            after = page["last_id"]
+            assert page["first_id"] == page["data"][0]["id"]
+            if not page["has_more"]:
+                break
+        assert seen == [item["id"] for item in (ids(7)[::-1] if descending else ids(7))]
+
+
+def test_a_page_of_nothing_has_no_more():
+    assert json.loads(page_body([], after=None, limit=3, descending=True)) == {
+        "object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False,
+    }  # fmt: skip
+
+
+def test_an_unknown_place_to_go_on_from_is_an_error():
+    with pytest.raises(InvalidRequest) as caught:
+        page_body(ids(3), after="other", limit=3, descending=True)
+    assert caught.value.param == "after"
