@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
@@ -76,6 +77,8 @@ def web_options(settings: Settings) -> WebOptions:
         timeout=settings.limits_timeout or None,
         unread_tokens=settings.limits_unread_tokens,
         slow_seconds=settings.log_slow_seconds,
+        manage=settings.models_manage,
+        folder=settings.models_dir or files.models_dir(),
     )
 
 
@@ -105,6 +108,7 @@ def build(settings: Settings) -> Service:
     loader = Loader(memory_limit=settings.models_memory, load_timeout=settings.models_load_timeout, check=check)
     registry = Registry(catalogue.models(settings), loader=loader, aliases=settings.aliases)
     service = Service.of(registry, web_options(settings), response_store(settings))
+    service.refresh = partial(update_models, registry, settings)
     _load_those_of_the_start(registry)
     threading.Thread(target=loader.run, daemon=True).start()
     return service
@@ -122,6 +126,7 @@ def update(service: Service, settings: Settings) -> None:
     options = web_options(settings)
     update_models(service.registry, settings)
     service.use(options)
+    service.refresh = partial(update_models, service.registry, settings)
 
 
 def update_models(registry: Registry, settings: Settings) -> None:

@@ -20,6 +20,8 @@ from llamasrv.models.gguf import Header
 SPARE_STATES = 4  # recurrent lanes for idle prefixes
 LEAST_OUTPUTS = 64  # rows of logits in one step
 
+WORD_BYTES = 260  # of each token in memory, as the library and this server keep it; measured
+
 MOST_CELLS = 65_536  # of an automatic context, except where the model itself was trained on more
 LEAST_CELLS = 512
 PAD = 256  # llama.cpp rounds a context up to this
@@ -148,15 +150,16 @@ def _state_bytes(header: Header) -> int:
 
 
 def _buffer_bytes(header: Header, cells: int, shape: Shape) -> int:
-    """Work space of one ubatch: its logits, activations and attention mask; and the logits handed out."""
+    """Work space of one ubatch: its logits, activations and attention mask; the logits handed out; the vocabulary."""
     rows = min(shape.ubatch_size, shape.batch_size)
     outputs = max(LEAST_OUTPUTS, 2 * shape.parallel)
     width = 4 * header.number("embedding_length") + _largest(header.get("feed_forward_length"), 0)
-    logits = outputs * max(header.n_vocab, header.number("vocab_size")) * 4
+    n_vocab = max(header.n_vocab, header.number("vocab_size"))
+    logits = outputs * n_vocab * 4
     # Without flash attention the scores of a layer are laid out whole; they and the logits use the same space.
     scores = 0 if shape.flash_attn else cells * rows * 4 * _largest(header.get("attention.head_count"), 1)
     mask = cells * rows * (2 if shape.flash_attn else 4)
-    return max(logits, scores) + rows * width * 4 + mask + logits
+    return max(logits, scores) + rows * width * 4 + mask + logits + n_vocab * WORD_BYTES
 
 
 # The machine

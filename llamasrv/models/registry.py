@@ -61,6 +61,7 @@ class Model:
         max_tokens: int | None = None,
         keep_alive: float = FOR_EVER,
         at_start: bool = False,
+        is_found: bool = False,
         key: Any = None,
     ) -> None:
         self.name = name
@@ -70,6 +71,7 @@ class Model:
         self.chat_template = chat_template  # Jinja source that replaces the model's own
         self.max_tokens = max_tokens  # most tokens of one choice, also where a request asks for more
         self.at_start = at_start  # loaded when the server starts, without being asked for
+        self.is_found = is_found  # in the folder of models, and named nowhere else
         self.key = key  # equal for two models made from the same options and files
         self.created = int(time.time())
         self.metrics = engine.metrics if engine is not None else EngineMetrics()  # of all its engines, in turn

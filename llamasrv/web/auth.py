@@ -41,6 +41,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/v1/rerank", "/rerank", "/v1/reranking", "/reranking",
     ),
     "metrics": ("/metrics", "/slots"),
+    "admin": ("POST /models", "DELETE /models"),
 }  # fmt: skip
 """Scope to routes, as they are written where they are made; with a method in front, that method alone."""
 

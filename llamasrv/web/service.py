@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from llamasrv.domain.key import Key
 from llamasrv.models.registry import Registry
@@ -30,6 +32,8 @@ class WebOptions:
     slots: bool = True  # GET /slots
     props: bool = True  # GET /props
     metrics: bool = True  # GET /metrics
+    manage: bool = False  # clients may pull, load, unload and delete models
+    folder: Path | None = None  # of models that were found rather than named
 
 
 class Service:
@@ -44,6 +48,7 @@ class Service:
         self.ledger = Ledger()
         self.access = Access()
         self.options = options
+        self.refresh: Callable[[], None] = lambda: None  # look again which models there are
         self.background = Background(Memory(store), options.limits.background)
         self.use(options)
 

@@ -1,0 +1,41 @@
+"""Deleting a model's files from the folder of models.
+
+The first part of a split model goes first, so that nobody finds a model that is half gone. A file outside of the folder
+is never touched, nor is a projector that another model beside it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from llamasrv.errors import Forbidden
+from llamasrv.models.details import Details
+
+
+def remove(details: Details, folder: Path) -> list[Path]:
+    """Delete what belongs to the model; the files that are gone. Raises Forbidden, or OSError for what the system
+    refuses."""
+    top = folder.resolve()
+    files = list(details.parts)
+    if not files or not all(_is_inside(path, top) for path in files):
+        raise Forbidden("This model is no file of the folder of models: it cannot be deleted here.")
+    projector = details.projector
+    if projector is not None and projector.parent.resolve() != top and _is_inside(projector, top):
+        others = [p for p in projector.parent.glob("*.gguf") if p not in files and p != projector]
+        if not others:
+            files.append(projector)
+    for path in files:
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        place = files[0].parent
+        while place.resolve() != top and _is_inside(place, top):
+            os.rmdir(place)  # only when it is empty
+            place = place.parent
+    return files
+
+
+def _is_inside(path: Path, top: Path) -> bool:
+    """Where it lies counts, not where a link leads."""
+    return top in path.parent.resolve().parents or path.parent.resolve() == top

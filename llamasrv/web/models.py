@@ -1,0 +1,79 @@
+"""Managing models over HTTP, under llama-server's names. Off unless the operator allows it."""
+
+from __future__ import annotations
+
+import threading
+
+from flask import Blueprint, Response, request
+
+from llamasrv.errors import Forbidden, InvalidRequest, LlamasrvError, Unsupported
+from llamasrv.models.loader import Loader
+from llamasrv.models.registry import Model
+from llamasrv.models.remove import remove
+from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed
+from llamasrv.web.limits import read_json
+from llamasrv.web.service import Service
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("models", __name__)
+    named = ModelNamed(service.options.limits)
+
+    def model_of_body() -> Model:
+        allow(service)
+        return service.registry.find(named.parse(read_json(request.environ, service.options.limits)))
+
+    @routes.post("/models/load")
+    def load() -> Response:
+        """Begin to load it. GET /models tells how far it is."""
+        model = model_of_body()
+        loader_of(service).load(model, anyway=True)
+        return _success()
+
+    @routes.post("/models/unload")
+    def unload() -> Response:
+        """Unload it when what runs has ended."""
+        model = model_of_body()
+        if model.state != "loaded":
+            raise InvalidRequest(f"The model '{model.name}' is not loaded.", param="model")
+        threading.Thread(target=loader_of(service).unload, args=(model,), daemon=True).start()
+        return _success()
+
+    @routes.delete("/models")
+    def delete() -> Response:
+        allow(service)
+        name = request.args.get("model")
+        if not name:
+            raise InvalidRequest("Missing required parameter: 'model'.", param="model")
+        delete_model(service, service.registry.find(name))
+        return _success()
+
+    return routes
+
+
+def allow(service: Service) -> None:
+    """Raises where clients may not manage models."""
+    if not service.options.manage:
+        raise Forbidden("This server does not let clients manage models: it takes the option --models-manage.")
+
+
+def loader_of(service: Service) -> Loader:
+    loader = service.registry.loader
+    if loader is None:
+        raise Unsupported("The models of this server are always loaded.")
+    return loader
+
+
+def delete_model(service: Service, model: Model) -> None:
+    """Delete its files and serve it no longer; what runs on it goes on to its end."""
+    if service.options.folder is None or not model.is_found:
+        raise Forbidden(f"The model '{model.name}' is part of the server's configuration: it cannot be deleted here.")
+    try:
+        remove(model.details, service.options.folder)
+    except OSError as error:
+        raise LlamasrvError(f"The files of '{model.name}' cannot be deleted: {error.strerror}.") from None
+    service.refresh()
+
+
+def _success() -> Response:
+    return Response(SUCCESS, 200, content_type="application/json")
