@@ -8,6 +8,7 @@ from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.engine.fake import FakeBackend
 from llamasrv.models.registry import Model, Registry
 from llamasrv.pipeline import Pipeline
+from llamasrv.store import StoreOptions, open_store
 from llamasrv.web.app import create_app
 from llamasrv.web.service import Service, WebOptions
 
@@ -43,7 +44,7 @@ def check_no_leaks(engine):
 class RunningService:
     """The application with an engine thread behind it."""
 
-    def __init__(self, *, options=None, aliases=("alias",), web=None, **fake):
+    def __init__(self, *, options=None, aliases=("alias",), web=None, store="memory", **fake):
         fake = {"num_lanes": 16, "num_cells": 8192, "context": 1024, **fake}
         self.backends = []
 
@@ -54,7 +55,9 @@ class RunningService:
         self.engine = Engine(open_backend, options or EngineOptions(parallel=8), name="fake")
         self.engine.start()
         wait_until(lambda: self.engine.status.state != "loading")
-        self.service = Service.of(Registry([Model("fake", self.engine, aliases=aliases)]), web or WebOptions())
+        self.store = open_store(store, StoreOptions())
+        registry = Registry([Model("fake", self.engine, aliases=aliases)])
+        self.service = Service.of(registry, web or WebOptions(), self.store)
         self.app = create_app(self.service)
         self.client = self.app.test_client()
 
@@ -66,6 +69,9 @@ class RunningService:
         wait_until(lambda: self.engine.num_open == 0)
         assert self.engine.stop(10)
         self.engine.memory.lanes.check()
+        wait_until(lambda: not len(self.service.background))
+        if self.store is not None:
+            self.store.close()
         assert all(chain.closed for chain in self.backend.chains)
 
 

@@ -210,10 +210,10 @@ class Worker(GeventWorker):
         settings = config.current()
         self.registry.drain()
         if not self._hurry:
-            if self.num_requests:
+            if self.num_running:
                 log.info(
                     "shutting down; still running: %d, for at most %d s",
-                    self.num_requests,
+                    self.num_running,
                     settings.server_drain_timeout,
                 )
             self._wait(settings.server_drain_notice, until_quiet=False)
@@ -228,10 +228,15 @@ class Worker(GeventWorker):
         if not stopped:
             log.warning("an engine did not stop in time")
 
+    @property
+    def num_running(self) -> int:
+        """Requests being answered, and responses that go on without their client."""
+        return self.num_requests + len(self.wsgi.extensions["llamasrv"].background)
+
     def _wait(self, seconds: float, *, until_quiet: bool = True) -> None:
         """Until the time is over, nothing runs any more, or a second signal asks to hurry."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not self._hurry and (self.num_requests or not until_quiet):
+        while time.monotonic() < end and not self._hurry and (self.num_running or not until_quiet):
             self.notify()
             gevent.sleep(0.02)
 

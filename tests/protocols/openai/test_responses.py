@@ -263,7 +263,7 @@ def test_sealed_reasoning_is_opened():
     assert messages(*items)[0].reasoning == "thought"
 
 
-@pytest.mark.parametrize("sealed", ["gAAAAABsomebodyElses", "llamasrv1.", "llamasrv1.AAAA", "llamasrv1.é"])
+@pytest.mark.parametrize("sealed", ["gAAAAABsomebodyElses", "llamasrv1.A", "llamasrv1./w==", "llamasrv1.é"])
 def test_reasoning_that_another_server_sealed_is_unknown(sealed):
     items = [{"type": "reasoning", "summary": [], "encrypted_content": sealed}, CALL, OUTPUT]
     assert messages(*items)[0].reasoning is None
@@ -531,8 +531,3 @@ def test_an_items_id_names_its_response():
 @pytest.mark.parametrize("text", ["", "é 🎈 \u2028", "x" * 100_000])
 def test_what_is_sealed_can_be_opened(text):
     assert unseal(seal(text)) == text
-
-
-def test_a_sealed_bomb_is_not_unpacked(monkeypatch):
-    monkeypatch.setattr("llamasrv.protocols.openai.responses.ids._LONGEST", 1000)
-    assert unseal(seal("x" * 2000)) is None

@@ -9,13 +9,11 @@ import base64
 import binascii
 import re
 import secrets
-import zlib
 
 _RESPONSE = re.compile(r"resp_[0-9a-f]{48}\Z")
 _ITEM = re.compile(r"[a-z]{1,8}_([0-9a-f]{48})[io][0-9a-f]{4,8}\Z")
 
 _SEAL = "llamasrv1."
-_LONGEST = 16 * 2**20  # bytes that a sealed text may unpack to
 
 
 def new_response_id() -> str:
@@ -42,8 +40,8 @@ def response_of(item: str) -> str | None:
 
 
 def seal(text: str) -> str:
-    """Text for a client to send back as it is. Packed, not secret: it is the client's own conversation."""
-    return _SEAL + base64.b64encode(zlib.compress(text.encode("utf-8"))).decode("ascii")
+    """Text for a client to send back as it is. Not secret: it is the client's own conversation."""
+    return _SEAL + base64.b64encode(text.encode("utf-8")).decode("ascii")
 
 
 def unseal(sealed: str) -> str | None:
@@ -51,8 +49,6 @@ def unseal(sealed: str) -> str | None:
     if not sealed.startswith(_SEAL):
         return None
     try:
-        unpacker = zlib.decompressobj()
-        data = unpacker.decompress(base64.b64decode(sealed[len(_SEAL) :], validate=True), _LONGEST)
-        return data.decode("utf-8") if unpacker.eof else None
-    except (binascii.Error, zlib.error, UnicodeDecodeError, ValueError):
+        return base64.b64decode(sealed[len(_SEAL) :], validate=True).decode("utf-8")
+    except (binascii.Error, ValueError):
         return None
