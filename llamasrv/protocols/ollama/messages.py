@@ -64,8 +64,9 @@ def _answered(wire: dict[str, Any], at: int, open_calls: list[ToolCall]) -> Tool
     found = found or [call for call in open_calls if call.name == name] or open_calls
     if not found:
         raise Invalid("a tool message must follow an assistant message with 'tool_calls'.", at, "role")
-    open_calls.remove(found[0])
-    return found[0]
+    call = found[0]
+    open_calls.remove(call)
+    return call
 
 
 def _calls(wire: Any, at: int) -> tuple[ToolCall, ...]:
