@@ -3,7 +3,8 @@
     first wait      an error that comes before anything else is a real HTTP error; status and headers wait for the
                     first event, but not longer than the keepalive interval
     then            one write for all that is there at each wake; a comment when nothing came for the interval
-    client gone     noticed on its socket, whether or not there is anything to write: the generation is cancelled
+    client gone     noticed on its socket, whether or not there is anything to write: the generation is cancelled;
+                    one that has only said all it had to say gets its answer
 
 Gets plain values: Flask's request is over when a stream is written. Knows frames, not what is in them: a protocol's
 `Framing` says how its chunks are told apart on the wire.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -32,6 +34,9 @@ log = logging.getLogger("llamasrv")
 PING = b": ping\n\n"
 WATCH_AFTER = 0.1  # seconds: a shorter request ends before anybody needs to watch its socket
 WRITE_TIMEOUT = 60.0  # seconds that a client may leave what is written unread
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+FIRST_LOOK = 0.005  # seconds after a probe; then twice that, up to a second
+LOOK = 1.0  # seconds that a silent stream waits at most before it looks at its client
 CLIENT_CLOSED = 499  # in the log only: nobody is there to read it
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -177,6 +182,7 @@ class EventStream:
         self._keepalive = keepalive
         self._framing = framing
         self._ended = False
+        self._asked = False
         if sock is not None:
             sock.settimeout(WRITE_TIMEOUT)  # a client that reads nothing does not hold its sequence for ever
 
@@ -200,7 +206,17 @@ class EventStream:
             return events
         if self._watch is None:
             self._watch = Watch(self._sock, self._running.cancel)
-        return self._running.events(self._keepalive)
+        self._watch.interim = False
+        if not self._watch.watching:
+            return self._running.events(self._keepalive)
+        end = time.monotonic() + self._keepalive
+        while True:
+            events = self._running.events(max(0.0, min(LOOK, end - time.monotonic())))
+            if events or self._running.done or self._running.cancelled or time.monotonic() >= end:
+                return events
+            if self._watch.half_closed and not self._asked:
+                self._asked = True
+                return []  # the comment that is written now shows whether anybody reads
 
     def _write(self, events: list[Event]) -> bytes:
         running = self._running
@@ -242,32 +258,75 @@ class EventStream:
 
 
 class Watch:
-    """Cancels when the client closes its connection. A socket that cannot be looked at is left alone: then the next
-    write notices."""
+    """Cancels when the client is gone. A socket that cannot be looked at is left alone: then the next write notices.
 
-    def __init__(self, sock: Any, gone: Callable[[], None]) -> None:
+    A client that has only stopped sending looks like one that has closed, until something is written to it: the one
+    reads on, the other's machine answers with a reset. So then an interim reply is sent, which clients skip; `interim`
+    False says that the reply itself has begun, whose next write tells as well.
+    """
+
+    def __init__(self, sock: Any, gone: Callable[[], None], *, interim: bool = True) -> None:
+        self.interim = interim
+        self.half_closed = False
         self._io: Any = None
+        self._timer: Any = None
+        self._pause = FIRST_LOOK
         if type(sock) is not GreenSocket:  # none in tests; one under TLS cannot be looked into
             return
-        self._peek = sock._sock.recv  # the system's own: gevent's would wait
+        self._sock = sock._sock  # the system's own: gevent's would wait
         self._gone = gone
         self._io = get_hub().loop.io(sock.fileno(), 1)
         self._io.start(self._readable)
 
+    @property
+    def watching(self) -> bool:
+        return self._io is not None
+
+    # These run in the hub: they must not block.
+
     def _readable(self) -> None:
-        # Runs in the hub: must not block.
         try:
-            left = not self._peek(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            self.half_closed = not self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
-            left = True
-        if left:
-            self._gone()
-        self.close()  # gone; or the next request is there already, which must not wake us again and again
+            return self._leave()
+        if not self.half_closed:
+            return self.close()  # the next request is there already
+        self._io.stop()  # it stays readable, and would wake us again and again
+        if self.interim and not self._probed():
+            return self._leave()
+        self._look_later()
+
+    def _probed(self) -> bool:
+        try:
+            self._sock.send(INTERIM, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def _look_later(self) -> None:
+        self._timer = get_hub().loop.timer(self._pause)
+        self._timer.start(self._look)
+
+    def _look(self) -> None:
+        self._timer.close()
+        self._timer = None
+        if self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):  # the reset; reading would not tell of it
+            return self._leave()
+        self._pause = min(1.0, self._pause * 2)
+        self._look_later()
+
+    def _leave(self) -> None:
+        self._gone()
+        self.close()
 
     def close(self) -> None:
-        io, self._io = self._io, None
-        if io is not None:
-            io.stop()
-            io.close()
+        for name in ("_io", "_timer"):
+            watcher = getattr(self, name)
+            setattr(self, name, None)
+            if watcher is not None:
+                watcher.stop()
+                watcher.close()

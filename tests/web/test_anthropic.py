@@ -9,6 +9,7 @@ from protocols.anthropic.wire_client import add_up
 
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import DecodeFailed
+from llamasrv.domain.key import Key
 from llamasrv.web.service import WebOptions
 
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
@@ -94,7 +95,7 @@ def test_an_answer_goes_on_where_the_last_message_ends(client):
 
 
 def test_a_key_may_come_either_way(start):
-    client = start(web=WebOptions(api_keys={"ann": "secret"})).client
+    client = start(web=WebOptions(keys=(Key.of("ann", "secret"),))).client
     for headers in ({"x-api-key": "secret"}, {"Authorization": "Bearer secret"}):
         headers |= {"anthropic-version": "2023-06-01", "anthropic-beta": "a,b"}
         assert client.post(MESSAGES, json=BODY, headers=headers).status_code == 200
@@ -177,7 +178,7 @@ def test_a_route_that_does_not_exist_is_told_in_anthropics_words(client):
 
 
 def test_who_has_no_key_is_told_in_anthropics_words(start):
-    client = start(web=WebOptions(api_keys={"ann": "secret"})).client
+    client = start(web=WebOptions(keys=(Key.of("ann", "secret"),))).client
     response = client.post(MESSAGES, json=BODY, headers={"x-api-key": "wrong"})
     assert response.status_code == 401 and error(response)["type"] == "authentication_error"
 

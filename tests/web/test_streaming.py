@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
 from llamasrv.errors import EngineFailure, Unavailable
-from llamasrv.web.record import Record
+from llamasrv.web.record import Ledger, Record
 from llamasrv.web.streaming import (
     CLIENT_CLOSED,
     PING,
@@ -70,7 +68,7 @@ LINES = Framing(line, _no, content_type="application/x-ndjson", ping=None, reply
 
 @pytest.fixture
 def record():
-    return Record({}, Counter())
+    return Record({}, Ledger())
 
 
 @pytest.fixture(autouse=True)
