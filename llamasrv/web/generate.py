@@ -62,6 +62,8 @@ def respond(
         except LlamasrvError as error:
             if error.param == "prompt":
                 error.param = endpoint.prompt_field
+            elif error.param == "content":
+                error.param = getattr(endpoint, "content_field", "response_format")
             raise
         record.model = running.model
         reply = endpoint.reply(options, model=running.model, fingerprint=running.fingerprint)

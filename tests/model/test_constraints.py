@@ -1,0 +1,114 @@
+"""Constraints on a real model with random weights, which obeys nothing else: every answer that ends is valid."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import partial
+
+import pytest
+from random_schemas import schema
+from serving import pipeline_on
+
+from llamasrv.domain.events import Finished, FinishReason, Text, ToolCallArguments, ToolCallStart
+from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, Tool, ToolChoice
+from llamasrv.engine.engine import Engine, EngineOptions
+
+jsonschema = pytest.importorskip("jsonschema")
+
+WILD = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+USER = (Message("user", "Hello"),)
+AT_ONCE = 50
+
+
+@pytest.fixture(scope="module")
+def pipeline(model_path):
+    from llamasrv.engine.backend import open_model
+
+    options = EngineOptions(context_cells=65_536, parallel=AT_ONCE, threads=1)
+    engine = Engine(partial(open_model, model_path("llama"), options), options)
+    engine.open()
+    yield pipeline_on(engine)
+    engine.close()
+
+
+def run(pipeline, requests):
+    """All events of each request, side by side."""
+    engine = pipeline.registry.default.engine
+    running = [pipeline.submit(request) for request in requests]
+    events = [[] for _ in running]
+    for _ in range(20_000):
+        engine.turn()
+        for generation, said in zip(running, events):
+            if not generation.done:
+                said += generation.events(0)
+        if all(generation.done for generation in running):
+            return events
+    raise AssertionError("no end")
+
+
+def ended(events):
+    finish = next(event for event in events if isinstance(event, Finished))
+    assert finish.reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS), finish
+    return finish.reason
+
+
+def calls(events):
+    made = []
+    for event in events:
+        if isinstance(event, ToolCallStart):
+            made.append([event.name, ""])
+        elif isinstance(event, ToolCallArguments):
+            made[event.call][1] += event.fragment
+    return made
+
+
+def test_five_hundred_random_schemas_hold(pipeline):
+    rng = random.Random(20)
+    schemas = [schema(rng) for _ in range(500)]
+    finished = 0
+    for start in range(0, len(schemas), AT_ONCE):
+        group = schemas[start : start + AT_ONCE]
+        asked = [
+            GenerateRequest(
+                (ChatPrompt(USER),), content=Content("json", wanted), max_tokens=600,
+                sampling={**WILD, "seed": start + n},
+            )
+            for n, wanted in enumerate(group)
+        ]  # fmt: skip
+        for wanted, events in zip(group, run(pipeline, asked)):
+            if ended(events) is FinishReason.STOP:
+                finished += 1
+                text = "".join(event.text for event in events if isinstance(event, Text))
+                checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+                jsonschema.Draft202012Validator(wanted, format_checker=checker).validate(json.loads(text))
+    assert finished >= 490
+
+
+TOOLS = tuple(Tool(f"tool_{n}", "", schema(random.Random(n), 1)) for n in range(40))
+TOOLS = tuple(tool for tool in TOOLS if tool.parameters["type"] == "object")[:5]
+BY_NAME = {tool.name: tool for tool in TOOLS}
+
+
+@pytest.mark.parametrize("names", [(), ("tool_1",)])
+def test_a_call_that_must_come_comes_and_is_valid(pipeline, names):
+    names = names and (TOOLS[1].name,)
+    choice = ToolChoice("required", names, parallel=not names)
+    asked = [
+        GenerateRequest(
+            (ChatPrompt(USER, tools=TOOLS),), tool_choice=choice, max_tokens=700, sampling={**WILD, "seed": n}
+        )
+        for n in range(AT_ONCE)
+    ]
+    finished = 0
+    for events in run(pipeline, asked):
+        reason, made = ended(events), calls(events)
+        assert not "".join(event.text for event in events if isinstance(event, Text)).strip()
+        if reason is FinishReason.LENGTH:
+            continue
+        finished += 1
+        assert reason is FinishReason.TOOL_CALLS and made
+        assert not names or [name for name, _ in made] == list(names)
+        for name, arguments in made:
+            jsonschema.Draft202012Validator(BY_NAME[name].parameters).validate(json.loads(arguments))
+    assert finished >= 0.9 * AT_ONCE
