@@ -13,6 +13,7 @@ from llamasrv.demo.model import Config
 from llamasrv.demo.tokenizer import CONTROL, MARKS, SPECIAL, vocabulary_and_merges
 
 LIMIT = 8_000_000
+TEMPERATURE = 0.2
 DESCRIPTION = (
     "The demonstration model of llamasrv: tiny, trained from nothing on text made up by a program, good for trying "
     "the server's features and for nothing else. For real work serve a real model: llamasrv serve --model FILE"
@@ -79,6 +80,8 @@ def _describe(writer, config, full_precision):
     writer.add_layer_norm_rms_eps(config.norm_epsilon)
     writer.add_rope_freq_base(config.rope_base)
     writer.add_vocab_size(config.vocabulary)
+    # What a server samples with unless it is told otherwise: so small a model has to be kept close to its best guess.
+    writer.add_float32("general.sampling.temp", TEMPERATURE)
     kind = gguf.LlamaFileType.ALL_F32 if full_precision else gguf.LlamaFileType.MOSTLY_Q8_0
     writer.add_file_type(kind)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
