@@ -78,6 +78,7 @@ class Finished:
     index: int
     reason: FinishReason
     stop: str | None = None  # the stop string that was met
+    usage: Usage | None = None  # of this choice alone
 
 
 @dataclass(frozen=True, slots=True)

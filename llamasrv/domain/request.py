@@ -110,7 +110,28 @@ class TokenPrompt:
     tokens: tuple[int, ...]
 
 
-Prompt = Union[ChatPrompt, TextPrompt, TokenPrompt]
+@dataclass(frozen=True, slots=True)
+class MixedPrompt:
+    """Raw texts and ids of this model's vocabulary, one after the other."""
+
+    parts: tuple[Union[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InfillPrompt:
+    """What is before and after a place in a text, to be filled in there; `typed` is what has been written there already.
+
+    `extra` are further texts to look at, each with its file's name. What is far from the place is left out where there is
+    no room for it.
+    """
+
+    before: str
+    after: str
+    typed: str = ""
+    extra: tuple[tuple[str, str], ...] = ()
+
+
+Prompt = Union[ChatPrompt, TextPrompt, TokenPrompt, MixedPrompt, InfillPrompt]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +158,7 @@ class GenerateRequest:
     split_reasoning: bool = True  # False: reasoning stays in the text, its marks included
     keep_alive: float | None = None  # seconds that the model stays loaded after it; negative: for ever; None: as set
     adapters: tuple[tuple[str, float], ...] | None = None  # LoRA adapters and their scales; None: the model's default
+    with_tokens: bool = False  # texts come with the ids of their tokens
     shorten: bool = False  # the oldest turns of a conversation that is too long are left out
 
 

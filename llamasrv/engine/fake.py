@@ -46,6 +46,8 @@ class FakeVocabulary:
     fim_pre: int | None = FIM_PREFIX
     fim_suf: int | None = FIM_SUFFIX
     fim_mid: int | None = FIM_MIDDLE
+    fim_rep: int | None = None
+    fim_sep: int | None = None
     native: tuple[int, int] | None = None
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
@@ -97,6 +99,7 @@ class FakeBackend:
     """Records what it was asked; fails on demand through `fail_next`."""
 
     generates = True
+    state_facts: dict[str, Any] = {"library": "fake"}
     split = False
     max_outputs = 64
     row_multiple = 1

@@ -71,6 +71,7 @@ class Adapter:
     name: str
     path: str
     scale: float = 1.0
+    digest: str = ""  # of its file
 
 
 class Vocabulary(Protocol):
@@ -90,6 +91,8 @@ class Vocabulary(Protocol):
     fim_pre: int | None
     fim_suf: int | None
     fim_mid: int | None
+    fim_rep: int | None
+    fim_sep: int | None
     native: tuple[int, int] | None  # addresses of llama.cpp's vocabulary and of llama_tokenize, where there are any
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]: ...
@@ -146,6 +149,7 @@ class Backend(Protocol):
     can_cut: bool  # a lane can be cut back to any length
     can_cut_saved: bool  # a restored lane can be cut back to any length
     split: bool  # every lane has cells of its own
+    state_facts: dict[str, Any]  # what a saved state depends on beside the model: library, number formats
     idle_cells: int  # cells that idle prefixes may keep before they slow decodes down noticeably
 
     def use(self, adapters: tuple[tuple[int, float], ...]) -> None:

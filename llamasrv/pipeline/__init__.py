@@ -142,7 +142,7 @@ class Pipeline:
         stream = engine.submit(sequences)
         generation = Generation(
             served, stream, lambda: engine.cancel(stream), choices=choices, each=each, prompts=prompts,
-            left_out=sum(prompt.left_out for prompt in prepared),
+            params=params, left_out=sum(prompt.left_out for prompt in prepared),
         )  # fmt: skip
         if request.echo:
             generation.echo([served.text_of(prompt, tokens) for prompt, tokens in zip(request.prompts, prompts)])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text, Usage
+from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.channels import Delta, End, PromptScored, Stream
 from llamasrv.errors import EngineFailure, Unavailable
 from llamasrv.pipeline.reading import Plain
@@ -25,6 +26,7 @@ class Generation:
         choices: Sequence[Plain],
         each: int,
         prompts: list[list[int]],
+        params: SamplingParams | None = None,
         left_out: int = 0,
     ) -> None:
         self.model = served.model.name
@@ -39,6 +41,7 @@ class Generation:
         self._cancel = cancel
         self._each = each
         self._prompts = prompts
+        self.params = params or SamplingParams()  # how its tokens are chosen
         self._choices = choices
         self._ends: list[End] = []
 
@@ -46,6 +49,13 @@ class Generation:
         """Let every choice begin with its prompt."""
         for i, choice in enumerate(self._choices):
             choice.echo = texts[i // self._each]
+
+    def prompt_text(self, index: int) -> str:
+        """The prompt of a choice as the model got it, control tokens included."""
+        vocab = self._served.vocab
+        spoken = {token: text.encode() for text, token in vocab.controls.items()}
+        tokens = self._prompts[index // self._each]
+        return b"".join([vocab.pieces[token] or spoken.get(token, b"") for token in tokens]).decode("utf-8", "replace")
 
     def whole_text(self, answer: str) -> list[int]:
         """The tokens of the first prompt and of what was answered, to go on with another time."""
@@ -121,14 +131,21 @@ class Generation:
         elif end.reason is FinishReason.FAILED:
             out.append(Failed(index, EngineFailure("The model failed to compute this request.")))
         elif end.reason is FinishReason.STOP and choice.made_calls:
-            out.append(Finished(index, FinishReason.TOOL_CALLS))
+            out.append(Finished(index, FinishReason.TOOL_CALLS, usage=_usage_of(end, choice)))
         else:
-            out.append(Finished(index, end.reason, end.stop))
+            out.append(Finished(index, end.reason, end.stop, _usage_of(end, choice)))
         self._ends.append(end)
         if len(self._ends) == len(self._choices):
             self.usage = _usage(self._ends, self._choices, self._prompts, self._each)
             out.append(self.usage)
             self.done = True
+
+
+def _usage_of(end: End, choice: Plain) -> Usage:
+    return Usage(
+        end.num_prompt, end.num_reused, end.num_generated, choice.num_reasoning, end.queue_seconds,
+        end.prefill_seconds, end.decode_seconds,
+    )  # fmt: skip
 
 
 def _usage(ends: list[End], choices: Sequence[Plain], prompts: list[list[int]], each: int) -> Usage:

@@ -69,6 +69,42 @@ class Plain:
         self._logprobs = []
 
 
+class Numbered(Plain):
+    """The same with the ids of the tokens that a text came from."""
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tokens: list[int] = []
+
+    def say(self, deltas: list[Delta], out: list[Event]) -> None:
+        start = len(out)
+        self._tokens += [delta.token for delta in deltas]
+        super().say(deltas, out)
+        self._number(out, start)
+
+    def hold(self, delta: Delta, out: list[Event]) -> None:
+        start = len(out)
+        self._tokens.append(delta.token)
+        super().hold(delta, out)
+        self._number(out, start)
+
+    def finish(self, index: int, out: list[Event]) -> None:
+        start = len(out)
+        super().finish(index, out)
+        if self._tokens and len(out) == start:
+            out.append(Text(index, ""))
+        self._number(out, start)
+
+    def _number(self, out: list[Event], start: int) -> None:
+        if len(out) > start:
+            text = out[start]
+            assert isinstance(text, Text)
+            out[start] = Text(text.index, text.text, text.logprobs, tuple(self._tokens))
+            self._tokens = []
+
+
 class Parsed(Plain):
     """A choice whose text goes through a parser. `spoken`: what control tokens write that are part of its marks."""
 

@@ -17,6 +17,8 @@ from llamasrv.domain.request import (
     ChatPrompt,
     GenerateRequest,
     ImagePart,
+    InfillPrompt,
+    MixedPrompt,
     Message,
     Part,
     Prompt,
@@ -31,7 +33,8 @@ from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import ModelInfo, Vocabulary
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
 from llamasrv.models.registry import Model
-from llamasrv.pipeline.reading import Parsed, Plain
+from llamasrv.pipeline.infill import encode_infill
+from llamasrv.pipeline.reading import Numbered, Parsed, Plain
 
 LONG_TEXT = 20_000  # characters, some 10 ms; beyond, rendering and tokenising go to a native thread
 _CHARS_A_TOKEN = 6  # no real text has as many; beyond, a prompt is counted in slices until it is too long
@@ -212,6 +215,10 @@ class Served:
             prepared = self._prepare_chat(prompt, tool_choice or ToolChoice())
         elif isinstance(prompt, TextPrompt):
             prepared = Prepared(self._encode_text(prompt))
+        elif isinstance(prompt, MixedPrompt):
+            prepared = Prepared(self._encode_mixed(prompt))
+        elif isinstance(prompt, InfillPrompt):
+            prepared = Prepared(encode_infill(self.vocab, prompt, self.context))
         else:
             prepared = Prepared(self._checked(prompt))
         if not prepared.tokens:
@@ -225,7 +232,7 @@ class Served:
         """What makes events of one choice's tokens."""
         voice = prepared.voice
         if voice is None:
-            return Plain()
+            return Numbered() if request.with_tokens else Plain()
         parser = Parser(
             voice.format,
             prompt=prepared.text,
@@ -296,6 +303,17 @@ class Served:
                 raise ContextTooLong(
                     num_prompt=count * len(text) // (start + _SLICE), context=self.context, param="prompt"
                 )
+
+    def _encode_mixed(self, prompt: MixedPrompt) -> list[int]:
+        self._checked(TokenPrompt(tuple(part for part in prompt.parts if isinstance(part, int))))
+        tokens: list[int] = []
+        for i, part in enumerate(prompt.parts):
+            if isinstance(part, int):
+                tokens.append(part)
+            else:
+                self._refuse_endless(part)
+                tokens += self.vocab.tokenize(part, add_special=i == 0)
+        return tokens
 
     def _checked(self, prompt: TokenPrompt) -> list[int]:
         tokens = list(prompt.tokens)
@@ -368,6 +386,10 @@ def _size(prompt: Prompt) -> int:
         return sum(map(_content_size, contents))
     if isinstance(prompt, TextPrompt):
         return len(prompt.text) + len(prompt.suffix or "")
+    if isinstance(prompt, MixedPrompt):
+        return sum(len(part) for part in prompt.parts if isinstance(part, str))
+    if isinstance(prompt, InfillPrompt):
+        return len(prompt.before) + len(prompt.after) + sum(len(text) for _, text in prompt.extra)
     return 0
 
 
