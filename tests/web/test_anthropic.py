@@ -202,14 +202,23 @@ def test_a_failure_before_the_first_event_is_a_real_error(start):
         assert error(response)["type"] == "api_error" and b"secret" not in response.data
 
 
+def fail_at(backend, step):
+    """Decode as ever, and from this step on fail."""
+    decode, left = backend.decode, iter(range(step))
+
+    def failing():
+        if next(left, None) is None:
+            raise DecodeFailed("secret reason")
+        decode()
+
+    backend.decode = failing
+
+
 def test_a_failure_later_is_an_error_event_and_the_last(start):
     running = start()
-    body = {**BODY, "max_tokens": 900, "messages": [{"role": "user", "content": "x" * 400}], "stream": True}
-    response = running.client.post(MESSAGES, json=body, buffered=False)
-    writes = response.iter_encoded()
-    first = next(writes)
-    running.backend.fail_next = [DecodeFailed("secret reason")]
-    *_, last, empty = (first + b"".join(writes)).decode().split("\n\n")
+    fail_at(running.backend, 8)
+    *said, last, empty = running.client.post(MESSAGES, json={**BODY, "stream": True}).text.split("\n\n")
+    assert said[0].startswith("event: message_start")
     name, data = last.split("\n")
     assert (name, empty) == ("event: error", "")
     assert json.loads(data.removeprefix("data: "))["error"]["type"] == "api_error"
