@@ -152,6 +152,8 @@ def _model(
     details = found.details if found is not None and template is None else describe(header, template=template)
     if found is not None:
         details = dataclasses.replace(details, projector=found.details.projector)
+    if settings.engine_embeddings and "completion" in details.capabilities:
+        details = dataclasses.replace(details, capabilities=(*details.capabilities, "embedding"))
     need = _need(settings, header, several=several)
     options = engine_options(dataclasses.replace(settings, engine_ctx_size=need.cells))
     return Model(

@@ -37,6 +37,8 @@ def shape_of(settings: Settings) -> memory.Shape:
         cache_type_v=settings.engine_cache_type_v,
         flash_attn=settings.engine_flash_attn != "off",
         split=settings.engine_deterministic,
+        embeddings=settings.engine_embeddings,
+        embedding_context=settings.engine_embedding_ctx,
     )
 
 
@@ -80,6 +82,7 @@ def engine_options(settings: Settings) -> EngineOptions:
         cache_bytes=settings.cache_ram,
         idle_cells=settings.cache_idle_cells,
         coalesce=settings.engine_coalesce_ms / 1000,
+        unread_tokens=settings.limits_unread_tokens,
         adapters=tuple(Adapter(name, path, scale) for name, path, scale in settings.adapters()),
         embeddings=settings.engine_embeddings,
         pooling=settings.engine_pooling,

@@ -20,6 +20,7 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a deb
 # longer than any barrier inside a step.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
+import llama_cpp
 import llama_cpp.llama_cpp as C
 import numpy as np
 
@@ -27,6 +28,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend_embed import LlamaEmbeddings, only_embeds
 from llamasrv.engine.backend_lora import load_adapters, use_adapters
 from llamasrv.engine.batch import Batch
+from llamasrv.engine.cores import CORES
 from llamasrv.engine.interface import DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress
 from llamasrv.engine.padding import BLOCK, Padding
 from llamasrv.engine.prefix_cache import Adapters
@@ -95,6 +97,8 @@ class LlamaVocabulary:
         self.fim_pre = _token(C.llama_vocab_fim_pre(vocab))
         self.fim_suf = _token(C.llama_vocab_fim_suf(vocab))
         self.fim_mid = _token(C.llama_vocab_fim_mid(vocab))
+        self.fim_rep = _token(C.llama_vocab_fim_rep(vocab))
+        self.fim_sep = _token(C.llama_vocab_fim_sep(vocab))
         pointer = ctypes.cast(vocab, ctypes.c_void_p).value
         function = ctypes.cast(C._lib.llama_tokenize, ctypes.c_void_p).value
         self.native = (pointer, function) if pointer and function else None
@@ -265,6 +269,10 @@ class LlamaBackend:
         self._n_swa: int = C.llama_model_n_swa(model)
         stateful = bool(C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
         self.split = bool(options.deterministic)
+        self.state_facts = {
+            "library": llama_cpp.__version__, "keys": options.cache_type_k, "values": options.cache_type_v,
+            "flash_attn": options.flash_attn, "gpu_layers": options.gpu_layers,
+        }  # fmt: skip
         self.can_cut = not stateful
         self.can_share = not stateful and not self.split
         self.can_cut_saved = self.can_cut and not self._n_swa  # saving leaves out what a sliding window has passed
@@ -322,6 +330,8 @@ class LlamaBackend:
         p.type_k, p.type_v = CACHE_TYPES[o.cache_type_k], CACHE_TYPES[o.cache_type_v]
         p.no_perf = True
         _last_errors.clear()
+        self._threads = (p.n_threads, p.n_threads_batch)
+        self._sharing = 1
         context = C.llama_init_from_model(self._model, p)
         if not context:
             raise LoadFailed(f"{self.info.path}: no context of {p.n_ctx} tokens can be made ({_reason()})")
@@ -358,8 +368,10 @@ class LlamaBackend:
         assert batch.lane[:n].min() >= 0 and batch.lane[:n].max() < self.num_lanes
         padded = self._pad(n) if self._spare_lane and self._padding.choose(n) else 0
         self._llama_batch.n_tokens = n + padded
+        self._share_threads()
         start = time.perf_counter()
         code = C.llama_decode(self._context, self._llama_batch)
+        CORES.end(self)
         if padded:
             C.llama_memory_seq_rm(self._memory, self.num_lanes, -1, -1)
         self._padding.learn(n, padded > 0, time.perf_counter() - start)
@@ -372,6 +384,12 @@ class LlamaBackend:
             raise DecodeAborted
         else:
             raise DecodeFailed(f"llama_decode returned {code} ({_reason()})", fatal=code == -3)
+
+    def _share_threads(self) -> None:
+        sharing = CORES.begin(self)
+        if sharing != self._sharing:
+            self._sharing = sharing
+            C.llama_set_n_threads(self._context, *(max(1, threads // sharing) for threads in self._threads))
 
     def _pad(self, n: int) -> int:
         """Rows on the spare lane that fill the batch up to whole blocks; their number."""
@@ -475,6 +493,7 @@ class LlamaBackend:
         if self.embeddings is not None:
             self.embeddings.close()
             self.embeddings = None
+        CORES.leave(self)
         if self._context:
             C.llama_free(self._context)
             self._context = None

@@ -18,6 +18,7 @@ from typing import Any
 import llama_cpp.llama_cpp as C
 import numpy as np
 
+from llamasrv.engine.cores import CORES
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.interface import DecodeFailed, LoadFailed
 
@@ -110,6 +111,7 @@ class LlamaEmbeddings:
         p.n_ubatch = p.n_batch
         p.n_seq_max = self.group_inputs
         p.n_threads = p.n_threads_batch = self._threads
+        self._sharing = 1
         p.kv_unified = True
         p.embeddings = True
         p.pooling_type = POOLINGS.index("rank") if self.pooling == "rank" else POOLINGS.index("none")
@@ -158,7 +160,13 @@ class LlamaEmbeddings:
         batch.token, batch.pos = at(token, C.llama_token), at(position, C.llama_pos)
         batch.n_seq_id, batch.logits = at(ones, ctypes.c_int32), at(wants, ctypes.c_int8)
         batch.seq_id = ctypes.cast(lanes.ctypes.data, ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
+        sharing = CORES.begin(self)
+        if sharing != self._sharing:
+            self._sharing = sharing
+            threads = max(1, self._threads // sharing)
+            C.llama_set_n_threads(self._context, threads, threads)
         code = (C.llama_decode if self._memory else C.llama_encode)(self._context, batch)
+        CORES.end(self)
         if code:
             raise DecodeFailed(f"computing {n} rows returned {code} ({self._reason()})", fatal=code == -3)
 
@@ -186,6 +194,7 @@ class LlamaEmbeddings:
         self._open_context()
 
     def close(self) -> None:
+        CORES.leave(self)
         if self._context:
             C.llama_free(self._context)
             self._context = None

@@ -16,11 +16,6 @@ from llamasrv.models.gguf import Header
 DIGEST_TENSORS = 512  # of which the beginning counts in a digest
 DIGEST_BYTES = 4096  # of each
 
-# Encoders: they embed texts and generate none.
-_ENCODERS = frozenset({
-    "bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert",
-    "gemma-embedding", "t5encoder", "llama-embed",
-})  # fmt: skip
 _RANK = 4  # pooling that ends in a score
 _THINKING = ("<think>", "enable_thinking", "reasoning_content", "<|channel|>", "[THINK]", "thinking_budget")
 _FIM = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
@@ -69,10 +64,9 @@ def describe(header: Header, *, template: str | None = None, projector: Path | N
 
 def capabilities(header: Header, template: str | None) -> tuple[str, ...]:
     """What the model was made for, as its file tells."""
-    pooling = header.number("pooling_type")
-    if pooling == _RANK:
+    if header.number("pooling_type") == _RANK:
         return ("rerank",)
-    if header.architecture in _ENCODERS or pooling:
+    if header.only_embeds:
         return ("embedding",)
     found = ["completion"]
     if template is not None and "tools" in template:

@@ -97,6 +97,15 @@ class Header:
         return self._text("general.architecture")
 
     @property
+    def is_bidirectional(self) -> bool:
+        """Every token sees those after it, too: it can embed, and not generate."""
+        return self.get("attention.causal") is False
+
+    @property
+    def only_embeds(self) -> bool:
+        return self.is_bidirectional or self.number("pooling_type") > 0
+
+    @property
     def name(self) -> str:
         return self._text("general.name") or self.path.stem
 

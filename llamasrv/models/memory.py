@@ -20,6 +20,9 @@ from llamasrv.models.gguf import Header
 SPARE_STATES = 4  # recurrent lanes for idle prefixes
 LEAST_OUTPUTS = 64  # rows of logits in one step
 
+LONGEST_EMBEDDING = 2048  # tokens, where the model allows more and the operator says nothing
+EMBEDDING_ROWS = 512
+EMBEDDING_LOGITS = 64 << 20  # numbers
 WORD_BYTES = 260  # of each token in memory, as the library and this server keep it; measured
 
 MOST_CELLS = 65_536  # of an automatic context, except where the model itself was trained on more
@@ -64,12 +67,17 @@ class Shape:
     cache_type_v: str = "f16"
     flash_attn: bool = True
     split: bool = False  # every lane has cells of its own
+    embeddings: bool = False  # a model that generates makes embeddings, too
+    embedding_context: int = 0  # most tokens of one embedding; 0: chosen
 
 
 def estimate(header: Header, cells: int, shape: Shape) -> Need:
     """What serving this model with a context of `cells` needs."""
-    cells = _padded(cells, shape)
     train = header.number("context_length")
+    if header.only_embeds:
+        context, need = _embedding(header, shape)
+        return Need(cells=0, context=context, weights=header.size, cell=0, states=0, buffers=need)
+    cells = _padded(cells, shape)
     own = cells // shape.parallel if shape.split else cells
     return Need(
         cells=cells,
@@ -77,8 +85,24 @@ def estimate(header: Header, cells: int, shape: Shape) -> Need:
         weights=header.size,
         cell=_cell_bytes(header, shape),
         states=_state_bytes(header) * (shape.parallel + SPARE_STATES),
-        buffers=_buffer_bytes(header, cells, shape),
+        buffers=_buffer_bytes(header, cells, shape) + (_embedding(header, shape)[1] if shape.embeddings else 0),
     )
+
+
+def _embedding(header: Header, shape: Shape) -> tuple[int, int]:
+    """Most tokens of one embedding, and the bytes of a context that makes them: the library keeps room for the logits
+    of every row, and a model that could generate computes them, too."""
+    n_vocab = _n_vocab(header)
+    longest = header.number("context_length") or LONGEST_EMBEDDING
+    context = min(longest, shape.embedding_context or LONGEST_EMBEDDING)
+    group = max(context, min(EMBEDDING_ROWS, EMBEDDING_LOGITS // max(1, n_vocab)))
+    rows = group if header.is_bidirectional else min(group, EMBEDDING_ROWS)
+    width = header.number("embedding_length")
+    outputs = rows * (n_vocab + width) * 4
+    work = rows * (4 * width + _largest(header.get("feed_forward_length"), 0)) * 4 + rows * group * 4
+    if not header.is_bidirectional:
+        work += group * _cell_bytes(header, shape) + rows * n_vocab * 4
+    return context, outputs + work + (n_vocab * WORD_BYTES if header.only_embeds else 0)
 
 
 def choose(header: Header, shape: Shape, available: int) -> Need:
@@ -125,6 +149,10 @@ def _cell_bytes(header: Header, shape: Shape) -> int:
     return math.ceil(rows * (key * width_k + value * width_v))
 
 
+def _n_vocab(header: Header) -> int:
+    return max(header.n_vocab, header.number("vocab_size"))
+
+
 def _each_layer(value: Any, layers: int) -> list[int]:
     """A number for each layer, where the file gives one for all or a list."""
     if isinstance(value, list):
@@ -154,7 +182,7 @@ def _buffer_bytes(header: Header, cells: int, shape: Shape) -> int:
     rows = min(shape.ubatch_size, shape.batch_size)
     outputs = max(LEAST_OUTPUTS, 2 * shape.parallel)
     width = 4 * header.number("embedding_length") + _largest(header.get("feed_forward_length"), 0)
-    n_vocab = max(header.n_vocab, header.number("vocab_size"))
+    n_vocab = _n_vocab(header)
     logits = outputs * n_vocab * 4
     # Without flash attention the scores of a layer are laid out whole; they and the logits use the same space.
     scores = 0 if shape.flash_attn else cells * rows * 4 * _largest(header.get("attention.head_count"), 1)

@@ -1,0 +1,41 @@
+"""CPU threads, shared out between the contexts that compute at the same time.
+
+Two contexts with a thread for each core would wait for each other at every barrier of every layer. So each takes its
+share, as long as the others are at work, and all of its threads again when they rest.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+RECENT = 0.1  # seconds after a computation during which the next one is expected
+
+
+class Cores:
+    """Knows who computes. Any thread may call."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: dict[object, float] = {}  # until when each counts as at work
+
+    def begin(self, who: object) -> int:
+        """`who` computes from now on; among how many the threads are to be shared."""
+        until = self._until
+        until[who] = math.inf
+        if len(until) == 1:
+            return 1
+        now = self._clock()
+        return sum(end > now for end in list(until.values()))
+
+    def end(self, who: object) -> None:
+        self._until[who] = self._clock() + RECENT
+
+    def leave(self, who: object) -> None:
+        """It computes no more."""
+        self._until.pop(who, None)
+
+
+CORES = Cores()
+"""Those of this process."""

@@ -1,0 +1,63 @@
+"""Threads among contexts that compute at the same time."""
+
+from __future__ import annotations
+
+import pytest
+
+from llamasrv.engine.cores import RECENT, Cores
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def cores(clock):
+    return Cores(clock)
+
+
+def test_one_alone_has_all(cores):
+    assert cores.begin("a") == 1
+    cores.end("a")
+    assert cores.begin("a") == 1
+
+
+def test_two_at_work_share(cores):
+    cores.begin("a")
+    assert cores.begin("b") == 2
+    cores.end("a")
+    assert cores.begin("a") == 2
+
+
+def test_one_that_has_just_computed_is_expected_again(cores, clock):
+    cores.begin("a")
+    cores.end("a")
+    clock.now = RECENT / 2
+    assert cores.begin("b") == 2
+
+
+def test_one_that_rests_leaves_its_share(cores, clock):
+    cores.begin("a")
+    cores.end("a")
+    clock.now = RECENT * 2
+    assert cores.begin("b") == 1
+
+
+def test_a_long_computation_counts_until_it_ends(cores, clock):
+    cores.begin("a")
+    clock.now = 1000.0
+    assert cores.begin("b") == 2
+
+
+def test_one_that_is_gone_does_not_count(cores):
+    cores.begin("a")
+    cores.leave("a")
+    assert cores.begin("b") == 1
