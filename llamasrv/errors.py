@@ -5,6 +5,7 @@
     │   ├── ContextTooLong        400  context_length_exceeded
     │   ├── Unsupported           400  a field or value that this server cannot honour
     │   ├── BodyTimeout           408
+    │   ├── TooSlow               408  the answer is not read
     │   ├── BodyTooLarge          413
     │   └── UnsupportedMedia      415
     ├── Unauthorized              401
@@ -73,6 +74,13 @@ class BodyTimeout(InvalidRequest):
 
     status = 408
     code = "request_timeout"
+
+
+class TooSlow(InvalidRequest):
+    """The client does not read its answer."""
+
+    status = 408
+    code = "client_too_slow"
 
 
 class BodyTooLarge(InvalidRequest):

@@ -75,7 +75,6 @@ def web_options(settings: Settings) -> WebOptions:
         most_open=max(1, (settings.engine_queue_limit + settings.engine_parallel) * 3 // 4),
         keepalive=settings.server_keepalive,
         timeout=settings.limits_timeout or None,
-        unread_tokens=settings.limits_unread_tokens,
         slow_seconds=settings.log_slow_seconds,
         manage=settings.models_manage,
         folder=settings.models_dir or files.models_dir(),

@@ -87,7 +87,7 @@ def test_every_engine_option_comes_from_a_setting():
         engine_ctx_size=512, engine_parallel=2, engine_threads=3, engine_threads_batch=4, engine_batch_size=5,
         engine_ubatch_size=6, engine_n_gpu_layers=7, engine_flash_attn="on", engine_cache_type_k="q8_0",
         engine_cache_type_v="q4_0", engine_deterministic=True, engine_queue_limit=8, engine_step_target_ms=9,
-        cache_ram=10, cache_swap=11, cache_idle_cells=12, engine_coalesce_ms=13,
+        cache_ram=10, cache_swap=11, cache_idle_cells=12, engine_coalesce_ms=13, limits_unread_tokens=14,
         engine_embeddings=True, engine_pooling="cls", engine_embedding_ctx=14,
     )  # fmt: skip
     made, default = model_options.engine_options(changed), EngineOptions()

@@ -56,6 +56,7 @@ class End(NamedTuple):
     queue_seconds: float
     prefill_seconds: float
     decode_seconds: float
+    lane: int | None = None  # where it was computed last
 
 
 def native_lock() -> Any:
@@ -130,9 +131,18 @@ class Mailbox:
 class Stream:
     """What one request hears: the items of all its choices, in order. The engine thread puts, one reader takes."""
 
-    __slots__ = ("_items", "_doorbell", "_waiter", "_rung", "open_choices")
+    __slots__ = ("_items", "_doorbell", "_waiter", "_rung", "open_choices", "_most_unread", "_overflow")
 
-    def __init__(self, doorbell: Doorbell, choices: int = 1) -> None:
+    def __init__(
+        self,
+        doorbell: Doorbell,
+        choices: int = 1,
+        most_unread: int | None = None,
+        overflow: Callable[[Stream], None] | None = None,
+    ) -> None:
+        """`overflow` is called, on the reader's side, when more than `most_unread` items of each choice wait."""
+        self._most_unread = None if most_unread is None else most_unread * choices
+        self._overflow = overflow
         self._items: deque[Any] = deque()
         self._doorbell = doorbell
         self._waiter: Any = None
@@ -200,6 +210,11 @@ class Doorbell:
             if waiter is not None:
                 stream._waiter = None
                 waiter.switch(True)
+            elif stream._most_unread is not None and len(stream._items) > stream._most_unread:
+                # Its reader is busy writing to somebody who does not read.
+                stream._most_unread = None
+                if stream._overflow is not None:
+                    stream._overflow(stream)
 
     def _ring_threads(self) -> None:
         if self.ready:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from llamasrv.domain.sequence import Sequence, State
 from llamasrv.engine import sampler as sampling
 from llamasrv.engine.channels import Delta, Doorbell, End, Mailbox, PromptScored, RealThread, Stream
 from llamasrv.engine.constraint import Constraints
+from llamasrv.engine.disk import DiskStore
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import (
     Adapter, Backend, DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress, Vocabulary,
@@ -40,6 +42,7 @@ from llamasrv.errors import (
     InvalidRequest,
     LlamasrvError,
     QueueFull,
+    TooSlow,
     Unavailable,
     Unsupported,
 )
@@ -73,7 +76,11 @@ class EngineOptions:
     step_target: float = 0.2  # seconds a step may take while anybody decodes
     swap_bytes: int = 1 << 30  # host memory for preempted sequences
     cache_bytes: int = 1 << 30  # host memory for evicted prefixes
+    disk_bytes: int = 0  # disk for prefixes that several prompts had
+    disk_folder: str = ""
+    digest: str = ""  # of the model; without it nothing is kept on disk
     coalesce: float = 0.002  # seconds within which the tokens of short steps may share a wake-up
+    unread_tokens: int = 10_000  # tokens of a choice that may wait for their reader; beyond, it counts as gone
     idle_cells: int = 0  # cells that idle prefixes may keep in the pool; 0: chosen by the back end
     adapters: tuple[Adapter, ...] = ()  # LoRA adapters to load beside the model
     embeddings: bool = False  # a model that generates makes embeddings, too
@@ -130,8 +137,10 @@ class Engine:
         self._failed_in_a_row = 0
         self._next_expiry_check = 0.0
         self._woke = 0.0
+        self._moved: float | None = None  # when the last turn began
         self._company = 0  # most sequences at work together since a start last waited for company
         self._urgent = False  # somebody waits for a first token or an end
+        self._disk: DiskStore | None = None
         self.backend: Backend
         self.memory: Memory
         self.scheduler: Scheduler
@@ -175,7 +184,7 @@ class Engine:
         pending = self._num_submitted - self._num_ended
         if pending + len(sequences) > self.options.queue_limit + self.options.parallel:
             raise QueueFull(f"The queue is full ({pending} sequences). Try again shortly.")
-        stream = Stream(self._doorbell, len(sequences))
+        stream = Stream(self._doorbell, len(sequences), self.options.unread_tokens, self._overflow)
         now = self.clock()
         for seq in sequences:
             seq.stream = stream
@@ -188,6 +197,21 @@ class Engine:
         """Give up what is still open of a request. Each open choice still gets its End. Idempotent."""
         if stream.open_choices:
             self._mailbox.put((self._cancel, stream))
+
+    def _overflow(self, stream: Stream) -> None:
+        self._mailbox.put((self._give_up_unread, stream))
+
+    def abandon(self, error: LlamasrvError) -> None:
+        """Tell everybody that it is over although the thread does not come back from a step. The process has to end."""
+        for seq in [*self.running, *self.waiting]:
+            seq.stream.put(End(seq.index, FinishReason.FAILED, None, error, seq.num_prompt, seq.reused, 0, 0, 0, 0))
+        self._doorbell.ring()
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long the current turn has taken so far; an idle engine takes a turn every second."""
+        moved = self._moved
+        return 0.0 if moved is None or not self.alive else max(0.0, self.clock() - moved)
 
     def preempt(self, seq: Sequence) -> None:
         """Take its lane from a running sequence; it goes on later from where it was."""
@@ -298,6 +322,7 @@ class Engine:
         self._find = CandidateFinder(self.backend.vocab.size)
         if self.backend.generates:
             self.constraints.open(self.backend.vocab)
+        self._disk = self._open_disk()
         self._forget_context()
         self.embedder.backend = self.backend.embeddings
         if self.status.state == "loading":  # a drain may have come in between
@@ -310,6 +335,8 @@ class Engine:
         self._doorbell.ring()
         self.status = Status("stopped")
         self.embedder.close()
+        if self._disk is not None:
+            self._disk.close()
         self.constraints.close()
         self._masks.close()
         self.backend.close()
@@ -337,16 +364,24 @@ class Engine:
                 self._masks.settle([s.steering.guide for s in self._late], IDLE_CHECK)
             return bool(plan.preempt or self._late)
         self.backend.batch.fill(plan.parts)
+        filled = self.clock()
         if not self._decode(plan):
             return True
+        decoded = self.clock()
         for seq, token, logprobs in self._sample():
             self._advance(seq, token, logprobs)
             if seq.steering is not None:
                 self._hurry(seq)
-        self._account(plan, self.clock() - started)
+        ended = self.clock()
+        parts = self.metrics.parts
+        parts["plan"].observe(filled - started)
+        parts["decode"].observe(decoded - filled)
+        parts["sample"].observe(ended - decoded)
+        self._account(plan, ended - started)
         return True
 
     def _turn_safely(self) -> None:
+        self._moved = self.clock()
         try:
             if not self.turn(wait=True) and self.waiting:
                 # Nothing fits and nothing runs that could make room: only mail or time can change that.
@@ -374,8 +409,22 @@ class Engine:
 
     def _forget_context(self) -> None:
         self.memory = Memory(
-            self.backend, cache_bytes=self.options.cache_bytes, time=self.scheduler.time, metrics=self.metrics
-        )
+            self.backend, cache_bytes=self.options.cache_bytes, time=self.scheduler.time, metrics=self.metrics,
+            disk=self._disk,
+        )  # fmt: skip
+
+    def _open_disk(self) -> DiskStore | None:
+        options, backend = self.options, self.backend
+        if not options.disk_bytes or not options.digest or backend.split or not backend.generates:
+            return None
+        disk = DiskStore(
+            Path(options.disk_folder), options.disk_bytes,
+            facts={"model": options.digest, **backend.state_facts}, largest=options.cache_bytes,
+            adapter_digests=tuple(adapter.digest for adapter in backend.adapters), can_cut=backend.can_cut_saved,
+            post=self._mailbox.put, give=lambda entry: self.memory.spilled.put(entry),
+        )  # fmt: skip
+        disk.start()
+        return disk
 
     def _take_mail(self, wait: bool) -> None:
         timeout: float | None = 0
@@ -423,6 +472,11 @@ class Engine:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
             self._end(seq, FinishReason.CANCELLED)
 
+    def _give_up_unread(self, stream: Stream) -> None:
+        for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
+            self.metrics.unread += 1
+            self._end(seq, FinishReason.FAILED, error=TooSlow("The answer was not read."))
+
     def _fail_all(self, error: LlamasrvError) -> None:
         for seq in [*self.running, *self.waiting]:
             self._end(seq, FinishReason.FAILED, error=error)
@@ -462,6 +516,7 @@ class Engine:
     def _admit(self, seq: Sequence, match: Match | None) -> None:
         now = self.clock()
         memory = self.memory
+        branches = memory.branches(match)
         seq.lane = memory.seat(match)
         seq.num_computed = memory.lanes.lengths[seq.lane]
         seq.state = State.RUNNING
@@ -477,6 +532,8 @@ class Engine:
             self.metrics.cached_tokens += seq.num_computed
             self.metrics.queue_time.observe(now - seq.arrived)
         seq.admitted = now
+        if branches:  # its lane holds what is shared, and nothing else yet
+            memory.keep(seq.lane, seq.tokens, seq.adapters)
         memory.cache.put(seq.lane, seq.tokens, seq.adapters)
         if seq.sampler is None:
             seq.sampler = Sampler(seq, self.backend)
@@ -722,6 +779,7 @@ class Engine:
             for delta in seq.held_back:
                 seq.stream.put(delta)
         seq.held_back = []
+        lane = seq.lane
         if seq.state is State.RUNNING:
             self.running.remove(seq)
             trusted = reason is not FinishReason.FAILED
@@ -737,13 +795,15 @@ class Engine:
         if seq.sampler is not None:
             seq.sampler.close()
         seq.state, seq.finish, seq.ended = State.ENDED, reason, self.clock()
-        end = self._farewell(seq, reason, stop, error)
+        end = self._farewell(seq, reason, stop, error, lane)
         self._num_ended += 1
         seq.stream.open_choices -= 1
         seq.stream.put(end)
         self._urgent = True
 
-    def _farewell(self, seq: Sequence, reason: FinishReason, stop: str | None, error: LlamasrvError | None) -> End:
+    def _farewell(
+        self, seq: Sequence, reason: FinishReason, stop: str | None, error: LlamasrvError | None, lane: int | None
+    ) -> End:
         """The End of a sequence, and its share in the figures."""
         m = self.metrics
         ended = seq.ended or 0.0
@@ -760,6 +820,7 @@ class Engine:
         return End(
             seq.index, reason, stop, error, seq.num_prompt, seq.reused, generated,
             max(0.0, admitted - seq.arrived), max(0.0, first - admitted), max(0.0, ended - first),
+            lane,
         )  # fmt: skip
 
     def _account(self, plan: Plan, seconds: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+PART_SECONDS = (0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
@@ -55,6 +56,9 @@ class EngineMetrics:
         self.token_time = Histogram(SECONDS)
         self.step_time = Histogram(SECONDS)
         self.batch_rows = Histogram(ROWS)
+        # The parts of a step: deciding and filling the batch, the library, choosing tokens and delivering them.
+        self.parts = {part: Histogram(PART_SECONDS) for part in ("plan", "decode", "sample")}
+        self.unread = 0  # sequences given up because their clients did not read
 
 
 class EmbedderMetrics:

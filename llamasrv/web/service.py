@@ -27,7 +27,6 @@ class WebOptions:
     most_open: int | None = None  # requests at once of one key among several; None: no bound
     keepalive: float = 15.0  # seconds without a byte before a stream gets a comment
     timeout: float | None = None  # seconds a request may take from its arrival; None: for ever
-    unread_tokens: int = 10_000  # tokens that a client may leave unread, for each choice; then it counts as gone
     slow_seconds: float = 0.0  # from here on a request gets a line of its own; 0: never
     slots: bool = True  # GET /slots
     props: bool = True  # GET /props

@@ -1,6 +1,8 @@
 """gunicorn's worker: gevent's, with a start that is shown and a drain that ends every stream properly.
 
     boot      patch, import the application (which starts the engines), show the model loading
+    SIGHUP    read the options again; nobody notices            SIGUSR1   open the log file anew
+    SIGUSR2   what is going on, to the log
     SIGTERM   not ready; accept for `drain_notice` more; finish what runs, until `drain_timeout`;
               then end the rest with its protocol's error; stop the engines; exit 0
     again, SIGINT or SIGQUIT: at once
@@ -11,88 +13,50 @@ The hooks at the end run in gunicorn's master. Knows no route and no protocol.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import mmap
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import gevent
+from gevent import getcurrent
 from gevent.event import Event
 from gevent.pool import Pool
 from gevent.server import StreamServer
-from gunicorn import util
 from gunicorn.errors import HaltServer
-from gunicorn.http import wsgi
 from gunicorn.sock import ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
-from llamasrv import __version__, config, files, startup
+from llamasrv import __version__, config, files, keys, notify, startup
 from llamasrv.config import Settings
-from llamasrv.errors import ConfigError
+from llamasrv.engine.engine import Engine
+from llamasrv.errors import ConfigError, EngineFailure
+from llamasrv.log import reopen
 from llamasrv.models.registry import Registry
 from llamasrv.progress import LoadingDisplay
-from llamasrv.protocols.errors import refused_request
+from llamasrv.web import connection, dump
+from llamasrv.web.connection import HeadTime
 from llamasrv.web.service import Service
 
 log = logging.getLogger("llamasrv")
 
 EX_CONFIG = 78
+EX_SOFTWARE = 70
+EX_STALLED = 1  # gunicorn then starts another worker
+CRASH_WINDOW, MOST_CRASHES = 60.0, 10  # so many ends within so many seconds, and another start will not help
+EXTEND_START = 30  # seconds that a start may go on without news
+SPARE_CONNECTIONS = 64  # above the limit, to be told so
 LAST_WORDS = 2.0  # seconds that streams have to write their final event
 ENGINE_STOP = 5.0  # seconds for the engine thread to end
 
 
-def write_error(sock: Any, status: int, reason: str, message: str) -> None:
-    """What gunicorn answers to what is no HTTP; its own is a page of HTML."""
-    body = refused_request(status, message or reason)
-    head = f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body)
-
-
-class HeadHolder:
-    """A socket that keeps the head of a reply back until the first bytes of its body: one write instead of two.
-
-    Every write lets go of the interpreter, and the engine thread may keep it for a while.
-    """
-
-    def __init__(self, sock: Any) -> None:
-        self._sock = sock
-        self._head: bytes | None = None
-
-    def sendall(self, data: bytes) -> None:
-        if self._head is None:
-            self._head = data
-            return
-        head, self._head = self._head, b""
-        self._sock.sendall(head + data)
-
-    def flush(self) -> None:
-        if self._head:
-            self.sendall(b"")
-
-    def __getattr__(self, name: str) -> Any:
-        self.flush()
-        return getattr(self._sock, name)
-
-
-class Response(wsgi.Response):
-    sock: Any
-
-    def send_headers(self) -> None:
-        if not self.headers_sent:
-            self.sock = HeadHolder(self.sock)
-            super().send_headers()
-
-    def close(self) -> None:
-        super().close()
-        self.sock.flush()
-
-
-util.write_error = write_error
-wsgi.Response = Response
+connection.install()
 
 
 class Worker(GeventWorker):
@@ -103,12 +67,17 @@ class Worker(GeventWorker):
         # Made before the fork and shared with the master: the exit code that it should end with, too.
         self.fate = mmap.mmap(-1, 1)
         self.num_requests = 0  # being answered now
+        self.num_connections = 0
         self._exit_code = 0
         self._hurry = False
         self._reload_wanted = False
+        self._dump_wanted = False
+        self._reopen_wanted = False
+        self._told_ready = False
 
     def init_process(self) -> None:
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
+        faulthandler.enable()
         sys.setswitchinterval(0.0002)  # how long the engine thread may keep the interpreter from the hub
         super().init_process()
 
@@ -117,6 +86,33 @@ class Worker(GeventWorker):
         super().load_wsgi()
         self.service: Service = self.wsgi.extensions["llamasrv"]
         self.registry = self.service.registry
+
+    @classmethod
+    def check_config(cls, cfg: Any, logger: Any) -> None:
+        """In the master, before the first fork. One process owns the models, and none of them survives a fork."""
+        wrong = {"workers": cfg.workers != 1, "preload_app": cfg.preload_app, "max_requests": cfg.max_requests > 0}
+        for name, is_wrong in wrong.items():
+            if is_wrong:
+                print(f"llamasrv: gunicorn's {name} must stay as in conf/gunicorn.conf.py", file=sys.stderr)
+                sys.exit(EX_CONFIG)
+
+    def handle(self, listener: Any, client: Any, address: Any) -> None:
+        if self.num_connections >= self.worker_connections:
+            connection.refuse(client, "Too many connections. Try again shortly.")
+            client.close()
+            return
+        self.num_connections += 1
+        getcurrent().client = client
+        try:
+            super().handle(listener, client, address)
+        finally:
+            self.num_connections -= 1
+
+    def timeout_ctx(self) -> HeadTime:
+        settings = config.current()
+        return HeadTime(
+            getcurrent().client, idle=settings.server_idle_timeout, head=settings.server_head_timeout
+        )
 
     def handle_request(self, *args: Any) -> Any:
         self.num_requests += 1
@@ -130,9 +126,18 @@ class Worker(GeventWorker):
     def init_signals(self) -> None:
         super().init_signals()
         signal.signal(signal.SIGHUP, self.handle_reload)
+        signal.signal(signal.SIGUSR2, self.handle_dump)
 
     def handle_reload(self, sig: int, frame: Any) -> None:
         self._reload_wanted = True
+        self._wake_up()
+
+    def handle_usr1(self, sig: int, frame: Any) -> None:
+        self._reopen_wanted = True
+        self._wake_up()
+
+    def handle_dump(self, sig: int, frame: Any) -> None:
+        self._dump_wanted = True
         self._wake_up()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
@@ -161,6 +166,14 @@ class Worker(GeventWorker):
             if self._reload_wanted and loading.ready():
                 self._reload_wanted = False
                 gevent.spawn(self._reload)
+            if self._reopen_wanted:
+                self._reopen_wanted = False
+                reopen()
+            if self._dump_wanted:
+                self._dump_wanted = False
+                dump.to_log(self.service)
+            self._report(loaded=loading.ready())
+            self._check_engines()
             if self._wake.wait(1.0):
                 self._wake.clear()
         loading.kill()
@@ -168,10 +181,35 @@ class Worker(GeventWorker):
         if self._exit_code:
             sys.exit(self._exit_code)
 
+    def _report(self, *, loaded: bool) -> None:
+        """Once a second: what systemd sees. Its watchdog is fed only while the engines move."""
+        if loaded and not self._told_ready:
+            self._told_ready = True
+            notify.tell("READY=1", f"STATUS=Serving {_listed([model.name for model in self.registry.models])}")
+        elif not loaded:
+            loading = [f"{m.name} {m.progress:.0%}" for m in self.registry.models if m.state == "loading"]
+            notify.tell(f"STATUS=Loading {_listed(loading)}", f"EXTEND_TIMEOUT_USEC={EXTEND_START}000000")
+        if self._stalled() is None:
+            notify.tell("WATCHDOG=1")
+
+    def _stalled(self) -> Engine | None:
+        most = config.current().engine_stall_timeout
+        return next((engine for engine in self.registry.engines if engine.stalled_seconds > most), None)
+
+    def _check_engines(self) -> None:
+        """A step that does not end cannot be stopped, only left behind with its process."""
+        engine = self._stalled()
+        if engine is None or self._exit_code:
+            return
+        log.critical("%s: a step has not ended for %.0f s; starting over", engine.name, engine.stalled_seconds)
+        dump.to_log(self.service)
+        engine.abandon(EngineFailure("The engine failed while working on this request."))
+        self._give_up(EX_STALLED)
+
     def _listen(self, sock: Any) -> StreamServer:
         sock.setblocking(1)
         ssl = {"ssl_context": ssl_context(self.cfg)} if self.cfg.is_ssl else {}
-        server = StreamServer(sock, handle=partial(self.handle, sock), spawn=Pool(self.worker_connections), **ssl)
+        server = StreamServer(sock, handle=partial(self.handle, sock), spawn=Pool(self.worker_connections + SPARE_CONNECTIONS), **ssl)
         server.start()
         return server
 
@@ -208,6 +246,8 @@ class Worker(GeventWorker):
 
     def _drain(self, servers: list[StreamServer]) -> None:
         settings = config.current()
+        longest = settings.server_drain_notice + settings.server_drain_timeout + LAST_WORDS + ENGINE_STOP
+        notify.tell("STOPPING=1", "STATUS=Shutting down", f"EXTEND_TIMEOUT_USEC={longest * 1e6:.0f}")
         self.registry.drain()
         if not self._hurry:
             if self.num_running:
@@ -274,11 +314,14 @@ def settings_or_exit() -> Settings:
     """The settings of this start, checked; a wrong one ends it here, with one line."""
     try:
         settings = startup.prepare(config.current())
+        startup.configure_log(settings)
     except ConfigError as error:
         print(f"llamasrv: {error}", file=sys.stderr)
         sys.exit(EX_CONFIG)
     config.use(settings)
-    startup.configure_log(settings)
+    notify.take_over()
+    if settings.server_api_key_file is not None and keys.is_open_to_others(settings.server_api_key_file):
+        log.warning("%s can be read by everybody on this machine: chmod 600", settings.server_api_key_file)
     return settings
 
 
@@ -290,18 +333,43 @@ def when_ready(server: Any) -> None:
         server.signal(signal.SIGQUIT if seen else signal.SIGTERM, frame)
         seen.append(sig)
 
-    def reload(sig: int, frame: Any) -> None:
-        # gunicorn's own would start a new worker, with all of its models, beside the old one.
-        for pid in list(server.WORKERS):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGHUP)
+    def pass_on(number: int) -> Callable[[], None]:
+        def handler() -> None:
+            for pid in list(server.WORKERS):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
+        return handler
+
+    def reload() -> None:
+        # For the next worker, should this one end. Gunicorn's own reload would start one at once, with all of its
+        # models, beside the old one.
+        with contextlib.suppress(ConfigError):  # which the worker reports
+            config.use(startup.prepare(config.load_again(config.current())))
+        pass_on(signal.SIGHUP)()
+
+    def reopen_log() -> None:
+        reopen()
+        pass_on(signal.SIGUSR1)()
+
+    server.handle_hup = reload
+    server.handle_usr1 = reopen_log
+    server.handle_usr2 = pass_on(signal.SIGUSR2)  # gunicorn's own would load every model a second time
     signal.signal(signal.SIGTERM, terminate)
-    signal.signal(signal.SIGHUP, reload)
 
 
 def child_exit(server: Any, worker: Worker) -> None:
-    """A worker that could not load its model ends everything: another one would fail the same way."""
-    stopping = not server.LISTENERS
-    if worker.fate[0] and not stopping:
+    """A worker that could not load its model ends everything: another one would fail the same way. So do many that end
+    one after another: whoever started the server knows how long to wait before the next try."""
+    if not server.LISTENERS:  # it is stopping
+        return
+    if worker.fate[0]:
         raise HaltServer("the model could not be loaded", worker.fate[0])
+    now = time.monotonic()
+    _ends[:] = [then for then in _ends if now - then < CRASH_WINDOW] + [now]
+    if len(_ends) >= MOST_CRASHES:
+        log.critical("%d workers have ended within %d s; giving up", len(_ends), CRASH_WINDOW)
+        raise HaltServer("workers keep ending", EX_SOFTWARE)
+
+
+_ends: list[float] = []  # when workers ended, lately
