@@ -10,6 +10,8 @@ from typing import Any
 
 from llamasrv.config import OPTIONS, Option, Settings, as_size
 from llamasrv.protocols.anthropic.messages import MessagesSchema
+from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema
+from llamasrv.protocols.ollama.generate import GenerateSchema as OllamaGenerateSchema
 from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openai.completions import CompletionsSchema
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
@@ -82,6 +84,8 @@ TABLES = {
     "completions": lambda: as_fields(CompletionsSchema),
     "responses": lambda: as_fields(ResponsesSchema),
     "messages": lambda: as_fields(MessagesSchema),
+    "ollama-chat": lambda: as_fields(OllamaChatSchema),
+    "ollama-generate": lambda: as_fields(OllamaGenerateSchema),
     "embeddings": lambda: as_fields(EmbeddingsSchema),
     "rerank": lambda: as_fields(RerankSchema),
 }
