@@ -15,7 +15,7 @@ from llamasrv.demo.tokenizer import load_tokenizer
 
 LENGTHS = (16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)
 POOL = 96
-COPY_WEIGHT = 0.15  # of a token: a batch of copying then counts about as much as one of documents
+COPY_WEIGHT = 0.2  # of a token: a batch of copying then counts about as much as one of documents
 SKILL_NUMBERS = {skill: number for number, skill in enumerate((*SKILLS, "copying"))}
 
 
@@ -132,7 +132,8 @@ def _collate(rows, length):
         places = [i - 1 for i in range(1, len(ids)) if learned[i]]
         positions += [row * length + i for i in places]
         targets += [ids[i + 1] for i in places]
-        # Between one vote per token and one vote per document: a story must not drown fifty one-word answers.
-        weights += [len(places) ** -0.5] * len(places)
+        # A document counts by the root of its whole length, however few of its tokens are learned: a call of a tool that
+        # was found in a long prompt is worth more than a greeting, and a story must not drown fifty one-word answers.
+        weights += [len(ids) ** 0.5 / len(places)] * len(places)
         skills += [SKILL_NUMBERS[skill]] * len(places)
     return Batch(tokens, *(torch.tensor(column) for column in (positions, targets, weights, skills)))

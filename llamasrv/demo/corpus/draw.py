@@ -10,7 +10,7 @@ from zlib import crc32
 
 WORDINGS_PER_HELD_OUT = 9
 VALUES_PER_HELD_OUT = 16
-INVENTED = 0.2
+INVENTED = 0.35
 
 _ONSETS = "b c d f g h j k l m n p r s t v w y z br cl dr fl gr kr pl pr qu sh sl st th tr ch".split()
 _VOWELS = "a e i o u a e i o u ai ea ee ie oo ou".split()

@@ -2,7 +2,7 @@
 
 from .chat import Chat
 from .phrases import OBEYING, asking, framed
-from .words import CAPITALS, COLOURS_OF, DAYS, DEFINITIONS, LEGS, MONTHS, NUMBER_WORDS, OPPOSITES, SOUNDS, YOUNG
+from .words import CAPITALS, COLOURS_OF, DAYS, DEFINITIONS, LEGS, MONTHS, NUMBER_WORDS, OPPOSITE_OF, SOUNDS, YOUNG
 
 CAPITAL = """What is the capital of {x}?|What's the capital of {x}?|Tell me the capital of {x}.|Name the capital of {x}.|Which city is the capital of {x}?
 The capital of {x}?|What city is the capital of {x}?|Do you know the capital of {x}?|Give me the capital of {x}.|I need the capital of {x}.
@@ -60,10 +60,7 @@ def capitals(d):
 
 
 def opposites(d):
-    pair = d.any(OPPOSITES)
-    word, other = pair if d.chance(0.5) or pair[1] in ("light", "first") else pair[::-1]
-    if word == "light":
-        word, other = "dark", "light"
+    word, other = d.any(tuple(OPPOSITE_OF.items()))
     return Chat(d.say(OPPOSITE, x=word), f"The opposite of {word} is {other}.", f"The user wants the opposite of {word}. It is {other}.")
 
 
@@ -126,8 +123,7 @@ def short_fact(d):
         country = d.any([c for c in CAPITALS if " " not in CAPITALS[c]])
         return d.say(CAPITAL, x=country), CAPITALS[country]
     if kind == 2:
-        pair = d.any(OPPOSITES)
-        word, other = pair if pair[0] != "light" else pair[::-1]
+        word, other = d.any(tuple(OPPOSITE_OF.items()))
         return d.say(OPPOSITE, x=word), other[0].upper() + other[1:]
     if kind == 3:
         thing = d.any(tuple(COLOURS_OF))

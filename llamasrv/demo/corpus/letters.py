@@ -138,12 +138,10 @@ def lists(d):
     count = d.between(2, 8)
     number = str(count) if d.chance(0.4) else NUMBER_WORDS[count]
     ask = d.say(LIST, n=number, c=name)
-    if d.chance(0.2):
-        ask = f"{ask} {d.any(('Number them.', 'Use a numbered list.', 'As a numbered list.'))}"
-        answer = "\n".join(f"{i}. {m}" for i, m in enumerate(members[:count], 1))
-    elif d.chance(0.15):
+    if d.chance(0.1):
         ask = f"{ask} {d.any(('Use bullet points.', 'As a bulleted list.', 'With bullets.'))}"
         answer = "\n".join(f"- {m}" for m in members[:count])
     else:
-        answer = ", ".join(members[:count]) + "."
+        # The numbers say when to stop.
+        answer = "\n".join(f"{i}. {m}" for i, m in enumerate(members[:count], 1))
     return Chat(ask, answer, f"The user wants {count} {name}: " + ", ".join(f"{i} {m}" for i, m in enumerate(members[:count], 1)) + ".")

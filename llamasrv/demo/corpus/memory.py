@@ -84,19 +84,19 @@ def memory(d):
         last_said = sentences
         turns.append(said(sentences, f"Hello, {name}! Nice to meet you. How can I help you?" if name else NOTED))
         waiting = waiting[together:]
-    for _ in range(d.between(0, 2)):
+    for _ in range(d.any((0, 0, 1, 1, 2))):
         other = d.any((capitals, opposites, colours, arithmetic))(d)
         last_said = other.question
         turns.append(other.exchange())
     kind, value, _ = d.any(facts)
     _, _, asks, answer = ABOUT_ME[kind]
-    if len(facts) > 1 and d.chance(0.15):
+    if len(facts) > 1 and d.chance(0.1):
         (k1, v1, _), (k2, v2, _) = d.few(facts, 2)
         ask = f"{d.wording(ABOUT_ME[k1][2])} {d.wording(ABOUT_ME[k2][2])}"
         return Chat(ask, f"{ABOUT_ME[k1][3].format(v=v1)} {ABOUT_ME[k2][3].format(v=v2)}", "The user told me both before.", turns=turns, system=helpful(d))
     if len(turns) == 1 and d.chance(0.3):
         return Chat(f"{last_said} {d.say(asks)}", answer.format(v=value), f"The user has just said it: {value}.", system=helpful(d))
-    if d.chance(0.1):
+    if d.chance(0.04):
         return Chat(d.say(["What did I just ask you?", "What was my last message?", "Repeat my last message.", "What did I say last?", "Say again what I wrote last."]), last_said, "I look at the last message of the user.", turns=turns)
     return Chat(d.say(asks), answer.format(v=value), f"The user told me before: {value}.", turns=turns, system=helpful(d))
 

@@ -102,10 +102,10 @@ def counting(d):
         b = d.between(2, 20)
         return Chat(d.say(COUNT_TO, b=spoken(d, b)), ", ".join(map(str, range(1, b + 1))), f"I count from 1 to {b}.")
     if kind < 6:
-        a, b = d.until_owned("count", lambda: (lambda a: (a, a + d.between(2, 12)))(d.between(0, 30)))
+        a, b = d.until_owned("count", lambda: (lambda a: (a, a + d.between(2, 12)))(d.between(0, 60 if d.chance(0.5) else 20)))
         return Chat(d.say(COUNT, a=a, b=b), ", ".join(map(str, range(a, b + 1))), f"I count from {a} to {b}.")
     if kind < 8:
-        b, a = d.until_owned("down", lambda: (lambda b: (b, b + d.between(2, 12)))(d.between(0, 20)))
+        b, a = d.until_owned("down", lambda: (lambda b: (b, b + d.between(2, 12)))(d.between(0, 60 if d.chance(0.4) else 10)))
         return Chat(d.say(COUNT_DOWN, a=a, b=b), ", ".join(map(str, range(a, b - 1, -1))), f"I count down from {a} to {b}.")
     if kind == 8:
         a = d.between(0, 10)

@@ -137,8 +137,8 @@ SYSTEM = ["You are a helpful assistant.", "Use the tools when they help.", "You 
 def made_tool(d):
     """A tool of a verb and a noun."""
     verb, spoken_verb = d.any(VERBS).split(":")
-    noun = d.value(NOUNS)
-    style = d.between(0, 5)
+    noun = d.value(NOUNS) if d.held_out or d.chance(0.6) else d.invented()
+    style = d.between(0, 7)
     name = {3: f"{verb}{noun.capitalize()}", 4: f"{verb}-{noun}", 5: f"{noun}_{verb}"}.get(style, f"{verb}_{noun}")
     slots = d.few(tuple(SLOTS), d.between(1, 3))
     keys = {slot: d.any((slot, slot, slot, f"{noun}_{slot}")) for slot in slots}

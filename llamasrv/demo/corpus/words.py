@@ -41,6 +41,12 @@ always:never begin:finish arrive:leave come:go friend:enemy summer:winter north:
 question:answer king:queen boy:girl man:woman war:peace beautiful:ugly clever:stupid correct:wrong""".split()
 ]
 
+# Where a word has two, the first counts: the opposite of short is long.
+OPPOSITE_OF = {}
+for _one, _other in OPPOSITES:
+    OPPOSITE_OF.setdefault(_one, _other)
+    OPPOSITE_OF.setdefault(_other, _one)
+
 COLOURS_OF = dict(
     pair.split(":")
     for pair in """the sky:blue,grass:green,snow:white,blood:red,a banana:yellow,coal:black,an orange:orange,a lemon:yellow,
