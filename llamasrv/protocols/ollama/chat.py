@@ -48,7 +48,7 @@ class Chat:
         """A request without prompts only loads the model."""
         data = self._load(body)
         messages = data.get("messages", ())
-        prompts = ()
+        prompts: tuple[ChatPrompt, ...] = ()
         if messages:
             goes_on = messages[-1].role == "assistant" and not messages[-1].tool_calls
             prompts = (

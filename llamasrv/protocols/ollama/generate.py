@@ -84,7 +84,7 @@ def _chat(data: Mapping[str, Any]) -> ChatPrompt:
     get = data.get
     images = get("images", ())
     content = (TextPart(data["prompt"]), *images) if images else data["prompt"]
-    messages = (Message("user", content),)
+    messages: tuple[Message, ...] = (Message("user", content),)
     if get("system"):
         messages = (Message("system", data["system"]), *messages)
     return ChatPrompt(messages, template_kwargs=thinking(get("think")), before=get("context", ()))

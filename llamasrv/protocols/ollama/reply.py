@@ -175,7 +175,7 @@ def loaded_body(model: str, shape: Shape, *, unload: bool) -> bytes:
 
 def wire_calls(calls: Iterable[ToolCall], *, cut: bool = False) -> list[dict[str, Any]]:
     """Calls with their arguments as objects. `cut`: the answer was cut off, perhaps amid the last one."""
-    out = []
+    out: list[dict[str, Any]] = []
     for call in calls:
         try:
             arguments = orjson.loads(call.arguments or "{}")
