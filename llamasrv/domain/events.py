@@ -79,6 +79,7 @@ class Finished:
     reason: FinishReason
     stop: str | None = None  # the stop string that was met
     usage: Usage | None = None  # of this choice alone
+    lane: int | None = None  # where it was computed
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,10 @@ class Generation:
         for i, choice in enumerate(self._choices):
             choice.echo = texts[i // self._each]
 
+    def num_prompt_of(self, index: int) -> int:
+        """Tokens of the prompt of a choice."""
+        return len(self._prompts[index // self._each])
+
     def prompt_text(self, index: int) -> str:
         """The prompt of a choice as the model got it, control tokens included."""
         vocab = self._served.vocab
@@ -133,7 +137,7 @@ class Generation:
         elif end.reason is FinishReason.STOP and choice.made_calls:
             out.append(Finished(index, FinishReason.TOOL_CALLS, usage=_usage_of(end, choice)))
         else:
-            out.append(Finished(index, end.reason, end.stop, _usage_of(end, choice)))
+            out.append(Finished(index, end.reason, end.stop, _usage_of(end, choice), end.lane))
         self._ends.append(end)
         if len(self._ends) == len(self._choices):
             self.usage = _usage(self._ends, self._choices, self._prompts, self._each)

@@ -23,15 +23,18 @@ from llamasrv.errors import LlamasrvError
 class Choice:
     """One choice, complete once `reason` is set."""
 
-    __slots__ = ("text", "reasoning", "calls", "logprobs", "reason", "stop")
+    __slots__ = ("text", "reasoning", "calls", "logprobs", "tokens", "reason", "stop", "usage", "lane")
 
     def __init__(self) -> None:
         self.text: list[str] = []
         self.reasoning: list[str] = []
         self.calls: list[tuple[str, str, list[str]]] = []  # id, name, fragments of the arguments
         self.logprobs: list[TokenLogprob] = []
+        self.tokens: list[int] = []  # of the text, where they were asked for
         self.reason: FinishReason | None = None
         self.stop: str | None = None
+        self.usage: Usage | None = None
+        self.lane: int | None = None
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -54,6 +57,8 @@ class Collected:
                 choice.text.append(event.text)
                 if event.logprobs:
                     choice.logprobs += event.logprobs
+                if event.tokens:
+                    choice.tokens += event.tokens
             elif isinstance(event, Reasoning):
                 self.choices[event.index].reasoning.append(event.text)  # log-probabilities are the content's alone
             elif isinstance(event, ToolCallStart):
@@ -63,6 +68,7 @@ class Collected:
             elif isinstance(event, Finished):
                 choice = self.choices[event.index]
                 choice.reason, choice.stop = event.reason, event.stop
+                choice.usage, choice.lane = event.usage, event.lane
             elif isinstance(event, Usage):
                 self.usage = event
             elif isinstance(event, Failed):

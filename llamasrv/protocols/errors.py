@@ -36,6 +36,19 @@ ANTHROPIC_TYPES = {
 }
 """Status to `type`; every other one is `invalid_request_error`."""
 
+LLAMACPP_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "not_found_error",
+    429: "unavailable_error",
+    500: "server_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+    504: "server_error",
+}
+"""Status to `type`; every other one is `invalid_request_error`."""
+
 OVERLOADED = 529  # Anthropic's status for a server that has too much to do
 
 
@@ -87,6 +100,16 @@ def ollama_body(error: LlamasrvError, request_id: str | None = None) -> bytes:
     return orjson.dumps({"error": message})
 
 
+def llamacpp_body(error: LlamasrvError) -> bytes:
+    kind = "exceed_context_size_error" if isinstance(error, ContextTooLong) else LLAMACPP_TYPES.get(error.status)
+    body: dict[str, Any] = {"code": error.status, "message": error.message, "type": kind or "invalid_request_error"}
+    if error.param is not None:
+        body["param"] = error.param
+    if isinstance(error, ContextTooLong):
+        body |= {"n_prompt_tokens": error.num_prompt, "n_ctx": error.context}
+    return orjson.dumps({"error": body})
+
+
 class Dialect(NamedTuple):
     """How one protocol puts an error: its body, given the request's id, and its status."""
 
@@ -97,8 +120,13 @@ class Dialect(NamedTuple):
 OPENAI = Dialect(lambda error, request_id: openai_body(error), lambda error: error.status)
 ANTHROPIC = Dialect(anthropic_body, anthropic_status)
 OLLAMA = Dialect(ollama_body, ollama_status)
+LLAMACPP = Dialect(lambda error, request_id: llamacpp_body(error), lambda error: error.status)
 
-BY_PATH = (("/v1/messages", ANTHROPIC), ("/api/", OLLAMA))
+NATIVE = (
+    "/completion", "/infill", "/embedding", "/tokenize", "/detokenize", "/apply-template", "/props", "/slots",
+    "/lora-adapters", "/v1/stream",
+)  # fmt: skip
+BY_PATH = (("/v1/messages", ANTHROPIC), ("/api/", OLLAMA), *((path, LLAMACPP) for path in NATIVE))
 
 
 def dialect(path: str, *, anthropic: bool = False) -> Dialect:

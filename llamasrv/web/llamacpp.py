@@ -1,4 +1,4 @@
-"""llama.cpp's own small routes: tokens and texts, properties, slots."""
+"""llama.cpp's own routes: completion and filling in, tokens and texts, properties, slots."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from llamasrv import __version__, files
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable
 from llamasrv.pipeline.served import LONG_TEXT
+from llamasrv.protocols.errors import llamacpp_body
+from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
 from llamasrv.protocols.llamacpp.props import props_body
 from llamasrv.protocols.llamacpp.slots import slots_body
-from llamasrv.protocols.llamacpp.tokenize import Tokenizing, content_body, prompt_body, tokens_body
+from llamasrv.protocols.llamacpp.tokenize import Tokenizing, content_body, count_body, prompt_body, tokens_body
 from llamasrv.protocols.openai.chat import ChatCompletions
+from llamasrv.web.generate import generate
 from llamasrv.web.limits import read_json
 from llamasrv.web.service import Service
+from llamasrv.web.streaming import Framing, unnamed
+
+NATIVE = Framing(unnamed, llamacpp_body)  # nothing follows the last chunk
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -23,8 +29,24 @@ def blueprint(service: Service) -> Blueprint:
     options = service.options
     limits = options.limits
     tokenizing = Tokenizing(limits)
+    completion, infill = NativeCompletion(limits), Infill(limits)
     chat = ChatCompletions(limits)
     open_model = service.pipeline.open
+
+    @routes.post("/completion")
+    @routes.post("/completions")
+    def native_completion() -> Response:
+        return generate(service, completion, NATIVE)
+
+    @routes.post("/infill")
+    def fill_in() -> Response:
+        return generate(service, infill, NATIVE)
+
+    @routes.post("/v1/chat/completions/input_tokens")
+    @routes.post("/chat/completions/input_tokens")
+    def count_tokens() -> Response:
+        asked, _ = chat.parse(read_json(request.environ, limits))
+        return _json(count_body(service.pipeline.count(asked)))
 
     @routes.post("/tokenize")
     def tokenize() -> Response:

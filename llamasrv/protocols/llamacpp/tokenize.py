@@ -82,3 +82,7 @@ def content_body(data: bytes) -> bytes:
 
 def prompt_body(prompt: str) -> bytes:
     return orjson.dumps({"prompt": prompt})
+
+
+def count_body(count: int) -> bytes:
+    return orjson.dumps({"object": "response.input_tokens", "input_tokens": count})

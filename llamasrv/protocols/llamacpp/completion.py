@@ -1,0 +1,400 @@
+"""POST /completion and /infill in llama.cpp's own words.
+
+JSON in, GenerateRequest out; events in, JSON out. One prompt is answered with an object, several with a list of them. A
+stream has an object for each piece of text and a full one at the end of each choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text, TokenLogprob, Usage
+from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.request import GenerateRequest, InfillPrompt, MixedPrompt, Prompt, TextPrompt, TokenPrompt
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.collect import Choice, Collected
+from llamasrv.protocols.errors import llamacpp_body
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.llamacpp.props import params_body
+from llamasrv.protocols.openai.forms import content_of
+from llamasrv.protocols.openai.prompts import token_ids
+from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of
+from llamasrv.protocols.openai.wire import dumps, logprob
+from llamasrv.protocols.schema import (
+    Count,
+    Flag,
+    Ignored,
+    Invalid,
+    Loader,
+    Names,
+    Number,
+    Refusal,
+    Refused,
+    String,
+    WireField,
+    wrong_type,
+)  # fmt: skip
+
+_STOP_TYPES = {
+    FinishReason.STOP: "eos",
+    FinishReason.TOOL_CALLS: "eos",
+    FinishReason.STOP_STRING: "word",
+    FinishReason.LENGTH: "limit",
+    FinishReason.CONTEXT: "limit",
+}
+
+
+class Clamped(Number):
+    """A number that is moved into its bounds."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
+        if type(value) in (int, float):
+            value = min(max(float(value), self.low), self.high)
+        return super()._deserialize(value, attr, data, **kwargs)
+
+
+class Negative(Refused):
+    """Off below zero, and refused above."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
+        if type(value) not in (int, float) or value >= 0:
+            super()._deserialize(value, attr, data, **kwargs)
+
+
+class NativePrompts(WireField):
+    """A text, token ids, both mixed, an object with a `prompt_string`, or an array of those."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Prompt, ...]:
+        if type(value) is not list or (value and any(type(item) is int for item in value)):
+            return (self._one(value),)
+        if not value:
+            raise Invalid("empty array.", code="empty_array")
+        if len(value) > self.limits.prompts:
+            raise Invalid(f"array too long. Expected at most {self.limits.prompts} prompts, but got {len(value)}.")
+        return tuple(self._one(item, i) for i, item in enumerate(value))
+
+    def _one(self, value: Any, *path: int) -> Prompt:
+        if type(value) is str:
+            return TextPrompt(value)
+        if type(value) is dict:
+            if value.get("multimodal_data"):
+                raise Refusal("this model cannot see: it takes no images.", *path, "multimodal_data")
+            if type(value.get("prompt_string")) is not str:
+                raise wrong_type("a string", value.get("prompt_string"), *path, "prompt_string")
+            return TextPrompt(value["prompt_string"])
+        if type(value) is not list:
+            raise wrong_type("a string, an array of token ids, or an array of prompts", value, *path)
+        if not any(type(item) is str for item in value):
+            return TokenPrompt(token_ids(value, *path))
+        for i, item in enumerate(value):
+            if type(item) is int and not 0 <= item < 2**31:
+                raise Invalid(f"token id {item} is out of range.", *path, i)
+            if type(item) not in (int, str):
+                raise wrong_type("a string or a token id", item, *path, i)
+        return MixedPrompt(tuple(value))
+
+
+class Lines(WireField):
+    """Extra texts of /infill: objects with a `text` and a `filename`."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[tuple[str, str], ...]:
+        if type(value) is not list:
+            raise wrong_type("an array of objects", value)
+        if len(value) > self.limits.parts:
+            raise Invalid(f"array too long. Expected at most {self.limits.parts} entries, but got {len(value)}.")
+        out = []
+        for i, entry in enumerate(value):
+            if type(entry) is not dict:
+                raise wrong_type("an object with a 'text'", entry, i)
+            text, name = entry.get("text"), entry.get("filename", "tmp")
+            if type(text) is not str:
+                raise wrong_type("a string", text, i, "text")
+            if type(name) is not str:
+                raise wrong_type("a string", name, i, "filename")
+            out.append((name, text))
+        return tuple(out)
+
+
+class NativeSchema(SamplingSchema):
+    """What both endpoints understand. Numbers that llama.cpp moves into their bounds are moved here, too."""
+
+    temperature = Clamped(0, 1e6, "absent: the model's own default")
+    top_p = Clamped(0, 1, "absent: the model's own default")
+    min_p = Clamped(0, 1)
+    n_predict = Count(0, "max_tokens", "-1 and absent: until the model ends; 0: only the prompt is computed", also=(-1,))
+    max_tokens = Count(0, "max_tokens", "the same as `n_predict`", also=(-1,))
+    max_completion_tokens = Count(0, "max_tokens", "the same as `n_predict`", also=(-1,))
+    n_cmpl = Count(1, "choices", "choices for each prompt; the same as `n`")
+    n_probs = Count(0, "top_logprobs", "log-probabilities of so many tokens at each place")
+    logprobs = Count(0, "top_logprobs", "the same as `n_probs`")
+    presence_penalty = Number(-1e6, 1e6)
+    frequency_penalty = Number(-1e6, 1e6)
+    return_tokens = Flag("the ids of the answer's tokens; a stream has them always")
+    response_fields = Names("stops", 256, "paths of the reply, like `timings/prompt_n`: only these are sent")
+    post_sampling_probs = Refused("probabilities are told as they are before sampling")
+    adaptive_target = Negative("adaptive sampling is not available")
+    grammar_lazy = Refused("a grammar holds from the first token")
+    grammar_triggers = Refused("a grammar holds from the first token")
+    adaptive_decay = Ignored("without effect while `adaptive_target` is off")
+    preserved_tokens = Ignored("only matter to `grammar_triggers`")
+    n_keep = Ignored("a context that is full ends the answer: nothing is shifted")
+    n_discard = Ignored("nothing is shifted")
+    n_indent = Ignored()
+    n_cache_reuse = Ignored("whole prefixes are reused")
+    t_max_prompt_ms = Ignored()
+    t_max_predict_ms = Ignored("use `n_predict` or a stop string")
+    backend_sampling = Ignored()
+    sse_ping_interval = Ignored("set for the server")
+    verbose = Ignored()
+
+
+class CompletionSchema(NativeSchema):
+    prompt = NativePrompts(
+        "a text, token ids, both mixed, an object with `prompt_string`, or an array of those", required=True
+    )
+
+
+class InfillSchema(NativeSchema):
+    input_prefix = String("what is before the place", required=True)
+    input_suffix = String("what is after it", required=True)
+    input_extra = Lines("further texts: objects with `text` and `filename`")
+    prompt = String("what has been written at the place already")
+
+
+class NativeOptions(NamedTuple):
+    """What the client wants of the reply rather than of the model."""
+
+    stream: bool = False
+    probs: int | None = None
+    tokens: bool = False
+    several: bool = False  # a list of replies
+    fields: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = {}  # of the request, as generation_settings repeats them
+
+
+class NativeCompletion:
+    """POST /completion, with its limits."""
+
+    prompt_field = "prompt"
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._load = Loader(CompletionSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[GenerateRequest, NativeOptions]:
+        data = self._load(body)
+        return _request(data, data["prompt"], self._limits, owner=owner, timeout=timeout)
+
+    def reply(self, options: NativeOptions, *, model: str, fingerprint: str) -> NativeReply:
+        return NativeReply(options, model)
+
+
+class Infill(NativeCompletion):
+    """POST /infill."""
+
+    prompt_field = "input_prefix"
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        self._load = Loader(InfillSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[GenerateRequest, NativeOptions]:
+        data = self._load(body)
+        typed, extra = data.get("prompt", ""), data.get("input_extra", ())
+        prompt = InfillPrompt(data["input_prefix"], data["input_suffix"], typed, extra)
+        return _request(data, (prompt,), self._limits, owner=owner, timeout=timeout)
+
+
+def _request(
+    data: dict[str, Any], prompts: tuple[Prompt, ...], limits: Limits, *, owner: str, timeout: float | None
+) -> tuple[GenerateRequest, NativeOptions]:
+    get = data.get
+    n = get("n_cmpl", get("n", 1))
+    if len(prompts) * n > limits.choices:
+        raise InvalidRequest(f"Invalid 'n': at most {limits.choices} choices for all prompts together.", param="n")
+    probs = get("n_probs", get("logprobs"))
+    predict = next((data[name] for name in ("n_predict", "max_tokens", "max_completion_tokens") if name in data), -1)
+    stream, stop = get("stream", False), get("stop", ())
+    request = GenerateRequest(
+        prompts=prompts,
+        model=get("model"),
+        sampling=sampling_of(data),
+        n=n,
+        max_tokens=None if predict < 0 else predict,
+        stop=stop,
+        logprobs=probs or None,
+        cache_prompt=get("cache_prompt", True),
+        stream=stream,
+        timeout=timeout,
+        owner=owner,
+        content=content_of(data),
+        adapters=get("lora"),
+        with_tokens=stream or get("return_tokens", False),
+    )
+    settings = {
+        "n_keep": 0, "n_discard": 0, "stream": stream, "stop": list(stop), "n_probs": probs or 0, "max_tokens": predict,
+        "n_predict": predict,
+    }  # fmt: skip
+    options = NativeOptions(
+        stream, probs or None, get("return_tokens", False), len(prompts) * n > 1, get("response_fields", ()), settings
+    )
+    return request, options
+
+
+class NativeReply:
+    """One reply. `chunks` for a stream, in order; `whole` otherwise."""
+
+    def __init__(self, options: NativeOptions, model: str) -> None:
+        self.failed = False
+        self._options = options
+        self._model = model
+        self._running: Any = None
+        self._states: dict[int, _State] = {}
+
+    def begin(self, running: Any) -> None:
+        """`running` tells of the prompts and of how tokens are chosen."""
+        self._running = running
+
+    # ------------------------------------------------------------ streaming
+
+    def chunks(self, events: Iterable[Event]) -> list[bytes]:
+        out: list[bytes] = []
+        for event in events:
+            if isinstance(event, Text):
+                out.append(self._text(event))
+            elif isinstance(event, Finished):
+                state = self._state(event.index)
+                out.append(dumps(self._shown(self._final(event, "", [], state.has_new_line))))
+            elif isinstance(event, Failed):
+                self.failed = True
+                out.append(llamacpp_body(event.error))
+                break
+        return out
+
+    def _state(self, index: int) -> _State:
+        return self._states.setdefault(index, _State(self._running.num_prompt_of(index)))
+
+    def _text(self, event: Text) -> bytes:
+        state = self._state(event.index)
+        state.num_tokens += len(event.tokens)
+        state.has_new_line = state.has_new_line or "\n" in event.text
+        body: dict[str, Any] = {
+            "index": event.index,
+            "content": event.text,
+            "tokens": event.tokens,
+            "stop": False,
+            "id_slot": -1,
+            "tokens_predicted": state.num_tokens,
+            "tokens_evaluated": state.num_prompt,
+        }
+        if self._options.probs is not None and event.logprobs:
+            body["completion_probabilities"] = self._probabilities(event.logprobs)
+        return dumps(body)
+
+    # ------------------------------------------------------------ whole
+
+    def whole(self, collected: Collected) -> bytes:
+        bodies = [self._whole(index, choice) for index, choice in enumerate(collected.choices)]
+        return orjson.dumps(bodies if self._options.several else bodies[0])
+
+    def _whole(self, index: int, choice: Choice) -> Any:
+        text = "".join(choice.text)
+        assert choice.reason is not None
+        finished = Finished(index, choice.reason, choice.stop, choice.usage, choice.lane)
+        body = self._final(finished, text, choice.tokens if self._options.tokens else [], "\n" in text)
+        if self._options.probs is not None:
+            body["completion_probabilities"] = self._probabilities(choice.logprobs)
+        return self._shown(body)
+
+    def _final(self, event: Finished, text: str, tokens: list[int], has_new_line: bool) -> dict[str, Any]:
+        usage = event.usage or Usage()
+        return {
+            "index": event.index,
+            "content": text,
+            "tokens": tokens,
+            "id_slot": -1 if event.lane is None else event.lane,
+            "stop": True,
+            "model": self._model,
+            "tokens_predicted": usage.completion_tokens,
+            "tokens_evaluated": usage.prompt_tokens,
+            "generation_settings": _settings(self._running.params, self._options.settings),
+            "prompt": self._running.prompt_text(event.index),
+            "has_new_line": has_new_line,
+            "truncated": event.reason is FinishReason.CONTEXT,
+            "stop_type": _STOP_TYPES.get(event.reason, "none"),
+            "stopping_word": event.stop or "",
+            "tokens_cached": usage.prompt_tokens + usage.completion_tokens,
+            "timings": timings(usage),
+        }
+
+    def _probabilities(self, entries: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
+        most = self._options.probs or 0
+        return [
+            {
+                **_token(entry.token, entry.piece, entry.logprob),
+                "top_logprobs": [_token(other.token, other.piece, other.logprob) for other in entry.top[:most]],
+            }
+            for entry in entries
+        ]
+
+    def _shown(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Only what was asked for, each under the last name of its path."""
+        if not self._options.fields:
+            return body
+        out = {}
+        for path in self._options.fields:
+            value: Any = body
+            for name in path.split("/"):
+                value = value.get(name, _MISSING) if type(value) is dict else _MISSING
+            if value is not _MISSING:
+                out[path.rpartition("/")[2]] = value
+        return out
+
+
+_MISSING = object()
+
+
+class _State:
+    """What a stream has told of one choice."""
+
+    __slots__ = ("num_prompt", "num_tokens", "has_new_line")
+
+    def __init__(self, num_prompt: int) -> None:
+        self.num_prompt = num_prompt
+        self.num_tokens = 0
+        self.has_new_line = False
+
+
+def _settings(params: SamplingParams, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {**params_body(params), **given}
+
+
+def _token(token: int, piece: bytes, value: float | None) -> dict[str, Any]:
+    return {"id": token, "token": piece.decode("utf-8", "replace"), "bytes": list(piece), "logprob": logprob(value)}
+
+
+def timings(usage: Usage) -> dict[str, Any]:
+    """How long prompt and answer took. The first token belongs to the prompt: rates count the steps after it."""
+    prompt_n = max(0, usage.prompt_tokens - usage.cached_tokens)
+    prompt_ms, predicted_ms = usage.prefill_seconds * 1000, usage.decode_seconds * 1000
+    steps = max(0, usage.completion_tokens - 1)
+    return {
+        "cache_n": usage.cached_tokens,
+        "prompt_n": prompt_n,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / prompt_n if prompt_n else 0.0,
+        "prompt_per_second": prompt_n / usage.prefill_seconds if usage.prefill_seconds else 0.0,
+        "predicted_n": usage.completion_tokens,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_ms / steps if steps else 0.0,
+        "predicted_per_second": steps / usage.decode_seconds if usage.decode_seconds else 0.0,
+    }
+
+
