@@ -163,6 +163,28 @@ def parse(template: Path, request: Path | None, stream: bool) -> int:
     return run(template, request, stream)
 
 
+@cli.group(invoke_without_command=True)
+@with_options("model", "models", "engine", "server")
+def models(settings: Settings) -> int:
+    """List the models that would be served, and what a running server has loaded. `models rm NAME` deletes one."""
+    from llamasrv.commands.models import run
+
+    context = click.get_current_context()
+    context.obj = settings
+    return 0 if context.invoked_subcommand else run(settings)
+
+
+@models.command()
+@click.argument("name")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def rm(settings: Settings, name: str, yes: bool) -> int:
+    """Delete the files of the model NAME from the folder of models."""
+    from llamasrv.commands.models import remove_model
+
+    return remove_model(settings, name, asked=yes)
+
+
 def main(arguments: Iterable[str] | None = None) -> NoReturn:
     """Run one command and leave the process with its exit code."""
     try:

@@ -66,7 +66,7 @@ HOMES = {
     "prometheus_client": ("llamasrv.web.ops",),
     "redis": ("llamasrv.store.redis",),
     "psycopg": ("llamasrv.store.postgres",),
-    "click": ("llamasrv.cli", "llamasrv.commands.key"),
+    "click": ("llamasrv.cli", "llamasrv.commands.key", "llamasrv.commands.models"),
     "rich": ("llamasrv.commands", "llamasrv.progress"),
     "tomli": ("llamasrv.config", "llamasrv.keys"),
 }

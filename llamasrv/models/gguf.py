@@ -8,10 +8,12 @@ line: file and reason. Knows nothing of llama.cpp.
 from __future__ import annotations
 
 import dataclasses
+import math
 import mmap
 import os
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +47,13 @@ _FILE_TYPES = {
 }  # fmt: skip
 
 
+# Names of tensor types, where a file does not say its own.
+_KINDS = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K",
+    13: "Q5_K", 14: "Q6_K", 20: "IQ4_NL", 23: "IQ4_XS", 30: "BF16", 39: "MXFP4",
+}  # fmt: skip
+
+
 class Items(NamedTuple):
     """A long array that was stepped over."""
 
@@ -59,15 +68,16 @@ class Tensor(NamedTuple):
     offset: int  # from the start of the data
 
     @property
+    def numbers(self) -> int:
+        return math.prod(self.shape)
+
+    @property
     def size(self) -> int | None:
         """Bytes in the file; None for a type that is not known here."""
         block = _BLOCKS.get(self.kind)
         if block is None:
             return None
-        numbers = 1
-        for length in self.shape:
-            numbers *= length
-        return -(-numbers // block[0]) * block[1]
+        return -(-self.numbers // block[0]) * block[1]
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,14 @@ class Header:
 
     @property
     def file_type(self) -> str:
-        return _FILE_TYPES.get(self.metadata.get("general.file_type", -1), "")
+        """The quantisation, as the file says; else the type that most of its numbers have."""
+        said = _FILE_TYPES.get(self.metadata.get("general.file_type", -1), "")
+        if said or not self.tensors:
+            return said
+        kinds: Counter[int] = Counter()
+        for tensor in self.tensors:
+            kinds[tensor.kind] += tensor.numbers
+        return _KINDS.get(kinds.most_common(1)[0][0], "")
 
     @property
     def chat_template(self) -> str | None:
@@ -124,13 +141,7 @@ class Header:
 
     @property
     def num_params(self) -> int:
-        total = 0
-        for tensor in self.tensors:
-            numbers = 1
-            for length in tensor.shape:
-                numbers *= length
-            total += numbers
-        return total
+        return sum(tensor.numbers for tensor in self.tensors)
 
     def _text(self, key: str) -> str:
         value = self.metadata.get(key)

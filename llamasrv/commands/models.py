@@ -1,0 +1,94 @@
+"""`llamasrv models`: which models there are, and deleting one. Asks a running server what it has loaded, if there is one."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from llamasrv import catalogue, files, startup
+from llamasrv.commands.server import connect
+from llamasrv.config import Settings, nearest
+from llamasrv.errors import ConfigError, Forbidden
+from llamasrv.models.registry import Model, canonical
+from llamasrv.models.remove import remove
+
+
+def run(settings: Settings) -> int:
+    """A line for each model that a server with these settings would serve."""
+    models = catalogue.models(startup.with_threads(settings))
+    states = _states(settings)
+    table = Table("name", "size", "quantisation", "context", "capabilities", "state")
+    table.columns[0].overflow = "fold"
+    for column in (1, 3):
+        table.columns[column].justify = "right"
+    for model in models:
+        details = model.details
+        table.add_row(
+            model.name, size(details.size), details.quantisation or "-", str(model.context or details.context or "-"),
+            ", ".join(details.capabilities), states.get(model.name, "no server" if states is _NOBODY else "unknown"),
+        )  # fmt: skip
+    Console().print(table)
+    return 0
+
+
+def remove_model(settings: Settings, name: str, *, asked: bool) -> int:
+    """Delete the files of a model in the folder. `asked`: nobody has to be asked any more."""
+    folder = settings.models_dir or files.models_dir()
+    found = [model for model in catalogue.models(startup.with_threads(settings)) if model.is_found]
+    model = next((m for m in found if canonical(name) in map(canonical, (m.name, *m.aliases))), None)
+    if model is None:
+        raise ConfigError(f"{folder}: no model {name!r}{nearest(name, [m.name for m in found])}")
+    if not asked:
+        click.confirm(f"Delete {model.name} ({size(model.details.size)}, {_paths(model)})?", abort=True)
+    try:
+        gone = remove(model.details, folder)
+    except Forbidden as error:
+        raise ConfigError(error.message) from None
+    except OSError as error:
+        raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
+    for path in gone:
+        print(path)
+    return 0
+
+
+def size(number: int) -> str:
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if number >= unit:
+            return f"{number / unit:.1f} {name}"
+    return f"{number} B" if number else "-"
+
+
+def _paths(model: Model) -> str:
+    parts = model.details.parts
+    return str(parts[0]) if len(parts) == 1 else f"{len(parts)} files beside {parts[0]}"
+
+
+_NOBODY: dict[str, str] = {}
+
+
+def _states(settings: Settings) -> dict[str, str]:
+    """What the server at this address has loaded; nothing where none answers."""
+    if settings.socket_path is not None:
+        return _NOBODY
+    connection = connect(settings.url, 1.0)
+    keys = settings.api_keys()
+    try:
+        connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {keys[0]}"} if keys else {})
+        answer = connection.getresponse()
+        body: Any = json.loads(answer.read()) if answer.status == 200 else {}
+        return {entry["id"]: _state(entry.get("status", {})) for entry in body.get("data", [])} or _NOBODY
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError):
+        return _NOBODY
+    finally:
+        connection.close()
+
+
+def _state(status: dict[str, Any]) -> str:
+    if status.get("value") == "loading":
+        return f"loading, {100 * float(status.get('progress', 0)):.0f} %"
+    return "failed" if status.get("failed") else str(status.get("value", "unknown"))
