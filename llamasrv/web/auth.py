@@ -33,8 +33,10 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/completion", "/infill",
         "/v1/chat/completions/input_tokens", "/v1/chat/completions/control",
         "/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate", "GET /lora-adapters",
-        "/v1/responses", "/responses", "/v1/responses/<id>", "/v1/responses/<id>/cancel",
-        "/v1/responses/<id>/input_items", "/v1/responses/input_tokens", "/v1/responses/compact",
+        "/v1/responses", "/v1/responses/<id>", "/v1/responses/<id>/cancel", "/v1/responses/<id>/input_items",
+        "/v1/responses/input_tokens", "/v1/responses/compact",
+        "/responses", "/responses/<id>", "/responses/<id>/cancel", "/responses/<id>/input_items",
+        "/responses/input_tokens", "/responses/compact",
     ),
     "embed": (
         "/v1/embeddings", "/embeddings", "/embedding", "/api/embed", "/api/embeddings",

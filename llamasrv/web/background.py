@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llamasrv.domain.events import Usage
-from llamasrv.errors import LlamasrvError, QueueFull
+from llamasrv.errors import LlamasrvError, QueueFull, Unavailable
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored
 from llamasrv.web.memory import Memory, ResponseNotFound
@@ -54,7 +54,7 @@ class Background:
         self.check_room()
         run = Run(owner, self.memory, generation, reply, quota)
         if not self.memory.keep(owner, run.reply.stored(), time.time() + LEASE):
-            raise LlamasrvError("The response cannot be stored, so it cannot go on in the background.")
+            raise Unavailable("The response cannot be stored, so it cannot go on in the background.")
         self._runs[owner, run.id] = run
         threading.Thread(target=self._work, args=(run,), daemon=True, name=f"background-{run.id[-8:]}").start()
         return run

@@ -35,7 +35,6 @@ def blueprint(service: Service) -> Blueprint:
     for name, prefix in zip(("v1", "bare"), PREFIXES):
         for method, path, view in (
             ("POST", "", views.create),
-            ("GET", "", views.no_websocket),
             ("POST", "/input_tokens", views.input_tokens),
             ("POST", "/compact", views.compact),
             ("GET", "/<id>", views.show),
@@ -44,6 +43,9 @@ def blueprint(service: Service) -> Blueprint:
             ("GET", "/<id>/input_items", views.input_items),
         ):
             routes.add_url_rule(prefix + path, f"{view.__name__}_{name}", view, methods=[method])
+        for upgrade in (False, True):
+            endpoint = f"no_websocket_{name}_{upgrade}"
+            routes.add_url_rule(prefix, endpoint, views.no_websocket, methods=["GET"], websocket=upgrade)
     return routes
 
 
