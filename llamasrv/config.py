@@ -198,6 +198,7 @@ class Settings:
         "path", None, "--api-key-file",
         help="A file of keys: with the ending .toml as `llamasrv key` writes it, else one key a line.",
     )  # fmt: skip
+    server_ui: bool = _server("bool", True, "--ui", help="Pages for browsers: a playground, a live view, the API.")
     server_allow_keyless: bool = _server(
         "bool", False, "--allow-keyless", help="Listen on other addresses than loopback although there is no key."
     )
@@ -470,9 +471,21 @@ class Settings:
         "size", 2**30, "--cache-ram", low=0, high=2**50, unit=2**20,
         help="Memory outside KV for prefixes that had to leave it; a plain number counts MiB, 0 forgets them.",
     )  # fmt: skip
+    cache_disk: int = _cache(
+        "size", 0, "--cache-disk", low=0, high=2**50, unit=2**20,
+        help="Disk for beginnings that several prompts had, so that a restart finds them; a plain number counts MiB, "
+        "0 keeps none.",
+    )  # fmt: skip
+    cache_disk_dir: Path | None = _cache(
+        "path", None, "--cache-disk-dir", help="The folder for them (~/.cache/llamasrv/prefixes)."
+    )
     cache_swap: int = _cache(
         "size", 2**30, "--cache-swap", low=0, high=2**50, unit=2**20,
         help="Memory outside KV for sequences that had to make room; a plain number counts MiB, 0 computes them again.",
+    )  # fmt: skip
+    cache_slot_save_path: Path | None = _cache(
+        "path", None, "--slot-save-path",
+        help="The folder where POST /slots/N saves states to and restores them from; unset: it does neither.",
     )  # fmt: skip
     cache_idle_cells: int = _cache(
         "int", 0, "--cache-idle-cells", low=0, high=16_777_216,

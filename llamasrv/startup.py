@@ -75,9 +75,12 @@ def web_options(settings: Settings) -> WebOptions:
         most_open=max(1, (settings.engine_queue_limit + settings.engine_parallel) * 3 // 4),
         keepalive=settings.server_keepalive,
         timeout=settings.limits_timeout or None,
+        slot_folder=settings.cache_slot_save_path,
+        stalled_seconds=settings.engine_stall_timeout / 10,
         slow_seconds=settings.log_slow_seconds,
         manage=settings.models_manage,
         folder=settings.models_dir or files.models_dir(),
+        ui=settings.server_ui,
     )
 
 

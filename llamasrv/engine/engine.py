@@ -33,6 +33,7 @@ from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.prefix_cache import Match
 from llamasrv.engine.sampler import CandidateFinder, Sampler
 from llamasrv.engine.scheduler import Plan, Pool, Scheduler
+from llamasrv.engine.slots import Slots
 from llamasrv.engine.spill import Spilled
 from llamasrv.engine.stops import StopMatcher
 from llamasrv.errors import (
@@ -217,6 +218,33 @@ class Engine:
         """Take its lane from a running sequence; it goes on later from where it was."""
         self._mailbox.put((self._preempt_on_request, seq))
 
+    def ask(self, act: Callable[[], Any], timeout: float = 60.0) -> Any:
+        """Have the engine thread call `act` between two steps; its result, or what it raised."""
+        if self.status.state != "ready":
+            raise Unavailable(_UNAVAILABLE.get(self.status.state, "The model is not ready."))
+        stream = Stream(self._doorbell)
+        self._mailbox.put((self._answer, (act, stream)))
+        if not stream.wait(timeout):
+            raise Unavailable("The engine is busy.")
+        result = stream.take()[0]
+        if isinstance(result, LlamasrvError):
+            raise result
+        return result
+
+    def save_slot(self, number: int) -> Spilled:
+        """The state that a lane was left with. Raises NotFound where it is gone."""
+        state: Spilled = self.ask(lambda: self.slots.save(number, self.memory))
+        return state
+
+    def restore_slot(self, number: int, state: Spilled) -> None:
+        """Keep a state for a prompt that begins with it."""
+        self.ask(lambda: self.slots.restore(number, state, self.memory))
+
+    def erase_slot(self, number: int) -> int:
+        """Forget what a lane was left with; how many tokens that were."""
+        count: int = self.ask(lambda: self.slots.erase(number, self.memory))
+        return count
+
     def drain(self) -> None:
         """Refuse new work; what was accepted goes on."""
         if self.status.state in ("ready", "loading"):
@@ -266,6 +294,7 @@ class Engine:
                 "held": len(lanes.held) if lanes else 0,
                 "resident": len(lanes.resident) if lanes else 0,
             },
+            "strip": lanes.strip() if lanes else [],
             "swapped_bytes": self._swapped_bytes,
         }
 
@@ -408,6 +437,7 @@ class Engine:
         return not self._stopping
 
     def _forget_context(self) -> None:
+        self.slots = Slots()
         self.memory = Memory(
             self.backend, cache_bytes=self.options.cache_bytes, time=self.scheduler.time, metrics=self.metrics,
             disk=self._disk,
@@ -480,6 +510,13 @@ class Engine:
     def _fail_all(self, error: LlamasrvError) -> None:
         for seq in [*self.running, *self.waiting]:
             self._end(seq, FinishReason.FAILED, error=error)
+
+    def _answer(self, question: tuple[Callable[[], Any], Stream]) -> None:
+        act, stream = question
+        try:
+            stream.put(act())
+        except LlamasrvError as error:
+            stream.put(error)
 
     def _preempt_on_request(self, seq: Sequence) -> None:
         if seq.state is State.RUNNING:
@@ -786,6 +823,8 @@ class Engine:
             # What was not computed is not coming any more.
             computed = seq.tokens[: seq.num_computed]
             self.memory.leave(seq.lane, computed, seq.adapters, keep=trusted and seq.cache_prompt)
+            if trusted and seq.cache_prompt:
+                self.slots.left(seq.lane, computed, seq.adapters)
             seq.lane = None
         else:
             self.waiting.remove(seq)

@@ -43,6 +43,12 @@ class LaneTable:
         """Free once every resident lane is evicted."""
         return self.num_cells - self.held_cells
 
+    def strip(self) -> list[tuple[int, int, str]]:
+        """(lane, cells, held or resident) of each lane that has any. Safe to call from any thread."""
+        held = self.held
+        lengths = enumerate(list(self.lengths))
+        return [(lane, length, "held" if lane in held else "resident") for lane, length in lengths if length]
+
     def take(self) -> int:
         """A free lane becomes held and empty."""
         lane = self.free.pop()

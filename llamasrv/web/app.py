@@ -6,14 +6,14 @@ from flask import Flask, Response, request
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import NotFound
 
-from llamasrv.web import anthropic, embeddings, errors, llamacpp, lora, models, ollama, openai, ops, responses
+from llamasrv.web import anthropic, embeddings, errors, llamacpp, lora, models, ollama, openai, ops, responses, ui
 from llamasrv.web.late import LateStream
 from llamasrv.web.record import Record
 from llamasrv.web.service import Service
 from llamasrv.web.streaming import EventStream
 
 BLUEPRINTS = (
-    ops.blueprint, openai.blueprint, responses.blueprint, anthropic.blueprint, ollama.blueprint,
+    ui.blueprint, ops.blueprint, openai.blueprint, responses.blueprint, anthropic.blueprint, ollama.blueprint,
     llamacpp.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""

@@ -18,7 +18,7 @@ from llamasrv.domain.key import Key
 from llamasrv.errors import Forbidden, Unauthorized
 from llamasrv.web.quota import Quota
 
-OPEN, ANY = "open", "any"
+OPEN, ANY, PAGE = "open", "any", "page"
 
 ROUTES: Mapping[str, tuple[str, ...]] = {
     # liveness, for machines that carry no key
@@ -27,7 +27,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     ANY: (
         "/v1/models", "/models", "/v1/models/<path:name>", "/models/<path:name>", "/props", "/readyz",
         "/tokenize", "/detokenize", "/apply-template", "/openapi.json",
-        "/api/tags", "/api/show", "/api/ps", "/api/version", "/",
+        "/api/tags", "/api/show", "/api/ps", "/api/version",
     ),
     "infer": (
         "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/completion", "/infill",
@@ -42,13 +42,16 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/v1/embeddings", "/embeddings", "/embedding", "/api/embed", "/api/embeddings",
         "/v1/rerank", "/rerank", "/v1/reranking", "/reranking",
     ),
-    "metrics": ("/metrics", "/slots"),
+    # the pages themselves, which hold nothing: what they ask of the server takes a key
+    PAGE: ("/", "/ui/engine", "/ui/api", "/ui/static/<version>/<path:name>"),
+    "metrics": ("/metrics", "/slots", "/ui/engine/stream"),
     "admin": ("POST /models", "DELETE /models"),
 }  # fmt: skip
 """Scope to routes, as they are written where they are made; with a method in front, that method alone."""
 
 _SCOPE_OF = {route: scope for scope, routes in ROUTES.items() for route in routes}
 _OPEN_PATHS = frozenset(ROUTES[OPEN])
+_PAGES = frozenset(ROUTES[PAGE])
 _WORK = frozenset(("infer", "embed"))
 
 # Names that no public DNS answers for, so that no page elsewhere can point its own name at this machine.
@@ -92,7 +95,9 @@ class Access:
         if not self._keys:
             self._check_origin(environ)
             return None
-        if environ["REQUEST_METHOD"] == "OPTIONS" or (rule in _OPEN_PATHS and environ["PATH_INFO"] == rule):
+        if environ["REQUEST_METHOD"] == "OPTIONS" or rule in _PAGES:
+            return None
+        if rule in _OPEN_PATHS and environ["PATH_INFO"] == rule:
             return None
         return self._known(environ)
 
@@ -101,7 +106,7 @@ class Access:
         scope = scope_of(rule, method)
         if key is None:
             return None
-        if scope not in key.scopes and scope not in (OPEN, ANY):
+        if scope not in key.scopes and scope not in (OPEN, ANY, PAGE):
             raise Forbidden(f"This API key may not use {rule}: it lacks the scope '{scope}'.")
         if scope not in _WORK or method != "POST":
             return None

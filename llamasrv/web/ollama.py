@@ -34,11 +34,6 @@ def blueprint(service: Service) -> Blueprint:
     named = Named(limits)
     registry = service.registry
 
-    @routes.get("/")
-    def alive() -> Response:
-        """Clients look here whether anybody is at home, and for these words."""
-        return Response("Ollama is running", 200, content_type="text/plain; charset=utf-8")
-
     @routes.get("/api/version")
     def version() -> Response:
         return _json(version_body())

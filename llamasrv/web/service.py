@@ -27,10 +27,13 @@ class WebOptions:
     most_open: int | None = None  # requests at once of one key among several; None: no bound
     keepalive: float = 15.0  # seconds without a byte before a stream gets a comment
     timeout: float | None = None  # seconds a request may take from its arrival; None: for ever
+    stalled_seconds: float = 30.0  # a step that takes longer: not ready
     slow_seconds: float = 0.0  # from here on a request gets a line of its own; 0: never
     slots: bool = True  # GET /slots
+    slot_folder: Path | None = None  # where POST /slots saves states; None: it does not
     props: bool = True  # GET /props
     metrics: bool = True  # GET /metrics
+    ui: bool = True  # pages for browsers
     manage: bool = False  # clients may pull, load, unload and delete models
     folder: Path | None = None  # of models that were found rather than named
 

@@ -1,0 +1,162 @@
+"""The pages: playground, live view of the engine, the API's documentation.
+
+Templates and static files are in templates/web. A page comes without a key, since it holds nothing; what it then asks
+of the server takes one. Everything is served from here: no page asks another host for anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+from flask import Blueprint, Response, make_response, render_template, request, send_from_directory
+
+from llamasrv import __version__
+from llamasrv.errors import NotFound, QueueFull
+from llamasrv.files import notice_of, templates_dir
+from llamasrv.models.registry import Model
+from llamasrv.web.service import Service
+
+INTERVAL = 0.5  # seconds between snapshots
+LONGEST = 600.0  # seconds of one stream of snapshots; pages connect again
+MOST_VIEWERS = 64
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+def blueprint(service: Service) -> Blueprint:
+    folder = templates_dir()
+    routes = Blueprint("ui", __name__, template_folder=str(folder))
+    snapshots = Snapshots(service)
+
+    @routes.get("/")
+    def front() -> Response:
+        """The playground for browsers. Clients of Ollama look here whether anybody is at home, and for these words."""
+        if not (service.options.ui and request.method == "GET" and "text/html" in request.headers.get("Accept", "")):
+            return Response("Ollama is running", 200, content_type="text/plain; charset=utf-8")
+        return _page("playground", "/", notice=_notice(service))
+
+    @routes.get("/ui/engine")
+    def engine() -> Response:
+        _allow(service)
+        return _page("engine", "/ui/engine")
+
+    @routes.get("/ui/api")
+    def api() -> Response:
+        _allow(service)
+        return _page("api", "/ui/api")
+
+    @routes.get("/ui/static/<version>/<path:name>")
+    def static(version: str, name: str) -> Response:
+        """`version` only tells browsers that the files are new."""
+        _allow(service)
+        response = send_from_directory(folder / "web" / "static", name, max_age=3600)
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    @routes.get("/ui/engine/stream")
+    def stream() -> Response:
+        """Snapshots as server-sent events, until the server drains."""
+        _allow(service)
+        if snapshots.viewers >= MOST_VIEWERS:
+            raise QueueFull(f"{MOST_VIEWERS} live views are open already.")
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return Response(snapshots.events(), 200, headers, content_type="text/event-stream; charset=utf-8")
+
+    return routes
+
+
+def _allow(service: Service) -> None:
+    if not service.options.ui:
+        raise NotFound("This server has no pages: it runs with --no-ui.")
+
+
+def _notice(service: Service) -> str | None:
+    """What has to be said of the model that answers by default."""
+    model = service.registry.default
+    return notice_of(model.engine.info.path) if model.state == "loaded" else None
+
+
+def _page(name: str, here: str, **values: Any) -> Response:
+    response = make_response(
+        render_template(f"web/{name}.html", here=here, static=f"/ui/static/{__version__}/", **values)
+    )
+    response.headers.update(HEADERS)
+    response.headers["Cache-Control"] = "no-cache"
+    response.headers["Vary"] = "Accept"
+    return response
+
+
+class Snapshots:
+    """One snapshot an interval, however many look. Reads figures that the engines keep anyway."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._taken = 0.0
+        self._data = b""
+        self.viewers = 0
+
+    def events(self) -> Iterator[bytes]:
+        self.viewers += 1
+        try:
+            end = time.monotonic() + LONGEST
+            while time.monotonic() < end:
+                yield b"data: " + self.latest() + b"\n\n"
+                if self._service.registry.readiness().state in ("draining", "stopped"):
+                    return
+                time.sleep(INTERVAL)
+        finally:
+            self.viewers -= 1
+
+    def latest(self) -> bytes:
+        now = time.monotonic()
+        if now - self._taken >= INTERVAL * 0.9:
+            self._taken, self._data = now, orjson.dumps(self.take())
+        return self._data
+
+    def take(self) -> dict[str, Any]:
+        models = list(self._service.registry.models)
+        return {
+            "t": time.time(),
+            "manage": self._service.options.manage,
+            "all": [_describe(model) for model in models],
+            "models": {model.name: _figures(model) for model in models if model.state == "loaded"},
+        }
+
+
+def _describe(model: Model) -> dict[str, Any]:
+    return {"name": model.name, "state": model.state, "progress": model.progress, "memory": model.memory or None}
+
+
+def _figures(model: Model) -> dict[str, Any]:
+    """Of one loaded model. Totals since the start: who shows them takes differences."""
+    snapshot, m = model.engine.snapshot(), model.engine.metrics
+    fields = ("id", "lane", "num_prompt", "num_computed", "num_reused", "num_generated", "max_tokens")
+    return {
+        "running": [{field: seq[field] for field in fields} for seq in snapshot["running"]],
+        "num_waiting": snapshot["num_waiting"],
+        "cells": snapshot["cells"],
+        "strip": snapshot["strip"],
+        "totals": {
+            "generated": m.generated_tokens,
+            "prompt": m.prompt_tokens,
+            "cached": m.cached_tokens,
+            "steps": m.steps,
+            "parts": {name: histogram.total for name, histogram in m.parts.items()},
+        },
+        "latency": {
+            "bounds": m.first_token_time.bounds,
+            "first_token": m.first_token_time.counts,
+            "between_tokens": m.token_time.counts,
+            "queue": m.queue_time.counts,
+        },
+    }

@@ -1,0 +1,185 @@
+// The live view: one stream of snapshots, and what follows from two of them.
+
+import { byId, call, events, json, make } from "./server.js";
+
+const KEPT = 240; // snapshots in the plots
+const history = []; // of the model that is shown: {t, rate, prompt, running, waiting, parts}
+let last = null;
+let shown = null;
+let manage = false;
+let plots = null;
+
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const size = (bytes) => bytes == null ? "" : bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(2)} GiB` : `${Math.round(bytes / 2 ** 20)} MiB`;
+const number = (value, digits = 0) => value.toLocaleString("en", { maximumFractionDigits: digits });
+
+// ---------------------------------------------------------------- plots
+
+function makePlots() {
+  const ink = style("--ink");
+  const grid = { stroke: style("--line"), width: 1 };
+  const axes = [{ stroke: ink, grid }, { stroke: ink, grid, size: 45 }];
+  const line = (label, colour) => ({ label, stroke: colour, width: 2, points: { show: false } });
+  const plot = (id, series, x = {}) => {
+    const element = byId(id);
+    element.replaceChildren();
+    return new window.uPlot({
+      width: element.clientWidth || 300, height: 180, axes, cursor: { show: false }, series: [{ label: "time" }, ...series],
+      scales: { x, y: { range: (u, low, high) => [0, Math.max(1e-9, high * 1.1 || 1)] } }, legend: { live: false },
+    }, [[]], element);
+  };
+  const [a, b, c, d] = [style("--accent"), style("--num"), style("--kw"), style("--fn")];
+  plots = {
+    rate: plot("plot-rate", [line("generated", a), line("prompt", b)]),
+    load: plot("plot-load", [line("running", a), line("waiting", d)]),
+    step: plot("plot-step", PARTS.map((part, i) => line(part, [a, b, c, d, style("--warn")][i % 5]))),
+    latency: plot("plot-latency", [line("first token", a), line("between tokens", b), line("queue", d)], { time: false, distr: 3 }),
+  };
+}
+
+let PARTS = [];
+
+function drawPlots() {
+  const t = history.map((h) => h.t);
+  const column = (pick) => history.map(pick);
+  plots.rate.setData([t, column((h) => h.rate), column((h) => h.prompt)]);
+  plots.load.setData([t, column((h) => h.running), column((h) => h.waiting)]);
+  plots.step.setData([t, ...PARTS.map((part) => column((h) => h.parts[part] ?? null))]);
+  const { latency } = history.at(-1) ?? {};
+  if (latency) plots.latency.setData([latency.bounds, latency.first_token, latency.between_tokens, latency.queue]);
+}
+
+// ---------------------------------------------------------------- snapshots
+
+/** What happened between two snapshots of a model. */
+function between(old, now) {
+  const seconds = Math.max(0.05, now.t - old.t);
+  const a = old.models[shown]?.totals;
+  const b = now.models[shown]?.totals;
+  const model = now.models[shown];
+  if (!a || !b) return null;
+  const steps = b.steps - a.steps;
+  const parts = {};
+  for (const part of Object.keys(b.parts)) parts[part] = steps > 0 ? 1000 * (b.parts[part] - a.parts[part]) / steps : null;
+  return {
+    t: now.t, rate: (b.generated - a.generated) / seconds, prompt: (b.prompt - a.prompt) / seconds,
+    running: model.running.length, waiting: model.num_waiting, parts, latency: shares(now),
+  };
+}
+
+/** Share of requests per bucket, since about a minute ago. */
+function shares(now) {
+  const base = history[0]?.counts ?? null;
+  const { bounds, ...counts } = now.models[shown].latency;
+  const out = { bounds: bounds.slice(0) };
+  for (const [name, values] of Object.entries(counts)) {
+    const recent = values.map((v, i) => v - (base?.[name]?.[i] ?? 0)).slice(0, bounds.length);
+    const sum = recent.reduce((x, y) => x + y, 0);
+    out[name] = recent.map((v) => sum ? v / sum : 0);
+  }
+  return out;
+}
+
+function take(now) {
+  const names = Object.keys(now.models);
+  shown = names.includes(shown) ? shown : names[0] ?? null;
+  drawModels(now);
+  if (shown && last) {
+    const made = between(last, now);
+    if (made) {
+      made.counts = now.models[shown].latency;
+      const parts = Object.keys(made.parts);
+      if (!plots || parts.join() !== PARTS.join()) {
+        PARTS = parts;
+        makePlots();
+      }
+      history.push(made);
+      if (history.length > KEPT) history.shift();
+      drawPlots();
+    }
+  }
+  if (shown) drawModel(now.models[shown]);
+  last = now;
+  byId("status").textContent = `Live, ${new Date(now.t * 1000).toLocaleTimeString()}`;
+  document.body.dataset.snapshots = String(Number(document.body.dataset.snapshots ?? 0) + 1);
+}
+
+function drawModels(now) {
+  const select = byId("model");
+  const names = Object.keys(now.models);
+  if ([...select.options].map((o) => o.value).join() !== names.join()) {
+    select.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
+  }
+  if (shown) select.value = shown;
+  byId("models").tBodies[0].replaceChildren(...now.all.map((model) => {
+    const at = now.models[model.name];
+    const before = last?.models[model.name];
+    const seconds = last ? Math.max(0.05, now.t - last.t) : 1;
+    const rate = at && before ? (at.totals.generated - before.totals.generated) / seconds : 0;
+    const seen = at ? at.totals.prompt + at.totals.cached : 0;
+    return make("tr", {},
+      make("td", {}, model.name),
+      make("td", {}, model.state + (model.state === "loading" ? ` ${Math.round(100 * model.progress)} %` : "")),
+      make("td", {}, size(model.memory)), make("td", {}, String(at?.running.length ?? "")), make("td", {}, String(at?.num_waiting ?? "")),
+      make("td", {}, at ? number(rate, 1) : ""), make("td", {}, seen ? `${Math.round(100 * at.totals.cached / seen)} %` : ""),
+      make("td", {}, manage ? manageButton(model) : "off"),
+    );
+  }));
+}
+
+function manageButton(model) {
+  const loaded = model.state === "loaded";
+  return make("button", { type: "button", disabled: model.state === "loading", onclick: async () => {
+    try {
+      await json(loaded ? "/models/unload" : "/models/load", { method: "POST", body: JSON.stringify({ model: model.name }) });
+    } catch (error) {
+      byId("status").textContent = error.message;
+    }
+  } }, loaded ? "Unload" : "Load");
+}
+
+function drawModel({ running, cells, strip }) {
+  byId("strip").replaceChildren(...strip.filter(([, length]) => length).map(([lane, length, state]) => {
+    const span = make("span", { class: state, title: `lane ${lane}: ${length} cells, ${state === "held" ? "running" : "kept"}` });
+    span.style.width = `${100 * length / Math.max(1, cells.total)}%`;
+    return span;
+  }));
+  byId("strip").setAttribute("aria-label", `${cells.held} cells of running sequences, ${cells.used} used, of ${cells.total}`);
+  byId("cells").textContent = `${number(cells.held)} cells at work, ${number(cells.used - cells.held)} kept for later, ${number(cells.total)} in all`;
+  byId("requests").tBodies[0].replaceChildren(...running.map((seq) => {
+    const whole = seq.num_computed < seq.num_prompt ? seq.num_prompt : seq.max_tokens;
+    const done = seq.num_computed < seq.num_prompt ? seq.num_computed : seq.num_generated;
+    const progress = make("progress", whole ? { max: whole, value: Math.min(done, whole), "aria-label": "Progress" } : { "aria-label": "Progress" });
+    return make("tr", {}, ...[seq.id, seq.lane, seq.num_computed < seq.num_prompt ? "reading" : "writing", seq.num_prompt, seq.num_reused, seq.num_generated]
+      .map((value) => make("td", {}, String(value))), make("td", {}, progress));
+  }));
+}
+
+// ---------------------------------------------------------------- the stream
+
+byId("model").addEventListener("change", () => {
+  shown = byId("model").value;
+  history.length = 0;
+  last = null;
+});
+addEventListener("themechange", () => plots && (makePlots(), drawPlots()));
+addEventListener("resize", () => {
+  if (!plots) return;
+  for (const plot of Object.values(plots)) plot.setSize({ width: plot.root.parentElement.clientWidth || 300, height: 180 });
+});
+
+for (;;) {
+  try {
+    const answer = await call("/ui/engine/stream");
+    for await (const data of events(answer)) {
+      const snapshot = JSON.parse(data);
+      manage = snapshot.manage;
+      take(snapshot);
+    }
+    byId("status").textContent = "The stream ended; connecting again…";
+  } catch (error) {
+    byId("status").textContent = error.message || "The server cannot be reached.";
+    if (error.status === 401 || error.status === 403) break;
+  }
+  await new Promise((resolve) => setTimeout(resolve, 2000));
+}

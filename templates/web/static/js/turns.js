@@ -1,0 +1,92 @@
+// How a turn looks: text, folded thinking, cards for calls, and the buttons under it.
+
+import { show } from "./markdown.js";
+import { make } from "./server.js";
+import { statsLine } from "./stream.js";
+
+const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
+
+/** An element for `turn`; `act` has edit, again, branch, sendResults. `busy`: it is being written. */
+export function draw(turn, place, act, busy) {
+  const box = make("article", { class: `turn ${turn.role}`, "data-turn": turn.id, "aria-label": NAMES[turn.role] });
+  box.append(make("h2", {}, NAMES[turn.role]));
+  if (turn.pictures?.length) {
+    box.append(make("p", { class: "row" }, ...turn.pictures.map((url) => make("img", { src: url, alt: "Image that was sent", class: "picture" }))));
+  }
+  if (turn.role === "assistant") box.append(thinking(turn, busy));
+  const text = make("div", { class: turn.role === "assistant" ? "text" : "text plain" });
+  box.append(text);
+  if (turn.calls?.length) box.append(...turn.calls.map((call) => card(call)));
+  if (turn.error) box.append(make("p", { class: "error", role: "alert" }, turn.error));
+  const foot = make("footer", { class: "row" });
+  box.append(foot);
+  fill(box, turn, busy);
+  if (!busy) {
+    if (turn.calls?.length && !turn.answered && turn.finish === "tool_calls") box.insertBefore(results(turn, act), foot);
+    buttons(foot, turn, place, act);
+  }
+  return box;
+}
+
+/** Puts what `turn` has become into its element. */
+export function fill(box, turn, busy) {
+  const text = box.querySelector(".text");
+  if (turn.role === "assistant") {
+    show(text, turn.content, !busy);
+    const folded = box.querySelector(".thinking");
+    folded.hidden = !turn.reasoning;
+    folded.querySelector("div").textContent = turn.reasoning ?? "";
+    const cards = box.querySelectorAll(".call");
+    turn.calls?.forEach((call, i) => {
+      if (cards[i]) cards[i].replaceWith(card(call));
+      else box.insertBefore(card(call), box.querySelector("footer"));
+    });
+  } else {
+    text.textContent = turn.content;
+  }
+  if (turn.stats) {
+    const line = box.querySelector(".stats") ?? box.querySelector("footer").appendChild(make("span", { class: "stats" }));
+    line.textContent = statsLine(turn.stats);
+  }
+}
+
+function thinking(turn, busy) {
+  return make("details", { class: "thinking", hidden: !turn.reasoning }, make("summary", {}, busy ? "Thinking…" : "Thoughts"), make("div"));
+}
+
+function card(call) {
+  let text = call.arguments;
+  try {
+    text = JSON.stringify(JSON.parse(text), null, 2);
+  } catch { /* still being written, or cut off */ }
+  return make("section", { class: "call", "aria-label": `Call of ${call.name}` },
+    make("h3", {}, call.name), make("pre", { tabindex: 0 }, make("code", {}, text)));
+}
+
+function results(turn, act) {
+  const fields = turn.calls.map((call) => make("textarea", { rows: 2, class: "code", spellcheck: "false" }));
+  return make("form", { class: "results", onsubmit: (event) => {
+    event.preventDefault();
+    act.sendResults(turn, fields.map((field) => field.value));
+  } },
+  ...turn.calls.map((call, i) => make("label", {}, `Result of ${call.name}`, fields[i])),
+  make("button", { class: "primary" }, turn.calls.length > 1 ? "Send results" : "Send result"));
+}
+
+function buttons(foot, turn, place, act) {
+  const button = (name, label, onclick) => make("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick }, name);
+  if (place.of > 1) {
+    foot.append(
+      button("‹", "Earlier branch", () => act.branch(turn, -1)),
+      make("span", { class: "place" }, `${place.at + 1}/${place.of}`),
+      button("›", "Later branch", () => act.branch(turn, 1)),
+    );
+  }
+  if (turn.role === "user") foot.append(button("Edit", "Edit this turn", () => act.edit(turn)));
+  if (turn.role === "assistant") {
+    foot.append(
+      button("Copy", "Copy the answer", () => navigator.clipboard?.writeText(turn.content)),
+      button("Again", "Answer again", () => act.again(turn)),
+    );
+  }
+}
