@@ -14,12 +14,13 @@ import dataclasses
 import logging
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from llamasrv import files
 from llamasrv.config import ModelTable, Settings, nearest
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import Progress
+from llamasrv.engine.interface import Adapter, Progress
 from llamasrv.errors import ConfigError
 from llamasrv.model_options import (
     DEMO_NAME,
@@ -32,7 +33,7 @@ from llamasrv.model_options import (
     template_source,
 )
 from llamasrv.models import gguf, memory
-from llamasrv.models.details import describe
+from llamasrv.models.details import describe, digest
 from llamasrv.models.registry import FOR_EVER, Model, Recipe, canonical
 from llamasrv.models.scan import Found, scan
 
@@ -51,7 +52,7 @@ def models(settings: Settings) -> list[Model]:
     several = len(made) + len(found) > 1
     for one in found:
         if one.header.path.resolve() not in taken and canonical(one.name) not in names:
-            own = dataclasses.replace(settings, model_path=one.header.path)
+            own = dataclasses.replace(settings, model_path=one.header.path, model_adapters=())
             model = _model(own, one.name, one.header, aliases=one.aliases, several=several, found=one)
             model.is_found = True
             made.append(model)
@@ -156,6 +157,7 @@ def _model(
         details = dataclasses.replace(details, capabilities=(*details.capabilities, "embedding"))
     need = _need(settings, header, several=several)
     options = engine_options(dataclasses.replace(settings, engine_ctx_size=need.cells))
+    options = dataclasses.replace(options, digest=details.digest, adapters=tuple(map(_known, options.adapters)))
     return Model(
         name,
         aliases=aliases,
@@ -168,6 +170,14 @@ def _model(
         at_start=at_start,
         key=(header.path, details.digest, options),
     )
+
+
+def _known(adapter: Adapter) -> Adapter:
+    """With the digest of its file. Raises ConfigError where that is none of an adapter."""
+    header = gguf.read_header(Path(adapter.path))
+    if header.metadata.get("general.type") != "adapter":
+        raise ConfigError(f"{adapter.path}: not a LoRA adapter")
+    return dataclasses.replace(adapter, digest=digest(header))
 
 
 def _open(path: str, options: EngineOptions, progress: Progress) -> Any:

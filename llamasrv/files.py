@@ -44,6 +44,12 @@ def notice_of(model: str | Path) -> str | None:
     return DEMO_NOTICE if demo_model() is not None and Path(model) == demo_model() else None
 
 
+def prefixes_dir() -> Path:
+    """Where prefixes are kept over a restart unless an option says otherwise."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "llamasrv" / "prefixes"
+
+
 def models_dir() -> Path:
     """Where pulled models go unless an option says otherwise."""
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"

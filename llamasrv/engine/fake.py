@@ -11,6 +11,7 @@ import re
 import zlib
 from array import array
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What is in KV, and what could be: lanes, prefixes and host memory, kept in step with the backend.
+"""What is in KV, and what could be: lanes, prefixes, host memory and disk, kept in step with the backend.
 
 Finds the prefix that a sequence can start from, seats it in a lane, takes lanes back, and moves idle prefixes out of
 the way. Decides nothing about who runs. Belongs to the engine thread.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 
 from llamasrv.domain.sequence import Sequence
+from llamasrv.engine.disk import DiskStore
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.lanes import LaneTable
 from llamasrv.engine.metrics import EngineMetrics
@@ -16,17 +17,29 @@ from llamasrv.engine.prefix_cache import KEY_LENGTH, Adapters, Match, PrefixCach
 from llamasrv.engine.spill import Spilled, SpillStore
 from llamasrv.engine.steptime import StepTime
 
-WORTH_SPILLING = 0.002  # seconds of computing; less is computed again sooner than copied
+# Seconds of computing; what takes less is computed again.
+WORTH_SPILLING = 0.002
+WORTH_READING = 0.05
+WORTH_WRITING = 0.1
 
 
 class Memory:
     """One context's memory. `time` tells what computing a prefix again would cost."""
 
-    def __init__(self, backend: Backend, *, cache_bytes: int, time: StepTime, metrics: EngineMetrics) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        cache_bytes: int,
+        time: StepTime,
+        metrics: EngineMetrics,
+        disk: DiskStore | None = None,
+    ) -> None:
         self.backend = backend
         self.lanes = LaneTable(backend.num_lanes, backend.num_cells)
         self.cache = PrefixCache(can_cut=backend.can_cut)
         self.spilled = SpillStore(cache_bytes, can_cut=backend.can_cut_saved)
+        self.disk = disk
         self._time = time
         self._metrics = metrics
 
@@ -45,8 +58,18 @@ class Memory:
         if len(self.spilled) and (found := self.spilled.match(seq.tokens, seq.num_tokens - 1, seq.adapters)):
             entry, length = found
             if self._time.prompt_seconds(length - at_hand) > WORTH_SPILLING:
-                return Match(None, length, spilled=entry)
+                match, at_hand = Match(None, length, spilled=entry), length
+        if self.disk is not None and self._is_coming(self.disk, seq, at_hand):
+            return Match(None, 0, coming=seq.num_tokens)
         return match
+
+    def _is_coming(self, disk: DiskStore, seq: Sequence, at_hand: int) -> bool:
+        """Whether much more of it than is at hand is being read from disk."""
+        found = disk.match(seq.tokens, seq.num_tokens - 1, seq.adapters)
+        if found is None or found[0].size > self.spilled.limit:
+            return False
+        worth = self._time.prompt_seconds(found[1] - at_hand)
+        return worth > WORTH_READING and disk.read(found[0], worth)
 
     def common(self, a: Sequence, b: Sequence) -> int:
         """How much of `a` it could take over from `b`, were that computed."""
@@ -79,6 +102,22 @@ class Memory:
             self.backend.copy(source, lane, match.length)
             lanes.share(source, lane, match.length)
         return lane
+
+    def branches(self, match: Match | None) -> bool:
+        """Whether a prompt shares only the beginning of a timeline: what two had, others will have."""
+        if self.disk is None or match is None or not match.length:
+            return False
+        if match.spilled is not None:
+            return bool(match.spilled.length > match.length)
+        return len(self.cache.tokens(match.lane or 0)) > match.length
+
+    def keep(self, lane: int, tokens: array[int], adapters: Adapters) -> None:
+        """Write what is in this lane to disk, if it is worth a file and there is none yet."""
+        length = self.lanes.lengths[lane]
+        if self.disk is None or self._time.prompt_seconds(length) < WORTH_WRITING:
+            return
+        if not self.disk.covers(tokens, length, adapters):
+            self.disk.write(tokens[:length], adapters, lambda: self.backend.save(lane))
 
     def restore(self, lane: int, entry: Spilled, length: int) -> int:
         """Bring back the first `length` tokens of a state into an empty lane; returns how many are there now."""

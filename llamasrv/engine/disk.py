@@ -1,0 +1,294 @@
+"""Prefixes on disk: beginnings that several prompts had, still warm after a restart.
+
+    FOLDER/<key>/<name>.prefix     one prefix: head, tokens, state; written beside its place, then moved into it
+
+The key tells model, library and number formats apart: a state made with any other is not looked at. Files are read and
+written by a thread of this module's own; the engine thread hands over bytes and gets them, as it does with host memory.
+Knows no lanes and no library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import struct
+import time
+import zlib
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llamasrv.engine.channels import Mailbox, RealThread
+from llamasrv.engine.prefix_cache import KEY_LENGTH, Adapters, Key, common_prefix, key_of
+from llamasrv.engine.spill import Spilled
+
+log = logging.getLogger("llamasrv.engine")
+
+FORMAT = 1
+MAGIC = b"llamasrv prefix\n"
+ENDING = ".prefix"
+MOST_FILES = 2000  # of one model that are looked at
+MOST_HEAD = 65_536  # bytes
+SPARE = 256 * 2**20  # bytes of the disk that stay free
+PATIENCE = 0.2  # seconds that a file may take to read, however little computing it spares
+STALE = 3600.0  # seconds after which a file that was never finished is nobody's any more
+SHUTDOWN = 10.0  # seconds for what is being written when the engine ends
+
+
+class Stored:
+    """A prefix on disk. `asked` is when reading it began, None while nobody wants it."""
+
+    __slots__ = ("path", "tokens", "adapters", "size", "asked")
+
+    def __init__(self, path: Path, tokens: array[int], adapters: Adapters, size: int) -> None:
+        self.path = path
+        self.tokens = tokens
+        self.adapters = adapters
+        self.size = size  # bytes of its state
+        self.asked: float | None = None
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
+class DiskStore:
+    """At most `limit` bytes in `folder`, the least recently used prefixes of any key leaving first.
+
+    Everything but the file work belongs to the engine thread. `post` puts a call into its mailbox; `give` is called
+    there with every prefix that was read.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        limit: int,
+        *,
+        facts: dict[str, Any],
+        largest: int,
+        adapter_digests: tuple[str, ...] = (),
+        can_cut: bool = True,
+        post: Callable[[Any], None],
+        give: Callable[[Spilled], None],
+    ) -> None:
+        self.limit = limit
+        self.can_cut = can_cut
+        self.largest = min(largest, limit)  # bytes of one state
+        self.num_read = 0
+        self.num_written = 0
+        self._root = folder
+        self._facts = {"format": FORMAT, **facts}
+        self._folder = folder / hashlib.sha256(json.dumps(self._facts, sort_keys=True).encode()).hexdigest()[:32]
+        self._digests = adapter_digests
+        self._post, self._give = post, give
+        self._index: dict[Key, list[Stored]] = {}
+        self._writing: list[tuple[array[int], Adapters]] = []
+        self._work, self._ended = Mailbox(), Mailbox()
+        self._thread = RealThread(self._run)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._find()
+        except OSError as error:
+            log.warning("prefixes are not kept in %s: %s", folder, error.strerror)
+            self.limit = self.largest = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Finish what is being written, within bounds."""
+        self._work.put(None)
+        if not self._ended.take(SHUTDOWN):
+            log.warning("prefixes could not be written to %s in time", self._root)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._index.values()))
+
+    # engine thread
+
+    def match(self, tokens: array[int], limit: int, adapters: Adapters) -> tuple[Stored, int] | None:
+        """The one with most of `tokens[:limit]`, and how much."""
+        best, most = None, KEY_LENGTH - 1
+        for stored in self._index.get(key_of(tokens, adapters), ()):
+            common = min(common_prefix(stored.tokens, tokens), limit)
+            if common > most and (self.can_cut or common == stored.length):
+                best, most = stored, common
+        return (best, most) if best is not None else None
+
+    def covers(self, tokens: array[int], length: int, adapters: Adapters) -> bool:
+        """Whether all of `tokens[:length]` is there, or will be in a moment."""
+        there = [stored.tokens for stored in self._index.get(key_of(tokens, adapters), ())]
+        there += [other for other, theirs in self._writing if theirs == adapters]
+        return any(common_prefix(other, tokens) >= length for other in there)
+
+    def read(self, stored: Stored, worth: float) -> bool:
+        """Have it read, unless it is being read. False when it takes longer than it is worth, in seconds."""
+        asked = stored.asked
+        if asked is None:
+            asked = stored.asked = time.monotonic()
+            self._work.put((self._read, stored))
+        return time.monotonic() - asked < max(PATIENCE, worth)
+
+    def write(self, tokens: array[int], adapters: Adapters, save: Callable[[], np.ndarray]) -> None:
+        """Keep this prefix; `save` makes its state. One at a time: while one is written no other is begun."""
+        if self._writing or not self.limit:
+            return
+        data = save()
+        if data.nbytes > self.largest:
+            return
+        self._writing.append((tokens, adapters))
+        self._work.put((self._write, tokens, adapters, data))
+
+    def _have_read(self, result: tuple[Stored, Spilled | None]) -> None:
+        stored, entry = result
+        stored.asked = None
+        if entry is None:
+            self._forget(stored.path)
+        else:
+            self.num_read += 1
+            self._give(entry)
+
+    def _have_written(self, result: tuple[Stored | None, list[Path]]) -> None:
+        stored, gone = result
+        self._writing.clear()
+        for path in gone:
+            self._forget(path)
+        if stored is not None:
+            self.num_written += 1
+            self._add(stored)
+
+    def _add(self, stored: Stored) -> None:
+        self._index.setdefault(key_of(stored.tokens, stored.adapters), []).append(stored)
+
+    def _forget(self, path: Path) -> None:
+        for entries in self._index.values():
+            entries[:] = [stored for stored in entries if stored.path != path]
+
+    # its own thread
+
+    def _run(self) -> None:
+        while True:
+            for work in self._work.take(None):
+                if work is None:
+                    self._ended.put(True)
+                    return
+                act, *arguments = work
+                act(*arguments)
+
+    def _read(self, stored: Stored) -> None:
+        entry = None
+        try:
+            entry = self._get(stored)
+        except Exception as error:
+            log.warning("%s cannot be used and is removed: %s", stored.path, error)
+            with contextlib.suppress(OSError):
+                stored.path.unlink()
+        self._post((self._have_read, (stored, entry)))
+
+    def _write(self, tokens: array[int], adapters: Adapters, data: np.ndarray) -> None:
+        stored, gone = None, []
+        try:
+            has_room, gone = self._make_room(data.nbytes)
+            if has_room:
+                stored = Stored(self._put(tokens, adapters, data), tokens, adapters, data.nbytes)
+        except Exception as error:
+            log.warning("a prefix cannot be written to %s: %s", self._folder, error)
+        self._post((self._have_written, (stored, gone)))
+
+    def _get(self, stored: Stored) -> Spilled:
+        with open(stored.path, "rb") as file:
+            head = self._head(file.read)
+            file.seek(4 * head["tokens"], os.SEEK_CUR)
+            data = np.empty(head["bytes"], np.uint8)
+            if file.readinto(memoryview(data)) != len(data) or zlib.crc32(memoryview(data)) != head["check"]:
+                raise ValueError("its state is damaged")
+        os.utime(stored.path)  # used last now
+        return Spilled(stored.tokens, data.view(head["type"]), stored.adapters)
+
+    def _put(self, tokens: array[int], adapters: Adapters, data: np.ndarray) -> Path:
+        named = [[self._digests[number], scale] for number, scale in adapters]
+        head = json.dumps({
+            "facts": self._facts, "tokens": len(tokens), "adapters": named, "bytes": data.nbytes,
+            "type": data.dtype.str, "check": zlib.crc32(memoryview(data)), "tokens_check": zlib.crc32(tokens.tobytes()),
+        }).encode()  # fmt: skip
+        name = hashlib.sha256(json.dumps(named).encode() + tokens.tobytes()).hexdigest()[:32]
+        path = self._folder / f"{name}{ENDING}"
+        beside = path.with_name(f".{name}.{os.getpid()}")
+        try:
+            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(MAGIC + struct.pack("<II", len(head), zlib.crc32(head)) + head + tokens.tobytes())
+                file.write(memoryview(data))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+        return path
+
+    def _make_room(self, need: int) -> tuple[bool, list[Path]]:
+        """Whether there is room now, and the prefixes that had to go for it."""
+        there = []
+        for path in self._root.glob(f"*/*{ENDING}"):
+            with contextlib.suppress(FileNotFoundError):
+                stat = path.stat()
+                there.append((stat.st_mtime, stat.st_size, path))
+        used = sum(size for _, size, _ in there)
+        room = min(self.limit - used, shutil.disk_usage(self._root).free - SPARE) - need - MOST_HEAD
+        gone = []
+        for _, size, path in sorted(there):
+            if room >= 0:
+                break
+            path.unlink(missing_ok=True)
+            gone.append(path)
+            room += size
+        return room >= 0, gone
+
+    # before any thread
+
+    def _find(self) -> None:
+        """Take in what an earlier process left, as far as it is whole and for this model."""
+        for path in self._root.glob("*/.*"):
+            if path.is_file() and time.time() - path.stat().st_mtime > STALE:
+                path.unlink(missing_ok=True)
+        numbers = {digest: number for number, digest in enumerate(self._digests)}
+        for path in sorted(self._folder.glob(f"*{ENDING}"))[:MOST_FILES]:
+            try:
+                with open(path, "rb") as file:
+                    head = self._head(file.read)
+                    tokens = array("i")
+                    tokens.frombytes(file.read(4 * head["tokens"]))
+                    size = os.fstat(file.fileno()).st_size - file.tell()
+                if len(tokens) != head["tokens"] or zlib.crc32(tokens.tobytes()) != head["tokens_check"]:
+                    raise ValueError("its tokens are damaged")
+                if size != head["bytes"]:
+                    raise ValueError("its state is not whole")
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                log.warning("%s is left out: %s", path, error)
+                continue
+            if all(digest in numbers for digest, _ in head["adapters"]):
+                adapters = tuple(sorted((numbers[digest], float(scale)) for digest, scale in head["adapters"]))
+                self._add(Stored(path, tokens, adapters, size))
+
+    def _head(self, read: Callable[[int], bytes]) -> dict[str, Any]:
+        if read(len(MAGIC)) != MAGIC:
+            raise ValueError("not a prefix")
+        length, check = struct.unpack("<II", read(8).ljust(8))
+        if length > MOST_HEAD:
+            raise ValueError("its head is too long")
+        text = read(length)
+        if zlib.crc32(text) != check:
+            raise ValueError("its head is damaged")
+        head = json.loads(text)
+        if head["facts"] != self._facts:
+            raise ValueError("it was made with another model or library")
+        if not 0 < head["tokens"] < 1 << 30 or not 0 < head["bytes"] <= self.limit:
+            raise ValueError("its sizes are impossible")
+        result: dict[str, Any] = head
+        return result

@@ -1,0 +1,292 @@
+"""Prefixes on disk: what two prompts had in common is there after a restart, and only where everything is the same."""
+
+import os
+import threading
+from array import array
+
+import numpy as np
+import pytest
+from engine_driver import Driver, chat, end_of, no_leaks
+
+from llamasrv.engine.disk import ENDING, DiskStore
+from llamasrv.engine.fake import FakeBackend
+from llamasrv.engine.interface import Adapter
+from llamasrv.engine.spill import Spilled
+
+SYSTEM = "a system prompt of some length " * 8
+MEGABYTE = 2**20
+
+
+class Store:
+    """A DiskStore whose work is done at once, on this thread."""
+
+    def __init__(self, folder, limit=MEGABYTE, *, model="m", digests=(), **more):
+        self.given = []
+        options = {"facts": {"model": model}, "largest": limit, **more}
+        self.disk = DiskStore(
+            folder, limit, adapter_digests=digests, post=lambda mail: mail[0](mail[1]), give=self.given.append, **options
+        )
+        self.disk._work.put = lambda work: work[0](*work[1:])
+
+    def write(self, text, adapters=(), size=None):
+        data = np.arange(size or len(text), dtype=np.int32)
+        self.disk.write(tokens(text), adapters, lambda: data)
+
+    def read(self, text, adapters=()):
+        """(length, entry) of what is found and read; None."""
+        found = self.disk.match(tokens(text), len(text) - 1, adapters)
+        if found is None:
+            return None
+        self.given.clear()
+        self.disk.read(found[0], 1.0)
+        return (found[1], self.given[0]) if self.given else None
+
+
+def tokens(text):
+    return array("i", list(text.encode()))
+
+
+def files(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_what_was_written_is_read_by_the_next_process(tmp_path):
+    Store(tmp_path).write("a common beginning")
+    length, entry = Store(tmp_path).read("a common beginning, and more")
+    assert length == 18 and isinstance(entry, Spilled) and entry.tokens == tokens("a common beginning")
+    assert entry.data.tolist() == list(range(18)) and entry.data.dtype == np.int32
+
+
+def test_a_shorter_common_beginning_is_found_too(tmp_path):
+    Store(tmp_path).write("a common beginning")
+    assert Store(tmp_path).read("a common end")[0] == 9
+    assert Store(tmp_path, can_cut=False).read("a common end") is None
+
+
+@pytest.mark.parametrize("other", [{"model": "other"}, {"facts": {"model": "m", "library": "2"}}])
+def test_it_is_not_read_where_anything_differs(tmp_path, other):
+    Store(tmp_path).write("a common beginning")
+    assert Store(tmp_path, **other).read("a common beginning, and more") is None
+
+
+def test_a_file_in_the_wrong_folder_is_not_read(tmp_path):
+    Store(tmp_path).write("a common beginning")
+    store = Store(tmp_path, model="other")
+    (path,) = files(tmp_path)
+    path.rename(store.disk._folder / path.name)
+    assert Store(tmp_path, model="other").read("a common beginning, and more") is None
+
+
+def test_adapters_are_told_apart_by_their_files(tmp_path):
+    Store(tmp_path, digests=("one", "two")).write("a common beginning", ((0, 1.0),))
+    swapped = Store(tmp_path, digests=("two", "one"))
+    assert swapped.read("a common beginning!", ((0, 1.0),)) is None
+    assert swapped.read("a common beginning!", ()) is None
+    assert swapped.read("a common beginning!", ((1, 0.5),)) is None
+    assert swapped.read("a common beginning!", ((1, 1.0),))[0] == 18
+    assert Store(tmp_path, digests=("two",)).read("a common beginning!", ((0, 1.0),)) is None
+
+
+@pytest.mark.parametrize("where", range(0, 400, 7))
+def test_a_damaged_file_is_left_out_or_removed(tmp_path, where):
+    Store(tmp_path).write("a common beginning")
+    (path,) = files(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[where % len(data)] ^= 0x5A
+    path.write_bytes(data)
+    found = Store(tmp_path).read("a common beginning, and more")
+    if found is not None:  # the harmless bytes: what the head does not need
+        assert found[1].data.tolist() == list(range(18)) and found[1].tokens == tokens("a common beginning")
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9, 0.999])
+def test_a_cut_file_is_left_out(tmp_path, share):
+    Store(tmp_path).write("a common beginning")
+    (path,) = files(tmp_path)
+    os.truncate(path, int(path.stat().st_size * share))
+    assert Store(tmp_path).read("a common beginning, and more") is None
+
+
+def test_a_file_that_went_away_is_forgotten(tmp_path):
+    store = Store(tmp_path)
+    store.write("a common beginning")
+    files(tmp_path)[0].unlink()
+    assert store.read("a common beginning, and more") is None and len(store.disk) == 0
+
+
+def test_the_least_recently_used_go_first_whatever_their_model(tmp_path):
+    limit = 250_000  # two of them
+    Store(tmp_path, limit, model="old").write("first of all models", size=20_000)
+    (first,) = files(tmp_path)
+    os.utime(first, (1, 1))
+    store = Store(tmp_path, limit)
+    store.write("second beginning", size=20_000)
+    assert store.read("second beginning!") and first.exists()
+    store.write("third beginning", size=20_000)
+    assert store.read("third beginning!") and store.read("second beginning!") and not first.exists()
+    (second,) = [path for path in files(tmp_path) if path == store.disk.match(tokens("second beginning"), 16, ())[0].path]
+    os.utime(second, (1, 1))
+    store.write("fourth beginning", size=20_000)
+    assert store.read("fourth beginning!") and store.read("second beginning!") is None
+    assert sum(path.stat().st_size for path in files(tmp_path)) <= limit
+
+
+def test_nothing_larger_than_may_be_is_written(tmp_path):
+    Store(tmp_path, largest=100).write("a common beginning", size=26)
+    assert files(tmp_path) == []
+
+
+def test_a_disk_that_fails_is_told_once_and_harms_nobody(tmp_path, monkeypatch, caplog):
+    store = Store(tmp_path)
+    monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    store.write("a common beginning")
+    assert "No space left" in caplog.text and files(tmp_path) == [] and store.disk.match(tokens("a common b"), 9, ()) is None
+    monkeypatch.undo()
+    store.write("a common beginning")
+    assert store.read("a common beginning!")
+
+
+def test_a_folder_that_cannot_be_made_only_switches_it_off(tmp_path, caplog):
+    (tmp_path / "file").write_text("x")
+    store = Store(tmp_path / "file" / "folder")
+    store.write("a common beginning")
+    assert "not kept" in caplog.text
+
+
+def test_files_are_for_their_owner_alone(tmp_path):
+    Store(tmp_path).write("a common beginning")
+    (path,) = files(tmp_path)
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_a_killed_process_left_is_never_read_and_goes(tmp_path):
+    store = Store(tmp_path)
+    store.write("a common beginning")
+    (path,) = files(tmp_path)
+    half = path.with_name(".half.123")
+    half.write_bytes(path.read_bytes()[:100])
+    assert len(Store(tmp_path).disk) == 1 and half.exists()  # it may be another process's
+    os.utime(half, (0, 0))
+    assert len(Store(tmp_path).disk) == 1 and not half.exists()
+
+
+# With an engine
+
+
+class Served(Driver):
+    """An engine with a disk, and a clock that makes computing dear."""
+
+    def __init__(self, folder, backend=None, **options):
+        settings = {"parallel": 4, "disk_bytes": MEGABYTE, "disk_folder": str(folder), "digest": "m"} | options
+        super().__init__(backend or FakeBackend(), **settings)
+        self.engine.scheduler.time.prompt_seconds = lambda count: count * 0.01
+
+    def ask(self, prompt, **settings):
+        """How much of it was reused. Waits for the disk as the engine's own loop does."""
+        stream = self.submit(prompt, **settings)
+        while self.engine.num_open:
+            self.now += 0.01
+            self.engine._turn_safely()
+        return end_of(stream.take()).num_reused
+
+    def written(self, number):
+        while self.engine._disk.num_written < number:
+            self.engine._take_mail(wait=True)
+
+    def end(self):
+        no_leaks(self)
+        self.engine.close()
+
+
+def test_a_system_prompt_is_warm_after_a_restart(tmp_path):
+    served = Served(tmp_path)
+    assert served.ask(chat(SYSTEM + "one")) == 0
+    assert served.engine._disk.num_written == 0
+    assert served.ask(chat(SYSTEM + "two")) > len(SYSTEM)
+    served.written(1)
+    served.end()
+    again = Served(tmp_path)
+    assert again.ask(chat(SYSTEM + "three")) > len(SYSTEM)
+    assert again.engine._disk.num_read == 1
+    again.end()
+
+
+def test_only_what_two_prompts_had_in_common_is_written(tmp_path):
+    served = Served(tmp_path)
+    served.ask(chat(SYSTEM + "one secret"))
+    served.ask(chat(SYSTEM + "two secret"))
+    served.written(1)
+    served.end()
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob(f"*{ENDING}"))
+    assert np.array(list(b"system"), np.int32).tobytes() in written
+    assert np.array(list(b"secret"), np.int32).tobytes() not in written
+
+
+def test_going_on_with_a_conversation_writes_nothing(tmp_path):
+    served = Served(tmp_path)
+    first = chat(SYSTEM)
+    served.ask(first)
+    said = served.backend.vocab.tokenize(first) + list(served.sequences[0].tokens[served.sequences[0].num_prompt :])
+    assert served.ask([*said, *served.backend.vocab.tokenize("\n" + chat("and?"))]) > len(SYSTEM)
+    assert served.engine._disk.num_written == 0 and not served.engine._disk._writing
+    served.end()
+
+
+def test_a_prefix_of_other_adapters_stays_cold(tmp_path):
+    adapters = (Adapter("one", "one.gguf", digest="d1"),)
+    served = Served(tmp_path, FakeBackend(adapters=adapters))
+    for end in ("one", "two"):
+        served.ask(chat(SYSTEM + end), adapters=((0, 1.0),))
+    served.written(1)
+    served.end()
+    again = Served(tmp_path, FakeBackend(adapters=adapters))
+    assert again.ask(chat(SYSTEM + "three")) == 0
+    assert again.ask(chat(SYSTEM + "four"), adapters=((0, 1.0),)) > len(SYSTEM)
+    again.end()
+
+
+def test_running_sequences_go_on_while_a_file_is_read(tmp_path):
+    served = Served(tmp_path)
+    for end in ("one", "two"):
+        served.ask(chat(SYSTEM + end))
+    served.written(1)
+    served.end()
+    again = Served(tmp_path)
+    running = again.submit(chat("hello " * 20))
+    again.turn(3)
+    gate = threading.Event()
+    get = again.engine._disk._get
+    again.engine._disk._get = lambda stored: (gate.wait(10), get(stored))[1]
+    waiting = again.submit(chat(SYSTEM + "three"))
+    before = len(running.take())
+    again.turn(10)
+    assert before and len(running.take()) >= 9 and not waiting.take()
+    gate.set()
+    while again.engine.num_open:
+        again.engine._turn_safely()
+    assert end_of(waiting.take()).num_reused > len(SYSTEM)
+    again.end()
+
+
+def test_a_disk_that_is_slower_than_computing_is_not_waited_for(tmp_path, monkeypatch):
+    served = Served(tmp_path)
+    for end in ("one", "two"):
+        served.ask(chat(SYSTEM + end))
+    served.written(1)
+    served.end()
+    monkeypatch.setattr("llamasrv.engine.disk.PATIENCE", 0.0)
+    again = Served(tmp_path)
+    again.engine.scheduler.time.prompt_seconds = lambda count: count * 0.0005
+    gate = threading.Event()
+    get = again.engine._disk._get
+    again.engine._disk._get = lambda stored: (gate.wait(10), get(stored))[1]
+    assert again.ask(chat(SYSTEM + "three")) == 0
+    gate.set()
+    again.end()
+
+
+def test_without_a_digest_or_with_split_cells_nothing_is_kept(tmp_path):
+    for options in ({"digest": ""}, {"disk_bytes": 0}):
+        served = Served(tmp_path, **options)
+        assert served.engine._disk is None
+        served.end()
