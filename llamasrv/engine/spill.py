@@ -78,6 +78,11 @@ class SpillStore:
         """Whether an entry holds all of `tokens[:length]` already."""
         return any(common_prefix(e.tokens, tokens) >= length for e in self._index.get(key_of(tokens, adapters), ()))
 
+    def forget(self, tokens: array[int], adapters: Adapters = ()) -> None:
+        """Drop the entry of exactly these tokens, if there is one."""
+        for entry in [e for e in self._index.get(key_of(tokens, adapters), ()) if e.tokens == tokens]:
+            self._remove(entry)
+
     def _remove(self, entry: Spilled) -> None:
         del self._entries[id(entry)]
         self.used -= entry.data.nbytes

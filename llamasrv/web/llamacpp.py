@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from flask import Blueprint, Response, request
 
 from llamasrv import __version__, files
 from llamasrv.engine.channels import off_hub
-from llamasrv.errors import InvalidRequest, NotFound, Unavailable
+from llamasrv.engine.engine import Engine
+from llamasrv.engine.slots import SlotFiles
+from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from llamasrv.pipeline.served import LONG_TEXT
 from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
 from llamasrv.protocols.llamacpp.props import props_body
-from llamasrv.protocols.llamacpp.slots import slots_body
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.llamacpp.slots import erased_body, restored_body, saved_body, slots_body
 from llamasrv.protocols.llamacpp.tokenize import Tokenizing, content_body, count_body, prompt_body, tokens_body
 from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.web.generate import generate
@@ -109,7 +113,56 @@ def blueprint(service: Service) -> Blueprint:
             raise Unavailable("no slot available")
         return _json(slots_body(running, total=engine.options.parallel, context=engine.context))
 
+    @routes.post("/slots/<int:number>")
+    def change_slot(number: int) -> Response:
+        act = SLOT_ACTIONS.get(request.args.get("action", ""))
+        if act is None:
+            raise InvalidRequest("Invalid 'action': expected save, restore or erase.", param="action")
+        if options.slot_folder is None:
+            refusal = Unsupported("This server does not keep slots in files: it takes the option --slot-save-path.")
+            refusal.status = 501
+            raise refusal
+        with service.pipeline.lease(request.args.get("model")) as served:
+            engine = served.engine
+            if not 0 <= number < engine.backend.num_lanes:
+                raise InvalidRequest(f"Invalid slot id {number}: there are {engine.backend.num_lanes}.", param="id_slot")
+            facts = {"model": served.model.details.digest or served.info.name, "sizes": [
+                served.info.num_params, served.info.size_bytes, served.info.n_vocab,
+            ], **engine.backend.state_facts}  # fmt: skip
+            return _json(act(engine, SlotFiles(options.slot_folder, facts), number))
+
     return routes
+
+
+def _save(engine: Engine, kept: SlotFiles, number: int) -> bytes:
+    name = _file_name(kept)
+    start = time.perf_counter()
+    state = engine.save_slot(number)
+    size = off_hub(kept.write, name, state)
+    return saved_body(number, name, state.length, size, time.perf_counter() - start)
+
+
+def _restore(engine: Engine, kept: SlotFiles, number: int) -> bytes:
+    name = _file_name(kept)
+    start = time.perf_counter()
+    state, size = off_hub(kept.read, name)
+    engine.restore_slot(number, state)
+    return restored_body(number, name, state.length, size, time.perf_counter() - start)
+
+
+def _erase(engine: Engine, kept: SlotFiles, number: int) -> bytes:
+    return erased_body(number, engine.erase_slot(number))
+
+
+def _file_name(kept: SlotFiles) -> str:
+    name = read_json(request.environ, Limits()).get("filename")
+    if not isinstance(name, str):
+        raise InvalidRequest("Missing required parameter: 'filename'.", param="filename")
+    kept.path(name)
+    return name
+
+
+SLOT_ACTIONS = {"save": _save, "restore": _restore, "erase": _erase}
 
 
 def _json(body: bytes) -> Response:

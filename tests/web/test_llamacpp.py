@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from serving import wait_until
 
 from llamasrv import files
 from llamasrv.engine.engine import EngineOptions
+from llamasrv.web.service import WebOptions
 
 
 def test_a_text_becomes_tokens_and_back(client):
@@ -73,3 +76,131 @@ def test_slots_show_what_runs(start):
 def test_a_model_can_be_named(client, path):
     assert client.get(path, query_string={"model": "alias"}).status_code == 200
     assert client.get(path, query_string={"model": "other"}).status_code == 404
+
+
+# Completion and filling in
+
+
+def test_a_completion_is_answered_in_llama_cpps_words(client):
+    for path in ("/completion", "/completions"):
+        body = client.post(path, json={"prompt": "abc", "n_predict": 4, "temperature": 0}).get_json()
+        assert (body["content"], body["stop"], body["stop_type"]) == (" and", True, "limit")
+        assert (body["tokens_evaluated"], body["tokens_predicted"], body["prompt"]) == (3, 4, "abc")
+
+
+def test_a_completion_streams_without_an_end_mark(client):
+    reply = client.post("/completion", json={"prompt": "abc", "n_predict": 4, "temperature": 0, "stream": True})
+    assert reply.content_type.startswith("text/event-stream")
+    chunks = [json.loads(event.removeprefix("data: ")) for event in reply.get_data(as_text=True).split("\n\n") if event]
+    assert "".join(chunk["content"] for chunk in chunks) == " and"
+    assert [chunk["stop"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert [token for chunk in chunks for token in chunk["tokens"]] == list(b" and")
+
+
+def test_mixed_prompts_are_one(client):
+    body = client.post("/completion", json={"prompt": [97, "bc", 256], "n_predict": 1}).get_json()
+    assert body["prompt"] == "abc<s>" and body["tokens_evaluated"] == 4
+
+
+def test_several_prompts_are_answered_with_a_list(client):
+    body = client.post("/completion", json={"prompt": ["abc", [97]], "n_predict": 1, "n_cmpl": 2}).get_json()
+    assert [(one["index"], one["prompt"]) for one in body] == [(0, "abc"), (1, "abc"), (2, "a"), (3, "a")]
+
+
+def test_a_place_is_filled_in(client):
+    body = client.post("/infill", json={"input_prefix": "ab", "input_suffix": "cd", "n_predict": 2}).get_json()
+    assert body["prompt"] == "<|fim_prefix|>ab<|fim_suffix|>cd<|fim_middle|>"
+
+
+@pytest.mark.parametrize("body", [{"prompt": "a" * 1024}, {"prompt": [300]}, {"prompt": "a", "n_predict": "x"}])
+def test_errors_have_llama_cpps_shape(client, body):
+    reply = client.post("/completion", json=body)
+    error = reply.get_json()["error"]
+    assert reply.status_code == error["code"] == 400 and error["message"]
+
+
+def test_the_tokens_of_a_chat_are_counted(client):
+    chat = {"messages": [{"role": "user", "content": "Hi"}]}
+    used = client.post("/v1/chat/completions", json=chat).get_json()["usage"]["prompt_tokens"]
+    for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
+        assert client.post(path, json=chat).get_json() == {"object": "response.input_tokens", "input_tokens": used}
+
+
+# Slots in files
+
+LONG = "abcdefghij" * 10
+
+
+@pytest.fixture
+def keeping(start, tmp_path):
+    return start(web=WebOptions(slot_folder=tmp_path / "slots"))
+
+
+def complete(client, prompt):
+    return client.post("/completion", json={"prompt": prompt, "n_predict": 5, "temperature": 0}).get_json()
+
+
+def test_a_slot_goes_to_a_file_and_back(keeping, start, tmp_path):
+    client = keeping.client
+    slot = complete(client, LONG)["id_slot"]
+    saved = client.post(f"/slots/{slot}?action=save", json={"filename": "talk.bin"}).get_json()
+    assert (saved["id_slot"], saved["filename"], saved["n_saved"]) == (slot, "talk.bin", 104)
+    assert (tmp_path / "slots" / "talk.bin").stat().st_size == saved["n_written"]
+    another = start(web=WebOptions(slot_folder=tmp_path / "slots")).client
+    restored = another.post("/slots/5?action=restore", json={"filename": "talk.bin"}).get_json()
+    assert (restored["id_slot"], restored["n_restored"], restored["n_read"]) == (5, 104, saved["n_written"])
+    assert complete(another, LONG + "x")["timings"]["cache_n"] == 100
+
+
+def test_an_erased_slot_is_forgotten(keeping):
+    client = keeping.client
+    slot = complete(client, LONG)["id_slot"]
+    assert client.post(f"/slots/{slot}?action=erase").get_json() == {"id_slot": slot, "n_erased": 104}
+    assert complete(client, LONG)["timings"]["cache_n"] == 0
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", ".hidden", "", "a\0b", "..", "a" * 129, "x\n", None, 5])
+def test_no_name_leads_out_of_the_folder(keeping, name, tmp_path):
+    for action in ("save", "restore"):
+        reply = keeping.client.post(f"/slots/0?action={action}", json={"filename": name})
+        assert reply.status_code == 400 and reply.get_json()["error"]["param"] == "filename"
+    assert not (tmp_path / "slots").exists()
+
+
+def test_a_link_is_not_followed(keeping, tmp_path):
+    (tmp_path / "slots").mkdir()
+    (tmp_path / "secret").write_bytes(b"llamasrv slot\n")
+    (tmp_path / "slots" / "link").symlink_to(tmp_path / "secret")
+    assert keeping.client.post("/slots/0?action=restore", json={"filename": "link"}).status_code == 400
+
+
+def test_a_damaged_file_is_refused(keeping, tmp_path):
+    client = keeping.client
+    slot = complete(client, LONG)["id_slot"]
+    client.post(f"/slots/{slot}?action=save", json={"filename": "x"})
+    path = tmp_path / "slots" / "x"
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 7):
+        path.write_bytes(whole[:cut])
+        assert client.post("/slots/0?action=restore", json={"filename": "x"}).status_code == 400
+    for at in range(0, len(whole), 11):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        assert client.post("/slots/0?action=restore", json={"filename": "x"}).status_code == 400
+
+
+def test_a_slot_that_has_nothing_is_404(keeping):
+    assert keeping.client.post("/slots/9?action=save", json={"filename": "x"}).status_code == 404
+    assert keeping.client.post("/slots/9?action=restore", json={"filename": "x"}).status_code == 404
+    assert keeping.client.post("/slots/9?action=erase").get_json()["n_erased"] == 0
+
+
+def test_wrong_slots_and_actions_are_400(keeping):
+    assert keeping.client.post("/slots/16?action=erase").status_code == 400
+    assert keeping.client.post("/slots/0?action=fly").status_code == 400
+    assert keeping.client.post("/slots/0").status_code == 400
+
+
+@pytest.mark.parametrize("action", ["save", "restore", "erase"])
+def test_without_a_folder_slots_stay_where_they_are(client, action):
+    reply = client.post(f"/slots/0?action={action}", json={"filename": "x"})
+    assert reply.status_code == 501 and reply.get_json()["error"]["type"] == "not_supported_error"

@@ -1,4 +1,7 @@
-"""GET /slots: the running sequences as llama.cpp shows its slots. A slot is a place among those that run together."""
+"""GET /slots: the running sequences as llama.cpp shows its slots, and what is said of those that go to files and back.
+
+A slot is a lane: it keeps what was computed in it until another needs it.
+"""
 
 from __future__ import annotations
 
@@ -41,3 +44,17 @@ def _busy(sequence: Mapping[str, Any], context: int) -> dict[str, Any]:
             }
         ],
     }
+
+
+def saved_body(number: int, name: str, num_tokens: int, size: int, seconds: float) -> bytes:
+    body = {"id_slot": number, "filename": name, "n_saved": num_tokens, "n_written": size}
+    return orjson.dumps({**body, "timings": {"save_ms": seconds * 1000}})
+
+
+def restored_body(number: int, name: str, num_tokens: int, size: int, seconds: float) -> bytes:
+    body = {"id_slot": number, "filename": name, "n_restored": num_tokens, "n_read": size}
+    return orjson.dumps({**body, "timings": {"restore_ms": seconds * 1000}})
+
+
+def erased_body(number: int, num_tokens: int) -> bytes:
+    return orjson.dumps({"id_slot": number, "n_erased": num_tokens})

@@ -1,0 +1,143 @@
+"""Slots: what was computed in a lane last, to be written to a file by name and brought back later.
+
+The engine's side keeps the timelines and hands states over as bytes; the files are written and read on the HTTP side. A
+state that is brought back waits in host memory, like every prefix that left the pool, for a prompt that begins with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+import zlib
+from array import array
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llamasrv.engine.memory import Memory
+from llamasrv.engine.prefix_cache import Adapters
+from llamasrv.engine.spill import Spilled
+from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
+
+MAGIC = b"llamasrv slot\n"
+MOST_HEAD = 65_536  # bytes
+SPARE = 256 * 2**20  # bytes of the disk that stay free
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
+
+
+class Slots:
+    """The last timeline of each lane. Belongs to the engine thread."""
+
+    def __init__(self) -> None:
+        self._timelines: dict[int, tuple[array[int], Adapters]] = {}
+
+    def left(self, lane: int, timeline: array[int], adapters: Adapters) -> None:
+        self._timelines[lane] = timeline, adapters
+
+    def save(self, number: int, memory: Memory) -> Spilled:
+        """The state of a slot, wherever it is now. Raises NotFound where nothing is left of it."""
+        tokens, adapters = self._timelines.get(number, (array("i"), ()))
+        if adapters:
+            raise Unsupported("A state that was computed with adapters is not saved.")
+        if number in memory.lanes.held:
+            raise Unavailable(f"Slot {number} is in use.")
+        for lane in memory.lanes.resident:
+            if memory.lanes.lengths[lane] == len(tokens) and memory.cache.tokens(lane) == tokens:
+                return Spilled(tokens, memory.backend.save(lane))
+        found = memory.spilled.match(tokens, len(tokens)) if len(tokens) else None
+        if found is None or found[1] < len(tokens) or found[0].length != len(tokens):
+            raise NotFound(f"Nothing is kept of slot {number}.")
+        return found[0]
+
+    def restore(self, number: int, entry: Spilled, memory: Memory) -> None:
+        if entry.data.nbytes > memory.spilled.limit:
+            raise InvalidRequest("The state is larger than the memory for prefixes (--cache-ram).", param="filename")
+        memory.spilled.put(entry)
+        self.left(number, entry.tokens, ())
+
+    def erase(self, number: int, memory: Memory) -> int:
+        """Forget what is kept of a slot; how many tokens that were."""
+        if number in memory.lanes.held:
+            raise Unavailable(f"Slot {number} is in use.")
+        tokens, adapters = self._timelines.pop(number, (array("i"), ()))
+        for lane in list(memory.lanes.resident):
+            if memory.cache.tokens(lane) == tokens and memory.cache.adapters(lane) == adapters:
+                memory.drop(lane)
+        memory.spilled.forget(tokens, adapters)
+        return len(tokens)
+
+
+class SlotFiles:
+    """States in the files of one folder. `facts` tell for what they can be used: the model, the library."""
+
+    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+        self._folder = folder
+        self._facts = json.loads(json.dumps(facts))
+
+    def path(self, name: str) -> Path:
+        """Letters, digits, `-`, `_` and `.` only: no name leads out of the folder, and none is hidden."""
+        if not _NAME.match(name):
+            raise InvalidRequest(
+                "Invalid 'filename': up to 128 letters, digits, dots, dashes and underscores, no dot first.",
+                param="filename",
+            )
+        return self._folder / name
+
+    def write(self, name: str, entry: Spilled) -> int:
+        """The file's size. An older one of that name is replaced at once, or not at all."""
+        path = self.path(name)
+        data = np.ascontiguousarray(entry.data)
+        tokens = entry.tokens.tobytes()
+        head = json.dumps({
+            "facts": self._facts, "tokens": len(entry.tokens), "bytes": data.nbytes, "type": data.dtype.str,
+            "check": zlib.crc32(memoryview(data).cast("B"), zlib.crc32(tokens)),
+        }).encode()  # fmt: skip
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if shutil.disk_usage(self._folder).free < data.nbytes + SPARE:
+            raise Unavailable("There is no room left on the disk for slots.")
+        beside = path.with_name(f".{name}.{os.getpid()}")
+        try:
+            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+                file.write(MAGIC + struct.pack("<II", len(head), zlib.crc32(head)) + head + tokens)
+                file.write(memoryview(data))
+                size = file.tell()
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+        return size
+
+    def read(self, name: str) -> tuple[Spilled, int]:
+        """The state, and the file's size. Raises NotFound, and InvalidRequest for a file that cannot be used."""
+        try:
+            with open(os.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+                return self._read(file), file.tell()
+        except FileNotFoundError:
+            raise NotFound(f"There is no saved slot '{name}'.", param="filename") from None
+        except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise InvalidRequest(f"The saved slot '{name}' cannot be used: {reason}.", param="filename") from None
+
+    def _read(self, file: Any) -> Spilled:
+        size = os.fstat(file.fileno()).st_size
+        if file.read(len(MAGIC)) != MAGIC:
+            raise ValueError("it is none")
+        length, check = struct.unpack("<II", file.read(8))
+        text = file.read(min(length, MOST_HEAD))
+        if zlib.crc32(text) != check:
+            raise ValueError("its head is damaged")
+        head = json.loads(text)
+        if head["facts"] != self._facts:
+            raise ValueError("it was made with another model or library")
+        if file.tell() + 4 * head["tokens"] + head["bytes"] != size:
+            raise ValueError("it is not whole")
+        tokens = array("i")
+        tokens.frombytes(file.read(4 * head["tokens"]))
+        data = np.empty(head["bytes"], np.uint8)
+        file.readinto(memoryview(data))
+        if zlib.crc32(memoryview(data), zlib.crc32(tokens.tobytes())) != head["check"]:
+            raise ValueError("it is damaged")
+        return Spilled(tokens, data.view(head["type"]))
