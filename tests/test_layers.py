@@ -63,7 +63,7 @@ HOMES = {
     "gevent": ("llamasrv.engine.channels", "llamasrv.web.streaming", "llamasrv.web.worker", "llamasrv.web.connection", "llamasrv.web.dump"),
     "gunicorn": ("llamasrv.web.worker", "llamasrv.web.connection", "llamasrv.commands.serve"),
     "huggingface_hub": ("llamasrv.models.pull",),
-    "prometheus_client": ("llamasrv.web.ops",),
+    "prometheus_client": ("llamasrv.web.figures",),
     "redis": ("llamasrv.store.redis",),
     "psycopg": ("llamasrv.store.postgres",),
     "click": ("llamasrv.cli", "llamasrv.commands.key", "llamasrv.commands.models"),

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-
 import orjson
 from flask import Blueprint, Response
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector, CollectorRegistry
 
-from llamasrv import __version__
 from llamasrv.errors import LlamasrvError, NotFound, Unavailable
-from llamasrv.models.registry import Model
+from llamasrv.web import dump
+from llamasrv.web.figures import Exposition
 from llamasrv.web.service import Service
 
 _RETRY = [("Retry-After", "2")]
@@ -21,8 +15,7 @@ _RETRY = [("Retry-After", "2")]
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("ops", __name__)
-    metrics = CollectorRegistry(auto_describe=False)
-    metrics.register(Figures(service))
+    metrics = Exposition(service)
 
     @routes.get("/health")
     @routes.get("/v1/health")
@@ -46,6 +39,11 @@ def blueprint(service: Service) -> Blueprint:
             status = service.registry.readiness()
             if status.state != "ready":
                 raise Unavailable(status.reason or status.state)
+            for engine in service.registry.engines:
+                if engine.stalled_seconds > service.options.stalled_seconds:
+                    raise Unavailable(f"{engine.name}: a step has not ended for {engine.stalled_seconds:.0f} s")
+                if engine.num_open >= engine.options.queue_limit + engine.options.parallel:
+                    raise Unavailable(f"{engine.name}: the queue is full")
             for model in service.registry.models:
                 if model.state == "loaded":
                     service.pipeline.open(model.name)
@@ -57,7 +55,12 @@ def blueprint(service: Service) -> Blueprint:
     def show_metrics() -> Response:
         if not service.options.metrics:
             raise NotFound("This server does not offer /metrics.")
-        return Response(generate_latest(metrics), 200, content_type=CONTENT_TYPE_LATEST)
+        return Response(metrics.text(), 200, content_type=metrics.content_type)
+
+    @routes.get("/debug")
+    def show_state() -> Response:
+        """What SIGUSR2 writes to the log: figures of the engines, and where every thread is. No content."""
+        return Response(orjson.dumps(dump.state(service), default=str), 200, content_type="application/json")
 
     return routes
 
@@ -69,125 +72,3 @@ def _arriving(service: Service) -> dict[str, dict[str, float]]:
 
 def _json(body: dict, status: int = 200, headers: list[tuple[str, str]] | None = None) -> Response:
     return Response(orjson.dumps(body), status, headers, content_type="application/json")
-
-
-class Figures(Collector):
-    """Reads the engines' counters when it is asked. Labels are bounded: models, routes, statuses, finish reasons."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._started = time.time()
-
-    def collect(self) -> Iterator[Metric]:
-        families = _Families()
-        families.gauge("llamasrv_build", "Constant 1, with the version.", 1, version=__version__)
-        families.gauge("llamasrv_start_time_seconds", "When the process started.", self._started)
-        for (route, status), count in sorted(self._service.ledger.counts.items()):
-            families.counter("llamasrv_http_requests", "Requests answered.", count, route=route, status=str(status))
-        for model in self._service.registry.models:
-            self._model(families, model)
-            if model.current is not None and model.state == "loaded":
-                self._engine(families, model.name, model.current)
-        yield from families.all.values()
-
-    def _model(self, families: _Families, model: Model) -> None:
-        loaded = model.state == "loaded"
-        for name, text, value in (
-            ("model_loaded", "1 while the model is loaded.", int(loaded)),
-            ("model_memory_bytes", "Memory that the loaded model takes, as estimated.", model.memory * loaded),
-            ("load_progress", "Loaded share of the model.", model.progress),
-        ):
-            families.gauge(f"llamasrv_{name}", text, value, model=model.name)
-        for name, text, value in (
-            ("model_loads", "Times that the model was loaded.", model.num_loads),
-            ("model_unloads", "Times that the model was unloaded.", model.num_unloads),
-        ):
-            families.counter(f"llamasrv_{name}", text, value, model=model.name)
-
-    def _engine(self, families: _Families, model: str, engine: object) -> None:
-        m, now = engine.metrics, engine.snapshot()  # type: ignore[attr-defined]
-        running, cells, lanes = len(now["running"]), now["cells"], now["lanes"]
-        for name, text, value in (
-            ("running", "Sequences that hold a lane.", running),
-            ("waiting", "Sequences that wait for a lane.", now["num_waiting"]),
-            ("cells_used", "KV cells in use, by running sequences and kept prefixes.", cells["used"]),
-            ("cells_held", "KV cells in use by running sequences.", cells["held"]),
-            ("cells", "KV cells.", cells["total"]),
-            ("lanes", "Lanes.", lanes["total"]),
-            ("lanes_resident", "Lanes that keep a prefix.", lanes["resident"]),
-            ("swapped_bytes", "Host memory that holds preempted sequences.", now["swapped_bytes"]),
-            ("ready", "1 when the model can be used.", int(now["status"].state == "ready")),
-        ):
-            families.gauge(f"llamasrv_{name}", text, value, model=model)
-        for name, text, value in (
-            ("requests", "Requests that reached the engine.", m.requests),
-            ("prompt_tokens", "Prompt tokens computed.", m.prompt_tokens),
-            ("cached_tokens", "Prompt tokens reused instead of computed.", m.cached_tokens),
-            ("generated_tokens", "Tokens generated.", m.generated_tokens),
-            ("steps", "Steps of the engine.", m.steps),
-            ("prefill_seconds", "Time in steps with prompt tokens.", m.prefill_seconds),
-            ("decode_seconds", "Time in steps without prompt tokens.", m.decode_seconds),
-            ("preemptions", "Sequences that had to give their lane away.", m.preemptions),
-            ("swaps", "Preempted sequences kept in host memory.", m.swaps),
-            ("evictions", "Prefixes dropped to make room.", m.evictions),
-            ("failed_steps", "Steps that failed.", m.failed_steps),
-            ("restarts", "Contexts made anew after a failure.", m.restarts),
-        ):
-            families.counter(f"llamasrv_{name}", text, value, model=model)
-        for reason, count in sorted(m.finished.items()):
-            families.counter("llamasrv_finished", "Sequences ended, by reason.", count, model=model, reason=reason)
-        for name, text, histogram in (
-            ("queue_seconds", "From arrival to a lane.", m.queue_time),
-            ("first_token_seconds", "From arrival to the first token.", m.first_token_time),
-            ("token_seconds", "Between two tokens of a sequence, on average.", m.token_time),
-            ("step_seconds", "One step of the engine.", m.step_time),
-            ("step_rows", "Tokens computed in one step.", m.batch_rows),
-        ):
-            families.histogram(f"llamasrv_{name}", text, histogram.cumulative(), histogram.total, model=model)
-        # llama-server's names, so that its dashboards go on working.
-        for name, text, value in (
-            ("prompt_tokens", "Number of prompt tokens processed.", m.prompt_tokens),
-            ("prompt_tokens_cached", "Number of prompt tokens reused from cache.", m.cached_tokens),
-            ("prompt_seconds", "Prompt process time", m.prefill_seconds),
-            ("tokens_predicted", "Number of generation tokens processed.", m.generated_tokens),
-            ("tokens_predicted_seconds", "Predict process time", m.decode_seconds),
-            ("n_decode", "Total number of llama_decode() calls", m.steps),
-        ):
-            families.counter(f"llamacpp:{name}", text, value, model=model)
-        prompt_speed = _ratio(m.prompt_tokens, m.prefill_seconds)
-        speed, busy = _ratio(m.generated_tokens, m.decode_seconds), _ratio(m.busy_rows, m.steps)
-        for name, text, value in (
-            ("n_tokens_max", "Largest observed n_tokens.", m.longest_sequence),
-            ("prompt_tokens_seconds", "Average prompt throughput in tokens/s.", prompt_speed),
-            ("predicted_tokens_seconds", "Average generation throughput in tokens/s.", speed),
-            ("requests_processing", "Number of requests processing.", running),
-            ("requests_deferred", "Number of requests deferred.", now["num_waiting"]),
-            ("n_busy_slots_per_decode", "Average number of busy slots per llama_decode() call", busy),
-        ):
-            families.gauge(f"llamacpp:{name}", text, value, model=model)
-
-
-class _Families:
-    """Metrics by name, so that several models share one family."""
-
-    def __init__(self) -> None:
-        self.all: dict[str, Metric] = {}
-
-    def gauge(self, name: str, text: str, value: float, **labels: str) -> None:
-        if name not in self.all:
-            self.all[name] = GaugeMetricFamily(name, text, labels=list(labels))
-        self.all[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
-
-    def counter(self, name: str, text: str, value: float, **labels: str) -> None:
-        if name not in self.all:
-            self.all[name] = CounterMetricFamily(name, text, labels=list(labels))
-        self.all[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
-
-    def histogram(self, name: str, text: str, buckets: list[tuple[str, int]], total: float, **labels: str) -> None:
-        if name not in self.all:
-            self.all[name] = HistogramMetricFamily(name, text, labels=list(labels))
-        self.all[name].add_metric(list(labels.values()), buckets, total)  # type: ignore[attr-defined]
-
-
-def _ratio(a: float, b: float) -> float:
-    return a / b if b else 0.0

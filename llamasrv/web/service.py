@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llamasrv import files
 from llamasrv.domain.key import Key
+from llamasrv.models.pulls import Pulls
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
 from llamasrv.protocols.limits import Limits
@@ -16,6 +18,7 @@ from llamasrv.web.auth import Access
 from llamasrv.web.background import Background
 from llamasrv.web.memory import Memory
 from llamasrv.web.record import Ledger
+from llamasrv.web.resume import Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,14 @@ class Service:
         self.ledger = Ledger()
         self.access = Access()
         self.options = options
+        self.pulls = Pulls(
+            options.folder or files.models_dir(),
+            notice=None if registry.loader is None else registry.loader.notice,
+            on_pulled=lambda: self.refresh(),
+        )
         self.refresh: Callable[[], None] = lambda: None  # look again which models there are
         self.background = Background(Memory(store), options.limits.background)
+        self.streams = Streams()
         self.use(options)
 
     @classmethod

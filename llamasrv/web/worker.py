@@ -209,7 +209,8 @@ class Worker(GeventWorker):
     def _listen(self, sock: Any) -> StreamServer:
         sock.setblocking(1)
         ssl = {"ssl_context": ssl_context(self.cfg)} if self.cfg.is_ssl else {}
-        server = StreamServer(sock, handle=partial(self.handle, sock), spawn=Pool(self.worker_connections + SPARE_CONNECTIONS), **ssl)
+        pool = Pool(self.worker_connections + SPARE_CONNECTIONS)
+        server = StreamServer(sock, handle=partial(self.handle, sock), spawn=pool, **ssl)
         server.start()
         return server
 

@@ -1,0 +1,173 @@
+"""Figures for Prometheus, read from plain counters when somebody asks. No engine is waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from prometheus_client import ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from llamasrv import __version__
+from llamasrv.engine.engine import Engine
+from llamasrv.models.registry import Model
+from llamasrv.web.service import Service
+
+
+class Exposition:
+    """The text of GET /metrics: our figures, and the process's memory and descriptors."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, service: Service) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(Figures(service))
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class Figures(Collector):
+    """Reads counters when it is asked. Labels are bounded: models, routes, statuses, finish reasons."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._started = time.time()
+
+    def collect(self) -> Iterator[Metric]:
+        families = _Families()
+        families.gauge("llamasrv_build", "Constant 1, with the version.", 1, version=__version__)
+        families.gauge("llamasrv_start_time_seconds", "When the process started.", self._started)
+        self._web(families)
+        for model in self._service.registry.models:
+            self._model(families, model)
+            if model.current is not None and model.state == "loaded":
+                self._engine(families, model.name, model.current)
+        yield from families.all.values()
+
+    def _web(self, families: _Families) -> None:
+        ledger = self._service.ledger
+        families.gauge("llamasrv_http_open", "Requests that are being answered.", ledger.num_open)
+        for (route, status), count in sorted(ledger.counts.items()):
+            families.counter("llamasrv_http_requests", "Requests answered.", count, route=route, status=str(status))
+        for code, count in sorted(ledger.errors.items()):
+            families.counter("llamasrv_errors", "Requests answered with an error, by its code.", count, code=code)
+        for route, histogram in sorted(ledger.seconds.items()):
+            text = "From a request's arrival to the last byte of its answer."
+            families.histogram("llamasrv_http_seconds", text, histogram.cumulative(), histogram.total, route=route)
+        for name, quota in self._service.access.quotas.items():
+            families.gauge("llamasrv_key_open", "Requests of a key that are running.", quota.num_open, key=name)
+            families.counter("llamasrv_key_refused", "Requests over a key's bounds.", quota.num_refused, key=name)
+
+    def _model(self, families: _Families, model: Model) -> None:
+        loaded = model.state == "loaded"
+        for name, text, value in (
+            ("model_loaded", "1 while the model is loaded.", int(loaded)),
+            ("model_memory_bytes", "Memory that the loaded model takes, as estimated.", model.memory * loaded),
+            ("load_progress", "Loaded share of the model.", model.progress),
+        ):
+            families.gauge(f"llamasrv_{name}", text, value, model=model.name)
+        for name, text, value in (
+            ("model_loads", "Times that the model was loaded.", model.num_loads),
+            ("model_unloads", "Times that the model was unloaded.", model.num_unloads),
+        ):
+            families.counter(f"llamasrv_{name}", text, value, model=model.name)
+
+    def _engine(self, families: _Families, model: str, engine: Engine) -> None:
+        m, now = engine.metrics, engine.snapshot()
+        running, cells, lanes = len(now["running"]), now["cells"], now["lanes"]
+        for name, text, value in (
+            ("running", "Sequences that hold a lane.", running),
+            ("waiting", "Sequences that wait for a lane.", now["num_waiting"]),
+            ("cells_used", "KV cells in use, by running sequences and kept prefixes.", cells["used"]),
+            ("cells_held", "KV cells in use by running sequences.", cells["held"]),
+            ("cells", "KV cells.", cells["total"]),
+            ("lanes", "Lanes.", lanes["total"]),
+            ("cells_ratio", "Share of the KV cells that running sequences use.", _ratio(cells["held"], cells["total"])),
+            ("stalled_seconds", "How long the current turn of the engine has taken so far.", engine.stalled_seconds),
+            ("lanes_resident", "Lanes that keep a prefix.", lanes["resident"]),
+            ("swapped_bytes", "Host memory that holds preempted sequences.", now["swapped_bytes"]),
+            ("ready", "1 when the model can be used.", int(now["status"].state == "ready")),
+        ):
+            families.gauge(f"llamasrv_{name}", text, value, model=model)
+        for name, text, value in (
+            ("requests", "Requests that reached the engine.", m.requests),
+            ("prompt_tokens", "Prompt tokens computed.", m.prompt_tokens),
+            ("cached_tokens", "Prompt tokens reused instead of computed.", m.cached_tokens),
+            ("generated_tokens", "Tokens generated.", m.generated_tokens),
+            ("steps", "Steps of the engine.", m.steps),
+            ("prefill_seconds", "Time in steps with prompt tokens.", m.prefill_seconds),
+            ("decode_seconds", "Time in steps without prompt tokens.", m.decode_seconds),
+            ("preemptions", "Sequences that had to give their lane away.", m.preemptions),
+            ("swaps", "Preempted sequences kept in host memory.", m.swaps),
+            ("evictions", "Prefixes dropped to make room.", m.evictions),
+            ("failed_steps", "Steps that failed.", m.failed_steps),
+            ("restarts", "Contexts made anew after a failure.", m.restarts),
+            ("unread", "Sequences given up because nobody read their answer.", m.unread),
+        ):
+            families.counter(f"llamasrv_{name}", text, value, model=model)
+        for reason, count in sorted(m.finished.items()):
+            families.counter("llamasrv_finished", "Sequences ended, by reason.", count, model=model, reason=reason)
+        for name, text, histogram in (
+            ("queue_seconds", "From arrival to a lane.", m.queue_time),
+            ("first_token_seconds", "From arrival to the first token.", m.first_token_time),
+            ("token_seconds", "Between two tokens of a sequence, on average.", m.token_time),
+            ("step_seconds", "One step of the engine.", m.step_time),
+            ("step_rows", "Tokens computed in one step.", m.batch_rows),
+        ):
+            families.histogram(f"llamasrv_{name}", text, histogram.cumulative(), histogram.total, model=model)
+        text = "Parts of a step: deciding, computing, choosing tokens and delivering them."
+        for part, histogram in m.parts.items():
+            families.histogram(
+                "llamasrv_step_part_seconds", text, histogram.cumulative(), histogram.total, model=model, part=part
+            )
+        # llama-server's names, so that its dashboards go on working.
+        for name, text, value in (
+            ("prompt_tokens", "Number of prompt tokens processed.", m.prompt_tokens),
+            ("prompt_tokens_cached", "Number of prompt tokens reused from cache.", m.cached_tokens),
+            ("prompt_seconds", "Prompt process time", m.prefill_seconds),
+            ("tokens_predicted", "Number of generation tokens processed.", m.generated_tokens),
+            ("tokens_predicted_seconds", "Predict process time", m.decode_seconds),
+            ("n_decode", "Total number of llama_decode() calls", m.steps),
+        ):
+            families.counter(f"llamacpp:{name}", text, value, model=model)
+        prompt_speed = _ratio(m.prompt_tokens, m.prefill_seconds)
+        speed, busy = _ratio(m.generated_tokens, m.decode_seconds), _ratio(m.busy_rows, m.steps)
+        for name, text, value in (
+            ("n_tokens_max", "Largest observed n_tokens.", m.longest_sequence),
+            ("prompt_tokens_seconds", "Average prompt throughput in tokens/s.", prompt_speed),
+            ("predicted_tokens_seconds", "Average generation throughput in tokens/s.", speed),
+            ("requests_processing", "Number of requests processing.", running),
+            ("requests_deferred", "Number of requests deferred.", now["num_waiting"]),
+            ("n_busy_slots_per_decode", "Average number of busy slots per llama_decode() call", busy),
+        ):
+            families.gauge(f"llamacpp:{name}", text, value, model=model)
+
+
+class _Families:
+    """Metrics by name, so that several models share one family."""
+
+    def __init__(self) -> None:
+        self.all: dict[str, Metric] = {}
+
+    def gauge(self, name: str, text: str, value: float, **labels: str) -> None:
+        if name not in self.all:
+            self.all[name] = GaugeMetricFamily(name, text, labels=list(labels))
+        self.all[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
+
+    def counter(self, name: str, text: str, value: float, **labels: str) -> None:
+        if name not in self.all:
+            self.all[name] = CounterMetricFamily(name, text, labels=list(labels))
+        self.all[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
+
+    def histogram(self, name: str, text: str, buckets: list[tuple[str, int]], total: float, **labels: str) -> None:
+        if name not in self.all:
+            self.all[name] = HistogramMetricFamily(name, text, labels=list(labels))
+        self.all[name].add_metric(list(labels.values()), buckets, total)  # type: ignore[attr-defined]
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else 0.0

@@ -1,0 +1,223 @@
+"""conf/nginx.conf as it ships, in front of two replicas."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+from clients.conftest import wait_until_ready
+from clients.talk import figure, wait_for
+from conftest import ServerProcess
+from faults.front import Nginx, body_of, free_port, request, status_of, talk, worker_of
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def replicas():
+    servers = [ServerProcess(["--port", "0", "--fake", "--keepalive", "0.3"]) for _ in range(2)]
+    yield [wait_until_ready(server) for server in servers]
+    for server in servers:
+        server.end()
+
+
+@pytest.fixture(scope="module")
+def front(replicas, tmp_path_factory):
+    nginx = Nginx(tmp_path_factory.mktemp("nginx"), [server.address for server in replicas])
+    yield nginx
+    nginx.end()
+
+
+def ask(front, body, path=TEXT, **headers):
+    connection = http.client.HTTPConnection(*front.address, timeout=30)
+    connection.request("POST", path, json.dumps(body), headers)
+    reply = connection.getresponse()
+    return reply, connection
+
+
+def served(replicas):
+    return [figure(server, "llamasrv_requests_total") for server in replicas]
+
+
+def test_a_request_goes_through_and_keeps_its_id(front):
+    reply, connection = ask(front, {"prompt": "x", "max_tokens": 1})
+    assert reply.status == 200 and json.loads(reply.read())["choices"]
+    connection.close()
+    wait_for(lambda: any(f"id={reply.headers['x-request-id']} POST {TEXT} 200" in line for line in front.requests()))
+
+
+def test_events_pass_as_they_come(front):
+    """#77: a comment reaches the client while nothing else is there yet; nothing is collected."""
+    reply, connection = ask(front, {"prompt": "x", "ignore_eos": True, "stream": True})
+    began = time.monotonic()
+    assert reply.status == 200 and reply.readline().startswith(b"data: ")
+    gaps = []
+    for _ in range(400):
+        before = time.monotonic()
+        reply.readline()
+        gaps.append(time.monotonic() - before)
+    assert max(gaps) < 0.2 and time.monotonic() - began < 20
+    connection.close()
+
+
+def test_a_client_that_leaves_is_noticed_behind_it(front, replicas):
+    reply, connection = ask(front, {"prompt": "x", "ignore_eos": True, "stream": True})
+    reply.readline()
+    connection.close()
+    for server in replicas:
+        wait_for(lambda: figure(server, "llamasrv_running") == 0, timeout=5)  # noqa: B023
+
+
+def test_a_client_that_leaves_while_it_waits_is_noticed_too(front, replicas):
+    body = json.dumps({"prompt": "x", "ignore_eos": True}).encode()
+    sock = socket.create_connection(front.address)
+    sock.sendall(request(TEXT, body))
+    wait_for(lambda: sum(figure(server, "llamasrv_running") for server in replicas) == 1)
+    sock.close()
+    wait_for(lambda: sum(figure(server, "llamasrv_running") for server in replicas) == 0, timeout=2)
+
+
+def test_one_kind_of_request_goes_to_one_replica(front, replicas):
+    before = served(replicas)
+    for _ in range(6):
+        reply, connection = ask(front, {"prompt": "x", "max_tokens": 1}, **{"X-Prefix-Key": "conversation 7"})
+        reply.read()
+        connection.close()
+    assert sorted(after - b for after, b in zip(served(replicas), before)) == [0, 6]
+    for n in range(20):
+        reply, connection = ask(front, {"prompt": "x", "max_tokens": 1}, **{"X-Prefix-Key": f"conversation {n}"})
+        reply.read()
+        connection.close()
+    assert all(after > b for after, b in zip(served(replicas), before))
+
+
+def test_connections_to_the_replicas_are_kept(front, replicas):
+    """Fifty requests from fifty connections use a few between nginx and the replicas."""
+    def connections():
+        return sum(len(os.listdir(f"/proc/{worker_of(server)}/fd")) for server in replicas)
+
+    ask(front, {"prompt": "x", "max_tokens": 1})[0].read()
+    before = connections()
+    for _ in range(50):
+        reply, connection = ask(front, {"prompt": "x", "max_tokens": 1})
+        reply.read()
+        connection.close()
+    assert connections() - before < 5
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/slots", "/debug", "/models/load", "/api/pull", "/api/delete"])
+def test_the_operators_routes_are_not_passed_on(front, path):
+    for method in ("GET", "POST", "DELETE"):
+        reply = talk(front.address, request(path, method=method))
+        assert status_of(reply) == 404 and json.loads(body_of(reply))["error"]
+
+
+@pytest.mark.parametrize("path, field", [(CHAT, "code"), ("/v1/messages", "type"), ("/api/chat", None)])
+def test_a_body_that_is_too_large_is_refused_in_the_words_of_its_protocol(front, path, field):
+    reply = talk(front.address, request(path, headers=["Content-Length: 9999999"]))
+    error = json.loads(body_of(reply))["error"]
+    assert status_of(reply) == 413
+    assert error[field] == "request_too_large" if field else "too large" in error
+
+
+def test_other_names_are_refused(front):
+    assert status_of(talk(front.address, request("/v1/models", method="GET", host="evil.example"))) == 421
+    assert status_of(talk(front.address, request("/v1/models", method="GET"))) == 200
+
+
+def test_too_many_requests_from_one_address_are_429(replicas, tmp_path):
+    nginx = Nginx(
+        tmp_path,
+        [server.address for server in replicas],
+        lambda text: text.replace("rate=100r/s", "rate=1r/m").replace("burst=200", "burst=1"),
+    )
+    try:
+        replies = [talk(nginx.address, request("/api/tags", method="GET")) for _ in range(4)]
+        assert [status_of(reply) for reply in replies] == [200, 200, 429, 429]
+        assert b"Retry-After: 1" in replies[-1]
+        assert json.loads(body_of(replies[-1])) == {"error": "too many requests from your address"}
+    finally:
+        nginx.end()
+
+
+def test_a_request_that_was_sent_is_never_sent_again(tmp_path):
+    """#79: two replicas that take a request and close without an answer: one of them saw it, once."""
+    seen = []
+    listeners = []
+    for _ in range(2):
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+    def take(listener):
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            with sock:
+                if data := sock.recv(65536):
+                    seen.append(data)
+
+    for listener in listeners:
+        threading.Thread(target=take, args=(listener,), daemon=True).start()
+    nginx = Nginx(tmp_path, [listener.getsockname() for listener in listeners])
+    try:
+        reply = talk(nginx.address, request(CHAT, b"{}"))
+        assert status_of(reply) == 503 and json.loads(body_of(reply))["error"]["code"] == "overloaded"
+        assert b"Retry-After" in reply
+        assert len(seen) == 1
+    finally:
+        nginx.end()
+        for listener in listeners:
+            listener.close()
+
+
+def test_with_no_replica_it_answers_in_json(tmp_path):
+    nginx = Nginx(tmp_path, [("127.0.0.1", free_port())])
+    try:
+        reply = talk(nginx.address, request("/v1/messages", b"{}"))
+        assert status_of(reply) == 503
+        assert json.loads(body_of(reply))["error"]["type"] == "overloaded_error"
+    finally:
+        nginx.end()
+
+
+def test_a_killed_replica_takes_only_its_own_streams_with_it(tmp_path):
+    servers = [ServerProcess(["--port", "0", "--fake"]) for _ in range(2)]
+    nginx = None
+    try:
+        for server in servers:
+            wait_until_ready(server)
+        nginx = Nginx(tmp_path, [server.address for server in servers])
+        streams = []
+        for n in range(12):
+            body = {"prompt": "x", "ignore_eos": True, "max_tokens": 4000, "stream": True}
+            reply, connection = ask(nginx, body, **{"X-Prefix-Key": f"talk {n}"})
+            reply.readline()
+            streams.append((reply, connection))
+        there = [figure(server, "llamasrv_requests_total") for server in servers]
+        assert min(there) > 0
+        os.killpg(servers[0].process.pid, signal.SIGKILL)
+        whole = broken = 0
+        for reply, connection in streams:
+            try:
+                whole += b"data: [DONE]" in reply.read()
+            except http.client.IncompleteRead as error:
+                broken += b"data: [DONE]" not in error.partial
+            connection.close()
+        assert whole >= there[1] and whole + broken == 12
+        # What comes now goes to the one that is left, whatever its kind.
+        for n in range(12):
+            reply, connection = ask(nginx, {"prompt": "x", "max_tokens": 1}, **{"X-Prefix-Key": f"talk {n}"})
+            assert reply.status == 200
+            connection.close()
+    finally:
+        if nginx is not None:
+            nginx.end()
+        for server in servers:
+            server.end()
