@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv import files
+from llamasrv.chat.template import fallback_source
 from llamasrv.config import ModelTable, Settings, nearest
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter, Progress
@@ -34,6 +35,8 @@ from llamasrv.model_options import (
 )
 from llamasrv.models import gguf, memory
 from llamasrv.models.details import describe, digest
+from llamasrv.models.made import Made
+from llamasrv.models.made import read as read_made
 from llamasrv.models.registry import FOR_EVER, Model, Recipe, canonical
 from llamasrv.models.scan import Found, scan
 
@@ -56,6 +59,8 @@ def models(settings: Settings) -> list[Model]:
             model = _model(own, one.name, one.header, aliases=one.aliases, several=several, found=one)
             model.is_found = True
             made.append(model)
+            names.add(canonical(model.name))
+    made += [model for model in _made_from_others(settings) if canonical(model.name) not in names]
     if not made:
         made.append(the_one(dataclasses.replace(settings, model_path=files.demo_model())))
     return _default_first(settings, made)
@@ -89,6 +94,34 @@ def _of_table(settings: Settings, table: ModelTable, found: Found | None) -> Mod
     return _model(
         settings, table.name, header, aliases=aliases, several=True, found=found, keep_alive=stay, at_start=table.load
     )
+
+
+def _made_from_others(settings: Settings) -> Iterator[Model]:
+    """What clients made of other models. One whose file is gone is left out."""
+    if settings.models_dir is None and not settings.models_manage and (settings.model_path or settings.model_fake):
+        return
+    folder = settings.models_dir or files.models_dir()
+    for one in read_made(folder):
+        try:
+            yield _of_made(settings, one, one.file(folder))
+        except ConfigError as error:
+            log.warning("left out: %s: %s", one.name, error)
+
+
+def _of_made(settings: Settings, one: Made, path: Path) -> Model:
+    table = next((table for table in settings.tables if canonical(table.name) == canonical(one.base)), None)
+    own = dataclasses.replace(settings if table is None else settings.of(table), model_path=path, model_alias=())
+    if one.num_ctx:
+        own = dataclasses.replace(own, engine_ctx_size=one.num_ctx)
+    if one.template is not None:
+        own = dataclasses.replace(own, model_chat_template=one.template, model_chat_template_file=None)
+    header = gguf.read_header(path)
+    model = _model(own, one.name, header, aliases=(), several=True)
+    model.made = one
+    model.sampling = {**model.sampling, **one.parameters}
+    if one.system or one.messages:
+        model.chat_template = one.with_preamble(model.chat_template or header.chat_template or fallback_source())
+    return model
 
 
 def _found_as(name: str, found: list[Found]) -> Found | None:

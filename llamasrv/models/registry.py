@@ -21,6 +21,7 @@ from llamasrv.errors import LlamasrvError, ModelNotFound, Unavailable
 from llamasrv.models.details import Details
 
 if TYPE_CHECKING:
+    from llamasrv.models.made import Made
     from llamasrv.models.loader import Loader
 
 CATCH_ALL = "*"
@@ -81,6 +82,7 @@ class Model:
         self.error: LlamasrvError | None = None  # why the last attempt to load it failed
         self.retired = False  # no longer in the registry; goes when nobody uses it
         self.last_used = time.monotonic()
+        self.made: Made | None = None  # of what, where it was made from another
         self._details = details
         # Written by the loader.
         self.phase = ""  # "waiting" for memory, "checking" its file, "loading", "unloading"; "" is none of these
@@ -143,6 +145,16 @@ class Model:
         return options.adapters if options else ()
 
     @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end an answer, besides those of the request."""
+        return self.made.stop if self.made is not None else ()
+
+    @property
+    def num_predict(self) -> int | None:
+        """Tokens of an answer, where the request does not say."""
+        return self.made.num_predict if self.made is not None else None
+
+    @property
     def in_use(self) -> bool:
         return bool(self._leases) or (self.current is not None and self.current.num_open > 0)
 
@@ -169,6 +181,7 @@ class Model:
         self.aliases, self.sampling, self.chat_template = other.aliases, other.sampling, other.chat_template
         self.max_tokens, self.at_start, self._details = other.max_tokens, other.at_start, other._details
         self.keep_alive = self.stay = other.keep_alive
+        self.made = other.made
 
     def acquire(self) -> None:
         """Keep it from being unloaded until `release`."""

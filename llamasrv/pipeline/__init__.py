@@ -50,7 +50,7 @@ class Pipeline:
             try:
                 return self._now(model, timeout)
             except Loading as on_its_way:
-                loading = loading or on_its_way
+                loading = loading or on_its_way.with_traceback(None)
             with loading:
                 loading.wait()
 
@@ -115,6 +115,7 @@ class Pipeline:
         logprobs = request.logprobs
         if best_of is not None and logprobs is None:
             logprobs = 0  # to rank by
+        wanted = served.model.num_predict if request.max_tokens is None else request.max_tokens
         sequences, choices = [], []
         for p, ready in enumerate(prepared):
             rudder = Rudder(served, ready, request, request.prompts[p])
@@ -126,8 +127,8 @@ class Pipeline:
                         ready.tokens,
                         params=params if k == 0 else _reseeded(params, k),
                         index=p * each + k,
-                        max_tokens=_least(request.max_tokens, served.model.max_tokens),
-                        stop=request.stop,
+                        max_tokens=_least(wanted, served.model.max_tokens),
+                        stop=(*request.stop, *served.model.stop),
                         logprobs=logprobs,
                         prompt_logprobs=request.echo and request.logprobs is not None,
                         cache_prompt=request.cache_prompt,

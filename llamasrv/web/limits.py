@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -11,6 +12,7 @@ from llamasrv.errors import BodyTimeout, BodyTooLarge, InvalidRequest, LlamasrvE
 from llamasrv.protocols.limits import Limits
 
 BODY_IDLE = 30.0  # seconds without a byte of the body
+PIECE = 1 << 20  # bytes of a body without bounds that are read at once
 
 _JSON_TYPES = frozenset(("", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"))
 """What clients put on a JSON body; curl's default is the form type."""
@@ -74,6 +76,25 @@ def _read(environ: dict[str, Any], stream: Any, most: int) -> bytes:
     if size > most:
         raise _too_large(most)
     return b"".join(pieces)
+
+
+def read_pieces(environ: dict[str, Any]) -> Iterator[bytes]:
+    """A body of any size, piece by piece. Raises where less of it comes than was announced."""
+    sock = environ.get("gunicorn.socket")
+    if sock is not None:
+        sock.settimeout(BODY_IDLE)
+    stream, declared = environ["wsgi.input"], environ.get("CONTENT_LENGTH")
+    left = int(declared) if declared and declared.isascii() and declared.isdigit() else None
+    if left is None and not environ.get("wsgi.input_terminated"):
+        return
+    try:
+        while left != 0 and (piece := stream.read(PIECE if left is None else min(PIECE, left))):
+            left = None if left is None else left - len(piece)
+            yield piece
+    except TimeoutError:
+        raise BodyTimeout(f"Nothing of the request's body came for {BODY_IDLE:g} seconds.") from None
+    if left:
+        raise InvalidRequest(f"The body ended {left} bytes too early.")
 
 
 def _too_large(most: int) -> BodyTooLarge:

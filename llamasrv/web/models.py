@@ -32,8 +32,12 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/models/unload")
     def unload() -> Response:
-        """Unload it when what runs has ended."""
-        model = model_of_body()
+        """Unload it when what runs has ended; of one that is being pulled, give up the pull."""
+        allow(service)
+        name = named.parse(read_json(request.environ, service.options.limits))
+        if service.pulls.cancel(name):
+            return _success()
+        model = service.registry.find(name)
         if model.state != "loaded":
             raise InvalidRequest(f"The model '{model.name}' is not loaded.", param="model")
         threading.Thread(target=loader_of(service).unload, args=(model,), daemon=True).start()
@@ -68,6 +72,8 @@ def delete_model(service: Service, model: Model) -> None:
     """Delete its files and serve it no longer; what runs on it goes on to its end."""
     if service.options.folder is None or not model.is_found:
         raise Forbidden(f"The model '{model.name}' is part of the server's configuration: it cannot be deleted here.")
+    if len(service.registry.models) == 1:
+        raise InvalidRequest(f"'{model.name}' is the last model: it cannot be deleted.", param="model")
     try:
         remove(model.details, service.options.folder)
     except OSError as error:

@@ -134,10 +134,15 @@ def _submit_embed(service: Service) -> Callable[[EmbedRequest], Any]:
 
 
 def facts(model: Model) -> Facts:
-    details = model.details
+    details, made = model.details, model.made
+    parameters = dict(model.sampling)
+    if made is not None:
+        lengths = {"num_predict": made.num_predict, "num_ctx": made.num_ctx}
+        parameters |= {name: value for name, value in lengths.items() if value}
+        parameters |= {"stop": made.stop} if made.stop else {}
     return Facts(
         name=model.name,
-        modified=details.modified or float(model.created),
+        modified=(made.modified if made is not None else 0.0) or details.modified or float(model.created),
         size=details.size,
         digest=details.digest,
         architecture=details.architecture,
@@ -145,8 +150,12 @@ def facts(model: Model) -> Facts:
         quantisation=details.quantisation,
         capabilities=details.capabilities,
         context=model.context,
-        template=model.chat_template or details.template or "",
-        parameters=model.sampling,
+        template=(made.template if made is not None else model.chat_template) or details.template or "",
+        system=made.system if made is not None else "",
+        parent=made.base if made is not None else "",
+        license=made.license if made is not None else "",
+        messages=made.messages if made is not None else (),
+        parameters=parameters,
         metadata=details.metadata,
         file=details.path.name if details.path is not None else "",
         memory=model.memory,

@@ -69,7 +69,8 @@ class Embed:
         """A request without prompts has no vectors."""
         data = self._load(body)
         if "input" not in data:
-            raise InvalidRequest("Missing required parameter: 'input'.", param="input", code="missing_required_parameter")
+            missing = "missing_required_parameter"
+            raise InvalidRequest("Missing required parameter: 'input'.", param="input", code=missing)
         request = EmbedRequest(
             prompts=tuple(map(TextPrompt, data["input"])),
             model=model_of(data),

@@ -1,4 +1,4 @@
-"""Fields that several endpoints share: the model's name, sampling options, how long it stays, thinking, form, images."""
+"""Fields that several endpoints share: sampling options, how long a model stays, thinking, form, images."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ OPTIONS = {
     "mirostat_eta": Range(float, 0, 1e6, "mirostat_eta"),
     "seed": Range(int, -(2**63), 2**64 - 1, "seed"),
     "num_predict": Range(int, -INT_MAX, INT_MAX, "num_predict"),
+    "num_ctx": Range(int, 0, INT_MAX, "num_ctx"),
 }
-"""Those that have an effect here. What concerns loading (num_ctx, num_gpu, ...) is the operator's, and the rest is
-ignored as Ollama does."""
+"""Those that are read. What concerns loading is the operator's (num_ctx has its effect where a model is made), and the
+rest is ignored as Ollama does."""
 
+_NAMED = ", ".join(name for name in OPTIONS if name != "num_ctx")
 _KINDS = {int: "integer", float: "float32"}
 
 
@@ -52,6 +54,7 @@ class Chosen(NamedTuple):
     sampling: Mapping[str, Any] = {}
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    num_ctx: int | None = None
 
 
 class Options(WireField):
@@ -66,7 +69,8 @@ class Options(WireField):
         most = sampling.pop("num_predict", -1)
         if sampling.get("seed", 0) < 0:
             sampling["seed"] = -1
-        return Chosen(sampling, most if most > 0 else None, self._stops(value.get("stop")))
+        length = sampling.pop("num_ctx", 0)
+        return Chosen(sampling, most if most > 0 else None, self._stops(value.get("stop")), length or None)
 
     def _stops(self, value: Any) -> tuple[str, ...]:
         if value is None:
@@ -182,7 +186,7 @@ class ModelSchema(WireSchema):
 
     model = String("a name or alias")
     keep_alive = KeepAlive("seconds or a duration; 0: unloaded afterwards, negative: never")
-    options = Options(f"{', '.join(OPTIONS)}, stop; absent ones: the model's own defaults; others have no effect")
+    options = Options(f"{_NAMED}, stop; absent ones: the model's own; others have no effect")
 
 
 class AnswerSchema(ModelSchema):

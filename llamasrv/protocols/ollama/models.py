@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from llamasrv.errors import InvalidRequest
@@ -36,6 +36,8 @@ class Facts(NamedTuple):
     metadata: Mapping[str, Any] = {}
     file: str = ""  # its name, without the folders
     parent: str = ""
+    license: str = ""
+    messages: tuple[tuple[str, str], ...] = ()  # role and content
     memory: int = 0  # bytes, while it is loaded
     expires: float | None = None  # seconds since 1970; None: never
 
@@ -84,14 +86,15 @@ def _details(model: Facts) -> dict[str, Any]:
 
 
 def show_body(model: Facts) -> bytes:
-    parameters = "\n".join(f"{name:<30} {_shown(value)}" for name, value in model.parameters.items())
-    license = model.metadata.get("general.license")
+    parameters = "\n".join(f"{name:<30} {value}" for name, value in _parameters(model))
+    license = model.license or model.metadata.get("general.license")
     return dumps({
         "license": license if isinstance(license, str) else "",
         "modelfile": _modelfile(model),
         "parameters": parameters,
         "template": model.template,
         "system": model.system,
+        "messages": [{"role": role, "content": content} for role, content in model.messages],
         "details": _details(model),
         "model_info": _model_info(model),
         "capabilities": list(model.capabilities),
@@ -115,12 +118,16 @@ def _modelfile(model: Facts) -> str:
         lines.append(f'TEMPLATE """{model.template}"""')
     if model.system:
         lines.append(f'SYSTEM """{model.system}"""')
-    lines += [f"PARAMETER {name} {_shown(value)}" for name, value in model.parameters.items()]
+    lines += [f"PARAMETER {name} {value}" for name, value in _parameters(model)]
+    lines += [f'MESSAGE {role} """{content}"""' for role, content in model.messages]
     return "\n".join(lines) + "\n"
 
 
-def _shown(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
+def _parameters(model: Facts) -> Iterator[tuple[str, str]]:
+    """One of several values is a line of its own for each."""
+    for name, value in model.parameters.items():
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            yield name, f'"{one}"' if isinstance(one, str) else str(one)
 
 
 def as_count(number: int) -> str:

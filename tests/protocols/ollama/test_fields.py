@@ -43,10 +43,11 @@ def test_length_and_stops_are_options_too():
     assert parse(options={"num_predict": -1}).max_tokens is None
     assert parse(options={"num_predict": -2, "stop": "x"}).stop == ("x",)
     assert parse(options={"seed": -5}).sampling == {"seed": -1}
+    assert parse(options={"num_ctx": 4096}).sampling == {}
 
 
 def test_unknown_options_and_those_of_loading_have_no_effect():
-    options = {"num_ctx": 4096, "num_gpu": 1, "numa": True, "tfs_z": 1.0, "low_vram": None, "invented": "x"}
+    options = {"num_gpu": 1, "numa": True, "tfs_z": 1.0, "low_vram": None, "invented": "x"}
     assert parse(options=options).sampling == {}
 
 

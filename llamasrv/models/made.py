@@ -1,0 +1,172 @@
+"""Models made from others: the same file under another name, with a system prompt, parameters or a template of its own.
+
+    FOLDER/.made/NAME.json        what each was made of; the folder of models is theirs, too
+    FOLDER/.blobs/sha256-1234...  files that clients brought, for models to be made of
+
+Written whole or not at all. Knows no protocol and loads nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.models.registry import canonical
+
+log = logging.getLogger("llamasrv")
+
+MOST = 1000  # models made
+LARGEST = 4 << 20  # bytes of what one was made of
+SPARE = 256 << 20  # bytes of the disk that stay free
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a model was made of. `parameters` are names of SamplingParams; messages are pairs of role and content."""
+
+    name: str
+    base: str
+    path: str  # of its file: inside the folder, else absolute
+    template: str | None = None  # Jinja source that replaces the file's own
+    system: str = ""
+    messages: tuple[tuple[str, str], ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    num_predict: int | None = None  # tokens of an answer, where a request does not say
+    num_ctx: int | None = None  # cells of KV
+    license: str = ""
+    modified: float = 0.0  # seconds since 1970
+
+    def file(self, folder: Path) -> Path:
+        return folder / self.path
+
+    def with_preamble(self, source: str) -> str:
+        """The template, with what is said before each conversation: a system prompt where it brings none, and an
+        exchange to go on from."""
+        if not self.system and not self.messages:
+            return source
+        said = ", ".join(f"{{'role': {_literal(role)}, 'content': {_literal(text)}}}" for role, text in self.messages)
+        default = f"[{{'role': 'system', 'content': {_literal(self.system)}}}]" if self.system else "[]"
+        return (
+            "{%- set _own = messages[:1] if messages and messages[0]['role'] in ('system', 'developer') else [] -%}"
+            f"{{%- set messages = (_own or {default}) + [{said}] + messages[_own | length:] -%}}"
+        ) + source
+
+
+def _literal(text: str) -> str:
+    """As Jinja reads it. No brace is left that could be taken for the end of a block."""
+    return json.dumps(text).replace("{", "\\u007b").replace("}", "\\u007d").replace("%", "\\u0025")
+
+
+# ---------------------------------------------------------------- what was made
+
+
+def read(folder: Path) -> list[Made]:
+    """All of them, by name. One that cannot be read is left out, with a warning."""
+    found = []
+    place = folder / ".made"
+    paths = sorted(place.glob("*.json"))[:MOST] if place.is_dir() else []
+    for path in paths:
+        try:
+            if path.stat().st_size > LARGEST:
+                raise ValueError("too large")
+            wire = json.loads(path.read_text("utf-8"))
+            wire["messages"] = tuple((str(role), str(text)) for role, text in wire["messages"])
+            wire["stop"] = tuple(map(str, wire["stop"]))
+            found.append(replace(Made(**wire), modified=path.stat().st_mtime))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            log.warning("left out: %s: %s", path, error)
+    return found
+
+
+def write(folder: Path, made: Made) -> None:
+    place = _place(folder, made.name)
+    data = json.dumps(asdict(made), ensure_ascii=False, indent=1).encode()
+    if len(data) > LARGEST:
+        raise InvalidRequest(f"What '{made.name}' is made of is larger than {LARGEST} bytes.")
+    if not place.exists() and len(read(folder)) >= MOST:
+        raise InvalidRequest(f"There are {MOST} models made from others already: delete some first.")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_suffix(".partial")
+    partial.write_bytes(data)
+    os.replace(partial, place)
+
+
+def delete(folder: Path, name: str) -> None:
+    """Forget how it was made, and the file that a client brought for it alone."""
+    place = _place(folder, name)
+    path = next((made.file(folder) for made in read(folder) if _place(folder, made.name) == place), None)
+    place.unlink(missing_ok=True)
+    if path is not None and path.parent == folder / ".blobs" and not users(folder, (path,)):
+        path.unlink(missing_ok=True)
+
+
+def users(folder: Path, paths: tuple[Path, ...]) -> list[str]:
+    """Names of the models that were made of these files."""
+    return [made.name for made in read(folder) if made.file(folder) in paths]
+
+
+def _place(folder: Path, name: str) -> Path:
+    return folder / ".made" / f"{quote(canonical(name), safe='')}.json"
+
+
+# ---------------------------------------------------------------- files that clients bring
+
+
+def blob(folder: Path, digest: str) -> Path:
+    """Where the file of that digest is or would be: sha256 and 64 digits."""
+    kind, _, number = digest.replace("-", ":", 1).partition(":")
+    if kind != "sha256" or len(number) != 64 or not set(number) <= set("0123456789abcdef"):
+        raise InvalidRequest("invalid digest: expected sha256:, and 64 hexadecimal digits", param="digest")
+    return folder / ".blobs" / f"sha256-{number}"
+
+
+class BlobWriter:
+    """Takes in a file, and keeps it if its digest is right."""
+
+    def __init__(self, folder: Path, digest: str, length: int | None) -> None:
+        self._place = blob(folder, digest)
+        self._place.parent.mkdir(parents=True, exist_ok=True)
+        _check_space(self._place.parent, length or 0)
+        self._found = hashlib.sha256()
+        self._unchecked = 0  # bytes since there was a look at the room on the disk
+        self._partial = self._place.with_name(f"{self._place.name}.{os.getpid()}-{id(self):x}.partial")
+        self._file = open(self._partial, "wb", buffering=0)
+
+    def add(self, piece: bytes) -> None:
+        self._unchecked += len(piece)
+        if self._unchecked > SPARE // 4:
+            _check_space(self._place.parent, 0)
+            self._unchecked = 0
+        self._found.update(piece)
+        self._file.write(piece)
+
+    def finish(self) -> None:
+        """Raises InvalidRequest where it is another file than was announced."""
+        if f"sha256-{self._found.hexdigest()}" != self._place.name:
+            raise InvalidRequest("digest mismatch: what came is not what was announced", param="digest")
+        os.fsync(self._file.fileno())
+        os.replace(self._partial, self._place)
+
+    def close(self) -> None:
+        """In any case, and last."""
+        self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+
+def _check_space(place: Path, need: int) -> None:
+    if need + SPARE > shutil.disk_usage(place).free:
+        error = LlamasrvError("There is no room on the disk for it.")
+        error.status = 507
+        raise error
+
+

@@ -1,0 +1,176 @@
+"""Bodies of the routes that change models (copy, create, pull), and the lines that they answer with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.ollama.fields import Chosen, Options
+from llamasrv.protocols.ollama.messages import Messages
+from llamasrv.protocols.ollama.wire import dumps
+from llamasrv.protocols.schema import (
+    Flag,
+    Ignored,
+    Invalid,
+    Loader,
+    Refused,
+    String,
+    WireField,
+    WireSchema,
+    wrong_type,
+)  # fmt: skip
+
+SUCCESS = {"status": "success"}
+
+
+class License(WireField):
+    """A text, or texts."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        texts = [value] if type(value) is str else value
+        if type(texts) is not list or not all(type(text) is str for text in texts):
+            raise wrong_type("a string or an array of strings", value)
+        return "\n".join(texts)
+
+
+class Files(WireField):
+    """One GGUF file that was brought before: its name and its digest."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        if len(value) != 1:
+            raise Invalid("expected one GGUF file.")
+        ((name, digest),) = value.items()
+        if type(digest) is not str:
+            raise wrong_type("a digest", digest, name)
+        return digest
+
+
+class Template(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str | None:
+        if type(value) is not str:
+            raise wrong_type("a string", value)
+        if value and "{" not in value:
+            raise Invalid("a template without any expression shows no message.")
+        return value or None
+
+
+class CreateSchema(WireSchema):
+    model = String("the new name")
+    name = String("the same, as it was called before")
+    files = Files("one GGUF file, by the digest of its blob")
+    template = Template("Jinja, as model files carry it; Go templates are refused")
+    system = String("for conversations that bring none")
+    messages = Messages("what each conversation begins with")
+    parameters = Options("sampling options, stop, num_predict, num_ctx")
+    license = License()
+    stream = Flag("absent: true")
+    adapters = Refused("adapters are the operator's, by --lora")
+    quantize = Refused("files are served as they are")
+    modelfile = Refused("its parts are fields of their own")
+    remote_host = Ignored()
+
+
+CreateSchema._declared_fields["from"] = String("the model that it is made of")
+
+
+class Create(NamedTuple):
+    """What a new model is made of: `base` is the name of a model, `blob` a digest; one of the two."""
+
+    name: str
+    base: str | None
+    blob: str | None
+    template: str | None
+    system: str
+    messages: tuple[tuple[str, str], ...]
+    chosen: Chosen
+    license: str
+    stream: bool
+
+
+class CopySchema(WireSchema):
+    source = String("a model")
+    destination = String("its further name")
+
+
+class PullSchema(WireSchema):
+    model = String("a repository of the Hub: hf.co/owner/repo:QUANT")
+    name = String("the same, as it was called before")
+    stream = Flag("absent: true")
+    insecure = Ignored()
+    username = Ignored()
+    password = Ignored()
+
+
+class Managing:
+    """These endpoints, with their limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._create = Loader(CreateSchema, limits).load
+        self._copy = Loader(CopySchema, limits).load
+        self._pull = Loader(PullSchema, limits).load
+
+    def parse_create(self, body: Mapping[str, Any]) -> Create:
+        data = self._create(body)
+        get = data.get
+        base, blob = get("from"), get("files")
+        if (base is None) == (blob is None):
+            raise InvalidRequest("one of 'from' and 'files' is needed: what the model is made of", param="from")
+        messages = []
+        for at, message in enumerate(get("messages", ())):
+            if type(message.content) is not str:
+                raise InvalidRequest(f"Invalid 'messages[{at}]': expected text.", param=f"messages[{at}]")
+            messages.append((message.role, message.content))
+        return Create(
+            self._new_name(data), base, blob, get("template"), get("system", ""), tuple(messages),
+            get("parameters", Chosen()), get("license", ""), get("stream", True),
+        )  # fmt: skip
+
+    def parse_copy(self, body: Mapping[str, Any]) -> tuple[str, str]:
+        data = self._copy(body)
+        source, destination = data.get("source"), data.get("destination")
+        if not source or not destination:
+            raise InvalidRequest("source and destination are required", param="destination" if source else "source")
+        return source, self._checked(destination, "destination")
+
+    def parse_pull(self, body: Mapping[str, Any]) -> tuple[str, bool]:
+        data = self._pull(body)
+        return _name(data), data.get("stream", True)
+
+    def _new_name(self, data: Mapping[str, Any]) -> str:
+        return self._checked(_name(data), "model")
+
+    def _checked(self, name: str, field: str) -> str:
+        """A name that may be given to a model."""
+        steps = name.replace(":", "/").split("/")
+        plain = all(step and step.replace("-", "").replace(".", "").replace("_", "").isalnum() for step in steps)
+        if not plain or not name.isascii() or len(name) > self._limits.model_chars or name.count(":") > 1:
+            raise InvalidRequest(f"Invalid '{field}': '{name[:80]}' is not a name for a model.", param=field)
+        return name
+
+
+def _name(data: Mapping[str, Any]) -> str:
+    name = data.get("model") or data.get("name")
+    if not name:
+        raise InvalidRequest("model is required", param="model", code="missing_required_parameter")
+    return str(name)
+
+
+def statuses(steps: list[str], *, stream: bool) -> bytes:
+    """What was done, a line each; or that it was."""
+    if not stream:
+        return dumps(SUCCESS)
+    return b"".join(dumps({"status": step}) + b"\n" for step in [*steps, "success"])
+
+
+def pull_line(status: str, *, digest: str = "", completed: int = 0, total: int = 0) -> bytes:
+    """Where a pull is; of a file, how much of it is there."""
+    if not digest:
+        return dumps({"status": status})
+    short = digest.partition(":")[2][:12]
+    shown = f"pulling {short}" if status == "pulling" else "verifying sha256 digest"
+    return dumps({"status": shown, "digest": digest, "total": total, "completed": completed})
