@@ -69,7 +69,7 @@ class RealThread:
 
     def __init__(self, target: Callable[[], None]) -> None:
         self._done = _allocate_lock()
-        self._target = target
+        self._target: Callable[[], None] | None = target
         self.alive = False
 
     def start(self) -> None:
@@ -78,9 +78,13 @@ class RealThread:
         _start_new_thread(self._run, ())
 
     def _run(self) -> None:
+        # Its owner, whose method it mostly is, must not live on because of it.
+        target, self._target = self._target, None
         try:
-            self._target()
+            if target is not None:
+                target()
         finally:
+            target = None
             self.alive = False
             self._done.release()
 

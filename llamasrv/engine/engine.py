@@ -264,7 +264,7 @@ class Engine:
         """After it has stopped and nobody reads its streams: let go of what the model took."""
         self.embedder.discard()
         self._doorbell.close()
-        for name in ("backend", "memory", "scheduler", "_find"):
+        for name in ("backend", "memory", "scheduler", "constraints", "_find"):
             self.__dict__.pop(name, None)
 
     @property

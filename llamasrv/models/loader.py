@@ -199,14 +199,15 @@ class Loader:
             with self._lock:
                 victim = None
                 if self._queue[0] is model and model.phase == "waiting":
-                    if self._fits(need):
+                    missing = self._missing(need)
+                    if missing <= 0:
                         self._counted[model] = need
                         self._queue.remove(model)
                         return
                     if not self._counted:
                         free = as_gib(self._free_memory())
                         raise LoadFailed(f"it needs {as_gib(need)} of memory, and {free} are free")
-                    victim = self._victim(in_use=self._clock() - began >= HOLD_AFTER)
+                    victim = self._victim(missing, in_use=self._clock() - began >= HOLD_AFTER)
                     if victim is not None:
                         self._seize(victim)
             if victim is not None:
@@ -217,19 +218,30 @@ class Loader:
             self.notice.wait(lambda: self.draining, POLL)
         raise Unavailable(STOPPING)
 
-    def _fits(self, need: int) -> bool:
+    def _missing(self, need: int) -> int:
+        """Bytes by which it is too much."""
         if self.memory_limit:
-            return self.memory + need <= self.memory_limit
+            return self.memory + need - self.memory_limit
         coming = sum(size for model, size in self._counted.items() if model.phase in ("waiting", "checking", "loading"))
-        return need + coming <= self._free_memory()
+        return need + coming - self._free_memory()
 
-    def _victim(self, *, in_use: bool) -> Model | None:
+    def _victim(self, missing: int, *, in_use: bool) -> Model | None:
         """Who has to make room: the least recently used, those that stay for ever last; with `in_use` also one that
         has work, which it may finish. None while somebody is leaving already."""
         if self._leaving:
             return None
         able = [m for m in self._counted if _is_loaded(m) and (in_use or not m.is_wanted)]
-        return min(able, key=lambda m: (m.is_wanted, m.stay < 0, m.last_used), default=None)
+        able.sort(key=lambda m: (m.is_wanted, m.stay < 0, m.last_used))
+        # As many as it takes, and of those only the ones that it takes.
+        going: list[Model] = []
+        for model in able:
+            if sum(self._counted[m] for m in going) >= missing:
+                break
+            going.append(model)
+        for model in list(going):
+            if len(going) > 1 and sum(self._counted[m] for m in going) - self._counted[model] >= missing:
+                going.remove(model)
+        return going[0] if going else None
 
     # unloading
 

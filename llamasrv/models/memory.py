@@ -10,6 +10,7 @@ import ctypes
 import math
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -211,9 +212,14 @@ def resident_memory(root: Path = Path("/")) -> int:
 
 def give_back() -> None:
     """Let the allocator hand what it keeps for later back to the system, where it knows how to."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = _trimmer()
     if trim is not None:
         trim(0)
+
+
+@lru_cache(maxsize=1)
+def _trimmer() -> Any:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def available_cores(root: Path = Path("/")) -> int:
