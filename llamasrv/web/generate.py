@@ -54,7 +54,9 @@ def respond(
     environ = request.environ
     record = environ["llamasrv.record"]
     settings = service.options
-    sock = environ.get("gunicorn.socket")
+    conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
+    client = environ.get("gunicorn.socket")
+    sock = client if conversation is None else None  # one that is kept goes on without its client
 
     def answer() -> Response:
         try:
@@ -74,7 +76,12 @@ def respond(
         return whole_response(running, reply, record, num_choices=len(asked.prompts) * asked.n, sock=sock)
 
     try:
-        return answer()
+        response = answer()
     except Loading as loading:
         early = framing if asked.stream else None
-        return late_response(loading, answer, record, sock=sock, keepalive=settings.keepalive, framing=early)
+        response = late_response(loading, answer, record, sock=sock, keepalive=settings.keepalive, framing=early)
+    if conversation is None:
+        return response
+    return service.streams.keep(
+        record.owner, conversation, response, framing, sock=client, keepalive=settings.keepalive
+    )

@@ -18,10 +18,12 @@ from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
 from llamasrv.protocols.llamacpp.props import props_body
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.slots import erased_body, restored_body, saved_body, slots_body
+from llamasrv.protocols.llamacpp.streams import StreamLookup
 from llamasrv.protocols.llamacpp.tokenize import Tokenizing, content_body, count_body, prompt_body, tokens_body
 from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.web.generate import generate
 from llamasrv.web.limits import read_json
+from llamasrv.web.resume import Follower
 from llamasrv.web.service import Service
 from llamasrv.web.streaming import Framing, unnamed
 
@@ -34,6 +36,7 @@ def blueprint(service: Service) -> Blueprint:
     limits = options.limits
     tokenizing = Tokenizing(limits)
     completion, infill = NativeCompletion(limits), Infill(limits)
+    lookup = StreamLookup(limits)
     chat = ChatCompletions(limits)
     open_model = service.pipeline.open
 
@@ -113,6 +116,31 @@ def blueprint(service: Service) -> Blueprint:
             raise Unavailable("no slot available")
         return _json(slots_body(running, total=engine.options.parallel, context=engine.context))
 
+    @routes.get("/v1/stream")
+    def follow_stream() -> Response:
+        environ = request.environ
+        record = environ["llamasrv.record"]
+        start = request.args.get("from", "0")
+        if not (start.isascii() and start.isdigit() and len(start) <= 15):
+            raise InvalidRequest("Invalid 'from': expected a number of bytes.", param="from")
+        kept = service.streams.find(record.owner, _conversation())
+        kept.check(int(start))
+        body = Follower(
+            kept, int(start), sock=environ.get("gunicorn.socket"), keepalive=service.options.keepalive, record=record
+        )
+        return Response(body, 200, NATIVE.headers, direct_passthrough=True)
+
+    @routes.delete("/v1/stream")
+    def end_stream() -> Response:
+        service.streams.end(request.environ["llamasrv.record"].owner, _conversation())
+        return Response(b"", 204)
+
+    @routes.post("/v1/streams/lookup")
+    def look_up_streams() -> Response:
+        names = lookup.parse(read_json(request.environ, limits))
+        found = service.streams.matching(request.environ["llamasrv.record"].owner, names)
+        return _json(lookup.body((kept.name, kept.total, kept.started, kept.completed) for kept in found))
+
     @routes.post("/slots/<int:number>")
     def change_slot(number: int) -> Response:
         act = SLOT_ACTIONS.get(request.args.get("action", ""))
@@ -132,6 +160,13 @@ def blueprint(service: Service) -> Blueprint:
             return _json(act(engine, SlotFiles(options.slot_folder, facts), number))
 
     return routes
+
+
+def _conversation() -> str:
+    name = request.args.get("conv_id", "")
+    if not name:
+        raise InvalidRequest("Missing required parameter: 'conv_id'.", param="conv_id")
+    return name
 
 
 def _save(engine: Engine, kept: SlotFiles, number: int) -> bytes:

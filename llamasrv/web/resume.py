@@ -1,0 +1,205 @@
+"""Streams that outlive their connection: a client names one, and reads on later from any byte that is still kept.
+
+A POST with `X-Conversation-Id` is read to its end by a thread of its own (a greenlet, in a worker), whoever listens. What
+was written is kept in memory, the last few megabytes of each, for some minutes after the end. A name belongs to one API
+key; the same name again ends the stream before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from flask import Response
+
+from llamasrv.errors import InvalidRequest, NotFound, QueueFull
+from llamasrv.web.record import Record
+from llamasrv.web.streaming import CLIENT_CLOSED, OPENAI, PING, WRITE_TIMEOUT, Framing
+
+log = logging.getLogger("llamasrv")
+
+HEADER = "HTTP_X_CONVERSATION_ID"
+MOST_BYTES = 4 * 2**20  # of one stream
+MOST_STREAMS = 256
+KEPT = 300.0  # seconds after the end
+MOST_NAME = 256  # characters
+
+
+class Kept:
+    """One stream: the end of what it wrote, and whether more is coming."""
+
+    def __init__(self, name: str, framing: Framing = OPENAI) -> None:
+        self.name = name
+        self.framing = framing
+        self.started = time.time()
+        self.completed: float | None = None
+        self.total = 0  # bytes written so far
+        self._pieces: list[bytes] = []
+        self._start = 0  # where in the stream the first piece begins
+        self._news = threading.Condition()
+        self._body: Any = None
+
+    @property
+    def done(self) -> bool:
+        return self.completed is not None
+
+    def begin(self, body: Any) -> None:
+        self._body = body
+        threading.Thread(target=self._read, daemon=True, name="kept-stream").start()
+
+    def _read(self) -> None:
+        try:
+            for data in self._body:
+                self._add(data)
+        except Exception:
+            log.exception("a stream that is kept broke off")
+        finally:
+            self._body.close()
+            with self._news:
+                self.completed = time.time()
+                self._news.notify_all()
+
+    def _add(self, data: bytes) -> None:
+        with self._news:
+            self._pieces.append(data)
+            self.total += len(data)
+            while self.total - self._start > MOST_BYTES and len(self._pieces) > 1:
+                self._start += len(self._pieces.pop(0))
+            self._news.notify_all()
+
+    def cancel(self) -> None:
+        """End it where it is. It stays readable."""
+        if self._body is not None and not self.done:
+            self._body.close()
+
+    def check(self, start: int) -> None:
+        """Raises where reading from this byte on is not possible any more."""
+        if start < self._start:
+            raise InvalidRequest(
+                f"Invalid 'from': the first byte that is still kept is {self._start}.", param="from"
+            )
+
+    def read(self, start: int, timeout: float) -> bytes | None:
+        """What there is from this byte on; b"" after `timeout` seconds without, None at the end."""
+        with self._news:
+            self._news.wait_for(lambda: self.total > start or self.done, timeout)
+            if self.total <= start:
+                return None if self.done else b""
+            self.check(start)
+            at, out = self._start, []
+            for piece in self._pieces:
+                if at + len(piece) > start:
+                    out.append(piece[max(0, start - at) :])
+                at += len(piece)
+            return b"".join(out)
+
+
+class Follower:
+    """The body of a reply that reads a stream from one byte on. Whoever reads may leave: the stream goes on.
+
+    `record` is closed at the end, where it is not that of the stream itself.
+    """
+
+    def __init__(self, kept: Kept, start: int, *, sock: Any, keepalive: float, record: Record | None = None) -> None:
+        self._kept, self._next, self._keepalive, self._record = kept, start, keepalive, record
+        self._ended = False
+        if sock is not None:
+            sock.settimeout(WRITE_TIMEOUT)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            data = self._kept.read(self._next, self._keepalive)
+        except InvalidRequest as error:  # it fell behind: what is kept does not reach back as far any more
+            framing = self._kept.framing
+            self._next = self._kept.total
+            return framing.frame(framing.error(error)) + framing.last
+        if data is None:
+            self._ended = True
+            raise StopIteration
+        self._next += len(data)
+        return data or PING  # only said to this reader: it counts nowhere
+
+    def close(self) -> None:
+        if self._record is not None:
+            self._record.close(200 if self._ended else CLIENT_CLOSED)
+
+
+class Streams:
+    """Those of this process, by owner and name."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], Kept] = {}
+
+    def name_of(self, owner: str, environ: dict[str, Any]) -> str | None:
+        """The name that a client gave its stream, if it did. Raises where it cannot be kept."""
+        name: str | None = environ.get(HEADER)
+        if name is None:
+            return None
+        if not 0 < len(name) <= MOST_NAME or not name.isprintable():
+            raise InvalidRequest(f"Invalid X-Conversation-Id: expected 1 to {MOST_NAME} printable characters.")
+        self._sweep()
+        if (owner, name) not in self._kept and len(self._kept) >= MOST_STREAMS:
+            raise QueueFull(f"{MOST_STREAMS} streams are kept already.")
+        return name
+
+    def keep(
+        self, owner: str, name: str, response: Response, framing: Framing, *, sock: Any, keepalive: float
+    ) -> Response:
+        """The same response, whose body goes on without its reader."""
+        self.end(owner, name)
+        kept = self._kept[owner, name] = Kept(name, framing)
+        body = response.response
+        whole = isinstance(body, list)  # it had ended before it could begin
+        kept.begin(_Whole(body) if whole else body)
+        if not whole:
+            response.response = Follower(kept, 0, sock=sock, keepalive=keepalive)
+        return response
+
+    def find(self, owner: str, name: str) -> Kept:
+        self._sweep()
+        kept = self._kept.get((owner, name))
+        if kept is None:
+            raise NotFound("There is no such stream.")
+        return kept
+
+    def end(self, owner: str, name: str) -> None:
+        """Stop it and forget it. Nothing happens where there is none."""
+        kept = self._kept.pop((owner, name), None)
+        if kept is not None:
+            kept.cancel()
+
+    def matching(self, owner: str, names: list[str]) -> list[Kept]:
+        """By name, or by the part of a name before `::`, where clients put the model."""
+        self._sweep()
+        wanted = set(names)
+        mine = (kept for (whose, _), kept in self._kept.items() if whose == owner)
+        return [kept for kept in mine if kept.name in wanted or kept.name.partition("::")[0] in wanted]
+
+    def _sweep(self) -> None:
+        """Forget those that ended long ago, and the oldest of the ended ones where there are too many."""
+        now = time.time()
+        ended = [(kept.completed, key) for key, kept in self._kept.items() if kept.completed is not None]
+        spare = MOST_STREAMS - 1 - (len(self._kept) - len(ended))
+        ended.sort()
+        for i, (completed, key) in enumerate(ended):
+            if now - completed > KEPT or len(ended) - i > max(0, spare):
+                del self._kept[key]
+
+
+class _Whole:
+    """A body that is there already."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._pieces)
+
+    def close(self) -> None:
+        return None

@@ -1,0 +1,164 @@
+"""Streams that go on without their client."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from serving import RunningService, wait_until
+
+from llamasrv.domain.key import Key
+from llamasrv.errors import QueueFull
+from llamasrv.web import resume
+from llamasrv.web.service import WebOptions
+
+CHAT = {"messages": [{"role": "user", "content": "Hello"}], "stream": True}
+
+
+def begin(client, name, *, path="/v1/chat/completions", headers=(), **body):
+    head = {"X-Conversation-Id": name, **dict(headers)}
+    return client.post(path, json={**CHAT, **body}, headers=head, buffered=False)
+
+
+def follow(client, name, start=0, **headers):
+    return client.get("/v1/stream", query_string={"conv_id": name, "from": start}, headers=headers)
+
+
+def lookup(client, *names):
+    return client.post("/v1/streams/lookup", json={"conversation_ids": list(names)}).get_json()
+
+
+def test_a_stream_is_read_again_from_any_byte(client):
+    whole = begin(client, "a").get_data()
+    assert whole.endswith(b"data: [DONE]\n\n") and b"You" in whole
+    for start in (0, 1, len(whole) // 2, len(whole) - 1, len(whole)):
+        assert follow(client, "a", start).get_data() == whole[start:]
+
+
+def test_a_stream_goes_on_when_its_client_leaves(start):
+    running = start()
+    client = running.client
+    reply = begin(client, "b", path="/completion", prompt="x", n_predict=300, ignore_eos=True)
+    next(reply.response)
+    reply.close()
+    wait_until(lambda: lookup(client, "b")[0]["is_done"])
+    events = [json.loads(event[6:]) for event in follow(client, "b").get_data(as_text=True).split("\n\n") if event]
+    assert events[-1]["tokens_predicted"] == 300 and events[-1]["stop_type"] == "limit"
+
+
+def test_without_a_name_a_client_that_leaves_ends_its_stream(start):
+    running = start()
+    body = {"prompt": "x", "n_predict": 900, "ignore_eos": True, "stream": True}
+    reply = running.client.post("/completion", json=body, buffered=False)
+    reply.close()
+    wait_until(lambda: running.engine.num_open == 0)
+    assert "cancelled" in running.engine.metrics.finished
+
+
+def test_several_follow_while_it_is_written(start):
+    running = start()
+    client = running.client
+    first = begin(client, "c", path="/completion", prompt="x", n_predict=200, ignore_eos=True)
+    followers = [follow(client, "c") for _ in range(3)]
+    texts = [reply.get_data() for reply in (first, *followers)]
+    assert len(set(texts)) == 1 and texts[0].count(b"data: ") > 1
+
+
+def test_a_stream_can_be_ended(start):
+    running = start()
+    client = running.client
+    begin(client, "d", path="/completion", prompt="x", n_predict=900, ignore_eos=True)
+    assert client.delete("/v1/stream?conv_id=d").status_code == 204
+    wait_until(lambda: running.engine.num_open == 0)
+    assert follow(client, "d").status_code == 404
+    assert client.delete("/v1/stream?conv_id=d").status_code == 204
+
+
+def test_the_same_name_again_ends_the_one_before(start):
+    running = start()
+    client = running.client
+    begin(client, "e", path="/completion", prompt="x", n_predict=900, ignore_eos=True)
+    whole = begin(client, "e").get_data()
+    assert follow(client, "e").get_data() == whole
+    wait_until(lambda: running.engine.num_open == 0)
+
+
+def test_streams_are_looked_up_by_name_and_by_what_is_before_the_model(client):
+    begin(client, "f::fake").get_data()
+    begin(client, "g").get_data()
+    wait_until(lambda: all(one["is_done"] for one in lookup(client, "f", "g")))
+    found = {one["conversation_id"]: one for one in lookup(client, "f", "g", "nobody")}
+    assert set(found) == {"f::fake", "g"}
+    assert found["g"]["total_bytes"] > 100 and found["g"]["completed_at"] >= found["g"]["started_at"] > 0
+
+
+@pytest.mark.parametrize("query, status", [("", 400), ("conv_id=nobody", 404), ("conv_id=h&from=-1", 400), ("conv_id=h&from=x", 400)])
+def test_wrong_questions_are_refused(client, query, status):
+    begin(client, "h").get_data()
+    assert client.get(f"/v1/stream?{query}").status_code == status
+
+
+@pytest.mark.parametrize("name", ["", "a" * 257, "a\x7f"])
+def test_a_name_has_bounds(client, name):
+    assert begin(client, name).status_code == 400
+
+
+def test_an_error_before_the_first_token_is_a_real_one_and_nothing_is_kept(client):
+    assert begin(client, "i", max_tokens=-7).status_code == 400
+    assert follow(client, "i").status_code == 404
+
+
+def test_a_name_belongs_to_its_key():
+    keys = tuple(Key.of(name, f"secret-{name}") for name in ("ann", "bob"))
+    running = RunningService(web=WebOptions(keys=keys))
+    client = running.client
+    ann, bob = ({"Authorization": f"Bearer secret-{name}"} for name in ("ann", "bob"))
+    whole = begin(client, "a", headers=ann).get_data()
+    assert follow(client, "a", **bob).status_code == 404
+    assert client.delete("/v1/stream?conv_id=a", headers=bob).status_code == 204
+    assert follow(client, "a", **ann).get_data() == whole
+    running.close()
+
+
+def test_only_the_end_of_a_long_stream_is_kept(running, monkeypatch):
+    monkeypatch.setattr(resume, "MOST_BYTES", 20)
+    kept = running.service.streams._kept["", "j"] = resume.Kept("j")
+    for piece in (b"12345678", b"abcdefgh", b"ABCDEFGH"):
+        kept._add(piece)
+    kept.completed = resume.time.time()
+    refused = follow(running.client, "j", 7)
+    assert refused.status_code == 400 and "8" in refused.get_json()["error"]["message"]
+    assert follow(running.client, "j", 10).get_data() == b"cdefghABCDEFGH"
+
+
+def test_who_falls_too_far_behind_is_told(monkeypatch):
+    monkeypatch.setattr(resume, "MOST_BYTES", 10)
+    kept = resume.Kept("a")
+    follower = resume.Follower(kept, 0, sock=None, keepalive=1.0)
+    for piece in (b"12345678", b"abcdefgh", b"ABCDEFGH"):
+        kept._add(piece)
+    kept.completed = 1.0
+    assert b"still kept is 16" in next(follower)
+    assert list(follower) == []
+
+
+def test_what_ended_long_ago_is_forgotten(client, monkeypatch):
+    begin(client, "k").get_data()
+    wait_until(lambda: lookup(client, "k")[0]["is_done"])
+    monkeypatch.setattr(resume, "KEPT", -1.0)
+    assert follow(client, "k").status_code == 404
+
+
+def test_the_oldest_ended_one_makes_room_and_running_ones_do_not(monkeypatch):
+    monkeypatch.setattr(resume, "MOST_STREAMS", 2)
+    streams = resume.Streams()
+    for n, name in enumerate("ab"):
+        kept = streams._kept["", name] = resume.Kept(name)
+        kept.completed = resume.time.time() + n
+    assert streams.name_of("", {resume.HEADER: "c"}) == "c"
+    assert [name for _, name in streams._kept] == ["b"]
+    for name in "bc":
+        streams._kept["", name] = resume.Kept(name)
+    with pytest.raises(QueueFull):
+        streams.name_of("", {resume.HEADER: "d"})
+    assert streams.name_of("", {resume.HEADER: "c"}) == "c"
