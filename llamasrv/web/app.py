@@ -6,7 +6,9 @@ from flask import Flask, Response, request
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import NotFound
 
-from llamasrv.web import anthropic, embeddings, errors, llamacpp, lora, models, ollama, openai, ops, responses, ui
+from llamasrv.web import (
+    anthropic, embeddings, errors, llamacpp, lora, models, models_pull, ollama, openai, ops, responses, ui,
+)  # fmt: skip
 from llamasrv.web.late import LateStream
 from llamasrv.web.record import Record
 from llamasrv.web.service import Service
@@ -15,6 +17,7 @@ from llamasrv.web.streaming import EventStream
 BLUEPRINTS = (
     ui.blueprint, ops.blueprint, openai.blueprint, responses.blueprint, anthropic.blueprint, ollama.blueprint,
     llamacpp.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint,
+    models_pull.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 

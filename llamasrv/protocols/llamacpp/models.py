@@ -1,9 +1,11 @@
-"""POST /models/load and /models/unload, DELETE /models: llama-server's way to manage models."""
+"""Managing models in llama-server's way: POST and DELETE /models, POST /models/load and /models/unload, GET /models/sse."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+import orjson
 
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.schema import Loader, String, WireSchema
@@ -24,3 +26,16 @@ class ModelNamed:
     def parse(self, body: Mapping[str, Any]) -> str:
         name: str = self._load(body)["model"]
         return name
+
+
+# A model's states in llama-server's words.
+_STATUS = {"waiting": "loading", "checking": "loading", "unloading": "loaded"}
+
+
+def event(model: str, name: str, data: Mapping[str, Any] | None = None) -> bytes:
+    """One event of GET /models/sse."""
+    return orjson.dumps({"model": model, "event": name, "data": data or {}})
+
+
+def status_event(model: str, state: str) -> bytes:
+    return event(model, "model_status", {"status": _STATUS.get(state, state)})

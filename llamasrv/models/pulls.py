@@ -1,0 +1,165 @@
+"""Pulls beside a server: each in a process of its own, which any number of readers may follow.
+
+Fetching, hashing and writing would hold up every stream of this process, and whatever becomes of a child harms nobody:
+it ends with its pull, with a signal, or when nobody is left to hear of its progress. The next pull of the model goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from llamasrv.engine.channels import Notice
+from llamasrv.errors import InvalidRequest, LlamasrvError, QueueFull
+from llamasrv.models.pull import Progress, PullFailed, Reference
+
+log = logging.getLogger("llamasrv")
+
+MOST = 2  # at once
+MOST_REMEMBERED = 50  # of those that have ended
+LONGEST_LINE = 65_536  # bytes that a child may write without ending a line
+
+
+class Pull:
+    """One pull: what it has said so far, the last state of each file."""
+
+    def __init__(self, name: str, notice: Notice) -> None:
+        self.name = name
+        self.history: list[Progress] = [Progress("pulling manifest")]
+        self.version = 0  # counts what was said
+        self.error: str | None = None
+        self.done = False
+        self.users = 0  # who want it to go on
+        self._notice = notice
+
+    def follow(self, keepalive: float | None = None) -> Iterator[Progress | None]:
+        """Its progress from the beginning, states that follow each other quickly left out; None after so many seconds of
+        silence. Ends with the pull; raises LlamasrvError when that failed."""
+        at, version, last = 0, -1, None
+        while True:
+            if not self._notice.wait(lambda: self.version != version, keepalive):
+                yield None
+                continue
+            version, done, error = self.version, self.done, self.error
+            news = self.history[at:]
+            at = max(0, at + len(news) - 1)  # the last one may go on
+            for progress in news:
+                if progress != last:
+                    yield progress
+                last = progress
+            if done:
+                if error is not None:
+                    raise LlamasrvError(error)
+                return
+
+    def hear(self, progress: Progress) -> None:
+        last = self.history[-1]
+        if (last.status, last.file) == (progress.status, progress.file):
+            self.history[-1] = progress
+        else:
+            self.history.append(progress)
+        self.version += 1
+        self._notice.tell()
+
+    def end(self, error: str | None) -> None:
+        self.error, self.done = error, True
+        self.version += 1
+        self._notice.tell()
+
+
+class Pulls:
+    """All pulls of a server. `on_pulled` is called after each that brought something, before its readers hear of it."""
+
+    def __init__(
+        self, folder: Path, *, notice: Notice | None = None, on_pulled: Callable[[], None] = lambda: None
+    ) -> None:
+        self.folder = folder
+        self.on_pulled = on_pulled
+        self.notice = notice or Notice()  # told whenever a pull has something to say
+        self._pulls: dict[str, Pull] = {}  # by what is pulled; the oldest first
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __iter__(self) -> Iterator[Pull]:
+        return iter(list(self._pulls.values()))
+
+    def start(self, name: str) -> Pull:
+        """Begin to pull, or join who does already. It goes on until it is cancelled, or all who started it have left.
+        Raises InvalidRequest, QueueFull."""
+        try:
+            key = str(Reference.parse(name))
+        except PullFailed as error:
+            raise InvalidRequest(str(error), param="model") from None
+        if key in self._children:
+            self._pulls[key].users += 1
+            return self._pulls[key]
+        if len(self._children) >= MOST:
+            raise QueueFull(f"{MOST} models are being pulled already. Try again later.")
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "llamasrv", "pull", key, "--json", "--models-dir", str(self.folder)],
+                env={name: value for name, value in os.environ.items() if not name.startswith("LLAMASRV_")},
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise LlamasrvError(f"The pull cannot be started: {error.strerror}.") from None
+        pull = Pull(name, self.notice)
+        pull.users = 1
+        self._children[key] = child
+        self._pulls.pop(key, None)
+        self._pulls[key] = pull
+        while len(self._pulls) > MOST_REMEMBERED:
+            del self._pulls[next(key for key, old in self._pulls.items() if old.done)]
+        threading.Thread(target=self._listen, args=(key, pull, child), daemon=True).start()
+        return pull
+
+    def leave(self, pull: Pull) -> None:
+        """One of those who started it does not want it any more."""
+        pull.users -= 1
+        if not pull.users and not pull.done:
+            self.cancel(pull.name)
+
+    def cancel(self, name: str) -> bool:
+        """End a pull that is running; what came of it stays for the next one. False where there is none."""
+        try:
+            child = self._children.get(str(Reference.parse(name)))
+        except PullFailed:
+            return False
+        if child is None:
+            return False
+        child.terminate()
+        return True
+
+    def _listen(self, key: str, pull: Pull, child: subprocess.Popen[bytes]) -> None:
+        error = "the pull ended before it was complete"
+        complete = False
+        try:
+            assert child.stdout is not None
+            while line := child.stdout.readline(LONGEST_LINE):
+                said = json.loads(line)
+                if "error" in said:
+                    error = str(said["error"])
+                    continue
+                progress = Progress(**said)
+                complete = progress.status == "success"
+                if not complete:
+                    pull.hear(progress)
+        except (OSError, ValueError, TypeError):
+            log.exception("the pull of %s cannot be followed", pull.name)
+            child.kill()
+        code = child.wait()
+        complete = complete and code == 0
+        if complete:
+            try:
+                self.on_pulled()
+            except Exception:
+                log.exception("%s was pulled, but it cannot be served", pull.name)
+            pull.hear(Progress("success"))
+        log.info("pull of %s: %s", pull.name, "complete" if complete else error)
+        del self._children[key]
+        pull.end(None if complete else error)

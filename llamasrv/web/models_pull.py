@@ -1,0 +1,68 @@
+"""Pulling models over HTTP, under llama-server's names, and the events of what becomes of models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flask import Blueprint, Response, request
+
+from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed, event, status_event
+from llamasrv.web.limits import read_json
+from llamasrv.web.models import allow
+from llamasrv.web.service import Service
+from llamasrv.web.streaming import EVENT_STREAM, PING, unnamed
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("models_pull", __name__)
+    named = ModelNamed(service.options.limits)
+
+    @routes.post("/models")
+    def pull() -> Response:
+        """Begin to pull it. GET /models/sse tells how far it is; POST /models/unload gives up."""
+        allow(service)
+        service.pulls.start(named.parse(read_json(request.environ, service.options.limits)))
+        return Response(SUCCESS, 200, content_type="application/json")
+
+    @routes.get("/models/sse")
+    def events() -> Response:
+        return Response(
+            _events(service), 200, content_type=EVENT_STREAM,
+            headers=[("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no")],
+        )  # fmt: skip
+
+    return routes
+
+
+def _events(service: Service) -> Iterator[bytes]:
+    """Every change from now on, until the client leaves. What is going on comes first."""
+    pulls, models = service.pulls, service.registry
+    versions = {pull: pull.version for pull in pulls if pull.done}
+    states: dict[str, str] = {}
+
+    def changed() -> bool:
+        return any(versions.get(pull) != pull.version for pull in pulls) or states != {
+            model.name: model.state for model in models.models
+        }
+
+    while True:
+        if not pulls.notice.wait(changed, service.options.keepalive):
+            yield PING
+            continue
+        now = {model.name: model.state for model in models.models}
+        for name in states.keys() - now.keys():
+            yield unnamed(event(name, "model_remove"))
+        for name, state in now.items():
+            if states.get(name) != state:
+                yield unnamed(status_event(name, state))
+        states = now
+        for pull in pulls:
+            if versions.get(pull) == pull.version:
+                continue
+            versions[pull] = pull.version
+            if pull.done:
+                failed = {"error": pull.error} if pull.error else None
+                yield unnamed(event(pull.name, "download_failed" if failed else "download_finished", failed))
+            else:
+                files = {p.file: {"done": p.completed, "total": p.total} for p in pull.history if p.file}
+                yield unnamed(event(pull.name, "download_progress", files))
