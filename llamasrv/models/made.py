@@ -64,7 +64,7 @@ class Made:
 
 def _literal(text: str) -> str:
     """As Jinja reads it. No brace is left that could be taken for the end of a block."""
-    return json.dumps(text).replace("{", "\\u007b").replace("}", "\\u007d").replace("%", "\\u0025")
+    return json.dumps(text, ensure_ascii=False).replace("{", "\\u007b").replace("}", "\\u007d").replace("%", "\\u0025")
 
 
 # ---------------------------------------------------------------- what was made

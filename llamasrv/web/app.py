@@ -7,16 +7,18 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import NotFound
 
 from llamasrv.web import (
-    anthropic, embeddings, errors, llamacpp, lora, models, models_pull, ollama, openai, ops, responses, ui,
+    anthropic, embeddings, errors, llamacpp, lora, models, models_pull, ollama, ollama_manage,
+    openai, ops, responses, ui,
 )  # fmt: skip
 from llamasrv.web.late import LateStream
 from llamasrv.web.record import Record
+from llamasrv.web.resume import Follower
 from llamasrv.web.service import Service
 from llamasrv.web.streaming import EventStream
 
 BLUEPRINTS = (
     ui.blueprint, ops.blueprint, openai.blueprint, responses.blueprint, anthropic.blueprint, ollama.blueprint,
-    llamacpp.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint,
+    ollama_manage.blueprint, llamacpp.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint,
     models_pull.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
@@ -55,7 +57,7 @@ def create_app(service: Service) -> Flask:
         origin = service.access.allowed_origin(environ)
         if origin is not None:
             let_page_read(headers, origin, preflight=environ["REQUEST_METHOD"] == "OPTIONS")
-        if type(response.response) not in (EventStream, LateStream):  # which close it when they end
+        if type(response.response) not in (EventStream, LateStream, Follower):  # which close it when they end
             record.close(response.status_code)
         return response
 

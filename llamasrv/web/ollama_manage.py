@@ -1,0 +1,198 @@
+"""Ollama's routes that change which models there are. Off unless the operator allows it.
+
+A made or copied model is the same file under another name, with what it was given of its own; see `models/made.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flask import Blueprint, Response, request
+
+from llamasrv.chat.template import ChatTemplate, TemplateError
+from llamasrv.engine.channels import off_hub
+from llamasrv.errors import ConfigError, InvalidRequest, LlamasrvError, ModelNotFound, Unsupported
+from llamasrv.models import gguf, made
+from llamasrv.models.made import BlobWriter, Made
+from llamasrv.models.pulls import Pull
+from llamasrv.models.registry import Model, canonical
+from llamasrv.protocols.errors import ollama_body
+from llamasrv.protocols.ollama.manage import SUCCESS, Create, Managing, pull_line, statuses
+from llamasrv.protocols.ollama.models import Named
+from llamasrv.protocols.ollama.wire import dumps
+from llamasrv.web.limits import read_json, read_pieces
+from llamasrv.web.models import allow, delete_model
+from llamasrv.web.service import Service
+
+NDJSON, JSON = "application/x-ndjson", "application/json; charset=utf-8"
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("ollama_manage", __name__)
+    limits = service.options.limits
+    managing, named = Managing(limits), Named(limits)
+
+    def body() -> dict[str, Any]:
+        allow(service)
+        return read_json(request.environ, limits)
+
+    @routes.post("/api/copy")
+    def copy() -> Response:
+        source, destination = managing.parse_copy(body())
+        _keep(service, dataclasses.replace(_as_made(service, _exactly(service, source)), name=destination))
+        return Response(b"", 200)
+
+    @routes.post("/api/create")
+    def create() -> Response:
+        asked = managing.parse_create(body())
+        _keep(service, off_hub(_made_of, service, asked))
+        steps = ["reading model metadata", "writing manifest"]
+        kind = NDJSON if asked.stream else JSON
+        return Response(statuses(steps, stream=asked.stream), 200, content_type=kind)
+
+    @routes.delete("/api/delete")
+    def delete() -> Response:
+        model = _exactly(service, named.parse(body()))
+        folder = _folder(service)
+        if model.made is not None:
+            made.delete(folder, model.name)
+            service.refresh()
+            return Response(b"", 200)
+        users = made.users(folder, model.details.parts)
+        if users:
+            raise InvalidRequest(f"model '{model.name}' cannot be deleted: {', '.join(users[:5])} is made of it")
+        delete_model(service, model)
+        return Response(b"", 200)
+
+    @routes.post("/api/pull")
+    def pull() -> Response:
+        name, stream = managing.parse_pull(body())
+        pull = service.pulls.start(name)
+        if stream:
+            return Response(_lines(pull, service.options.keepalive), 200, content_type=NDJSON)
+        for _ in pull.follow():
+            pass
+        return Response(dumps(SUCCESS), 200, content_type=JSON)
+
+    @routes.post("/api/push")
+    def push() -> Response:
+        raise Unsupported("models cannot be pushed from here")
+
+    @routes.route("/api/blobs/<digest>", methods=["HEAD", "POST"])
+    def blob(digest: str) -> Response:
+        allow(service)
+        folder = _folder(service)
+        there = made.blob(folder, digest).is_file()
+        if request.method == "HEAD":
+            return Response(b"", 200 if there else 404)
+        if there:
+            return Response(b"", 200)
+        writer = BlobWriter(folder, digest, _length())
+        try:
+            for piece in read_pieces(request.environ):
+                off_hub(writer.add, piece)
+            off_hub(writer.finish)
+        finally:
+            writer.close()
+        return Response(b"", 201)
+
+    return routes
+
+
+def _lines(pull: Pull, keepalive: float) -> Iterator[bytes]:
+    """How far it is, until it is over. It goes on without a client that leaves; the next one joins it."""
+    last = pull_line("pulling manifest")
+    try:
+        for progress in pull.follow(keepalive):
+            if progress is not None:  # else nothing new: the same is said again, so that nobody takes it for dead
+                if progress.status == "success":
+                    yield pull_line("writing manifest") + b"\n"
+                last = pull_line(
+                    progress.status, digest=progress.digest, completed=progress.completed, total=progress.total
+                )
+            yield last + b"\n"
+    except LlamasrvError as error:
+        yield ollama_body(error) + b"\n"
+
+
+def _folder(service: Service) -> Path:
+    folder = service.options.folder
+    if folder is None:
+        raise Unsupported("This server has no folder of models.")
+    return folder
+
+
+def _length() -> int | None:
+    return request.content_length
+
+
+def _exactly(service: Service, name: str) -> Model:
+    """The model of that very name. What answers to every name must not be deleted under any."""
+    model = service.registry.find(name)
+    if canonical(name) not in map(canonical, (model.name, *model.aliases)):
+        raise ModelNotFound(f"Model '{name}' not found", param="model")
+    return model
+
+
+def _keep(service: Service, new: Made) -> None:
+    """Serve it from now on, in place of one that was made under the same name before."""
+    for model in service.registry.models:
+        if model.made is None and canonical(new.name) in map(canonical, (model.name, *model.aliases)):
+            raise InvalidRequest(f"'{new.name}' is the name of a model that is not made of another", param="model")
+    made.write(_folder(service), new)
+    service.refresh()
+
+
+def _as_made(service: Service, model: Model) -> Made:
+    """What a model of the same file is made of."""
+    if model.made is not None:
+        return model.made
+    path = model.details.path
+    if path is None:
+        raise InvalidRequest(f"'{model.name}' has no file that another model could be made of", param="from")
+    return Made(model.name, model.name, _kept_path(path, _folder(service)))
+
+
+def _kept_path(path: Path, folder: Path) -> str:
+    path, folder = path.resolve(), folder.resolve()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+
+
+def _made_of(service: Service, asked: Create) -> Made:
+    """Raises InvalidRequest for what no model can be made of."""
+    if asked.template is not None:
+        try:
+            _ = ChatTemplate(asked.template, "", "", ()).traits
+        except TemplateError as error:
+            raise InvalidRequest(f"the template is no Jinja that works: {error}", param="template") from None
+    base = _base(service, asked)
+    chosen = asked.chosen
+    return dataclasses.replace(
+        base,
+        name=asked.name,
+        template=asked.template if asked.template is not None else base.template,
+        system=asked.system or base.system,
+        messages=asked.messages or base.messages,
+        parameters={**base.parameters, **chosen.sampling},
+        stop=chosen.stop or base.stop,
+        num_predict=chosen.max_tokens or base.num_predict,
+        num_ctx=chosen.num_ctx or base.num_ctx,
+        license=asked.license or base.license,
+    )
+
+
+def _base(service: Service, asked: Create) -> Made:
+    if asked.base is not None:
+        return _as_made(service, service.registry.find(asked.base))
+    folder = _folder(service)
+    path = made.blob(folder, asked.blob or "")
+    if not path.is_file():
+        raise InvalidRequest(f"there is no blob {asked.blob}: bring it first", param="files")
+    try:
+        gguf.read_header(path)
+    except ConfigError:
+        raise InvalidRequest("the file is no GGUF file that could be served", param="files") from None
+    return Made(asked.name, "", _kept_path(path, folder))
