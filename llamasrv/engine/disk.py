@@ -193,7 +193,8 @@ class DiskStore:
         self._post((self._have_read, (stored, entry)))
 
     def _write(self, tokens: array[int], adapters: Adapters, data: np.ndarray) -> None:
-        stored, gone = None, []
+        stored: Stored | None = None
+        gone: list[Path] = []
         try:
             has_room, gone = self._make_room(data.nbytes)
             if has_room:
@@ -207,7 +208,7 @@ class DiskStore:
             head = self._head(file.read)
             file.seek(4 * head["tokens"], os.SEEK_CUR)
             data = np.empty(head["bytes"], np.uint8)
-            if file.readinto(memoryview(data)) != len(data) or zlib.crc32(memoryview(data)) != head["check"]:
+            if file.readinto(data.data) != len(data) or zlib.crc32(data.data) != head["check"]:
                 raise ValueError("its state is damaged")
         os.utime(stored.path)  # used last now
         return Spilled(stored.tokens, data.view(head["type"]), stored.adapters)
@@ -216,7 +217,7 @@ class DiskStore:
         named = [[self._digests[number], scale] for number, scale in adapters]
         head = json.dumps({
             "facts": self._facts, "tokens": len(tokens), "adapters": named, "bytes": data.nbytes,
-            "type": data.dtype.str, "check": zlib.crc32(memoryview(data)), "tokens_check": zlib.crc32(tokens.tobytes()),
+            "type": data.dtype.str, "check": zlib.crc32(data.data), "tokens_check": zlib.crc32(tokens.tobytes()),
         }).encode()  # fmt: skip
         name = hashlib.sha256(json.dumps(named).encode() + tokens.tobytes()).hexdigest()[:32]
         path = self._folder / f"{name}{ENDING}"
@@ -224,7 +225,7 @@ class DiskStore:
         try:
             with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(MAGIC + struct.pack("<II", len(head), zlib.crc32(head)) + head + tokens.tobytes())
-                file.write(memoryview(data))
+                file.write(data.data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(beside, path)

@@ -1,7 +1,7 @@
 """Pulls beside a server: each in a process of its own, which any number of readers may follow.
 
-Fetching, hashing and writing would hold up every stream of this process, and whatever becomes of a child harms nobody:
-it ends with its pull, with a signal, or when nobody is left to hear of its progress. The next pull of the model goes on.
+Fetching, hashing and writing would hold up every stream of this process, and whatever becomes of a child harms nobody.
+It ends with its pull, with a signal, or when nobody is left to hear of its progress; the next pull of the model goes on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from llamasrv.engine.channels import Notice
@@ -39,11 +40,11 @@ class Pull:
         self._notice = notice
 
     def follow(self, keepalive: float | None = None) -> Iterator[Progress | None]:
-        """Its progress from the beginning, states that follow each other quickly left out; None after so many seconds of
-        silence. Ends with the pull; raises LlamasrvError when that failed."""
+        """Its progress from the beginning, of states that follow each other quickly the last; None after so many seconds
+        of silence. Ends with the pull; raises LlamasrvError when that failed."""
         at, version, last = 0, -1, None
         while True:
-            if not self._notice.wait(lambda: self.version != version, keepalive):
+            if not self._notice.wait(partial(self._is_past, version), keepalive):
                 yield None
                 continue
             version, done, error = self.version, self.done, self.error
@@ -57,6 +58,9 @@ class Pull:
                 if error is not None:
                     raise LlamasrvError(error)
                 return
+
+    def _is_past(self, version: int) -> bool:
+        return self.version != version
 
     def hear(self, progress: Progress) -> None:
         last = self.history[-1]

@@ -10,9 +10,7 @@ from llamasrv.errors import InvalidRequest
 AdapterSet = tuple[tuple[int, float], ...]
 
 
-def chosen(
-    there: tuple[Adapter, ...], named: str | None, asked: Iterable[tuple[str, float]] | None
-) -> AdapterSet:
+def chosen(there: tuple[Adapter, ...], named: str | None, asked: Iterable[tuple[str, float]] | None) -> AdapterSet:
     """`named` is the one that the model's name chooses, with its own scale; `asked` go before it, by name or number.
 
     Nobody else's count: a request that says nothing gets the model without any.
@@ -26,6 +24,8 @@ def chosen(
         found = numbers.get(name.lower(), int(name) if name.isascii() and name.isdigit() else -1)
         if not 0 <= found < len(there):
             names = ", ".join(adapter.name for adapter in there) or "none"
-            raise InvalidRequest(f"Invalid 'lora': there is no adapter '{name[:64]}'. There are: {names}.", param="lora")
+            raise InvalidRequest(
+                f"Invalid 'lora': there is no adapter '{name[:64]}'. There are: {names}.", param="lora"
+            )
         scales[found] = scale
     return tuple(sorted((number, scale) for number, scale in scales.items() if scale))

@@ -23,7 +23,8 @@ class Lora(WireField):
     def _entry(self, entry: Any, at: int) -> tuple[str, float]:
         if type(entry) is not dict:
             raise wrong_type("an object", entry, at)
-        name, scale = entry.get("id"), entry.get("scale")
+        name: Any = entry.get("id")
+        scale: Any = entry.get("scale")
         if type(name) not in (int, str):
             raise wrong_type("a number or a name", name, at, "id")
         if type(scale) not in (int, float):
