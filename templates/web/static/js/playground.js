@@ -314,7 +314,8 @@ byId("picture-file").addEventListener("change", () => {
 // ---------------------------------------------------------------- code
 
 function showCode(which) {
-  const body = request();
+  const last = talk.path().at(-1);
+  const body = request(last?.role === "assistant" ? last : undefined); // the request that the last answer came from
   if (!body.messages.some((m) => m.role === "user")) body.messages.push({ role: "user", content: byId("prompt").value || "Hello" });
   const all = snippets(location.origin, body, Boolean(sessionStorage.getItem("llamasrv:key")));
   const [, language, text] = all[which];

@@ -1,0 +1,20 @@
+"""What one does on a page."""
+
+from __future__ import annotations
+
+
+def say(page, text):
+    page.fill("#prompt", text)
+    page.press("#prompt", "Enter")
+
+
+def answers(page, count=1):
+    """The texts of all answers, once `count` of them are whole."""
+    page.locator(".turn.assistant .stats").nth(count - 1).wait_for()
+    return page.locator(".turn.assistant .text").all_inner_texts()
+
+
+def serious(page, axe):
+    page.evaluate(axe)
+    found = page.evaluate("axe.run()")["violations"]
+    return [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")]

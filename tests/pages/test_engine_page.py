@@ -1,0 +1,68 @@
+"""The live view and the API's page."""
+
+import threading
+import urllib.request
+
+import pytest
+from browsing import say, serious
+
+
+def test_it_moves_while_requests_run(serve, visit):
+    server = serve("--fake")
+    live = visit(server.url + "/ui/engine")
+    live.locator("#plot-rate canvas").wait_for()
+    page = visit(server.url)
+    page.locator("body[data-ready]").wait_for()
+    say(page, "word " * 1500)
+    live.locator("#requests tbody tr").first.wait_for()
+    live.locator("#strip .held").first.wait_for()
+    before = int(live.get_attribute("body", "data-snapshots"))
+    live.locator(f"body:not([data-snapshots='{before}'])").wait_for()
+    assert live.inner_text("#models tbody td:nth-child(2)") == "loaded"
+
+
+def test_models_are_loaded_and_unloaded_by_those_who_may(serve, visit, tiny_gguf):
+    server = serve("--model", tiny_gguf, "--models-manage")
+    page = visit(server.url + "/ui/engine")
+    page.get_by_role("button", name="Unload").click()
+    page.get_by_role("button", name="Load", exact=True).click()
+    page.get_by_role("button", name="Unload").wait_for()
+
+
+def test_streams_of_snapshots_are_bounded_and_end_with_the_server(serve):
+    server = serve("--fake", "--drain-timeout", "3")
+    stream = urllib.request.urlopen(server.url + "/ui/engine/stream", timeout=20)
+    assert stream.readline().startswith(b"data: {")
+    ended = threading.Event()
+    threading.Thread(target=lambda: (stream.read(), ended.set()), daemon=True).start()
+    server.signal()
+    assert server.exit_code() == 0 and ended.wait(10)
+
+
+def test_every_operation_is_on_the_page_and_examples_run(serve, visit):
+    server = serve("--fake")
+    page = visit(server.url + "/ui/api")
+    page.get_by_text("operations.").wait_for()
+    assert page.get_by_role("heading", name="POST /v1/chat/completions").count() == 1
+    page.fill("#find", "/health")
+    section = page.locator(".endpoint:visible").first
+    section.get_by_text("Try it").click()
+    section.get_by_role("button", name="Run").click()
+    section.get_by_text('"ok"').wait_for()
+
+
+@pytest.mark.parametrize("path", ["/ui/engine", "/ui/api"])
+def test_no_serious_barrier(serve, visit, axe, path):
+    page = visit(serve("--fake").url + path)
+    page.get_by_text("Live," if "engine" in path else "operations.").first.wait_for()
+    assert serious(page, axe) == []
+
+
+def test_without_pages_there_are_none(serve):
+    server = serve("--fake", "--no-ui")
+    request = urllib.request.Request(server.url, headers={"Accept": "text/html"})
+    assert urllib.request.urlopen(request).read() == b"Ollama is running"
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(server.url + "/ui/engine")
+
+
