@@ -301,6 +301,17 @@ class Notice:
 
 def off_hub(function: Callable[..., Any], *args: Any) -> Any:
     """Call on a native thread where `threading` is patched, so that long work leaves the hub to others."""
-    if monkey.is_module_patched("threading"):
-        return get_hub().threadpool.apply(function, args)
-    return function(*args)
+    if not monkey.is_module_patched("threading"):
+        return function(*args)
+    result, error = get_hub().threadpool.apply(_caught, (function, args))
+    if error is not None:
+        raise error
+    return result
+
+
+def _caught(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+    """An exception as a value: the pool would write a traceback for each, and a client's mistake is none of ours."""
+    try:
+        return function(*args), None
+    except BaseException as error:
+        return None, error
