@@ -107,12 +107,17 @@ class Loader:
         self, model: Model, timeout: float | None = None, given_up: Callable[[], bool] = lambda: False
     ) -> bool:
         """True when it is loaded; False when the time is over or it is given up. Raises when it could not be loaded."""
-        self.notice.wait(lambda: _is_loaded(model) or not self._coming(model) or given_up(), timeout)
-        if _is_loaded(model):
-            return True
-        if self._coming(model):
-            return False
-        raise model.error or Unavailable("The model has been unloaded.", code="model_loading")
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            self.notice.wait(lambda: _is_loaded(model) or not self._coming(model) or given_up(), left)
+            if _is_loaded(model):
+                return True
+            if self._coming(model) or given_up():
+                return False
+            if model.error is not None:
+                raise model.error
+            self.load(model)  # it had to make room before anybody came to it
 
     def _coming(self, model: Model) -> bool:
         return model in self._queue or model.phase in ("waiting", "checking", "loading")
@@ -238,6 +243,8 @@ class Loader:
             if sum(self._counted[m] for m in going) >= missing:
                 break
             going.append(model)
+        if self.memory_limit and sum(self._counted[m] for m in going) < missing:
+            return None  # it would go for nothing
         for model in list(going):
             if len(going) > 1 and sum(self._counted[m] for m in going) - self._counted[model] >= missing:
                 going.remove(model)

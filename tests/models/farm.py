@@ -1,0 +1,59 @@
+"""Models on the fake backend that are loaded and unloaded by a real loader."""
+
+from __future__ import annotations
+
+import threading
+
+from serving import wait_until
+
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.fake import FakeBackend
+from llamasrv.models.loader import Loader
+from llamasrv.models.registry import Model, Recipe, Registry
+
+
+class Farm:
+    """`add` models, each of a size; `gate` holds back what is being loaded while it is closed."""
+
+    def __init__(self, *, limit=0, **options):
+        self.now = 0.0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken = {}  # name -> the exception that loading it raises
+        self.opened = []
+        self.loader = Loader(memory_limit=limit, clock=lambda: self.now, **options)
+        self.models = {}
+
+    def add(self, *names, size=10, **more):
+        for name in names:
+            recipe = Recipe(lambda progress, name=name: self._open(name, progress), EngineOptions(parallel=4), size, 512)
+            self.models[name] = Model(name, recipe=recipe, **{"keep_alive": 60.0, **more})
+        return self
+
+    def _open(self, name, progress):
+        progress(0.5)
+        assert self.gate.wait(10)
+        if name in self.broken:
+            raise self.broken[name]
+        self.opened.append(name)
+        return FakeBackend(num_lanes=8, num_cells=2048, context=512)
+
+    def __getitem__(self, name):
+        return self.models[name]
+
+    def load(self, *names):
+        for name in names:
+            self.loader.load(self[name])
+            assert self.loader.wait(self[name], 10), self[name].state
+
+    def registry(self, **aliases):
+        return Registry(list(self.models.values()), loader=self.loader, aliases=aliases)
+
+    @property
+    def loaded(self):
+        return {name for name, model in self.models.items() if model.state == "loaded"}
+
+    def close(self):
+        self.gate.set()
+        assert self.loader.stop(10)
+        wait_until(lambda: not any(engine.alive for engine in self.loader.engines))

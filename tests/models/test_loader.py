@@ -1,0 +1,400 @@
+"""When models are loaded, how long they stay, and who makes room."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from serving import wait_until
+
+from llamasrv.domain.sequence import Sequence
+from llamasrv.engine.interface import LoadFailed
+from llamasrv.errors import ModelUnavailable, Unavailable
+from llamasrv.models import loader as module
+from llamasrv.models.loader import HOLD_AFTER, MOST_FAILURES
+
+
+def in_background(function, *args):
+    thread = threading.Thread(target=function, args=args, daemon=True)
+    thread.start()
+    return thread
+
+
+# Loading
+
+
+def test_a_model_is_loaded_when_it_is_asked_for(farm):
+    f = farm().add("a", "b")
+    assert f["a"].state == "unloaded"
+    f.load("a")
+    assert f.loaded == {"a"} and f.opened == ["a"]
+
+
+def test_asking_twice_loads_once(farm):
+    f = farm().add("a")
+    f.gate.clear()
+    f.loader.load(f["a"])
+    f.loader.load(f["a"])
+    f.gate.set()
+    f.load("a")
+    assert f.opened == ["a"] and f["a"].num_loads == 1
+
+
+def test_progress_can_be_seen(farm):
+    f = farm().add("a")
+    f.gate.clear()
+    f.loader.load(f["a"])
+    wait_until(lambda: f["a"].progress == 0.5)
+    assert f["a"].state == "loading" and f.registry().arriving() == {"a": 0.5}
+    assert not f.loader.wait(f["a"], 0.001)
+
+
+def test_who_waits_may_give_up(farm):
+    f = farm().add("a")
+    f.gate.clear()
+    f.loader.load(f["a"])
+    assert not f.loader.wait(f["a"], given_up=lambda: True)
+
+
+def test_the_file_is_checked_before(farm):
+    checked = []
+    f = farm(check=checked.append).add("a")
+    f.load("a")
+    assert checked == [f["a"]]
+
+
+def test_different_models_are_loaded_at_the_same_time(farm):
+    f = farm().add("a", "b")
+    f.gate.clear()
+    for name in "ab":
+        f.loader.load(f[name])
+    wait_until(lambda: [f[name].progress for name in "ab"] == [0.5, 0.5])
+
+
+# Failing
+
+
+def test_a_failure_is_told_to_who_waits(farm):
+    f = farm().add("a")
+    f.broken["a"] = LoadFailed("a.gguf: no good")
+    f.loader.load(f["a"])
+    with pytest.raises(ModelUnavailable, match=r"'a' could not be loaded: a\.gguf: no good") as caught:
+        f.loader.wait(f["a"], 10)
+    assert caught.value.status == 503 and f["a"].state == "failed" and not f.loader.memory
+
+
+def test_a_failure_is_remembered_for_a_while_and_then_tried_again(farm):
+    f = farm().add("a")
+    f.broken["a"] = LoadFailed("no good")
+    waits = []
+    for _ in range(3):
+        f.loader.load(f["a"])
+        with pytest.raises(ModelUnavailable):
+            f.loader.wait(f["a"], 10)
+        with pytest.raises(ModelUnavailable) as caught:
+            f.loader.load(f["a"])
+        waits.append(caught.value.retry_after)
+        f.now += caught.value.retry_after
+    assert waits == [2, 4, 8]
+    del f.broken["a"]
+    f.load("a")
+    assert f["a"].error is None
+
+
+def test_after_many_failures_only_an_explicit_wish_tries_again(farm):
+    f = farm().add("a")
+    f.broken["a"] = LoadFailed("no good")
+    for _ in range(MOST_FAILURES):
+        f.loader.load(f["a"])
+        with pytest.raises(ModelUnavailable):
+            f.loader.wait(f["a"], 10)
+        f.now += 10_000
+    with pytest.raises(ModelUnavailable):
+        f.loader.load(f["a"])
+    del f.broken["a"]
+    f.loader.load(f["a"], anyway=True)
+    assert f.loader.wait(f["a"], 10)
+
+
+def test_an_unexpected_error_fails_the_load_and_nothing_else(farm):
+    f = farm().add("a", "b")
+    f.broken["a"] = ZeroDivisionError()
+    f.loader.load(f["a"])
+    with pytest.raises(ModelUnavailable, match="log has the cause"):
+        f.loader.wait(f["a"], 10)
+    f.load("b")
+
+
+def test_an_engine_that_ends_by_itself_is_noticed_and_loaded_again(farm):
+    f = farm().add("a", at_start=True)
+    f.load("a")
+    assert f["a"].current.stop(10)
+    f.loader.tick()
+    assert f.loader.wait(f["a"], 10) and f.opened == ["a", "a"]
+
+
+# Staying and going
+
+
+def test_what_nobody_uses_goes_after_a_while(farm, monkeypatch):
+    f = farm().add("a", keep_alive=5.0)
+    f.load("a")
+    f.loader.tick()
+    assert f.loaded == {"a"} and f["a"].expires_at is not None
+    f["a"].last_used -= 6
+    f.loader.tick()
+    assert f.loaded == set() and f["a"].num_unloads == 1 and not f.loader.memory and f["a"].expires_at is None
+
+
+def test_for_ever_is_for_ever(farm):
+    f = farm().add("a", keep_alive=-1.0)
+    f.load("a")
+    f["a"].last_used -= 1e6
+    f.loader.tick()
+    assert f.loaded == {"a"} and f["a"].expires_at is None
+
+
+def test_a_request_may_say_how_long_it_stays(farm):
+    f = farm().add("a")
+    f.load("a")
+    f["a"].touch(0.0)
+    f.loader.tick()
+    assert f.loaded == set()
+
+
+def test_what_is_in_use_stays(farm):
+    f = farm().add("a", keep_alive=0.0)
+    f.load("a")
+    with f["a"].lease():
+        f["a"].last_used -= 100
+        f.loader.tick()
+        assert f.loaded == {"a"}
+    f.loader.tick()
+    assert f.loaded == set()
+
+
+def test_unloading_lets_work_finish_and_takes_no_new(farm):
+    f = farm().add("a")
+    f.load("a")
+    engine = f["a"].current
+    f["a"].acquire()
+    going = in_background(f.loader.unload, f["a"])
+    wait_until(lambda: f["a"].state == "unloading")
+    assert f["a"].current is None and engine.status.state == "ready"
+    stream = engine.submit([Sequence([1, 2, 3], max_tokens=2)])
+    f["a"].release()
+    going.join(10)
+    assert f["a"].state == "unloaded" and not stream.open_choices
+    items = stream.take()
+    assert items[-1].error is None, items
+
+
+def test_asked_for_while_it_goes_it_comes_back(farm):
+    f = farm().add("a")
+    f.load("a")
+    f["a"].acquire()
+    in_background(f.loader.unload, f["a"])
+    wait_until(lambda: f["a"].state == "unloading")
+    f.loader.load(f["a"])
+    f["a"].release()
+    assert f.loader.wait(f["a"], 10) and f.opened == ["a", "a"]
+
+
+# Memory
+
+
+def test_the_least_recently_used_makes_room(farm):
+    f = farm(limit=25).add("a", "b", "c")
+    f.load("a", "b")
+    f["a"].touch()
+    f.load("c")
+    assert f.loaded == {"a", "c"} and f.loader.memory == 20
+
+
+def test_no_more_make_room_than_have_to(farm):
+    f = farm(limit=100).add("small", size=10).add("large", size=60).add("new", size=50)
+    f.load("small", "large", "new")
+    assert f.loaded == {"small", "new"}
+
+
+def test_those_that_stay_for_ever_go_last(farm):
+    f = farm(limit=25).add("a", keep_alive=-1.0).add("b", "c")
+    f.load("a", "b")
+    f["a"].last_used -= 1000
+    f.load("c")
+    assert f.loaded == {"a", "c"}
+
+
+def test_what_can_never_fit_is_refused(farm):
+    f = farm(limit=25).add("huge", size=2**21)
+    f.loader.load(f["huge"])
+    with pytest.raises(ModelUnavailable, match="needs 2 MiB of memory; all models together may take 0 MiB"):
+        f.loader.wait(f["huge"], 10)
+
+
+def test_without_a_limit_the_free_memory_counts(farm):
+    free = [15]
+    f = farm(free_memory=lambda: free[0]).add("a", "b")
+    f.load("a")
+    free[0] = 5
+    f.loader.on_unload.append(lambda model: free.__setitem__(0, 15))
+    f.load("b")
+    assert f.loaded == {"b"}
+
+
+def test_without_free_memory_at_all_it_fails(farm):
+    f = farm(free_memory=lambda: 5).add("a")
+    f.loader.load(f["a"])
+    with pytest.raises(ModelUnavailable, match="and 0 MiB are free"):
+        f.loader.wait(f["a"], 10)
+
+
+def test_what_is_in_use_is_waited_for(farm, monkeypatch):
+    monkeypatch.setattr(module, "POLL", 0.001)
+    f = farm(limit=10).add("a", "b")
+    f.load("a")
+    f["a"].acquire()
+    f.loader.load(f["b"])
+    assert not f.loader.wait(f["b"], 0.02) and f.loaded == {"a"}
+    f["a"].release()
+    assert f.loader.wait(f["b"], 10) and f.loaded == {"b"}
+
+
+def test_after_a_while_one_in_use_takes_no_new_work(farm, monkeypatch):
+    """Else a model that always has a request would keep all others out for ever."""
+    monkeypatch.setattr(module, "POLL", 0.001)
+    f = farm(limit=10).add("a", "b")
+    f.load("a")
+    f["a"].acquire()
+    f.loader.load(f["b"])
+    f.now += HOLD_AFTER
+    wait_until(lambda: f["a"].state == "unloading")
+    f.loader.load(f["a"])
+    f["a"].release()
+    assert f.loader.wait(f["b"], 10)
+    assert f.loader.wait(f["a"], 10) and f.opened == ["a", "b", "a"]
+
+
+def test_one_that_somebody_waits_for_is_not_the_next_to_go(farm):
+    f = farm(limit=25).add("a", "b", "c")
+    f.load("a", "b")
+    f["a"].last_used -= 1000
+    f["a"].awaited.append(None)
+    f.load("c")
+    f["a"].awaited.pop()
+    assert f.loaded == {"a", "c"}
+
+
+def test_waiting_for_memory_has_an_end(farm, monkeypatch):
+    monkeypatch.setattr(module, "POLL", 0.001)
+    monkeypatch.setattr(module, "HOLD_AFTER", 1e9)
+    f = farm(limit=10, load_timeout=30.0).add("a", "b")
+    f.load("a")
+    f["a"].acquire()
+    f.loader.load(f["b"])
+    f.now += 31
+    with pytest.raises(Unavailable, match="no memory for this model while others are in use"):
+        f.loader.wait(f["b"], 10)
+    f["a"].release()
+    f.load("b")  # it was no fault of the model
+
+
+def test_first_come_first_served(farm, monkeypatch):
+    monkeypatch.setattr(module, "POLL", 0.001)
+    f = farm(limit=30).add("a", size=30).add("big", size=30).add("small", size=5)
+    f.load("a")
+    f["a"].acquire()
+    f.loader.load(f["big"])
+    f.loader.load(f["small"])
+    f["a"].release()
+    assert f.loader.wait(f["small"], 10)
+    assert f.opened == ["a", "big", "small"]
+
+
+# Ends
+
+
+def test_a_retired_model_goes_when_nobody_uses_it(farm, monkeypatch):
+    monkeypatch.setattr(module, "POLL", 0.001)
+    f = farm().add("a", keep_alive=-1.0)
+    f.load("a")
+    f["a"].acquire()
+    going = in_background(f.loader.retire, f["a"])
+    wait_until(lambda: f["a"].state == "unloading")
+    f["a"].release()
+    going.join(10)
+    assert not going.is_alive() and f["a"].state == "unloaded"
+
+
+def test_nothing_is_loaded_while_the_server_ends(farm):
+    f = farm().add("a", "b")
+    f.load("a")
+    f.loader.drain()
+    assert f["a"].current.status.state == "draining"
+    with pytest.raises(Unavailable, match="shutting down"):
+        f.loader.load(f["b"])
+
+
+def test_what_a_model_leaves_behind_is_told_of_before(farm):
+    f = farm().add("a")
+    told = []
+    f.loader.on_load.append(lambda model: told.append(("load", model.current.status.state)))
+    f.loader.on_unload.append(lambda model: told.append(("unload", model.current)))
+    f.load("a")
+    f.loader.unload(f["a"])
+    assert told == [("load", "ready"), ("unload", None)]
+
+
+def test_a_model_that_cannot_be_prepared_is_not_loaded(farm):
+    f = farm().add("a")
+
+    def refuse(model):
+        raise LoadFailed("its template")
+
+    f.loader.on_load.append(refuse)
+    f.loader.load(f["a"])
+    with pytest.raises(ModelUnavailable, match="its template"):
+        f.loader.wait(f["a"], 10)
+    assert f["a"].current is None
+
+
+def test_many_ask_for_more_than_fits(farm, monkeypatch):
+    """Three models, room for two, eight who ask at random: everybody is served, and the books are right."""
+    import random
+
+    monkeypatch.setattr(module, "POLL", 0.001)
+    monkeypatch.setattr(module, "HOLD_AFTER", -1.0)  # the clock of this test stands still
+    f = farm(limit=25).add("a", "b", "c")
+    done, most = [], []
+
+    def ask(seed):
+        choose = random.Random(seed)
+        for _ in range(25):
+            model = f[choose.choice("abc")]
+            while True:
+                model.acquire()
+                engine = model.current if not model.phase else None
+                if engine is not None:
+                    stream = engine.submit([Sequence([1, 2], max_tokens=1)])
+                    model.release()
+                    break
+                model.release()
+                model.awaited.append(None)
+                f.loader.load(model)
+                f.loader.wait(model, 10)
+                model.awaited.pop()
+            while stream.open_choices:
+                stream.wait(1)
+                stream.take()
+            done.append(model.name)
+            most.append(f.loader.memory)
+
+    threads = [in_background(ask, seed) for seed in range(8)]
+    for thread in threads:
+        thread.join(60)
+    assert len(done) == 200 and max(most) <= 25
+    loads = sum(model.num_loads for model in f.models.values())
+    unloads = sum(model.num_unloads for model in f.models.values())
+    wait_until(lambda: not any(model.phase for model in f.models.values()))
+    assert loads == len(f.opened) > 3 and loads - unloads == len(f.loaded) <= 2
+    assert f.loader.memory == 10 * len(f.loaded)
