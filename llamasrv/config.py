@@ -226,10 +226,6 @@ class Settings:
         "float", 10.0, "--head-timeout", low=0.1, high=3600.0,
         help="Seconds that the head of a request may take from its first byte.",
     )  # fmt: skip
-    server_body_timeout: float = _server(
-        "float", 30.0, "--body-timeout", low=0.1, high=3600.0,
-        help="Seconds without a byte of a request's body after which it is refused with 408.",
-    )  # fmt: skip
     server_write_timeout: float = _server(
         "float", 60.0, "--write-timeout", low=0.1, high=3600.0,
         help="Seconds that a client may take no byte of what is written before it counts as gone.",
@@ -410,6 +406,10 @@ class Settings:
     limits_body_bytes: int = _limits(
         "size", 4 * 2**20, "--max-body-bytes", low=1024, high=2**40, help="Largest request body."
     )
+    limits_body_seconds: float = _limits(
+        "float", 30.0, "--body-timeout", low=0.1, high=3600.0,
+        help="Seconds without a byte of a request's body after which it is refused with 408.",
+    )  # fmt: skip
     limits_json_depth: int = _limits(
         "int", 100, "--max-json-depth", low=5, high=500, help="Deepest nesting of a JSON body."
     )

@@ -10,6 +10,7 @@ class Limits:
     """The largest value that is still accepted."""
 
     body_bytes: int = 4 * 1024 * 1024
+    body_seconds: float = 30.0  # without a byte of it
     json_depth: int = 100
     messages: int = 10_000
     parts: int = 1_000  # content parts of one message

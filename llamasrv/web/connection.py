@@ -1,7 +1,7 @@
 """One connection, below a request: heads within their time, replies in few writes, refusals in JSON.
 
-gunicorn's parts that are replaced here: how it reads from a socket, how it writes a reply's head, and what it answers to
-what is no HTTP. `install` puts ours in their places. Knows no route and no protocol.
+gunicorn's parts that are replaced here: how it reads from a socket, how it writes a reply's head, and what it answers
+to what is no HTTP. `install` puts ours in their places. Knows no route and no protocol.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ class Response(wsgi.Response):
 def refuse(sock: Any, message: str) -> None:
     """What a connection is told that is one too many."""
     body = refused_request(503, message)
-    head = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 2\r\nContent-Type: application/json\r\n"
+    head = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 2\r\n"
+    kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     try:
         sock.settimeout(1.0)
-        sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body)
+        sock.sendall((head + kind).encode("latin-1") + body)
     except OSError:
         pass  # it was going to be closed anyway
 

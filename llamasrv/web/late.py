@@ -15,7 +15,7 @@ from flask import Response
 from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.loading import Loading
 from llamasrv.web.record import Record
-from llamasrv.web.streaming import CLIENT_CLOSED, WRITE_TIMEOUT, EventStream, Framing, Watch
+from llamasrv.web.streaming import CLIENT_CLOSED, EventStream, Framing, Watch
 
 log = logging.getLogger("llamasrv")
 
@@ -76,8 +76,6 @@ class LateStream:
         self._watch: Watch | None = Watch(sock, loading.cancel, interim=False)
         self._inner: Iterator[bytes] | None = None
         self._begun = False
-        if sock is not None:
-            sock.settimeout(WRITE_TIMEOUT)
 
     def __iter__(self) -> Iterator[bytes]:
         return self

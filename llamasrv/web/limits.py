@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ import orjson
 from llamasrv.errors import BodyTimeout, BodyTooLarge, InvalidRequest, LlamasrvError, UnsupportedMedia
 from llamasrv.protocols.limits import Limits
 
-BODY_IDLE = 30.0  # seconds without a byte of the body
+BODY_SECONDS = Limits().body_seconds
 PIECE = 1 << 20  # bytes of a body without bounds that are read at once
 
 _JSON_TYPES = frozenset(("", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"))
@@ -30,7 +31,7 @@ def read_json(environ: dict[str, Any], limits: Limits) -> dict[str, Any]:
         _check_type(kind)
     if environ.get("HTTP_CONTENT_ENCODING", "identity") not in ("identity", ""):
         raise UnsupportedMedia("A Content-Encoding is not supported: send the body as it is.")
-    return parse_json(read_body(environ, limits.body_bytes), limits.json_depth)
+    return parse_json(read_body(environ, limits.body_bytes, limits.body_seconds), limits.json_depth)
 
 
 def _check_type(header: str) -> None:
@@ -39,20 +40,33 @@ def _check_type(header: str) -> None:
         raise UnsupportedMedia(f"Unsupported Content-Type '{kind[:60]}': send application/json.")
 
 
-def read_body(environ: dict[str, Any], most: int) -> bytes:
+def read_body(environ: dict[str, Any], most: int, patience: float = BODY_SECONDS) -> bytes:
     """The body's bytes. Nothing is read of one that declares itself too large."""
-    sock = environ.get("gunicorn.socket")
-    if sock is not None:
-        sock.settimeout(BODY_IDLE)
     try:
-        return _read(environ, environ["wsgi.input"], most)
+        with _patience(environ, patience):
+            return _read(environ, environ["wsgi.input"], most)
     except LlamasrvError:
         raise
-    except TimeoutError:
-        raise BodyTimeout(f"Nothing of the request's body came for {BODY_IDLE:g} seconds.") from None
     except Exception:
         # Whatever goes wrong in here is the client's: a broken connection, chunks that are none.
         raise InvalidRequest("The request's body could not be read.") from None
+
+
+@contextmanager
+def _patience(environ: dict[str, Any], seconds: float) -> Iterator[None]:
+    """So long a body may pause."""
+    sock = environ.get("gunicorn.socket")
+    before = None
+    if sock is not None:
+        before = sock.gettimeout()  # for writing
+        sock.settimeout(seconds)
+    try:
+        yield
+    except TimeoutError:
+        raise BodyTimeout(f"Nothing of the request's body came for {seconds:g} seconds.") from None
+    finally:
+        if sock is not None:
+            sock.settimeout(before)
 
 
 def _read(environ: dict[str, Any], stream: Any, most: int) -> bytes:
@@ -80,19 +94,14 @@ def _read(environ: dict[str, Any], stream: Any, most: int) -> bytes:
 
 def read_pieces(environ: dict[str, Any]) -> Iterator[bytes]:
     """A body of any size, piece by piece. Raises where less of it comes than was announced."""
-    sock = environ.get("gunicorn.socket")
-    if sock is not None:
-        sock.settimeout(BODY_IDLE)
     stream, declared = environ["wsgi.input"], environ.get("CONTENT_LENGTH")
     left = int(declared) if declared and declared.isascii() and declared.isdigit() else None
     if left is None and not environ.get("wsgi.input_terminated"):
         return
-    try:
+    with _patience(environ, BODY_SECONDS):
         while left != 0 and (piece := stream.read(PIECE if left is None else min(PIECE, left))):
             left = None if left is None else left - len(piece)
             yield piece
-    except TimeoutError:
-        raise BodyTimeout(f"Nothing of the request's body came for {BODY_IDLE:g} seconds.") from None
     if left:
         raise InvalidRequest(f"The body ended {left} bytes too early.")
 

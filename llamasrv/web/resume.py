@@ -17,7 +17,7 @@ from flask import Response
 
 from llamasrv.errors import InvalidRequest, NotFound, QueueFull
 from llamasrv.web.record import Record
-from llamasrv.web.streaming import CLIENT_CLOSED, OPENAI, PING, WRITE_TIMEOUT, Framing
+from llamasrv.web.streaming import CLIENT_CLOSED, OPENAI, PING, Framing
 
 log = logging.getLogger("llamasrv")
 
@@ -106,8 +106,6 @@ class Follower:
     def __init__(self, kept: Kept, start: int, *, sock: Any, keepalive: float, record: Record | None = None) -> None:
         self._kept, self._next, self._keepalive, self._record = kept, start, keepalive, record
         self._ended = False
-        if sock is not None:
-            sock.settimeout(WRITE_TIMEOUT)
 
     def __iter__(self) -> Iterator[bytes]:
         return self

@@ -33,7 +33,6 @@ log = logging.getLogger("llamasrv")
 
 PING = b": ping\n\n"
 WATCH_AFTER = 0.1  # seconds: a shorter request ends before anybody needs to watch its socket
-WRITE_TIMEOUT = 60.0  # seconds that a client may leave what is written unread
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 FIRST_LOOK = 0.005  # seconds after a probe; then twice that, up to a second
 LOOK = 1.0  # seconds that a silent stream waits at most before it looks at its client
@@ -183,8 +182,6 @@ class EventStream:
         self._framing = framing
         self._ended = False
         self._asked = False
-        if sock is not None:
-            sock.settimeout(WRITE_TIMEOUT)  # a client that reads nothing does not hold its sequence for ever
 
     def __iter__(self) -> Iterator[bytes]:
         return self

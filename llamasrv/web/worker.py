@@ -115,6 +115,8 @@ class Worker(GeventWorker):
         )
 
     def handle_request(self, *args: Any) -> Any:
+        # A client that reads nothing does not hold its sequence for ever.
+        getcurrent().client.settimeout(config.current().server_write_timeout)
         self.num_requests += 1
         try:
             return super().handle_request(*args)

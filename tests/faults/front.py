@@ -37,7 +37,7 @@ class Nginx:
         )
         for old, new in (
             ("server 127.0.0.1:8080 max_fails=1 fail_timeout=2s;", servers),
-            ("listen 8000", "listen 127.0.0.1:%d" % self.address[1]),
+            ("listen 8000", f"listen 127.0.0.1:{self.address[1]}"),
             ("pid /run/nginx.pid;", f"pid {folder}/nginx.pid;"),
             ("worker_processes auto;", "worker_processes 1;"),
             ("worker_rlimit_nofile 65536;", "worker_rlimit_nofile 8192;"),
@@ -62,7 +62,7 @@ class Nginx:
 
     @property
     def url(self):
-        return "http://%s:%d" % self.address
+        return f"http://{self.address[0]}:{self.address[1]}"
 
     def requests(self):
         """Lines of its access log."""
