@@ -429,8 +429,11 @@ class LlamaBackend:
     def length(self, lane: int) -> int:
         return C.llama_memory_seq_pos_max(self._memory, lane) + 1
 
+    def saved_size(self, lane: int) -> int:
+        return int(C.llama_state_seq_get_size_ext(self._context, lane, 0))
+
     def save(self, lane: int) -> np.ndarray:
-        size = C.llama_state_seq_get_size_ext(self._context, lane, 0)
+        size = self.saved_size(lane)
         data = np.empty(size, np.uint8)
         written = C.llama_state_seq_get_data_ext(self._context, _bytes_at(data), size, lane, 0)
         return data[:written]

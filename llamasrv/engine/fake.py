@@ -238,6 +238,9 @@ class FakeBackend:
         self.calls.append(("save", lane))
         return np.array([*self._kv[lane], self._marks[lane]], np.int32)
 
+    def saved_size(self, lane: int) -> int:
+        return 4 * (len(self._kv[lane]) + 1)
+
     def restore(self, lane: int, saved: np.ndarray) -> bool:
         self.calls.append(("restore", lane))
         if self.used_cells + len(saved) - 1 > self.num_cells:

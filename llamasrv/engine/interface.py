@@ -174,6 +174,9 @@ class Backend(Protocol):
 
     def save(self, lane: int) -> np.ndarray: ...
 
+    def saved_size(self, lane: int) -> int:
+        """Bytes that `save` would return."""
+
     def restore(self, lane: int, saved: np.ndarray) -> bool: ...
 
     def chain(self, params: SamplingParams, *, greedy: bool) -> Chain: ...

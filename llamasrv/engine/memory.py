@@ -21,6 +21,7 @@ from llamasrv.engine.steptime import StepTime
 WORTH_SPILLING = 0.002
 WORTH_READING = 0.05
 WORTH_WRITING = 0.1
+BUSY_BYTES = 64 * 2**20  # of a state that may be copied for the disk while others wait for their next token
 
 
 class Memory:
@@ -112,11 +113,15 @@ class Memory:
         return len(self.cache.tokens(match.lane or 0)) > match.length
 
     def keep(self, lane: int, tokens: array[int], adapters: Adapters) -> None:
-        """Write what is in this lane to disk, if it is worth a file and there is none yet."""
+        """Write what is in this lane to disk, if it is worth a file and there is none yet. What is not written now,
+        because it is large and others are at work, is when the next prompt brings it."""
         length = self.lanes.lengths[lane]
         if self.disk is None or self._time.prompt_seconds(length) < WORTH_WRITING:
             return
-        if not self.disk.covers(tokens, length, adapters):
+        if self.disk.covers(tokens, length, adapters):
+            return
+        size = self.backend.saved_size(lane)
+        if size <= self.disk.largest and (size <= BUSY_BYTES or len(self.lanes.held) == 1):
             self.disk.write(tokens[:length], adapters, lambda: self.backend.save(lane))
 
     def restore(self, lane: int, entry: Spilled, length: int) -> int:

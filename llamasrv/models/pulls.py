@@ -1,7 +1,7 @@
 """Pulls beside a server: each in a process of its own, which any number of readers may follow.
 
 Fetching, hashing and writing would hold up every stream of this process, and whatever becomes of a child harms nobody.
-It ends with its pull, with a signal, or when nobody is left to hear of its progress; the next pull of the model goes on.
+It ends with its pull, with a signal, or when nobody is left to hear of its progress; the next pull goes on.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Pull:
         self._notice = notice
 
     def follow(self, keepalive: float | None = None) -> Iterator[Progress | None]:
-        """Its progress from the beginning, of states that follow each other quickly the last; None after so many seconds
-        of silence. Ends with the pull; raises LlamasrvError when that failed."""
+        """Its progress from the beginning, of states that follow each other quickly the last; None after so many
+        seconds of silence. Ends with the pull; raises LlamasrvError when that failed."""
         at, version, last = 0, -1, None
         while True:
             if not self._notice.wait(partial(self._is_past, version), keepalive):

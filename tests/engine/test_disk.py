@@ -1,6 +1,8 @@
 """Prefixes on disk: what two prompts had in common is there after a restart, and only where everything is the same."""
 
 import os
+import subprocess
+import sys
 import threading
 from array import array
 
@@ -170,6 +172,35 @@ def test_what_a_killed_process_left_is_never_read_and_goes(tmp_path):
     assert len(Store(tmp_path).disk) == 1 and not half.exists()
 
 
+WRITER = """
+import sys
+from array import array
+from pathlib import Path
+import numpy as np
+from llamasrv.engine.disk import DiskStore
+disk = DiskStore(Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, post=lambda mail: mail[0](mail[1]), give=print)
+for n in range(200):
+    data = np.full(2**18, n, np.int32)
+    disk._write(array("i", [n] * 50), (), data)
+    print(n, flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", range(3))
+def test_killed_while_it_writes_it_leaves_only_whole_files(tmp_path, after):
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
+    for _ in range(1 + 3 * after):
+        process.stdout.readline()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    store = Store(tmp_path, 2**30)
+    assert len(store.disk) == len(list(tmp_path.rglob(f"*{ENDING}"))) >= 1 + 3 * after
+    for n in range(1 + 3 * after):
+        found = store.disk.match(array("i", [n] * 51), 50, ())
+        assert set(store.disk._get(found[0]).data.tolist()) == {n}
+
+
 # With an engine
 
 
@@ -243,6 +274,20 @@ def test_a_prefix_of_other_adapters_stays_cold(tmp_path):
     assert again.ask(chat(SYSTEM + "three")) == 0
     assert again.ask(chat(SYSTEM + "four"), adapters=((0, 1.0),)) > len(SYSTEM)
     again.end()
+
+
+def test_a_large_state_is_not_copied_while_others_are_at_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("llamasrv.engine.memory.BUSY_BYTES", 100)
+    served = Served(tmp_path)
+    served.ask(chat(SYSTEM + "one"))
+    other = served.submit(chat("hello " * 20))
+    served.turn(3)
+    assert served.ask(chat(SYSTEM + "two")) > len(SYSTEM) and not served.engine._disk._writing
+    served.finish()
+    assert end_of(other.take())
+    served.ask(chat(SYSTEM + "three"))
+    served.written(1)
+    served.end()
 
 
 def test_running_sequences_go_on_while_a_file_is_read(tmp_path):
