@@ -4,6 +4,7 @@ import threading
 import urllib.request
 
 import pytest
+import tiny_models
 from browsing import say, serious
 
 
@@ -21,8 +22,8 @@ def test_it_moves_while_requests_run(serve, visit):
     assert live.inner_text("#models tbody td:nth-child(2)") == "loaded"
 
 
-def test_models_are_loaded_and_unloaded_by_those_who_may(serve, visit, tiny_gguf):
-    server = serve("--model", tiny_gguf, "--models-manage")
+def test_models_are_loaded_and_unloaded_by_those_who_may(serve, visit, tmp_path):
+    server = serve("--model", tiny_models.llama(tmp_path / "tiny.gguf"), "--models-manage")
     page = visit(server.url + "/ui/engine")
     page.get_by_role("button", name="Unload").click()
     page.get_by_role("button", name="Load", exact=True).click()
@@ -43,7 +44,7 @@ def test_every_operation_is_on_the_page_and_examples_run(serve, visit):
     server = serve("--fake")
     page = visit(server.url + "/ui/api")
     page.get_by_text("operations.").wait_for()
-    assert page.get_by_role("heading", name="POST /v1/chat/completions").count() == 1
+    assert page.get_by_role("heading", name="POST /v1/chat/completions", exact=True).count() == 1
     page.fill("#find", "/health")
     section = page.locator(".endpoint:visible").first
     section.get_by_text("Try it").click()
