@@ -10,6 +10,7 @@ from typing import Any
 
 from llamasrv.config import OPTIONS, Option, Settings, as_size
 from llamasrv.protocols.anthropic.messages import MessagesSchema
+from llamasrv.protocols.llamacpp.completion import CompletionSchema
 from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema
 from llamasrv.protocols.ollama.generate import GenerateSchema as OllamaGenerateSchema
 from llamasrv.protocols.openai.chat import ChatSchema
@@ -87,6 +88,7 @@ TABLES = {
     "ollama-chat": lambda: as_fields(OllamaChatSchema),
     "ollama-generate": lambda: as_fields(OllamaGenerateSchema),
     "embeddings": lambda: as_fields(EmbeddingsSchema),
+    "completion": lambda: as_fields(CompletionSchema),
     "rerank": lambda: as_fields(RerankSchema),
 }
 

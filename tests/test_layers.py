@@ -54,6 +54,7 @@ ALLOWED = {
 HOMES = {
     "flask": ("llamasrv.web",),
     "werkzeug": ("llamasrv.web",),
+    "apispec": ("llamasrv.protocols.openapi",),
     "marshmallow": ("llamasrv.protocols", "llamasrv.config"),
     "orjson": ("llamasrv.protocols", "llamasrv.web", "llamasrv.chat"),
     "jinja2": ("llamasrv.chat.template",),

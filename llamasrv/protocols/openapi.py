@@ -1,0 +1,300 @@
+"""The API as an OpenAPI document, made from the schemas that requests are loaded with.
+
+Each field has its verdict (`x-verdict`: honoured, ignored or refused), its note and its bounds. The routes themselves come
+from whoever has them: one table here says what each is for and which schema its body has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+from apispec import APISpec
+from apispec.ext.marshmallow import MarshmallowPlugin
+
+from llamasrv.protocols.anthropic.messages import MessagesSchema
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.llamacpp.completion import CompletionSchema, InfillSchema
+from llamasrv.protocols.llamacpp.embedding import EmbeddingSchema
+from llamasrv.protocols.llamacpp.models import ModelSchema
+from llamasrv.protocols.llamacpp.streams import LookupSchema
+from llamasrv.protocols.llamacpp.tokenize import DetokenizeSchema, TokenizeSchema
+from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema
+from llamasrv.protocols.ollama.embed import EmbedSchema as OllamaEmbedSchema
+from llamasrv.protocols.ollama.embed import EmbeddingsSchema as OllamaEmbeddingsSchema
+from llamasrv.protocols.ollama.generate import GenerateSchema as OllamaGenerateSchema
+from llamasrv.protocols.ollama.manage import CopySchema, CreateSchema, PullSchema
+from llamasrv.protocols.ollama.models import NameSchema
+from llamasrv.protocols.openai.chat import ChatSchema
+from llamasrv.protocols.openai.completions import CompletionsSchema
+from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
+from llamasrv.protocols.openai.rerank import RerankSchema
+from llamasrv.protocols.openai.responses.schema import ResponsesSchema
+from llamasrv.protocols.schema import Count, Flag, Names, Number, Object, String, WireField, WireSchema
+
+Query = tuple[str, str]
+"""The name of a parameter in the URL, and what it is for."""
+
+
+class Operation(NamedTuple):
+    """What one route is for. `streams` names the content type of a stream, where there can be one."""
+
+    summary: str
+    schema: type[WireSchema] | None = None
+    example: Mapping[str, Any] | None = None
+    streams: str | None = None
+    query: tuple[Query, ...] = ()
+    answers: str = "application/json"
+    status: int = 200
+
+
+class Route(NamedTuple):
+    """A route as it is served. `names` are all paths that lead to the same place, this one included."""
+
+    method: str
+    path: str
+    names: tuple[str, ...]
+
+
+EVENTS, LINES, TEXT = "text/event-stream", "application/x-ndjson", "text/plain"
+_HELLO = [{"role": "user", "content": "Hello"}]
+_MODEL = (("model", "a name or alias; absent: the model that is served"),)
+_CONVERSATION = (("conv_id", "what was sent as X-Conversation-Id"),)
+
+OPERATIONS: dict[str, Operation] = {
+    "POST /v1/chat/completions": Operation(
+        "A chat, rendered by the model's own template.", ChatSchema, {"messages": _HELLO, "max_tokens": 64}, EVENTS
+    ),
+    "POST /v1/chat/completions/input_tokens": Operation(
+        "The tokens that a chat's prompt has.", ChatSchema, {"messages": _HELLO}
+    ),
+    "POST /v1/completions": Operation(
+        "Raw text or tokens, continued.", CompletionsSchema, {"prompt": "Once upon a time", "max_tokens": 32}, EVENTS
+    ),
+    "POST /v1/responses": Operation(
+        "A response, stored unless `store` is false.", ResponsesSchema, {"input": "Hello"}, EVENTS
+    ),
+    "GET /v1/responses": Operation("No WebSocket: 426 to clients that try one.", status=426),
+    "GET /v1/responses/<id>": Operation(
+        "What is stored of a response; with `stream` its events.", streams=EVENTS,
+        query=(("stream", "true: as events"), ("starting_after", "only the events after this number")),
+    ),
+    "DELETE /v1/responses/<id>": Operation("Forget a response."),
+    "POST /v1/responses/<id>/cancel": Operation("End a response that runs in the background."),
+    "GET /v1/responses/<id>/input_items": Operation(
+        "What a response was made from, in pages.",
+        query=(("after", "an item's id"), ("limit", "most items"), ("order", "asc or desc")),
+    ),
+    "POST /v1/responses/input_tokens": Operation(
+        "The tokens that a response's prompt has.", ResponsesSchema, {"input": "Hello"}
+    ),
+    "POST /v1/responses/compact": Operation(
+        "A conversation as the user's messages and a summary of all the rest.", ResponsesSchema, {"input": "Hello"}
+    ),
+    "POST /v1/embeddings": Operation("Texts or tokens to vectors.", EmbeddingsSchema, {"input": "Hello world"}),
+    "POST /v1/rerank": Operation(
+        "Documents by how well they answer a query.", RerankSchema, {"query": "fruit", "documents": ["apple", "stone"]}
+    ),
+    "GET /v1/models": Operation("The models, for OpenAI's and Anthropic's clients."),
+    "GET /v1/models/<path:name>": Operation("One model, by name or alias."),
+    "POST /models": Operation("Fetch a model. Off unless the operator allows it.", PullSchema, {"model": "org/name"}),
+    "DELETE /models": Operation("Delete a model. Off unless the operator allows it.", query=(("model", "its name"),)),
+    "POST /models/load": Operation("Load a model.", ModelSchema, {"model": "name"}),
+    "POST /models/unload": Operation("Unload a model.", ModelSchema, {"model": "name"}),
+    "GET /models/sse": Operation("What happens to the models, as events.", answers=EVENTS),
+    "POST /v1/messages": Operation(
+        "A chat in Anthropic's form.", MessagesSchema, {"model": "llama", "max_tokens": 64, "messages": _HELLO}, EVENTS
+    ),
+    "POST /v1/messages/count_tokens": Operation(
+        "The tokens that a message's prompt has.", MessagesSchema, {"model": "llama", "messages": _HELLO}
+    ),
+    "POST /api/chat": Operation(
+        "A chat in Ollama's form.", OllamaChatSchema, {"model": "llama", "messages": _HELLO, "stream": False}, LINES
+    ),
+    "POST /api/generate": Operation(
+        "A prompt in Ollama's form.", OllamaGenerateSchema, {"model": "llama", "prompt": "Hello", "stream": False}, LINES
+    ),
+    "POST /api/embed": Operation("Texts to vectors.", OllamaEmbedSchema, {"model": "llama", "input": "Hello"}),
+    "POST /api/embeddings": Operation(
+        "One text to a vector.", OllamaEmbeddingsSchema, {"model": "llama", "prompt": "Hello"}
+    ),
+    "GET /api/tags": Operation("The models."),
+    "GET /api/ps": Operation("The models that are loaded."),
+    "GET /api/version": Operation("The version whose protocol is spoken."),
+    "POST /api/show": Operation(
+        "One model: its template, its parameters, what its file says.", NameSchema, {"model": "llama"}
+    ),
+    "POST /api/pull": Operation("Fetch a model.", PullSchema, {"model": "org/name"}, LINES),
+    "POST /api/create": Operation("Make a model from another one.", CreateSchema, {"model": "mine", "from": "llama"}, LINES),
+    "POST /api/copy": Operation("Give a model another name.", CopySchema, {"source": "llama", "destination": "mine"}),
+    "DELETE /api/delete": Operation("Delete a model.", NameSchema, {"model": "mine"}),
+    "POST /api/push": Operation("Not offered: there is no registry to push to.", status=501),
+    "POST /api/blobs/<digest>": Operation("Take in a file for a model to be made from.", status=201),
+    "POST /completion": Operation(
+        "Raw text or tokens, continued, in llama.cpp's form.", CompletionSchema,
+        {"prompt": "Once upon a time", "n_predict": 32}, EVENTS,
+    ),
+    "POST /infill": Operation(
+        "What belongs between two texts.", InfillSchema,
+        {"input_prefix": "def add(a, b):\n    ", "input_suffix": "\n", "n_predict": 16}, EVENTS,
+    ),
+    "POST /embedding": Operation("Texts or tokens to vectors, in llama.cpp's form.", EmbeddingSchema, {"content": "Hello"}),
+    "POST /tokenize": Operation("Text to tokens.", TokenizeSchema, {"content": "Hello world"}),
+    "POST /detokenize": Operation("Tokens to text.", DetokenizeSchema, {"tokens": [1, 2, 3]}),
+    "POST /apply-template": Operation("The prompt that a chat becomes.", ChatSchema, {"messages": _HELLO}),
+    "GET /props": Operation("The model, its template and its default sampling.", query=_MODEL),
+    "GET /slots": Operation(
+        "What is being computed.", query=(*_MODEL, ("fail_on_no_slot", "1: 503 where no place is free"))
+    ),
+    "POST /slots/<int:number>": Operation(
+        "Save what a slot was left with to a file, restore it, erase it.", None, {"filename": "talk.bin"},
+        query=(("action", "save, restore or erase"), *_MODEL),
+    ),
+    "GET /lora-adapters": Operation("The adapters that `lora` of a request may name.", query=_MODEL),
+    "GET /v1/stream": Operation(
+        "A stream that was named with X-Conversation-Id, from any byte on.",
+        query=(*_CONVERSATION, ("from", "the first byte; default 0")), answers=EVENTS,
+    ),
+    "DELETE /v1/stream": Operation("End a stream that was named, and forget it.", query=_CONVERSATION, status=204),
+    "POST /v1/streams/lookup": Operation(
+        "Which of some streams are kept, and how far they are.", LookupSchema, {"conversation_ids": ["talk"]}
+    ),
+    "GET /health": Operation("503 while the model loads, then 200."),
+    "GET /livez": Operation("200 as long as the process answers."),
+    "GET /readyz": Operation("200 if the next request would be taken, else 503 with the reason."),
+    "GET /metrics": Operation("Figures for Prometheus.", answers=TEXT),
+    "GET /debug": Operation("Figures of the engines, and where every thread is."),
+    "GET /openapi.json": Operation("This document."),
+}  # fmt: skip
+"""Method and path to what is there; one of a route's paths is enough."""
+
+_KINDS: dict[str, tuple[str, ...]] = {
+    "Choices": ("array",), "Context": ("array",), "Documents": ("array",), "Files": ("object",),
+    "Format": ("string", "object"), "FunctionChoice": ("string", "object"), "Functions": ("array",),
+    "Grammar": ("string",), "Choice": ("string", "object"), "Images": ("array",), "Include": ("array",),
+    "Input": ("string", "array"), "JsonSchema": ("object", "string", "boolean"), "KeepAlive": ("string", "number"),
+    "License": ("string", "array"), "Lines": ("array",), "LogitBias": ("object", "array"), "Lora": ("array",),
+    "Messages": ("array",), "Modalities": ("array",), "NativePrompts": ("string", "array", "object"),
+    "Options": ("object",), "OutputConfig": ("object",), "OutputFormat": ("object",), "Pattern": ("string",),
+    "Prompts": ("string", "array"), "ReasoningField": ("object",), "ResponseFormat": ("object",),
+    "Samplers": ("array", "string"), "StreamOptions": ("object",), "StructuredOutputs": ("object",),
+    "System": ("string", "array"), "Text": ("object",), "Think": ("boolean", "string"), "ThinkingField": ("object",),
+    "TokenIds": ("array",), "ToolChoiceField": ("string", "object"), "Tools": ("array",), "Encoding": ("string",),
+    "Continue": ("boolean", "string"), "ReasoningFormat": ("string",), "Truncation": ("string",), "Template": ("string",),
+}  # fmt: skip
+"""Types of JSON that fields of these classes take."""
+
+
+def document(routes: Iterable[Route], *, version: str, limits: Limits) -> bytes:
+    """The whole document, as JSON."""
+    plugin = MarshmallowPlugin(schema_name_resolver=lambda schema: _name(type(schema)))
+    spec = APISpec(
+        title="llamasrv",
+        version=version,
+        openapi_version="3.1.0",
+        info={"description": "GGUF models behind the APIs that applications already speak."},
+        plugins=[plugin],
+        security=[{"bearer": []}, {"key": []}],
+    )
+    spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
+    spec.components.security_scheme("key", {"type": "apiKey", "in": "header", "name": "x-api-key"})
+    assert plugin.converter is not None
+    plugin.converter.add_attribute_function(lambda _, field, **kwargs: _described(field, limits))
+    known: dict[type[WireSchema], WireSchema] = {}
+    for route in routes:
+        operation = operation_of(route)
+        if operation is not None:
+            spec.path(
+                path=_readable(route.path),
+                operations={route.method.lower(): _operation(route, operation, known, limits)},
+            )
+    return orjson.dumps(spec.to_dict())
+
+
+def operation_of(route: Route) -> Operation | None:
+    found = (OPERATIONS.get(f"{route.method} {path}") for path in (route.path, *route.names))
+    return next((operation for operation in found if operation is not None), None)
+
+
+def _name(schema: type) -> str:
+    """`openai.Chat` for `llamasrv.protocols.openai.chat.ChatSchema`."""
+    return f"{schema.__module__.split('.')[2]}.{schema.__name__.removesuffix('Schema')}"
+
+
+def _readable(path: str) -> str:
+    """`/models/{name}` for `/models/<path:name>`."""
+    return "/".join(
+        "{" + step.strip("<>").rpartition(":")[2] + "}" if step.startswith("<") else step for step in path.split("/")
+    )
+
+
+def _operation(
+    route: Route, operation: Operation, known: dict[type[WireSchema], WireSchema], limits: Limits
+) -> dict[str, Any]:
+    ok: dict[str, Any] = {"description": operation.summary}
+    if operation.status < 300 and operation.status != 204:
+        kinds = [operation.answers, *([operation.streams] if operation.streams else [])]
+        ok["content"] = {kind: {"schema": {}} for kind in kinds}
+    out: dict[str, Any] = {
+        "summary": operation.summary,
+        "responses": {
+            str(operation.status): ok,
+            "default": {
+                "description": "What went wrong, in the form of this route's protocol.",
+                "content": {"application/json": {"schema": {"type": "object"}}},
+            },
+        },
+    }
+    parameters = [
+        {"name": step[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
+        for step in _readable(route.path).split("/")
+        if step.startswith("{")
+    ]
+    parameters += [
+        {"name": name, "in": "query", "description": text, "schema": {"type": "string"}} for name, text in operation.query
+    ]
+    if parameters:
+        out["parameters"] = parameters
+    if operation.schema is not None or operation.example is not None:
+        content: dict[str, Any] = {"schema": {"type": "object"}}
+        if operation.schema is not None:
+            content["schema"] = known.setdefault(operation.schema, _instance(operation.schema, limits))
+        if operation.example is not None:
+            content["example"] = operation.example
+        out["requestBody"] = {"required": True, "content": {"application/json": content}}
+    return out
+
+
+def _instance(schema: type[WireSchema], limits: Limits) -> WireSchema:
+    return schema(limits=limits, only=list(schema._declared_fields))
+
+
+def _described(field: Any, limits: Limits) -> dict[str, Any]:
+    if not isinstance(field, WireField):
+        return {}
+    out: dict[str, Any] = {"x-verdict": field.metadata["verdict"]}
+    if field.metadata["note"]:
+        out["description"] = field.metadata["note"]
+    return out | _shape(field, limits)
+
+
+def _shape(field: WireField, limits: Limits) -> dict[str, Any]:
+    if isinstance(field, Count):
+        high = getattr(limits, field.high) if isinstance(field.high, str) else field.high
+        return {"type": "integer", "minimum": min(field.low, *field.also, field.low), "maximum": high}
+    if isinstance(field, Number):
+        return {"type": "number", "exclusiveMinimum" if field.above else "minimum": field.low, "maximum": field.high}
+    if isinstance(field, Names):
+        return _one_of(("string", "array"))
+    for kind, name in ((String, "string"), (Flag, "boolean"), (Object, "object")):
+        if isinstance(field, kind):
+            return {"type": name}
+    return _one_of(_KINDS.get(type(field).__name__, ()))
+
+
+def _one_of(kinds: tuple[str, ...]) -> dict[str, Any]:
+    if not kinds:
+        return {}
+    shapes = [{"type": kind, "items": {}} if kind == "array" else {"type": kind} for kind in kinds]
+    return shapes[0] if len(shapes) == 1 else {"anyOf": shapes}

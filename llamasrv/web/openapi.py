@@ -1,0 +1,38 @@
+"""The API's own description, from the routes as they are served."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Flask, Response, current_app
+
+from llamasrv import __version__
+from llamasrv.engine.channels import off_hub
+from llamasrv.protocols.openapi import Route, document
+from llamasrv.web.service import Service
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("openapi", __name__)
+    made: list[bytes] = []
+
+    @routes.get("/openapi.json")
+    def openapi() -> Response:
+        if not made:
+            served = routes_of(current_app)
+            made.append(off_hub(lambda: document(served, version=__version__, limits=service.options.limits)))
+        return Response(made[0], 200, content_type="application/json")
+
+    return routes
+
+
+def routes_of(app: Flask) -> list[Route]:
+    """Every route but the pages, in the order of their paths, the versioned name of each first."""
+    views: dict[str, list[str]] = {}
+    found = []
+    for rule in app.url_map.iter_rules():
+        views.setdefault(rule.endpoint, []).append(rule.rule)
+        found += [(rule, method) for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})]
+    return [
+        Route(method, rule.rule, (*views[rule.endpoint], f"/v1{rule.rule}"))
+        for rule, method in sorted(found, key=lambda item: (not item[0].rule.startswith("/v1/"), item[0].rule))
+        if not rule.endpoint.startswith("ui.")
+    ]

@@ -1,0 +1,108 @@
+"""The API's description: of every route, true to the schemas."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from serving import RunningService
+
+from llamasrv.protocols import openapi
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.chat import ChatSchema
+from llamasrv.protocols.openapi import Route, document, operation_of
+from llamasrv.protocols.schema import rows
+from llamasrv.web.openapi import routes_of
+
+
+@pytest.fixture(scope="module")
+def running():
+    service = RunningService()
+    yield service
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def described(running):
+    reply = running.client.get("/openapi.json")
+    assert reply.content_type == "application/json"
+    return reply.get_json()
+
+
+def test_every_route_is_in_it(running, described):
+    routes = routes_of(running.app)
+    assert [route for route in routes if operation_of(route) is None] == []
+    there = {(method.upper(), path) for path, item in described["paths"].items() for method in item}
+    assert len(there) == len({(route.method, route.path) for route in routes})
+    assert ("GET", "/v1/models/{name}") in there and not any("<" in path for _, path in there)
+
+
+def test_nothing_is_described_that_is_not_there(running):
+    named = {f"{route.method} {path}" for route in routes_of(running.app) for path in (route.path, *route.names)}
+    assert set(openapi.OPERATIONS) <= named
+
+
+def test_it_is_valid_openapi(described):
+    assert described["openapi"].startswith("3.") and described["info"]["title"] == "llamasrv"
+    known = set(described["components"]["schemas"])
+    used = set()
+
+    def walk(value):
+        if isinstance(value, dict):
+            if "$ref" in value:
+                used.add(value["$ref"].removeprefix("#/components/schemas/"))
+            for item in value.values():
+                walk(item)
+        elif isinstance(value, list):
+            for item in value:
+                walk(item)
+
+    walk(described["paths"])
+    assert used == known
+    for item in described["paths"].values():
+        for operation in item.values():
+            assert operation["summary"] and operation["responses"]
+
+
+def test_every_field_has_its_verdict_and_its_note(described):
+    fields = described["components"]["schemas"]["openai.Chat"]["properties"]
+    expected = {row.field: (row.verdict, row.note) for row in rows(ChatSchema)}
+    assert {name: (field["x-verdict"], field.get("description", "")) for name, field in fields.items()} == expected
+    assert {verdict for verdict, _ in expected.values()} == {"honoured", "ignored", "refused"}
+
+
+def test_bounds_are_those_of_the_server():
+    route = Route("POST", "/v1/chat/completions", ())
+    described = json.loads(document([route], version="1", limits=Limits(choices=7)))
+    fields = described["components"]["schemas"]["openai.Chat"]["properties"]
+    assert fields["n"] == {"type": "integer", "minimum": 1, "maximum": 7, "x-verdict": "honoured"}
+    assert (fields["temperature"]["minimum"], fields["temperature"]["maximum"]) == (0, 2)
+    assert described["components"]["schemas"]["openai.Chat"]["required"] == ["messages"]
+
+
+def test_what_is_honoured_has_a_type(described):
+    for name, schema in described["components"]["schemas"].items():
+        for field, shape in schema["properties"].items():
+            if shape["x-verdict"] == "honoured":
+                assert "type" in shape or "anyOf" in shape, (name, field)
+
+
+def test_examples_are_taken_by_the_routes(start_embedding, described):
+    """What the document shows as a body works as it is, where nothing has to be fetched or deleted for it."""
+    client = start_embedding
+    for path, item in described["paths"].items():
+        body = item.get("post", {}).get("requestBody")
+        if body is None or path.startswith(("/models", "/api/create", "/api/copy", "/api/pull", "/slots", "/api/blobs")):
+            continue
+        example = body["content"]["application/json"].get("example")
+        if example is None or "rerank" in path or path.endswith("compact"):
+            continue
+        reply = client.post(path, json={**example, **({"model": "fake"} if "model" in example else {})})
+        assert reply.status_code == 200, (path, reply.get_data(as_text=True))
+
+
+@pytest.fixture
+def start_embedding():
+    service = RunningService(pooling="mean")
+    yield service.client
+    service.close()
