@@ -15,6 +15,7 @@ from llamasrv.models.gguf import Header
 
 DIGEST_TENSORS = 512  # of which the beginning counts in a digest
 DIGEST_BYTES = 4096  # of each
+DIGEST_PART = 1 << 20  # bytes of each further part of a split model
 
 _RANK = 4  # pooling that ends in a score
 _THINKING = ("<think>", "enable_thinking", "reasoning_content", "<|channel|>", "[THINK]", "thinking_budget")
@@ -86,6 +87,9 @@ def digest(header: Header) -> str:
     found = hashlib.sha256()
     for path in header.paths:
         found.update(path.stat().st_size.to_bytes(8, "little"))
+    for path in header.paths[1:]:
+        with open(path, "rb", buffering=0) as file:
+            found.update(file.read(DIGEST_PART))
     every = max(1, len(header.tensors) // DIGEST_TENSORS)
     with open(header.path, "rb", buffering=0) as file:
         left = header.data_start

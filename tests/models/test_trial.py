@@ -1,0 +1,96 @@
+"""Files that were never loaded go through another process first."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+from model import tiny_models
+
+from llamasrv.engine.interface import LoadFailed
+from llamasrv.models import trial
+from llamasrv.models.details import Details, describe
+from llamasrv.models.gguf import read_header
+from llamasrv.models.trial import Trials, try_file
+
+
+def one(tmp_path, name="m"):
+    return Details(path=tmp_path / f"{name}.gguf", digest=f"sha256:{name}")
+
+
+def test_a_file_is_tried_once(tmp_path):
+    tried = []
+    trials = Trials(run=lambda path, timeout: tried.append(path.name))
+    for name in ("a", "a", "b", "a"):
+        trials.check(one(tmp_path, name), 10)
+    assert tried == ["a.gguf", "b.gguf"]
+
+
+def test_what_passed_is_remembered_by_the_next_process(tmp_path):
+    tried = []
+    for version in ("1", "1", "2"):
+        Trials(tmp_path / "deep/store", version=version, run=lambda *_: tried.append(1)).check(one(tmp_path), 10)
+    assert len(tried) == 2  # another version of the library judges anew
+
+
+def test_what_failed_is_not_remembered(tmp_path):
+    def refuse(path, timeout):
+        raise LoadFailed("no")
+
+    for _ in range(2):
+        with pytest.raises(LoadFailed):
+            Trials(tmp_path / "store", run=refuse).check(one(tmp_path), 10)
+
+
+def test_without_a_place_to_remember_it_is_tried_all_the_same(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "garbage").write_bytes(b"\xff\xfe\n")
+    for store in (tmp_path / "file/store", tmp_path / "garbage"):
+        tried = []
+        Trials(store, run=lambda *_: tried.append(1)).check(one(tmp_path), 10)
+        assert tried == [1]
+
+
+def test_a_model_without_a_file_needs_no_trial():
+    Trials(run=None).check(Details(), 10)
+
+
+def test_a_good_file_passes(tmp_path):
+    try_file(tiny_models.llama(tmp_path / "m.gguf"), 60)
+
+
+def test_a_file_that_the_library_refuses_is_told_with_its_reason(tmp_path):
+    path = tiny_models.llama(tmp_path / "m.gguf")
+    path.write_bytes(path.read_bytes().replace(b"llama", b"lxama"))
+    with pytest.raises(LoadFailed, match="unknown model architecture"):
+        try_file(path, 60)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})", "crashed when it was loaded for a trial (SIGKILL)"),
+        ("import os; os.abort()", "crashed when it was loaded for a trial (SIGABRT)"),
+        ("raise SystemExit(3)", "exit code 3"),
+        ("import time; time.sleep(60)", "not loaded within 1 s"),
+    ],
+)
+def test_a_crash_is_a_refusal(tmp_path, monkeypatch, code, reason):
+    real = trial.subprocess.run
+    monkeypatch.setattr(trial.subprocess, "run", lambda command, **more: real([sys.executable, "-c", code], **more))
+    with pytest.raises(LoadFailed) as caught:
+        try_file(tmp_path / "m.gguf", 1)
+    assert reason in str(caught.value)
+
+
+def test_a_file_that_makes_the_library_abort_does_not_end_this_process(tmp_path):
+    """The header is right and all data is there, so that only loading it shows what is wrong with it."""
+    path = tiny_models.llama(tmp_path / "m.gguf")
+    data = bytearray(path.read_bytes())
+    at = data.index(b"llama.attention.head_count") + len(b"llama.attention.head_count") + 4
+    data[at : at + 4] = (0).to_bytes(4, "little")
+    path.write_bytes(data)
+    assert describe(read_header(path)).digest
+    with pytest.raises(LoadFailed):
+        try_file(path, 60)
