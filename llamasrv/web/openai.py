@@ -31,14 +31,25 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/v1/models")
     @routes.get("/models")
     def list_models() -> Response:
-        return _json(model_list([card(model) for model in service.registry.models]))
+        return _json(model_list([one for model in service.registry.models for one in cards(model)]))
 
     @routes.get("/v1/models/<path:name>")
     @routes.get("/models/<path:name>")
     def show_model(name: str) -> Response:
-        return _json(model_body(card(service.registry.find(name))))
+        model, adapter = service.registry.find(name), service.registry.adapter(name)
+        return _json(model_body(card(model) if adapter is None else _with_adapter(card(model), adapter)))
 
     return routes
+
+
+def cards(model: Model) -> list[ModelCard]:
+    """The model, and the model with each of its adapters."""
+    bare = card(model)
+    return [bare, *(_with_adapter(bare, adapter.name) for adapter in model.adapters)]
+
+
+def _with_adapter(bare: ModelCard, adapter: str) -> ModelCard:
+    return bare._replace(id=f"{bare.id}:{adapter}", aliases=())
 
 
 def card(model: Model) -> ModelCard:

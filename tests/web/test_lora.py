@@ -37,6 +37,11 @@ def test_a_models_name_chooses_one_with_its_own_scale(client):
     assert answer(client, "ALIAS:polite") == "You said, Polite 0.5: hi"
 
 
+def test_models_with_an_adapter_are_listed_as_models(client):
+    assert [card["id"] for card in client.get("/v1/models").get_json()["data"]] == ["fake", "fake:sql", "fake:Polite"]
+    assert client.get("/v1/models/alias:SQL").get_json()["id"] == "fake:sql"
+
+
 def test_a_request_chooses_several(client):
     lora = [{"id": 1, "scale": 2}, {"id": "sql", "scale": 0.25}]
     assert answer(client, lora=lora) == "You said, sql 0.25, Polite 2: hi"
