@@ -1,0 +1,190 @@
+"""Routes that change models, over Flask's test client: off by default, strict, and in Ollama's words."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from llamasrv.models import made
+from llamasrv.models.made import Made
+from llamasrv.web.service import WebOptions
+
+_spec = importlib.util.spec_from_file_location("hub", Path(__file__).parents[1] / "models" / "hub.py")
+fake_hub = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(fake_hub)
+
+MODEL = b"GGUF" + random.Random(1).randbytes(100_000)
+DIGEST = "sha256:" + hashlib.sha256(MODEL).hexdigest()
+ROUTES = [
+    ("POST", "/api/copy", {"source": "fake", "destination": "b"}),
+    ("POST", "/api/create", {"model": "b", "from": "fake"}),
+    ("DELETE", "/api/delete", {"model": "fake"}),
+    ("POST", "/api/pull", {"model": "hf.co/o/r"}),
+    ("POST", f"/api/blobs/{DIGEST}", {}),
+]
+
+
+@pytest.fixture
+def manager(start, tmp_path):
+    manager = start(web=WebOptions(manage=True, folder=tmp_path))
+    manager.refreshed = []
+    manager.service.refresh = manager.service.pulls.on_pulled = lambda: manager.refreshed.append(True)
+    return manager
+
+
+@pytest.fixture
+def managing(manager):
+    return manager.client
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    with fake_hub.running() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / ".home"))
+        yield server
+
+
+def error(response):
+    body = response.get_json()
+    assert set(body) == {"error"} and type(body["error"]) is str
+    return body["error"]
+
+
+@pytest.mark.parametrize("method, path, body", ROUTES)
+def test_models_are_not_managed_unless_the_operator_allows_it(client, method, path, body):
+    response = client.open(path, method=method, json=body)
+    assert response.status_code == 403 and "--models-manage" in error(response)
+
+
+# Blobs
+
+
+def test_a_file_is_brought_once(managing, tmp_path):
+    assert managing.head(f"/api/blobs/{DIGEST}").status_code == 404
+    assert managing.post(f"/api/blobs/{DIGEST}", data=MODEL).status_code == 201
+    assert made.blob(tmp_path, DIGEST).read_bytes() == MODEL
+    assert managing.head(f"/api/blobs/{DIGEST}").status_code == 200
+    assert managing.post(f"/api/blobs/{DIGEST}", data=MODEL).status_code == 200
+
+
+def test_another_file_than_was_announced_is_refused(managing, tmp_path):
+    response = managing.post(f"/api/blobs/{DIGEST}", data=b"other")
+    assert response.status_code == 400 and "mismatch" in error(response)
+    assert managing.post("/api/blobs/md5:0", data=b"other").status_code == 400
+    assert not list((tmp_path / ".blobs").iterdir())
+
+
+# Create, copy, delete
+
+
+@pytest.mark.parametrize(
+    "body, status, words",
+    [
+        ({"from": "other"}, 404, "model 'other' not found"),
+        ({"from": "fake"}, 400, "has no file"),
+        ({"files": {"m.gguf": DIGEST}}, 400, "bring it first"),
+        ({"from": "fake", "template": "{{ .Prompt }}"}, 400, "Jinja"),
+        ({"from": "fake", "quantize": "q4_0"}, 400, "quantize"),
+        ({"from": "fake", "adapters": {"a": DIGEST}}, 400, "adapters"),
+        ({"from": "fake", "model": "../b"}, 400, "not a name"),
+        ({}, 400, "what the model is made of"),
+    ],
+)
+def test_what_no_model_can_be_made_of_is_refused(managing, body, status, words):
+    response = managing.post("/api/create", json={"model": "b", **body})
+    assert response.status_code == status and words in error(response)
+
+
+def test_a_file_that_is_no_model_is_refused(managing):
+    managing.post(f"/api/blobs/{DIGEST}", data=MODEL)
+    response = managing.post("/api/create", json={"model": "b", "files": {"m.gguf": DIGEST}})
+    assert response.status_code == 400 and "no GGUF file" in error(response)
+
+
+def test_a_made_model_is_forgotten_and_its_file_stays(manager, tmp_path):
+    one = Made("fake", "base", "base.gguf")
+    (tmp_path / "base.gguf").write_bytes(b"GGUF")
+    made.write(tmp_path, one)
+    manager.service.registry.default.made = one
+    assert manager.client.delete("/api/delete", json={"name": "FAKE"}).data == b""
+    assert made.read(tmp_path) == [] and manager.refreshed and (tmp_path / "base.gguf").exists()
+
+
+def test_a_model_that_others_are_made_of_is_not_deleted(manager, tmp_path):
+    from llamasrv.models.details import Details
+
+    path = tmp_path / "base.gguf"
+    manager.service.registry.default._details = Details(path=path, parts=(path,))
+    made.write(tmp_path, Made("derived", "fake", "base.gguf"))
+    response = manager.client.delete("/api/delete", json={"model": "fake"})
+    assert response.status_code == 400 and "derived is made of it" in error(response)
+
+
+def test_a_model_of_the_configuration_is_not_deleted(managing):
+    assert managing.delete("/api/delete", json={"model": "fake"}).status_code == 403
+    assert managing.delete("/api/delete", json={"model": "other"}).status_code == 404
+
+
+def test_what_answers_to_every_name_is_not_deleted_under_any(start, tmp_path):
+    client = start(aliases=("*",), web=WebOptions(manage=True, folder=tmp_path)).client
+    assert client.post("/api/show", json={"model": "whatever"}).status_code == 200
+    assert client.delete("/api/delete", json={"model": "whatever"}).status_code == 404
+
+
+def test_the_name_of_another_model_is_not_taken(manager, tmp_path):
+    from llamasrv.models.details import Details
+
+    manager.service.registry.default._details = Details(path=tmp_path / "base.gguf")
+    for body in ({"source": "fake", "destination": "ALIAS"}, {"source": "fake", "destination": "fake:latest"}):
+        response = manager.client.post("/api/copy", json=body)
+        assert response.status_code == 400 and "is the name of a model" in error(response)
+    assert manager.client.post("/api/copy", json={"source": "fake", "destination": "new"}).status_code == 200
+    assert [one.path for one in made.read(tmp_path)] == ["base.gguf"]
+
+
+def test_models_are_not_pushed(managing):
+    assert managing.post("/api/push", json={"model": "fake"}).status_code == 400
+
+
+# Pull
+
+
+def lines(response):
+    assert response.headers["Content-Type"] == "application/x-ndjson"
+    return [json.loads(line) for line in response.data.splitlines()]
+
+
+def test_a_pull_is_told_line_by_line(manager, hub, tmp_path):
+    hub.files["o/r"] = {"m-Q8_0.gguf": MODEL}
+    found = lines(manager.client.post("/api/pull", json={"model": "hf.co/o/r:Q8_0"}))
+    statuses = [line["status"] for line in found]
+    assert statuses[0] == "pulling manifest" and statuses[-2:] == ["writing manifest", "success"]
+    short = DIGEST.partition(":")[2][:12]
+    assert {f"pulling {short}", "verifying sha256 digest"} <= set(statuses)
+    last = [line for line in found if line["status"] == f"pulling {short}"][-1]
+    assert last["digest"] == DIGEST and last["total"] == len(MODEL)
+    assert (tmp_path / "o/r/m-Q8_0.gguf").read_bytes() == MODEL and manager.refreshed
+
+
+def test_a_pull_may_be_told_at_its_end(manager, hub):
+    hub.files["o/r"] = {"m-Q8_0.gguf": MODEL}
+    response = manager.client.post("/api/pull", json={"model": "hf.co/o/r", "stream": False})
+    assert response.get_json() == {"status": "success"}
+
+
+def test_a_pull_that_fails_says_so_in_a_line(manager, hub):
+    *_, last = lines(manager.client.post("/api/pull", json={"model": "hf.co/no/body"}))
+    assert set(last) == {"error"} and "no/body" in last["error"]
+    response = manager.client.post("/api/pull", json={"model": "hf.co/no/body", "stream": False})
+    assert response.status_code == 500 and "no/body" in error(response)
+
+
+def test_a_name_that_is_no_repository_is_refused_at_once(managing):
+    response = managing.post("/api/pull", json={"model": "llama3"})
+    assert response.status_code == 400 and "llama3" in error(response)
