@@ -82,7 +82,8 @@ class Run:
     ) -> None:
         self.owner = owner
         self.reply = reply(self._keep)
-        self.id: str = self.reply.response["id"]
+        self.queued = dict(self.reply.response)  # as its client is told of it
+        self.id: str = self.queued["id"]
         self.done = False
         self.dropped = False  # deleted: nothing is stored any more
         self._memory = memory

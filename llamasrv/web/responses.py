@@ -101,7 +101,7 @@ class Views:
             if running is not None:
                 running.cancel()
             raise
-        return self._follow(run, 0) if options.stream else _json(orjson.dumps(run.reply.stored().response))
+        return self._follow(run, 0) if options.stream else _json(orjson.dumps(run.queued))
 
     def input_tokens(self) -> Response:
         record = _record()

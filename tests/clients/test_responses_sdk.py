@@ -1,0 +1,338 @@
+"""The official openai SDK on the Responses API, sync and async, against real server processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Literal
+
+import openai
+import pytest
+from clients.conftest import wait_until_ready
+from clients.talk import wait_for
+from openai._models import construct_type
+from openai.lib.streaming.responses._responses import ResponseStreamState
+from openai.types.responses import (
+    CompactedResponse,
+    Response,
+    ResponseCompletedEvent,
+    ResponseCreatedEvent,
+    ResponseFunctionToolCall,
+    ResponseStreamEvent,
+    ResponseTextDeltaEvent,
+)  # fmt: skip
+from pydantic import BaseModel
+from store.conftest import postgres_url, redis_url  # noqa: F401  (fixtures)
+
+ADD = {
+    "type": "function", "name": "add", "description": "Adds.", "strict": True,
+    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
+                   "additionalProperties": False},
+}  # fmt: skip
+
+
+def sdk(server, key="none"):
+    return openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0, timeout=30)
+
+
+@pytest.fixture
+def client(server):
+    with sdk(server) as client:
+        yield client
+
+
+def create(client, input="Hello", **options):
+    return client.responses.create(model="fake", input=input, **options)
+
+
+# ---------------------------------------------------------------- replies
+
+
+def test_a_response_is_made(client):
+    response = create(client)
+    assert type(response) is Response and response.output_text == "You said: Hello"
+    assert response.status == "completed" and response.usage.output_tokens == 16
+    assert response.error is None and response.incomplete_details is None and response._request_id
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"top_logprobs": 2}, {"tools": [ADD], "reasoning": {"effort": "low"}, "metadata": {"a": "b"}},
+     {"max_output_tokens": 3}, {"instructions": "x", "truncation": "auto", "user": "u"}, {"background": True}],
+)  # fmt: skip
+def test_it_is_strictly_of_its_type(client, options):
+    response = create(client, **options)
+    Response.model_validate_json(response.model_dump_json(), strict=True)
+    assert response.created_at > 1e9
+
+
+def test_cut_off_is_incomplete(client):
+    response = create(client, max_output_tokens=3)
+    assert response.status == "incomplete" and response.incomplete_details.reason == "max_output_tokens"
+
+
+def test_log_probabilities_come_with_the_text(client):
+    response = create(client, include=["message.output_text.logprobs"], top_logprobs=2)
+    entries = response.output[0].content[0].logprobs
+    assert "".join(entry.token for entry in entries) == response.output_text
+    assert all(len(entry.top_logprobs) == 2 for entry in entries)
+
+
+# ---------------------------------------------------------------- streams
+
+
+def test_a_stream_has_typed_events(client):
+    events = list(create(client, stream=True))
+    assert type(events[0]) is ResponseCreatedEvent and type(events[-1]) is ResponseCompletedEvent
+    assert "".join(e.delta for e in events if type(e) is ResponseTextDeltaEvent) == "You said: Hello"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    for event in events:
+        type(event).model_validate_json(event.model_dump_json(), strict=True)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"top_logprobs": 1}, {"background": True}, {"reasoning": {"summary": "auto"}}, {"tools": [ADD]}]
+)
+def test_the_helper_adds_a_stream_up(client, options):
+    with client.responses.stream(model="fake", input="Hellö 🎈", **options) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert kinds[0] == "response.created" and kinds[-1] == "response.completed"
+    assert final.output_text == "You said: Hellö 🎈"
+    assert client.responses.retrieve(final.id).output_text == final.output_text
+
+
+def test_a_stream_can_be_taken_up_again(client):
+    """Through `retrieve`, and through the helper, which reads all of it and shows what comes after."""
+    events = list(create(client, stream=True, background=True))
+    id, middle = events[0].response.id, len(events) // 2
+    rest = list(client.responses.retrieve(id, stream=True, starting_after=middle))
+    assert [event.to_dict() for event in rest] == [event.to_dict() for event in events[middle + 1 :]]
+    with client.responses.stream(response_id=id, starting_after=middle) as stream:
+        shown = [event.sequence_number for event in stream]
+        assert stream.get_final_response().output_text == "You said: Hello"
+    assert shown == list(range(middle + 1, len(events)))
+
+
+@pytest.mark.parametrize("name", ["plain", "reasoning", "calls", "logprobs", "compaction", "empty"])
+def test_the_helper_understands_every_transcript(name):
+    """Reasoning, calls of all kinds and the rest, as the protocol's own tests write them."""
+    path = Path(__file__).parents[1] / f"protocols/openai/data/responses_{name}.txt"
+    state = ResponseStreamState(input_tools=openai.omit, text_format=openai.omit)
+    for line in path.read_text("utf-8").splitlines():
+        wire = json.loads(line)
+        event = construct_type(type_=ResponseStreamEvent, value=wire)
+        type(event).model_validate_json(json.dumps(wire))
+        state.handle_event(event)
+    assert state._completed_response.status == "completed"
+
+
+# ---------------------------------------------------------------- tools and forms
+
+
+class City(BaseModel):
+    kind: Literal["town", "city"]
+    large: bool
+
+
+def test_a_parsed_answer_has_its_form(client):
+    response = client.responses.parse(model="fake", input="A city, please.", text_format=City)
+    assert type(response.output_parsed) is City
+    with client.responses.stream(model="fake", input="A city, please.", text_format=City) as stream:
+        assert type(stream.get_final_response().output_parsed) is City
+
+
+def test_a_forced_tool_is_called(client):
+    response = create(client, tools=[ADD], tool_choice={"type": "function", "name": "add"}, max_output_tokens=100)
+    (call,) = [item for item in response.output if type(item) is ResponseFunctionToolCall]
+    assert call.name == "add" and set(json.loads(call.arguments)) == {"a"}
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "3"}
+    after = create(client, [output], previous_response_id=response.id)
+    assert after.status == "completed"
+    items = list(client.responses.input_items.list(after.id, order="asc"))
+    assert [item.type for item in items] == ["message", "function_call", "function_call_output"]
+
+
+def test_a_call_is_streamed(client):
+    with client.responses.stream(model="fake", input="x", tools=[ADD], tool_choice="required") as stream:
+        kinds = {event.type for event in stream}
+        call = stream.get_final_response().output[-1]
+    assert {"response.function_call_arguments.delta", "response.function_call_arguments.done"} <= kinds
+    assert type(call.parsed_arguments["a"]) is int
+
+
+def test_custom_and_namespaced_tools_are_called_by_their_own_names(client):
+    custom = {"type": "custom", "name": "write", "format": {"type": "grammar", "syntax": "regex", "definition": "[a-c]+"}}
+    space = {"type": "namespace", "name": "files", "description": "d", "tools": [ADD]}
+    for choice, name in (({"type": "custom", "name": "write"}, "write"),
+                         ({"type": "allowed_tools", "mode": "required",
+                           "tools": [{"type": "function", "name": "files__add"}]}, "add")):  # fmt: skip
+        response = create(client, tools=[custom, space], tool_choice=choice, max_output_tokens=100)
+        call = response.output[-1]
+        assert call.name == name
+        if name == "write":
+            assert call.type == "custom_tool_call" and set(call.input) <= set("abc")
+        else:
+            assert call.type == "function_call" and call.namespace == "files"
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_a_conversation_is_continued_listed_and_deleted(client):
+    first = create(client, "One", instructions="Be brief.")
+    second = create(client, "Two", previous_response_id=first.id)
+    items = list(client.responses.input_items.list(second.id, order="asc", limit=1))
+    assert [item.content[0].text for item in items] == ["One", "You said: One", "Two"]
+    assert client.responses.delete(first.id) is None
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+    with pytest.raises(openai.BadRequestError) as caught:
+        create(client, "Three", previous_response_id=second.id)
+    assert caught.value.code == "previous_response_not_found" and caught.value.param == "previous_response_id"
+
+
+def test_a_background_response_is_polled_and_cancelled(client):
+    response = create(client, background=True)
+    assert response.status == "queued"
+    final = wait_for(lambda: (r := client.responses.retrieve(response.id)).status == "completed" and r)
+    assert final.output_text == "You said: Hello"
+    assert client.responses.cancel(response.id).status == "completed"
+    long = create(client, "x" * 1000, background=True)
+    assert client.responses.cancel(long.id).status in ("cancelled", "completed")
+
+
+def test_it_survives_a_restart(serve, tmp_path):
+    flags = ("--fake", "--store", f"sqlite:///{tmp_path}/responses.db")
+    server = wait_until_ready(serve(*flags))
+    with sdk(server) as client:
+        first = create(client, "One")
+    server.signal()
+    assert server.exit_code() == 0
+    with sdk(wait_until_ready(serve(*flags))) as client:
+        assert client.responses.retrieve(first.id).output_text == "You said: One"
+        assert create(client, "Two", previous_response_id=first.id).output_text == "You said: Two"
+
+
+@pytest.mark.parametrize("kind", ["redis_url", "postgres_url"])
+def test_servers_share_a_store(serve, request, kind):
+    """In real workers, whose sockets and locks are gevent's; many requests at once."""
+    url = request.getfixturevalue(kind)
+    servers = [wait_until_ready(serve("--fake", "--store", url)) for _ in range(2)]
+    with sdk(servers[0]) as one, sdk(servers[1]) as other:
+        id = None
+        for n, client in enumerate((one, other) * 3):
+            id = create(client, f"{n}", previous_response_id=id).id
+        assert len(list(other.responses.input_items.list(id, limit=2))) == 11
+
+    async def crowd():
+        clients = [openai.AsyncOpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0) for s in servers]
+        made = await asyncio.gather(*(clients[n % 2].responses.create(model="fake", input=f"{n}") for n in range(40)))
+        read = await asyncio.gather(*(clients[n % 2 - 1].responses.retrieve(r.id) for n, r in enumerate(made)))
+        assert [r.output_text for r in read] == [f"You said: {n}" for n in range(40)]
+        for client in clients:
+            await client.close()
+
+    asyncio.run(crowd())
+    assert not [line for server in servers for line in server.lines if "Traceback" in line or "not stored" in line]
+
+
+def test_a_key_sees_only_its_own(serve, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("key-of-ada\nkey-of-bob\n")
+    keys.chmod(0o600)
+    server = serve("--fake", "--api-key-file", keys)
+    server.wait_for(" serves ")
+    with sdk(server, "key-of-ada") as ada, sdk(server, "key-of-bob") as bob:
+        wait_for(lambda: _answers(ada))
+        response = create(ada)
+        for call in (bob.responses.retrieve, bob.responses.delete, bob.responses.cancel):
+            with pytest.raises(openai.NotFoundError):
+                call(response.id)
+        assert ada.responses.retrieve(response.id).id == response.id
+
+
+def _answers(client):
+    try:
+        return client.models.list().data and create(client)
+    except openai.InternalServerError:
+        return None
+
+
+def test_what_runs_in_the_background_is_finished_before_the_server_ends(serve, tmp_path):
+    flags = ("--fake", "--store", f"sqlite:///{tmp_path}/responses.db")
+    server = wait_until_ready(serve(*flags))
+    with sdk(server) as client:
+        ids = [create(client, "x" * 300, background=True).id for _ in range(4)]
+    server.signal()
+    assert server.exit_code() == 0
+    with sdk(wait_until_ready(serve(*flags))) as client:
+        assert [client.responses.retrieve(id).status for id in ids] == ["completed"] * 4
+
+
+def test_one_that_was_interrupted_has_failed(serve, tmp_path, monkeypatch):
+    """A second signal ends the server at once: what ran gets the time to say so."""
+    flags = ("--fake", "--store", f"sqlite:///{tmp_path}/responses.db")
+    server = wait_until_ready(serve(*flags))
+    with sdk(server) as client:
+        ids = [create(client, "x" * 1000, background=True).id for _ in range(12)]
+    server.signal(2)
+    assert server.exit_code() == 0
+    with sdk(wait_until_ready(serve(*flags))) as client:
+        made = [client.responses.retrieve(id) for id in ids]
+    assert {response.status for response in made} <= {"failed", "completed"}
+    assert all(response.error.code == "server_error" for response in made if response.status == "failed")
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def test_tokens_are_counted(client):
+    counted = client.responses.input_tokens.count(model="fake", input="Hello", instructions="Be brief.")
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens == create(client, instructions="Be brief.").usage.input_tokens
+
+
+def test_a_conversation_is_compacted(client):
+    compacted = client.responses.compact(model="fake", input=[{"role": "user", "content": "One"}])
+    assert type(compacted) is CompactedResponse and compacted.usage.total_tokens > 0
+    assert [item.type for item in compacted.output] == ["message", "compaction"]
+    items = [item.to_dict() for item in compacted.output]
+    assert create(client, [*items, {"role": "user", "content": "Two"}]).output_text == "You said: Two"
+
+
+def test_output_can_be_sent_back_as_it_came(client):
+    first = create(client, "One", store=False, include=["reasoning.encrypted_content"])
+    items = [{"role": "user", "content": "One"}, *(item.to_dict() for item in first.output)]
+    again = create(client, [*items, {"role": "user", "content": "Two"}], store=False)
+    assert again.output_text == "You said: Two"
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"input": "x" * 20_000}, "input"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].call_id"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search_preview"}}, "tool_choice.type"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_wrong_is_a_bad_request(client, options, param, stream):
+    with pytest.raises(openai.BadRequestError) as caught:
+        create(client, **{"input": "Hello", **options}, stream=stream)
+    assert caught.value.param == param
+
+
+def test_it_works_async(server):
+    async def talk():
+        async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
+            async with client.responses.stream(model="fake", input="Hello") as stream:
+                kinds = [event.type async for event in stream]
+                final = await stream.get_final_response()
+            assert kinds[-1] == "response.completed" and final.output_text == "You said: Hello"
+            again = await client.responses.create(model="fake", input="More", previous_response_id=final.id)
+            return again.output_text
+
+    assert asyncio.run(talk()) == "You said: More"
