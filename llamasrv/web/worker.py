@@ -49,7 +49,7 @@ log = logging.getLogger("llamasrv")
 EX_CONFIG = 78
 EX_SOFTWARE = 70
 EX_STALLED = 1  # gunicorn then starts another worker
-CRASH_WINDOW, MOST_CRASHES = 60.0, 10  # so many ends within so many seconds, and another start will not help
+MOST_EARLY = 5  # workers in a row that end before they serve; then another start will not help
 EXTEND_START = 30  # seconds that a start may go on without news
 SPARE_CONNECTIONS = 64  # above the limit, to be told so
 LAST_WORDS = 2.0  # seconds that streams have to write their final event
@@ -64,8 +64,9 @@ class Worker(GeventWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Made before the fork and shared with the master: the exit code that it should end with, too.
-        self.fate = mmap.mmap(-1, 1)
+        # Made before the fork and shared with the master: the exit code that it should end with, too; and whether this
+        # worker has come so far as to serve.
+        self.fate = mmap.mmap(-1, 2)
         self.num_requests = 0  # being answered now
         self.num_connections = 0
         self._exit_code = 0
@@ -73,7 +74,6 @@ class Worker(GeventWorker):
         self._reload_wanted = False
         self._dump_wanted = False
         self._reopen_wanted = False
-        self._told_ready = False
 
     def init_process(self) -> None:
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
@@ -185,8 +185,8 @@ class Worker(GeventWorker):
 
     def _report(self, *, loaded: bool) -> None:
         """Once a second: what systemd sees. Its watchdog is fed only while the engines move."""
-        if loaded and not self._told_ready:
-            self._told_ready = True
+        if loaded and not self.fate[1]:
+            self.fate[1] = 1
             notify.tell("READY=1", f"STATUS=Serving {_listed([model.name for model in self.registry.models])}")
         elif not loaded:
             loading = [f"{m.name} {m.progress:.0%}" for m in self.registry.models if m.state == "loading"]
@@ -362,17 +362,16 @@ def when_ready(server: Any) -> None:
 
 
 def child_exit(server: Any, worker: Worker) -> None:
-    """A worker that could not load its model ends everything: another one would fail the same way. So do many that end
-    one after another: whoever started the server knows how long to wait before the next try."""
+    """A worker that could not load its model ends everything: another one would fail the same way. So do several that
+    end one after another before they serve: whoever started the server knows how long to wait before the next try."""
     if not server.LISTENERS:  # it is stopping
         return
     if worker.fate[0]:
         raise HaltServer("the model could not be loaded", worker.fate[0])
-    now = time.monotonic()
-    _ends[:] = [then for then in _ends if now - then < CRASH_WINDOW] + [now]
-    if len(_ends) >= MOST_CRASHES:
-        log.critical("%d workers have ended within %d s; giving up", len(_ends), CRASH_WINDOW)
+    _early[0] = 0 if worker.fate[1] else _early[0] + 1
+    if _early[0] >= MOST_EARLY:
+        log.critical("%d workers in a row have ended before they served; giving up", _early[0])
         raise HaltServer("workers keep ending", EX_SOFTWARE)
 
 
-_ends: list[float] = []  # when workers ended, lately
+_early = [0]  # so many workers in a row

@@ -1,0 +1,314 @@
+"""Faults 59 to 73: processes that are killed, told to end, starved, or started wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from clients.conftest import wait_until_ready
+from clients.talk import figure, open_request, post, wait_for
+from conftest import ServerProcess
+from faults.front import body_of, descriptors, free_port, request, status_of, talk, worker_of
+from gunicorn.config import Config
+from model.tiny_models import llama
+
+from llamasrv.web.worker import Worker
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = "/v1/completions"
+SHORT = b'{"prompt":"x","max_tokens":2}'
+LONG = {"prompt": "x", "ignore_eos": True, "stream": True}
+
+
+def alive(server):
+    return status_of(talk(server.address, request(TEXT, SHORT))) == 200
+
+
+def is_running(pid):
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def times_served(server):
+    return len([line for line in server.lines if " serves " in line])
+
+
+def test_59_a_killed_worker_breaks_its_streams_and_is_back_at_once(serve):
+    """Nobody waits: streams end by reset, who connects meanwhile waits in the socket's queue."""
+    server = serve("--fake")
+    wait_until_ready(server)
+    for n in range(3):
+        sock = open_request(server, TEXT, LONG)
+        sock.recv(100)
+        pid = worker_of(server)
+        began = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ConnectionError):
+            while sock.recv(65536):
+                pass
+            raise ConnectionResetError  # an end without the last event is one, too
+        assert alive(server)
+        assert time.monotonic() - began < 5
+        wait_for(lambda: times_served(server) == n + 2)  # noqa: B023
+        sock.close()
+    assert server.process.poll() is None
+
+
+def test_60_without_its_master_a_worker_ends(serve):
+    server = serve("--fake")
+    wait_until_ready(server)
+    pid = worker_of(server)
+    os.kill(server.process.pid, signal.SIGKILL)
+    server.process.wait(5)
+    wait_for(lambda: not is_running(pid), timeout=3)
+
+
+def test_61_sixty_four_streams_are_finished_after_sigterm(serve):
+    server = serve("--fake", "--parallel", "16", "--drain-timeout", "60")
+    wait_until_ready(server)
+    body = {"prompt": "x", "ignore_eos": True, "stream": True, "max_tokens": 150}
+    streams = [open_request(server, TEXT, body) for _ in range(64)]
+    wait_for(lambda: figure(server, "llamasrv_requests_total") == 64)
+    server.signal(signal.SIGTERM)
+    for sock in streams:
+        data = b""
+        while piece := sock.recv(65536):
+            data += piece
+        assert data.startswith(b"HTTP/1.1 200") and b"data: [DONE]\n\n" in data and b'"error"' not in data
+        sock.close()
+    assert server.exit_code() == 0
+
+
+def test_62_a_reload_under_load_fails_no_request(serve, tmp_path):
+    config = tmp_path / "llamasrv.toml"
+    config.write_text('[server]\napi_key = ["one"]\n')
+    server = serve("--fake", "--config", config)
+    server.wait_for(" serves ")
+    statuses, over = [], threading.Event()
+
+    def load():
+        while not over.is_set():
+            statuses.append(status_of(talk(server.address, request(TEXT, SHORT, headers=["X-Api-Key: one"]))))
+
+    threads = [threading.Thread(target=load) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for n in range(20):
+        config.write_text(f'[server]\napi_key = ["one", "key {n}"]\n')
+        server.signal(signal.SIGHUP)
+        wait_for(lambda: sum("was read again" in line for line in server.lines) > n)  # noqa: B023
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert set(statuses) == {200} and len(statuses) > 20
+    assert times_served(server) == 1
+
+
+def test_62_81_a_wrong_configuration_is_told_and_the_old_one_stays(serve, tmp_path):
+    config = tmp_path / "llamasrv.toml"
+    config.write_text('[server]\napi_key = ["one"]\n')
+    server = serve("--fake", "--config", config)
+    server.wait_for(" serves ")
+    config.write_text('[server]\napi_key = ["two"]\nprot = 1\n')
+    server.signal(signal.SIGHUP)
+    assert "server.port" in server.wait_for("what was before stays")
+    assert status_of(talk(server.address, request("/v1/models", method="GET", headers=["X-Api-Key: one"]))) == 200
+
+
+def test_81_a_key_that_is_taken_away_dies_and_its_streams_finish(serve, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("old\nstays\n")
+    server = serve("--fake", "--api-key-file", keys)
+    server.wait_for(" serves ")
+    body = json.dumps({**LONG, "max_tokens": 3000}).encode()
+    with socket.create_connection(server.address, timeout=30) as sock:
+        sock.sendall(request(TEXT, body, headers=["Authorization: Bearer old"]))
+        data = sock.recv(100)
+        keys.write_text("stays\nnew\n")
+        server.signal(signal.SIGHUP)
+        server.wait_for("was read again")
+        for key, status in (("old", 401), ("stays", 200), ("new", 200)):
+            asked = request("/v1/models", method="GET", headers=[f"Authorization: Bearer {key}"])
+            assert status_of(talk(server.address, asked)) == status
+        while piece := sock.recv(65536):
+            data += piece
+    assert b"data: [DONE]\n\n" in data
+    # The process that takes over after a crash knows the new keys, too.
+    os.kill(worker_of(server), signal.SIGKILL)
+    wait_for(lambda: times_served(server) == 2)
+    asked = request("/v1/models", method="GET", headers=["Authorization: Bearer new"])
+    assert status_of(talk(server.address, asked)) == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
+def test_63_a_crash_in_native_code_says_where_and_a_new_process_serves(serve, number):
+    server = serve("--fake")
+    wait_until_ready(server)
+    os.kill(worker_of(server), number)
+    if number != signal.SIGABRT:  # with which gunicorn's master ends a worker that hangs
+        server.wait_for("Fatal Python error")
+    wait_for(lambda: times_served(server) == 2)
+    assert alive(server)
+
+
+def test_64_workers_that_end_before_they_serve_are_not_started_for_ever(serve):
+    code = (
+        "import os, sys\n"
+        "from llamasrv.engine import fake\n"
+        "fake.FakeBackend.__init__ = lambda *a, **k: os.kill(os.getpid(), 9)\n"
+        "from llamasrv.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    server = serve("serve", "--port", "0", "--fake", command=(sys.executable, "-c", code))
+    assert server.exit_code() == 70
+    server.wait_for("before they served; giving up")
+
+
+def test_66_without_free_descriptors_it_waits_and_recovers():
+    script = f"import resource, runpy, sys; resource.setrlimit({resource.RLIMIT_NOFILE}, (80, 80))\n"
+    script += "sys.argv = ['llamasrv', *sys.argv[1:]]; runpy.run_module('llamasrv', run_name='__main__')"
+    server = ServerProcess(["serve", "--port", "0", "--fake"], command=(sys.executable, "-c", script))
+    try:
+        wait_until_ready(server)
+        stream = open_request(server, TEXT, {**LONG, "max_tokens": 8000})
+        stream.recv(100)
+        idle = [socket.create_connection(server.address) for _ in range(100)]
+        wait_for(lambda: descriptors(worker_of(server)) >= 79)
+        assert len(stream.recv(65536)) > 0  # goes on
+        for sock in [*idle, stream]:
+            sock.close()
+        wait_for(lambda: descriptors(worker_of(server)) < 60)
+        assert alive(server) and server.process.poll() is None
+    finally:
+        server.end()
+
+
+def test_67_a_log_that_cannot_be_written_stops_nothing(serve):
+    server = serve("--fake", "--log-file", "/dev/full", "--port", str(port := free_port()))
+    wait_for(lambda: _answers(("127.0.0.1", port)))
+    assert status_of(talk(("127.0.0.1", port), request(TEXT, SHORT))) == 200
+    assert server.process.poll() is None
+
+
+def _answers(address):
+    try:
+        return status_of(talk(address, request("/readyz", method="GET"))) == 200
+    except OSError:
+        return False
+
+
+def test_67_the_log_goes_on_in_a_new_file_after_sigusr1(serve, tmp_path):
+    log = tmp_path / "log"
+    server = serve("--fake", "--log-file", log)
+    wait_for(lambda: log.exists() and " serves " in log.read_text())
+    address = re.search(r"http://(\S+?):(\d+)", log.read_text()).groups()
+    log.rename(tmp_path / "log.1")
+    server.signal(signal.SIGUSR1)
+    talk((address[0], int(address[1])), request("/livez", method="GET"))
+    wait_for(lambda: log.exists() or talk((address[0], int(address[1])), request("/livez", method="GET")) and log.exists())
+    assert "route=/livez" in log.read_text()
+
+
+@pytest.fixture(scope="session")
+def model_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("faults") / "m.gguf"
+    llama(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: b"",
+        lambda data: data[:100],
+        lambda data: data[: len(data) // 2],
+        lambda data: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n",
+        lambda data: b"PK\x03\x04" + data[4:],
+        lambda data: data[:8] + b"\xff" * 8 + data[16:],
+        lambda data: b"GGUF" + b"\x63\0\0\0" + data[8:],
+    ],
+    ids=["empty", "head only", "half", "LFS pointer", "another kind", "counts", "version"],
+)
+def test_68_a_model_file_that_is_none_ends_the_start_with_its_name_and_the_reason(model_file, tmp_path, spoil):
+    path = tmp_path / "spoilt.gguf"
+    path.write_bytes(spoil(Path(model_file).read_bytes()))
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "llamasrv", "serve", "--port", "0", "--model", str(path)],
+        capture_output=True, text=True, cwd=ROOT, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 78 and str(path) in done.stderr and "Traceback" not in done.stderr
+    assert time.monotonic() - began < 5
+
+
+def test_70_timeouts_do_not_hang_on_the_clock_on_the_wall():
+    """Wherever something is waited for, by the clock that only goes forward."""
+    waiting = [
+        path
+        for path in (ROOT / "llamasrv").rglob("*.py")
+        if re.search(r"timeout|deadline|monotonic|\.wait\(", path.read_text())
+        and path.parent.name in ("engine", "pipeline", "web")
+    ]
+    assert len(waiting) > 10
+    # Dates that are shown, or compared with those of files.
+    dates = {"disk.py", "record.py", "figures.py", "background.py", "memory.py", "resume.py", "ui.py"}
+    assert not {path.name for path in waiting if re.search(r"\btime\.time\(\)|datetime\.now", path.read_text())} - dates
+
+
+@pytest.mark.parametrize("name, value", [("preload_app", True), ("workers", 2), ("max_requests", 10)])
+def test_71_72_what_would_load_a_model_twice_or_before_a_fork_is_refused(name, value, capsys):
+    config = Config()
+    config.set("workers", 1)
+    Worker.check_config(config, None)
+    config.set(name, value)
+    with pytest.raises(SystemExit) as ended:
+        Worker.check_config(config, None)
+    assert ended.value.code == 78 and name in capsys.readouterr().err
+
+
+def test_73_a_port_in_use_is_told(serve):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = serve("--fake", "--port", str(port))
+        assert server.exit_code() == 78 and str(port) in server.log and len(server.lines) == 1
+
+
+def test_73_a_log_file_that_cannot_be_made_is_told(serve, tmp_path):
+    server = serve("--fake", "--log-file", tmp_path / "no such folder" / "log")
+    assert server.exit_code() == 78 and "log.file" in server.log and len(server.lines) == 1
+
+
+def test_73_a_key_file_that_everybody_can_read_is_told(serve, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("one\n")
+    keys.chmod(0o644)
+    server = serve("--fake", "--api-key-file", keys)
+    assert "can be read by everybody" in server.wait_for("chmod 600")
+
+
+def test_what_is_going_on_is_written_on_sigusr2_and_told_at_debug(serve):
+    server = serve("--fake")
+    wait_until_ready(server)
+    sock = open_request(server, TEXT, {**LONG, "prompt": "a secret word"})
+    sock.recv(100)
+    server.signal(signal.SIGUSR2)
+    line = server.wait_for("state of the server")
+    told = json.loads(body_of(talk(server.address, request("/debug", method="GET"))))
+    assert told["models"]["fake"]["engine"]["running"][0]["num_prompt"] == 13
+    assert any("engine.py" in place for stack in told["threads"] for place in stack)
+    for text in (line, json.dumps(told)):
+        assert "secret word" not in text and '"greenlets"' in text
+    sock.close()
+    assert post(server, TEXT, {"prompt": "x", "max_tokens": 1})[0] == 200
