@@ -157,7 +157,9 @@ class Loader:
         self.notice.wait(lambda: engine.status.state != "loading")
         if engine.status.state not in ("ready", "draining"):
             model.current = None
-            raise LoadFailed(engine.status.reason or STOPPING)
+            if self._stopping:
+                raise Unavailable(STOPPING)
+            raise LoadFailed(engine.status.reason)
         try:
             for prepare in self.on_load:
                 prepare(model)

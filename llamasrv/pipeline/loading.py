@@ -34,15 +34,22 @@ class Loading(Unavailable):
     def wait(self, timeout: float | None = None) -> bool:
         """True when it is loaded; False after `timeout` seconds, or when it was cancelled. Raises when it cannot be
         loaded, or not within the time that there is."""
-        left = self._deadline - time.monotonic()
-        if left <= 0 and self._own_limit:
-            raise DeadlineExceeded("The request's time limit passed while its model was loaded.")
-        if left <= 0:
-            raise Unavailable(f"The model '{self.model.name}' is still being loaded.", code="model_loading")
+        left = self._left()
         self._loader.load(self.model)
-        return self._loader.wait(
-            self.model, left if timeout is None else min(left, timeout), given_up=lambda: self.cancelled
-        )
+        patience = left if timeout is None else min(left, timeout)
+        if self._loader.wait(self.model, patience, given_up=lambda: self.cancelled):
+            return True
+        if not self.cancelled:
+            self._left()
+        return False
+
+    def _left(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left > 0:
+            return left
+        if self._own_limit:
+            raise DeadlineExceeded("The request's time limit passed while its model was loaded.")
+        raise Unavailable(f"The model '{self.model.name}' is still being loaded.", code="model_loading")
 
     def cancel(self) -> None:
         """Nobody waits any more. It is loaded all the same: whoever asked is likely to ask again."""

@@ -1,0 +1,228 @@
+"""From settings to models: which there are, what each is set to, and what changes when the settings do."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from model.tiny_models import llama
+from serving import wait_until
+
+from llamasrv import catalogue, config, files, startup
+from llamasrv.config import Settings
+from llamasrv.errors import ConfigError, ModelNotFound
+from llamasrv.models import memory
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return llama(tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+@pytest.fixture(autouse=True)
+def nothing_pulled(monkeypatch, tmp_path):
+    monkeypatch.setattr(files, "models_dir", lambda: tmp_path / "pulled")
+    monkeypatch.setattr(files, "cache_dir", lambda: tmp_path / "cache")
+
+
+@pytest.fixture
+def folder(tmp_path, tiny):
+    """A folder of models with these files in it."""
+
+    def make(*names, place="folder"):
+        for name in names:
+            path = tmp_path / place / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(tiny.read_bytes())
+        return tmp_path / place
+
+    return make
+
+
+@pytest.fixture
+def settings(tmp_path):
+    def make(text, **flags):
+        path = tmp_path / "llamasrv.toml"
+        path.write_text(text)
+        return config.load(flags, environ={}, config=path)
+
+    return make
+
+
+def names(settings):
+    return [model.name for model in catalogue.models(settings)]
+
+
+def test_one_model_is_loaded_at_the_start_and_for_good(tiny):
+    (model,) = catalogue.models(Settings(model_path=tiny))
+    assert (model.name, model.at_start, model.keep_alive) == ("tiny", True, -1)
+    assert model.details.architecture == "llama" and model.memory > model.details.size and model.context == 2048
+
+
+def test_tables_come_with_options_of_their_own(settings, tiny):
+    s = settings(f"""
+        [engine]
+        ctx_size = 512
+        parallel = 2
+        [sampling]
+        temp = 0.1
+        [models]
+        keep_alive = 9
+        [models.a]
+        path = "{tiny}"
+        ctx_size = 1024
+        temp = 0.7
+        n_predict = 5
+        chat_template = "chatml"
+        alias = ["x", "y"]
+        [models."b:7b"]
+        path = "{tiny}"
+        keep_alive = -1
+        load = true
+    """)
+    a, b = catalogue.models(s)
+    assert (a.name, a.aliases, a.recipe.options.context_cells, a.recipe.options.parallel) == ("a", ("x", "y"), 1024, 2)
+    assert (a.sampling, a.max_tokens, a.keep_alive, a.at_start) == ({"temperature": 0.7}, 5, 9, False)
+    assert "im_start" in a.chat_template and "im_start" in a.details.template
+    assert (b.name, b.recipe.options.context_cells, b.sampling) == ("b:7b", 512, {"temperature": 0.1})
+    assert (b.keep_alive, b.at_start, b.chat_template) == (-1, True, None)
+
+
+def test_a_folder_is_served_and_a_table_may_set_options_for_a_file_in_it(settings, folder):
+    place = folder("m-Q8_0.gguf", "n-Q8_0.gguf")
+    s = settings(f'[models]\ndir = "{place}"\n[models."m:Q8_0"]\nctx_size = 256')
+    models = catalogue.models(s)
+    assert [(m.name, m.is_found) for m in models] == [("m:Q8_0", False), ("n:Q8_0", True)]
+    assert models[0].recipe.options.context_cells == 256 and "m" in models[0].aliases
+
+
+def test_a_file_is_served_once(settings, folder):
+    place = folder("m.gguf")
+    assert names(settings(f'[models]\ndir = "{place}"\n[models.own]\npath = "{place}/m.gguf"')) == ["own"]
+
+
+def test_a_named_model_goes_before_a_folder(folder, tiny):
+    assert names(Settings(model_path=tiny, models_dir=folder("m.gguf"))) == ["tiny", "m"]
+
+
+def test_what_was_pulled_is_served_where_no_model_is_named(folder, tiny):
+    folder("m.gguf", place="pulled")
+    assert names(Settings()) == ["m"]
+    assert names(Settings(model_path=tiny)) == ["tiny"]
+
+
+def test_without_any_model_the_embedded_one_serves(monkeypatch, tiny):
+    monkeypatch.setattr(files, "demo_model", lambda: tiny)
+    (model,) = catalogue.models(Settings())
+    assert (model.name, model.at_start) == ("demo", True)
+
+
+def test_a_table_may_name_the_embedded_one(monkeypatch, tiny, settings):
+    monkeypatch.setattr(files, "demo_model", lambda: tiny)
+    assert names(settings(f'[models.demo]\n[models.other]\npath = "{tiny}"')) == ["demo", "other"]
+
+
+def test_the_default_goes_first(settings, tiny):
+    text = f'[models.a]\npath = "{tiny}"\n[models.b]\npath = "{tiny}"\nalias = "main"'
+    assert names(settings(text, models_default="main")) == ["b", "a"]
+    with pytest.raises(ConfigError, match=r"models\.default = 'aa': there is no such model; did you mean a\?"):
+        catalogue.models(settings(text, models_default="aa"))
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ('[models.a]\npath = "/no/such.gguf"', r"models\.a: /no/such\.gguf: No such file"),
+        ("[models.a]", r"models\.a: no path, and no model of that name in models\.dir"),
+    ],
+)
+def test_a_table_without_a_model_is_refused(settings, text, refusal):
+    with pytest.raises(ConfigError, match=refusal):
+        catalogue.models(settings(text))
+
+
+def test_a_broken_file_in_the_folder_is_left_out(folder):
+    place = folder("good.gguf")
+    (place / "bad.gguf").write_bytes(b"GGUF" + bytes(100))
+    assert names(Settings(models_dir=place)) == ["good"]
+
+
+def test_one_of_several_leaves_memory_for_another(folder, monkeypatch):
+    place = folder("m.gguf", "n.gguf")
+    monkeypatch.setattr(memory, "available_memory", lambda: 40 << 20)
+    alone = catalogue.models(Settings(model_path=place / "m.gguf"))[0]
+    beside = catalogue.models(Settings(models_dir=place))[0]
+    assert beside.memory <= 20 << 20 and beside.context <= alone.context
+
+
+def test_one_that_never_fits_is_listed_all_the_same(folder, monkeypatch):
+    place = folder("m.gguf", "n.gguf")
+    assert names(Settings(models_dir=place, models_memory=1 << 20)) == ["m", "n"]
+
+
+# Settings that change while serving
+
+
+@pytest.fixture
+def serving(settings, monkeypatch):
+    """A registry of fake models made from settings, which may be read again."""
+    from llamasrv.engine.fake import open_fake_backend
+
+    monkeypatch.setattr(catalogue, "_open", lambda path, options, progress: open_fake_backend(progress))
+    services = []
+
+    def start(text):
+        services.append(startup.build(dataclasses.replace(settings(text), models_check=False, store_url="none")))
+        return services[-1].registry
+
+    yield start
+    for service in services:
+        assert service.registry.stop(10)
+
+
+def load(model, registry):
+    registry.loader.load(model)
+    assert registry.loader.wait(model, 10)
+
+
+def test_models_come_change_and_go_and_the_others_do_not_notice(serving, settings, tiny):
+    table = f'[models.{{}}]\npath = "{tiny}"\n'
+    registry = serving(table.format("stays") + table.format("goes") + table.format("changes"))
+    for model in registry.models:
+        load(model, registry)
+    stays, goes, changes = registry.models
+    engine = stays.current
+    startup.update_models(
+        registry,
+        settings(table.format("stays") + "temp = 0.5\n" + table.format("changes") + "ctx_size = 256\n" + table.format("comes")),
+    )
+    assert [model.name for model in registry.models] == ["stays", "changes", "comes"]
+    assert registry.find("stays") is stays and stays.current is engine and stays.sampling == {"temperature": 0.5}
+    assert registry.find("changes") is not changes
+    with pytest.raises(ModelNotFound):
+        registry.find("goes")
+    wait_until(lambda: goes.state == changes.state == "unloaded")
+    assert engine.status.state == "ready"
+
+
+def test_aliases_change_too(serving, settings, tiny):
+    text = f'[models.m]\npath = "{tiny}"\n'
+    registry = serving(text + '[aliases]\n"old" = "m"')
+    startup.update_models(registry, settings(text + '[aliases]\n"new" = "m"\n"*" = "m"'))
+    assert registry.find("new").name == registry.find("anything").name == "m"
+
+
+def test_wrong_settings_change_nothing(serving, settings, tiny):
+    registry = serving(f'[models.m]\npath = "{tiny}"\n')
+    before = registry.models
+    with pytest.raises(ConfigError):
+        startup.update_models(registry, settings('[models.m]\npath = "/no/such.gguf"'))
+    assert registry.models is before
+
+
+def test_new_models_of_the_start_are_loaded_at_once(serving, settings, tiny):
+    text = f'[models.m]\npath = "{tiny}"\n'
+    registry = serving(text)
+    assert registry.readiness().state == "ready" and registry.default.state == "unloaded"
+    startup.update_models(registry, settings(text + "load = true"))
+    wait_until(lambda: registry.default.state == "loaded")

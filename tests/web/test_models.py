@@ -1,0 +1,209 @@
+"""Models over HTTP: requests that wait for theirs, and clients that manage them."""
+
+from __future__ import annotations
+
+import pytest
+from models.farm import Farm
+from serving import wait_until
+
+from llamasrv.engine.interface import LoadFailed
+from llamasrv.web.app import create_app
+from llamasrv.web.service import Service, WebOptions
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+class Served:
+    """The application on models that are loaded when they are asked for."""
+
+    def __init__(self, farm, **options):
+        self.farm = farm
+        self.service = Service.of(farm.registry(), WebOptions(**options))
+        self.client = create_app(self.service).test_client()
+
+    def chat(self, model, **more):
+        return self.client.post("/v1/chat/completions", json={"model": model, "messages": HELLO, **more})
+
+    def status(self, model):
+        return self.client.get(f"/v1/models/{model}").get_json()["status"]
+
+
+@pytest.fixture
+def start():
+    farms = []
+
+    def start(*names, limit=0, load_timeout=300.0, **options):
+        farms.append(Farm(limit=limit, load_timeout=load_timeout).add(*names or ("a", "b", "c")))
+        farms[-1].loader._clock = __import__("time").monotonic
+        return Served(farms[-1], **options)
+
+    yield start
+    for farm in farms:
+        farm.close()
+
+
+def test_a_request_waits_until_its_model_is_loaded(start):
+    served = start()
+    assert served.status("a") == {"value": "unloaded"}
+    assert served.chat("a").get_json()["choices"][0]["message"]["content"] == "You said: Hello"
+    assert served.status("a") == {"value": "loaded"} and served.farm.opened == ["a"]
+
+
+def test_any_endpoint_does(start):
+    served = start()
+    assert served.client.post("/tokenize", json={"content": "x", "model": "b"}).get_json() == {"tokens": [120]}
+    assert served.client.get("/props?model=c").get_json()["model_alias"] == "c"
+    assert served.farm.opened == ["b", "c"]
+
+
+def test_nobody_is_given_another_model_than_the_one_asked_for(start):
+    response = start().chat("d")
+    assert response.status_code == 404
+    assert response.get_json()["error"]["code"] == "model_not_found"
+
+
+def test_a_stream_gets_comments_while_its_model_is_loaded(start):
+    served = start(keepalive=0.005)
+    served.farm.gate.clear()
+    response = served.chat("a", stream=True)
+    assert response.status_code == 200
+    stream = response.iter_encoded()
+    seen = [next(stream) for _ in range(3)]
+    assert set(seen) == {b": ping\n\n"}
+    served.farm.gate.set()
+    rest = b"".join(stream)
+    assert b'"content":"Y' in rest and rest.endswith(b"data: [DONE]\n\n")
+    response.close()
+    assert not served.farm["a"].in_use and not served.farm["a"].awaited
+
+
+def test_a_failed_load_is_a_503_with_its_reason(start):
+    served = start()
+    served.farm.broken["a"] = LoadFailed("a.gguf: no good")
+    for more in ({}, {"stream": True}):
+        response = served.chat("a", **more)
+        assert response.status_code == 503 and float(response.headers["Retry-After"]) >= 1
+        assert "could not be loaded: a.gguf: no good" in response.get_json()["error"]["message"]
+    assert served.status("a")["failed"]
+    assert served.chat("b").status_code == 200
+
+
+def test_a_load_that_fails_later_is_an_event_of_the_stream(start):
+    served = start(keepalive=0.005)
+    served.farm.gate.clear()
+    served.farm.broken["a"] = LoadFailed("a.gguf: no good")
+    stream = served.chat("a", stream=True).iter_encoded()
+    assert next(stream) == b": ping\n\n"
+    served.farm.gate.set()
+    rest = b"".join(stream)
+    assert b"a.gguf: no good" in rest and rest.endswith(b"data: [DONE]\n\n")
+
+
+def test_what_is_wrong_with_a_request_is_told_after_loading_in_its_own_words(start):
+    served = start(keepalive=0.005)
+    response = served.chat("a", tool_choice="required")
+    assert response.status_code == 400
+    served.farm.gate.clear()
+    response = served.client.post(
+        "/v1/chat/completions", json={"model": "b", "stream": True, "messages": [{"role": "user", "content": "x" * 2000}]}
+    )
+    served.farm.gate.set()
+    assert b"context_length_exceeded" in response.data and b'"param":"messages"' in response.data
+
+
+def test_waiting_has_a_limit(start):
+    served = start(load_timeout=0.02)
+    served.farm.gate.clear()
+    response = served.chat("a")
+    assert response.status_code == 503 and "still being loaded" in response.get_json()["error"]["message"]
+
+
+def test_a_requests_own_time_limit_counts_while_it_waits(start):
+    served = start(timeout=0.02)
+    served.farm.gate.clear()
+    assert served.chat("a").status_code == 504
+
+
+def test_a_stream_that_is_closed_while_its_model_is_loaded_waits_no_more(start):
+    served = start(keepalive=0.005)
+    served.farm.gate.clear()
+    response = served.chat("a", stream=True)
+    stream = response.iter_encoded()
+    next(stream)
+    response.close()
+    assert not served.farm["a"].awaited
+    served.farm.gate.set()
+    assert served.chat("a").status_code == 200  # it was loaded all the same
+
+
+def test_lists_tell_of_models_that_are_not_loaded(start):
+    served = start()
+    served.chat("b")
+    listed = {m["id"]: m for m in served.client.get("/models").get_json()["data"]}
+    assert {name: m["status"]["value"] for name, m in listed.items()} == {
+        "a": "unloaded", "b": "loaded", "c": "unloaded",
+    }  # fmt: skip
+    assert listed["a"]["context_length"] == 512 and "meta" in listed["b"]
+
+
+def test_loading_is_told_with_its_progress(start):
+    served = start()
+    served.farm.gate.clear()
+    served.farm.loader.load(served.farm["a"])
+    wait_until(lambda: served.farm["a"].progress == 0.5)
+    assert served.status("a") == {"value": "loading", "progress": 0.5}
+    assert served.client.get("/readyz").get_json() == {"status": "ok", "loading": {"a": 0.5}}
+
+
+# Managing
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [("post", "/models/load", {"model": "a"}), ("post", "/models/unload", {"model": "a"}), ("delete", "/models?model=a", None)],
+)
+def test_it_is_off_until_it_is_allowed(start, method, path, body):
+    response = getattr(start().client, method)(path, json=body)
+    assert response.status_code == 403
+    assert "--models-manage" in response.get_json()["error"]["message"]
+
+
+def test_a_client_may_load_and_unload(start):
+    served = start(manage=True)
+    assert served.client.post("/models/load", json={"model": "a"}).get_json() == {"success": True}
+    wait_until(lambda: served.farm["a"].state == "loaded")
+    assert served.client.post("/models/unload", json={"model": "a"}).get_json() == {"success": True}
+    wait_until(lambda: served.farm["a"].state == "unloaded")
+    assert served.client.post("/models/unload", json={"model": "a"}).status_code == 400
+
+
+def test_loading_tries_again_what_has_failed(start):
+    served = start(manage=True)
+    served.farm.broken["a"] = LoadFailed("no good")
+    assert served.chat("a").status_code == 503
+    del served.farm.broken["a"]
+    assert served.chat("a").status_code == 503
+    served.client.post("/models/load", json={"model": "a"})
+    wait_until(lambda: served.farm["a"].state == "loaded")
+
+
+@pytest.mark.parametrize("body", [{}, {"model": 3}, {"model": "no such"}])
+def test_a_body_that_names_no_model_is_refused(start, body):
+    served = start(manage=True)
+    assert served.client.post("/models/load", json=body).status_code in (400, 404)
+
+
+def test_a_configured_model_cannot_be_deleted(start, tmp_path):
+    served = start(manage=True, folder=tmp_path)
+    assert served.client.delete("/models?model=a").status_code == 403
+    assert served.client.delete("/models").status_code == 400
+    assert served.client.delete("/models?model=x").status_code == 404
+
+
+def test_the_metrics_count_loads_and_unloads(start):
+    served = start(limit=25)
+    for name in "abc":
+        served.chat(name)
+    text = served.client.get("/metrics").get_data(as_text=True)
+    assert 'llamasrv_model_loads_total{model="a"} 1.0' in text and 'llamasrv_model_unloads_total{model="a"} 1.0' in text
+    assert 'llamasrv_model_loaded{model="c"} 1.0' in text and 'llamasrv_model_memory_bytes{model="c"} 10.0' in text
