@@ -9,6 +9,7 @@ Knows tokens and bytes; knows no protocol, no HTTP and no chat. README.md in thi
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from llamasrv.domain.sequence import Sequence, State
 from llamasrv.engine import sampler as sampling
 from llamasrv.engine.channels import Delta, Doorbell, End, Mailbox, PromptScored, RealThread, Stream
 from llamasrv.engine.constraint import Constraints
+from llamasrv.engine.crew import Crew
 from llamasrv.engine.disk import DiskStore
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import (
@@ -264,7 +266,7 @@ class Engine:
         """After it has stopped and nobody reads its streams: let go of what the model took."""
         self.embedder.discard()
         self._doorbell.close()
-        for name in ("backend", "memory", "scheduler", "constraints", "_find"):
+        for name in ("backend", "memory", "scheduler", "constraints", "_finders"):
             self.__dict__.pop(name, None)
 
     @property
@@ -348,7 +350,8 @@ class Engine:
         )
         for timing in self.backend.timings * 3:
             self.scheduler.time.learn(*timing)
-        self._find = CandidateFinder(self.backend.vocab.size)
+        self._crew = Crew(options.threads or os.cpu_count() or 1)
+        self._finders = [CandidateFinder(self.backend.vocab.size) for _ in range(self._crew.size)]
         if self.backend.generates:
             self.constraints.open(self.backend.vocab)
         self._disk = self._open_disk()
@@ -368,6 +371,7 @@ class Engine:
             self._disk.close()
         self.constraints.close()
         self._masks.close()
+        self._crew.close()
         self.backend.close()
 
     def turn(self, *, wait: bool = False) -> bool:
@@ -680,7 +684,7 @@ class Engine:
         if not batch.num_outputs:
             return []
         rows = self.backend.logits(batch.num_outputs)
-        chosen: list[tuple[Sequence, int, TokenLogprob | None]] = []
+        ready: list[tuple[Sequence, np.ndarray]] = []
         end = 0
         for seq, count in batch.outputs:
             start, end = end, end + count
@@ -696,22 +700,30 @@ class Engine:
                 seq.steering.late_row = row.copy()
                 self._late.append(seq)
                 continue
-            token, logprobs = self._choose(seq, row)
+            ready.append((seq, row))
+        if sum(seq.sampler.is_heavy for seq, _ in ready) > 1:
+            answers = self._crew.map(self._choose, ready)
+        else:
+            answers = [self._choose(item) for item in ready]
+        chosen: list[tuple[Sequence, int, TokenLogprob | None]] = []
+        for (seq, _), (token, logprobs) in zip(ready, answers):
             if token is None:
                 self._fail_choice(seq)
             else:
                 chosen.append((seq, token, logprobs))
         return chosen
 
-    def _choose(self, seq: Sequence, row: np.ndarray) -> tuple[int | None, TokenLogprob | None]:
-        """The next token, given its logits; with its log-probability where that was asked for."""
+    def _choose(self, item: tuple[Sequence, np.ndarray], hand: int = 0) -> tuple[int | None, TokenLogprob | None]:
+        """The next token of a sequence, given its logits; with its log-probability where that was asked for."""
+        seq, row = item
+        find = self._finders[hand]
         forced = None if seq.steering is None else seq.steering.next_forced()
         if forced is not None:
             seq.sampler.note(forced)
         if seq.logprobs is None:
-            return (seq.sampler.choose(row, self._find, seq) if forced is None else forced), None
+            return (seq.sampler.choose(row, find, seq) if forced is None else forced), None
         own = row.copy()  # the model's own distribution: before bias and bans
-        token = seq.sampler.choose(row, self._find, seq) if forced is None else forced
+        token = seq.sampler.choose(row, find, seq) if forced is None else forced
         if token is None:
             return None, None
         return token, sampling.log_probability(own, token, seq.logprobs, self.backend.vocab.pieces)
@@ -730,7 +742,7 @@ class Engine:
                 self._late.append(seq)
                 continue
             row, seq.steering.late_row = seq.steering.late_row, None
-            token, logprobs = self._choose(seq, row)
+            token, logprobs = self._choose((seq, row))
             if token is None:
                 self._fail_choice(seq)
                 continue

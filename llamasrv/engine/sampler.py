@@ -26,7 +26,7 @@ _LOWEST = np.finfo(np.float32).min
 class Sampler:
     """How one sequence chooses. Made at admission, closed when the sequence ends."""
 
-    __slots__ = ("chain", "greedy", "keep", "window", "bias_ids", "bias", "banned", "min_tokens")
+    __slots__ = ("chain", "greedy", "keep", "window", "bias_ids", "bias", "banned", "min_tokens", "is_heavy")
 
     def __init__(self, seq: Sequence, backend: Backend) -> None:
         p = seq.params
@@ -44,6 +44,8 @@ class Sampler:
         if self.chain is not None and spans:
             for token in seq.tokens if self.window is None else seq.tokens[-self.window :]:
                 self.chain.accept(token)
+        # The chain looks at every token of a large vocabulary.
+        self.is_heavy = self.chain is not None and self.keep is None and backend.vocab.size >= _SMALL
         self.bias_ids = np.array([t for t, _ in p.logit_bias], np.int64) if p.logit_bias else None
         self.bias = np.array([b for _, b in p.logit_bias], np.float32)
         self.banned = np.array(sorted(backend.vocab.eog), np.int64) if p.ignore_eos or p.min_tokens else None
