@@ -35,17 +35,19 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def _events(service: Service) -> Iterator[bytes]:
-    """Every change from now on, until the client leaves. What is going on comes first."""
+    """Every change from now on, until the client leaves or the server does. What is going on comes first."""
     pulls, models = service.pulls, service.registry
     versions = {pull: pull.version for pull in pulls if pull.done}
     states: dict[str, str] = {}
 
-    def changed() -> bool:
-        return any(versions.get(pull) != pull.version for pull in pulls) or states != {
-            model.name: model.state for model in models.models
-        }
+    def leaving() -> bool:
+        return models.readiness().state in ("draining", "stopped")
 
-    while True:
+    def changed() -> bool:
+        new = any(versions.get(pull) != pull.version for pull in pulls)
+        return new or leaving() or states != {model.name: model.state for model in models.models}
+
+    while not leaving():
         if not pulls.notice.wait(changed, service.options.keepalive):
             yield PING
             continue

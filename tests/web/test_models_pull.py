@@ -66,6 +66,13 @@ def test_a_pull_is_told_from_its_beginning_to_its_end(hub, service, tmp_path):
     assert service.refreshed == [True]
 
 
+def test_the_events_end_when_the_server_does(service):
+    stream = service.client.get("/models/sse").iter_encoded()
+    assert b"model_status" in next(stream)
+    service.engine.drain()
+    assert b"model_status" not in b"".join(stream)
+
+
 def test_a_pull_that_fails_says_why(hub, service):
     service.client.post("/models", json={"model": "o/nothing"})
     wait_until(lambda: all(pull.done for pull in service.service.pulls))
