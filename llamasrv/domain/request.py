@@ -119,10 +119,10 @@ class MixedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class InfillPrompt:
-    """What is before and after a place in a text, to be filled in there; `typed` is what has been written there already.
+    """What is before and after a place in a text, to be filled in there; `typed` is what it has already.
 
-    `extra` are further texts to look at, each with its file's name. What is far from the place is left out where there is
-    no room for it.
+    `extra` are further texts to look at, each with its file's name. What is far from the place is left out where there
+    is no room for it.
     """
 
     before: str

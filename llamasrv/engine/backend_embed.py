@@ -118,7 +118,7 @@ class LlamaEmbeddings:
         p.no_perf = True
         context = C.llama_init_from_model(self._model, p)
         if not context:
-            raise LoadFailed(f"{self._path}: no context of {p.n_ctx} tokens for embeddings can be made ({self._reason()})")
+            raise LoadFailed(f"{self._path}: no context of {p.n_ctx} tokens for embeddings ({self._reason()})")
         self._context = context
         self._memory = C.llama_get_memory(context)
         self._rows_a_call: int = C.llama_n_ubatch(context)

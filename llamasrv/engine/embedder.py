@@ -3,8 +3,8 @@
     take mail -> choose a group of inputs -> compute -> deliver
 
 It has a context of its own over the same weights, so neither waits for the other. Inputs of different requests share a
-group: the requests take turns, and what room is left goes to the longest inputs that fit. Knows tokens and numbers; knows
-no protocol and no text. Every method below the line "embedder's thread" runs on that thread alone.
+group: the requests take turns, and what room is left goes to the longest inputs that fit. Knows tokens and numbers, no
+protocol and no text. Every method below the line "embedder's thread" runs on that thread alone.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Chain(Protocol):
 
 
 class EmbeddingBackend(Protocol):
-    """A model's context for turning inputs into vectors. Everything but the figures belongs to the embedder's thread."""
+    """A model's context for turning inputs into vectors. All but the figures belongs to the embedder's thread."""
 
     size: int  # numbers of a vector; scores where it ranks
     pooling: str  # none, mean, cls, last or rank

@@ -94,7 +94,7 @@ class SlotFiles:
         tokens = entry.tokens.tobytes()
         head = json.dumps({
             "facts": self._facts, "tokens": len(entry.tokens), "bytes": data.nbytes, "type": data.dtype.str,
-            "check": zlib.crc32(memoryview(data).cast("B"), zlib.crc32(tokens)),
+            "check": zlib.crc32(data.data.cast("B"), zlib.crc32(tokens)),
         }).encode()  # fmt: skip
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if shutil.disk_usage(self._folder).free < data.nbytes + SPARE:
@@ -103,7 +103,7 @@ class SlotFiles:
         try:
             with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
                 file.write(MAGIC + struct.pack("<II", len(head), zlib.crc32(head)) + head + tokens)
-                file.write(memoryview(data))
+                file.write(data.data.cast("B"))
                 size = file.tell()
             os.replace(beside, path)
         finally:
@@ -137,7 +137,7 @@ class SlotFiles:
         tokens = array("i")
         tokens.frombytes(file.read(4 * head["tokens"]))
         data = np.empty(head["bytes"], np.uint8)
-        file.readinto(memoryview(data))
-        if zlib.crc32(memoryview(data), zlib.crc32(tokens.tobytes())) != head["check"]:
+        file.readinto(data.data)
+        if zlib.crc32(data.data, zlib.crc32(tokens.tobytes())) != head["check"]:
             raise ValueError("it is damaged")
         return Spilled(tokens, data.view(head["type"]))

@@ -1,7 +1,7 @@
 """The API as an OpenAPI document, made from the schemas that requests are loaded with.
 
-Each field has its verdict (`x-verdict`: honoured, ignored or refused), its note and its bounds. The routes themselves come
-from whoever has them: one table here says what each is for and which schema its body has.
+Each field has its verdict (`x-verdict`: honoured, ignored or refused), its note and its bounds. The routes themselves
+come from whoever has them: one table here says what each is for and which schema its body has.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ OPERATIONS: dict[str, Operation] = {
         "A chat in Ollama's form.", OllamaChatSchema, {"model": "llama", "messages": _HELLO, "stream": False}, LINES
     ),
     "POST /api/generate": Operation(
-        "A prompt in Ollama's form.", OllamaGenerateSchema, {"model": "llama", "prompt": "Hello", "stream": False}, LINES
+        "A prompt in Ollama's form.", OllamaGenerateSchema, {"model": "llama", "prompt": "Hi", "stream": False}, LINES
     ),
     "POST /api/embed": Operation("Texts to vectors.", OllamaEmbedSchema, {"model": "llama", "input": "Hello"}),
     "POST /api/embeddings": Operation(
@@ -126,7 +126,9 @@ OPERATIONS: dict[str, Operation] = {
         "One model: its template, its parameters, what its file says.", NameSchema, {"model": "llama"}
     ),
     "POST /api/pull": Operation("Fetch a model.", PullSchema, {"model": "org/name"}, LINES),
-    "POST /api/create": Operation("Make a model from another one.", CreateSchema, {"model": "mine", "from": "llama"}, LINES),
+    "POST /api/create": Operation(
+        "Make a model from another one.", CreateSchema, {"model": "mine", "from": "llama"}, LINES
+    ),
     "POST /api/copy": Operation("Give a model another name.", CopySchema, {"source": "llama", "destination": "mine"}),
     "DELETE /api/delete": Operation("Delete a model.", NameSchema, {"model": "mine"}),
     "POST /api/push": Operation("Not offered: there is no registry to push to.", status=501),
@@ -139,7 +141,9 @@ OPERATIONS: dict[str, Operation] = {
         "What belongs between two texts.", InfillSchema,
         {"input_prefix": "def add(a, b):\n    ", "input_suffix": "\n", "n_predict": 16}, EVENTS,
     ),
-    "POST /embedding": Operation("Texts or tokens to vectors, in llama.cpp's form.", EmbeddingSchema, {"content": "Hello"}),
+    "POST /embedding": Operation(
+        "Texts or tokens to vectors, in llama.cpp's form.", EmbeddingSchema, {"content": "Hello"}
+    ),
     "POST /tokenize": Operation("Text to tokens.", TokenizeSchema, {"content": "Hello world"}),
     "POST /detokenize": Operation("Tokens to text.", DetokenizeSchema, {"tokens": [1, 2, 3]}),
     "POST /apply-template": Operation("The prompt that a chat becomes.", ChatSchema, {"messages": _HELLO}),
@@ -181,7 +185,8 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "Samplers": ("array", "string"), "StreamOptions": ("object",), "StructuredOutputs": ("object",),
     "System": ("string", "array"), "Text": ("object",), "Think": ("boolean", "string"), "ThinkingField": ("object",),
     "TokenIds": ("array",), "ToolChoiceField": ("string", "object"), "Tools": ("array",), "Encoding": ("string",),
-    "Continue": ("boolean", "string"), "ReasoningFormat": ("string",), "Truncation": ("string",), "Template": ("string",),
+    "Continue": ("boolean", "string"), "ReasoningFormat": ("string",), "Truncation": ("string",),
+    "Template": ("string",),
 }  # fmt: skip
 """Types of JSON that fields of these classes take."""
 
@@ -252,7 +257,8 @@ def _operation(
         if step.startswith("{")
     ]
     parameters += [
-        {"name": name, "in": "query", "description": text, "schema": {"type": "string"}} for name, text in operation.query
+        {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+        for name, text in operation.query
     ]
     if parameters:
         out["parameters"] = parameters

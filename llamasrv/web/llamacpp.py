@@ -153,7 +153,8 @@ def blueprint(service: Service) -> Blueprint:
         with service.pipeline.lease(request.args.get("model")) as served:
             engine = served.engine
             if not 0 <= number < engine.backend.num_lanes:
-                raise InvalidRequest(f"Invalid slot id {number}: there are {engine.backend.num_lanes}.", param="id_slot")
+                most = engine.backend.num_lanes
+                raise InvalidRequest(f"Invalid slot id {number}: there are {most}.", param="id_slot")
             facts = {"model": served.model.details.digest or served.info.name, "sizes": [
                 served.info.num_params, served.info.size_bytes, served.info.n_vocab,
             ], **engine.backend.state_facts}  # fmt: skip

@@ -124,7 +124,7 @@ class NativeSchema(SamplingSchema):
     temperature = Clamped(0, 1e6, "absent: the model's own default")
     top_p = Clamped(0, 1, "absent: the model's own default")
     min_p = Clamped(0, 1)
-    n_predict = Count(0, "max_tokens", "-1 and absent: until the model ends; 0: only the prompt is computed", also=(-1,))
+    n_predict = Count(0, "max_tokens", "-1, absent: until the model ends; 0: only the prompt is computed", also=(-1,))
     max_tokens = Count(0, "max_tokens", "the same as `n_predict`", also=(-1,))
     max_completion_tokens = Count(0, "max_tokens", "the same as `n_predict`", also=(-1,))
     n_cmpl = Count(1, "choices", "choices for each prompt; the same as `n`")
@@ -132,7 +132,7 @@ class NativeSchema(SamplingSchema):
     logprobs = Count(0, "top_logprobs", "the same as `n_probs`")
     presence_penalty = Number(-1e6, 1e6)
     frequency_penalty = Number(-1e6, 1e6)
-    return_tokens = Flag("the ids of the answer's tokens; a stream has them always")
+    return_tokens = Flag("the ids of the answer's tokens; a stream has them always")  # type: ignore[assignment]
     response_fields = Names("stops", 256, "paths of the reply, like `timings/prompt_n`: only these are sent")
     post_sampling_probs = Refused("probabilities are told as they are before sampling")
     adaptive_target = Negative("adaptive sampling is not available")
