@@ -884,9 +884,12 @@ def _option_named(name: str) -> Option:
 def as_environment(settings: Settings) -> dict[str, str]:
     """The variables that give another process these settings."""
     variables = {}
+    file = settings.source.config if settings.source is not None else None
+    if file is not None:
+        variables[CONFIG_VARIABLE] = str(file)  # for its tables; all of its options are told once more
     for option in OPTIONS:
         value = getattr(settings, option.name)
-        if value != option.default:
+        if value != option.default or (file is not None and value is not None):
             text = ",".join(value) if isinstance(value, tuple) else f"{value}B" if option.kind == "size" else str(value)
             variables[option.variable] = text
     return variables

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config import OPTIONS, Option, Settings, as_size
+from llamasrv.config import OPTIONS, TABLE_KEYS, Option, Settings, as_size
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.llamacpp.completion import CompletionSchema
 from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema
@@ -39,7 +39,39 @@ def as_toml(settings: Settings | None = None) -> str:
                 lines.append(f'# {key} = "***"')
             elif value is not None:
                 lines.append(f"{key} = {shown(option, value)}")
+    lines += _tables(settings) if settings is not None else ["", *MODEL_TABLES]
     return "\n".join(lines).replace("\n\n\n", "\n\n").strip() + "\n"
+
+
+def _tables(settings: Settings) -> list[str]:
+    """What is no option by itself: models with options of their own, and further names."""
+    lines = []
+    for table in settings.tables:
+        lines += ["", f"[models.{shown(_TEXT, table.name)}]", *(["load = true"] if table.load else [])]
+        for key, option in TABLE_KEYS.items():
+            if option.name in table.values:
+                lines.append(f"{key} = {shown(option, table.values[option.name])}")
+    if settings.aliases:
+        lines += ["", "[aliases]"]
+        lines += [f"{shown(_TEXT, alias)} = {shown(_TEXT, name)}" for alias, name in settings.aliases.items()]
+    return lines
+
+
+MODEL_TABLES = """\
+# Models with options of their own, a table each: any key of [model], [engine], [sampling] and [cache]; n_predict,
+# keep_alive; load = true for one that is loaded at the start. Without path: the file of that name in models.dir.
+#
+#   [models."qwen2.5:7b"]
+#   path = "/srv/models/qwen2.5-7b-instruct-q4_k_m.gguf"
+#   ctx_size = 16384
+#   load = true
+#
+# Further names for models, for clients that insist on theirs; * answers to every name.
+#
+#   [aliases]
+#   "gpt-4o-mini" = "qwen2.5:7b"
+#   "*" = "qwen2.5:7b"
+""".splitlines()
 
 
 def shown(option: Option, value: Any) -> str:

@@ -344,3 +344,61 @@ def test_a_models_table_has_adapters_of_its_own(toml):
 def test_adapters_that_make_no_sense_are_told(toml, adapters):
     with pytest.raises(ConfigError, match="model.adapters = "):
         load(config=toml(f"[model]\nadapters = {adapters}\n"))
+
+
+# Tables of models
+
+
+def tables(path):
+    return {table.name: table for table in load(environ={}, config=path).tables}
+
+
+def test_a_models_table_has_options_of_its_own(toml):
+    path = toml('[engine]\nparallel = 2\n[models.a]\npath = "m.gguf"\nctx_size = 64\ntemp = 0.5\nload = true\n[models."b:7b"]')
+    settings = load(environ={}, config=path)
+    a, b = settings.tables
+    assert (a.name, a.load, b.name, b.load) == ("a", True, "b:7b", False)
+    own = settings.of(a)
+    assert (str(own.model_path), own.engine_ctx_size, own.engine_parallel, own.sampling_temp) == ("m.gguf", 64, 2, 0.5)
+    assert settings.engine_ctx_size == 0 and own.tables == ()
+
+
+def test_a_table_knows_nothing_of_the_one_model_that_a_flag_names(toml):
+    path = toml("[models.a]")
+    settings = load({"model_path": "one.gguf", "model_alias": ("x",)}, environ={}, config=path)
+    own = settings.of(settings.tables[0])
+    assert own.model_path is None and own.model_alias == ()
+
+
+def test_a_table_may_be_called_like_an_option(toml):
+    settings = load(environ={}, config=toml('[models]\nmemory = "1GiB"\n[models.dir]\npath = "m.gguf"'))
+    assert settings.models_memory == 2**30 and [table.name for table in settings.tables] == ["dir"]
+
+
+def test_aliases_are_a_table(toml):
+    settings = load(environ={}, config=toml('[aliases]\n"gpt-4o" = "qwen:7b"\n"*" = "small"'))
+    assert settings.aliases == {"gpt-4o": "qwen:7b", "*": "small"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[models.a]\nctx_sise = 5", r"models\.a\.ctx_sise = 5: unknown key; did you mean ctx_size\?"),
+        ('[models.a]\nctx_size = "many"', r"models\.a\.ctx_size = 'many': must be a whole number"),
+        ("[models.a]\nload = 1", r"models\.a\.load = 1: must be true or false"),
+        ("[models.a]\nport = 1", r"models\.a\.port = 1: unknown key"),
+        ("[models.a]\nbatch_size = 4", r"\[models\.a\]: engine\.batch_size: 4 is less than engine\.parallel"),
+        ("[aliases]\nx = 1", r"aliases\.x = 1: must be the name of a model"),
+        ('aliases = "x"', r"aliases = 'x': must be a table of names"),
+    ],
+)
+def test_a_wrong_table_is_told_with_its_place(toml, text, reason):
+    assert re.search(reason, refusal(config=toml(text)))
+
+
+def test_options_can_be_loaded_again_from_where_they_came(toml):
+    path = toml("[engine]\nparallel = 3")
+    settings = load({"engine_threads": 2}, environ={}, config=path)
+    path.write_text("[engine]\nparallel = 4\nthreads = 9")
+    again = config.load_again(settings)
+    assert (again.engine_parallel, again.engine_threads) == (4, 2)

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from llamasrv import keys, model_options, reference, startup
+from llamasrv import catalogue, keys, model_options, reference, startup
 from llamasrv.chat.template import ChatTemplate, TemplateError
 from llamasrv.config import Settings, as_size
 from llamasrv.errors import ConfigError
@@ -27,15 +27,35 @@ def run(settings: Settings, print_config: bool) -> int:
         print(reference.as_toml(settings), end="")
         return 0
     console = Console()
-    if settings.model_path is None:
+    if settings.model_path is None and settings.model_fake:
         console.print("The configuration is right. The fake model needs no memory.")
         return 0
+    if settings.model_path is None or catalogue.names_several(settings):
+        return _several(settings, console)
     header = gguf.read_header(settings.model_path)
     need = model_options.needed_memory(settings, header)
     console.print(_model_table(settings, header, need))
     console.print(_memory_table(need, memory.available_memory()))
     if need.total > memory.available_memory():
         console.print("[yellow]This is more than is free now: the machine may have to swap, or end the server.[/]")
+    console.print("The configuration is right.")
+    return 0
+
+
+def _several(settings: Settings, console: Console) -> int:
+    models = catalogue.models(settings)
+    limit = settings.models_memory or memory.available_memory()
+    table = Table("model", "file", "context", "memory (estimate)", "loaded")
+    table.columns[3].justify = "right"
+    for model in models:
+        when = "at the start" if model.at_start else "when it is asked for"
+        table.add_row(
+            model.name, str(model.details.path or ""), str(model.context), _rounded(model.memory),
+            when if model.memory <= limit else "[red]never: it does not fit[/]",
+        )  # fmt: skip
+    console.print(table)
+    whose = "the limit of all" if settings.models_memory else "free on this machine"
+    console.print(f"{_rounded(limit)} are {whose}: the one that was used least recently makes room.")
     console.print("The configuration is right.")
     return 0
 
