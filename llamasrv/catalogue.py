@@ -133,9 +133,12 @@ def _folder(settings: Settings) -> list[Found]:
     if settings.models_dir is not None:
         return scan(settings.models_dir)
     pulled = files.models_dir()
-    if settings.model_path is None and not settings.model_fake and pulled.is_dir():
-        return scan(pulled)
-    return []
+    return scan(pulled) if _serves_pulled(settings) and pulled.is_dir() else []
+
+
+def _serves_pulled(settings: Settings) -> bool:
+    """Whether models that were pulled are served without being named: unless others are, or clients may pull them."""
+    return settings.models_manage or (settings.model_path is None and not settings.model_fake)
 
 
 def _default_first(settings: Settings, made: list[Model]) -> list[Model]:
@@ -150,7 +153,7 @@ def _default_first(settings: Settings, made: list[Model]) -> list[Model]:
 
 def names_several(settings: Settings) -> bool:
     """Whether more than one model may be served: then each chooses for itself what the settings leave open."""
-    pulled = settings.model_path is None and not settings.model_fake and any(files.models_dir().glob("*"))
+    pulled = settings.models_manage or (_serves_pulled(settings) and any(files.models_dir().glob("*")))
     return bool(settings.tables) or settings.models_dir is not None or pulled
 
 

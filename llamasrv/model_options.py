@@ -81,7 +81,7 @@ def engine_options(settings: Settings) -> EngineOptions:
         swap_bytes=settings.cache_swap,
         cache_bytes=settings.cache_ram,
         disk_bytes=settings.cache_disk,
-        disk_folder=str(settings.cache_disk_dir or files.prefixes_dir()),
+        disk_folder=str(settings.cache_disk_dir or files.prefixes_dir()) if settings.cache_disk else "",
         idle_cells=settings.cache_idle_cells,
         coalesce=settings.engine_coalesce_ms / 1000,
         unread_tokens=settings.limits_unread_tokens,
