@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from llamasrv.engine.channels import Mailbox, RealThread
+from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.prefix_cache import KEY_LENGTH, Adapters, Key, common_prefix, key_of
 from llamasrv.engine.spill import Spilled
 
@@ -77,6 +78,7 @@ class DiskStore:
         can_cut: bool = True,
         post: Callable[[Any], None],
         give: Callable[[Spilled], None],
+        metrics: EngineMetrics | None = None,
     ) -> None:
         self.limit = limit
         self.can_cut = can_cut
@@ -88,6 +90,7 @@ class DiskStore:
         self._folder = folder / hashlib.sha256(json.dumps(self._facts, sort_keys=True).encode()).hexdigest()[:32]
         self._digests = adapter_digests
         self._post, self._give = post, give
+        self._metrics = metrics or EngineMetrics()
         self._index: dict[Key, list[Stored]] = {}
         self._writing: list[tuple[array[int], Adapters]] = []
         self._work, self._ended = Mailbox(), Mailbox()
@@ -153,6 +156,7 @@ class DiskStore:
             self._forget(stored.path)
         else:
             self.num_read += 1
+            self._metrics.prefixes_read += 1
             self._give(entry)
 
     def _have_written(self, result: tuple[Stored | None, list[Path]]) -> None:
@@ -162,6 +166,7 @@ class DiskStore:
             self._forget(path)
         if stored is not None:
             self.num_written += 1
+            self._metrics.prefixes_written += 1
             self._add(stored)
 
     def _add(self, stored: Stored) -> None:

@@ -455,7 +455,7 @@ class Engine:
             Path(options.disk_folder), options.disk_bytes,
             facts={"model": options.digest, **backend.state_facts}, largest=options.cache_bytes,
             adapter_digests=tuple(adapter.digest for adapter in backend.adapters), can_cut=backend.can_cut_saved,
-            post=self._mailbox.put, give=lambda entry: self.memory.spilled.put(entry),
+            post=self._mailbox.put, give=lambda entry: self.memory.spilled.put(entry), metrics=self.metrics,
         )  # fmt: skip
         disk.start()
         return disk

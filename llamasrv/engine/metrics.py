@@ -48,6 +48,8 @@ class EngineMetrics:
         self.preemptions = 0
         self.swaps = 0
         self.evictions = 0
+        self.prefixes_read = 0  # from disk
+        self.prefixes_written = 0
         self.failed_steps = 0
         self.restarts = 0
         self.longest_sequence = 0

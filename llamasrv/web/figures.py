@@ -104,11 +104,24 @@ class Figures(Collector):
             ("preemptions", "Sequences that had to give their lane away.", m.preemptions),
             ("swaps", "Preempted sequences kept in host memory.", m.swaps),
             ("evictions", "Prefixes dropped to make room.", m.evictions),
+            ("prefixes_read", "Prefixes read from disk.", m.prefixes_read),
+            ("prefixes_written", "Prefixes written to disk.", m.prefixes_written),
             ("failed_steps", "Steps that failed.", m.failed_steps),
             ("restarts", "Contexts made anew after a failure.", m.restarts),
             ("unread", "Sequences given up because nobody read their answer.", m.unread),
         ):
             families.counter(f"llamasrv_{name}", text, value, model=model)
+        e = engine.embedder.metrics
+        for name, text, value in (
+            ("embedding_requests", "Requests that reached the embedder.", e.requests),
+            ("embedding_inputs", "Inputs turned into vectors or scores.", e.inputs),
+            ("embedding_tokens", "Tokens of those inputs.", e.tokens),
+            ("embedding_groups", "Computations, each of several inputs.", e.groups),
+            ("embedding_failed", "Computations that failed.", e.failed),
+            ("embedding_seconds", "Time in them.", e.seconds),
+        ):
+            families.counter(f"llamasrv_{name}", text, value, model=model)
+        families.gauge("llamasrv_embedding_waiting", "Inputs not answered yet.", engine.embedder.num_open, model=model)
         for reason, count in sorted(m.finished.items()):
             families.counter("llamasrv_finished", "Sequences ended, by reason.", count, model=model, reason=reason)
         for name, text, histogram in (
