@@ -158,6 +158,7 @@ class GenerateRequest:
     split_reasoning: bool = True  # False: reasoning stays in the text, its marks included
     keep_alive: float | None = None  # seconds that the model stays loaded after it; negative: for ever; None: as set
     adapters: tuple[tuple[str, float], ...] | None = None  # LoRA adapters and their scales; None: the model's default
+    patience: float | None = None  # seconds after its first text that the answer may go on; then to the line's end
     with_tokens: bool = False  # texts come with the ids of their tokens
     shorten: bool = False  # the oldest turns of a conversation that is too long are left out
 

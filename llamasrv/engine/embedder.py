@@ -65,7 +65,7 @@ class Embedder:
     `backend` is set when the model has been loaded. Make it on the HTTP side's thread; tests `turn` it by hand.
     """
 
-    def __init__(self, *, queue_limit: int = 1 << 16, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, queue_limit: int = 1 << 14, clock: Callable[[], float] = time.monotonic) -> None:
         self.backend: EmbeddingBackend | None = None
         self.metrics = EmbedderMetrics()
         self.queue_limit = queue_limit

@@ -21,6 +21,7 @@ from llamasrv.pipeline.adapters import chosen
 from llamasrv.pipeline.best_of import BestOf
 from llamasrv.pipeline.embed import Embeddings, EmbeddingWork, Ranking, RankingWork
 from llamasrv.pipeline.generation import Generation
+from llamasrv.pipeline.hasty import Hasty
 from llamasrv.pipeline.loading import Loading
 from llamasrv.pipeline.served import Served
 from llamasrv.pipeline.steer import Rudder
@@ -90,7 +91,7 @@ class Pipeline:
         with self.lease(request.model) as served:
             return off_hub(lambda: sum(len(served.encode(prompt, request.tool_choice)) for prompt in request.prompts))
 
-    def submit(self, request: GenerateRequest, *, wait: bool = True) -> Generation | BestOf:
+    def submit(self, request: GenerateRequest, *, wait: bool = True) -> Generation | BestOf | Hasty:
         """Start a generation. Everything that can be known to be wrong is raised here. Where the model is not loaded,
         it is waited for, or Loading is raised without `wait`."""
         model = self.registry.find(request.model)
@@ -103,7 +104,7 @@ class Pipeline:
         finally:
             model.release()
 
-    def _start(self, served: Served, request: GenerateRequest) -> Generation | BestOf:
+    def _start(self, served: Served, request: GenerateRequest) -> Generation | BestOf | Hasty:
         prepared = served.prepare_all(request)
         prompts = [prompt.tokens for prompt in prepared]
         params = served.params(request.sampling)
@@ -147,6 +148,8 @@ class Pipeline:
         )  # fmt: skip
         if request.echo:
             generation.echo([served.text_of(prompt, tokens) for prompt, tokens in zip(request.prompts, prompts)])
+        if best_of is None and request.patience is not None:
+            return Hasty(generation, request.patience, num_choices=len(sequences))
         if best_of is None:
             return generation
         return BestOf(generation, best_of=best_of, n=request.n, with_logprobs=request.logprobs is not None)

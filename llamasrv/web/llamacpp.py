@@ -12,7 +12,7 @@ from llamasrv.engine.channels import off_hub
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.slots import SlotFiles
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
-from llamasrv.pipeline.served import LONG_TEXT
+from llamasrv.pipeline.served import LONG_TEXT, Served
 from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
 from llamasrv.protocols.llamacpp.props import props_body
@@ -103,6 +103,9 @@ def blueprint(service: Service) -> Blueprint:
                 slots=options.slots,
                 metrics=options.metrics,
                 notice=files.notice_of(served.info.path),
+                ui=options.ui,
+                tool_template=served.info.templates.get("tool_use"),
+                abilities=_abilities(served),
             )
         )
 
@@ -161,6 +164,23 @@ def blueprint(service: Service) -> Blueprint:
             return _json(act(engine, SlotFiles(options.slot_folder, facts), number))
 
     return routes
+
+
+def _abilities(served: Served) -> dict[str, bool]:
+    """What the template can show, under llama.cpp's names."""
+    if served.template is None:
+        return {}
+    traits = served.template.traits
+    return {
+        "supports_tools": traits.tools,
+        "supports_tool_calls": traits.calls,
+        "supports_parallel_tool_calls": traits.parallel_calls,
+        "supports_system_role": traits.system,
+        "supports_string_content": not traits.parts,
+        "supports_typed_content": traits.parts,
+        "supports_object_arguments": traits.arguments == "object",
+        "supports_preserve_reasoning": traits.reasoning is not None,
+    }
 
 
 def _conversation() -> str:

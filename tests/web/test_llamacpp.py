@@ -204,3 +204,21 @@ def test_wrong_slots_and_actions_are_400(keeping):
 def test_without_a_folder_slots_stay_where_they_are(client, action):
     reply = client.post(f"/slots/0?action={action}", json={"filename": "x"})
     assert reply.status_code == 501 and reply.get_json()["error"]["type"] == "not_supported_error"
+
+
+def test_an_answer_may_have_only_so_long(client):
+    """The fake writes no line ends: time alone ends nothing."""
+    body = {"prompt": "abc", "n_predict": 9, "t_max_predict_ms": 0, "temperature": 0}
+    assert client.post("/completion", json=body).get_json()["tokens_predicted"] == 9
+    body |= {"prompt": chat("line\n" * 60), "n_predict": 600, "ignore_eos": True}
+    told = client.post("/completion", json=body).get_json()
+    assert told["stop_type"] == "limit" and told["has_new_line"] and told["tokens_predicted"] < 600
+
+
+def chat(text):
+    return f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_properties_tell_what_the_template_can(client):
+    props = client.get("/props").get_json()
+    assert props["chat_template_caps"]["supports_system_role"] and not props["chat_template_caps"]["supports_tools"]

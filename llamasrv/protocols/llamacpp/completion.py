@@ -21,7 +21,7 @@ from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.props import params_body
 from llamasrv.protocols.openai.forms import content_of
 from llamasrv.protocols.openai.prompts import token_ids
-from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of
+from llamasrv.protocols.openai.sampling import INT_MAX, SamplingSchema, sampling_of
 from llamasrv.protocols.openai.wire import dumps, logprob
 from llamasrv.protocols.schema import (
     Count,
@@ -145,7 +145,7 @@ class NativeSchema(SamplingSchema):
     n_indent = Ignored()
     n_cache_reuse = Ignored("whole prefixes are reused")
     t_max_prompt_ms = Ignored()
-    t_max_predict_ms = Ignored("use `n_predict` or a stop string")
+    t_max_predict_ms = Count(0, INT_MAX, "after so long the answer ends with its line; -1: it takes its time", also=(-1,))
     backend_sampling = Ignored()
     sse_ping_interval = Ignored("set for the server")
     verbose = Ignored()
@@ -236,6 +236,7 @@ def _request(
         owner=owner,
         content=content_of(data),
         adapters=get("lora"),
+        patience=None if get("t_max_predict_ms", -1) < 0 else data["t_max_predict_ms"] / 1000,
         with_tokens=stream or get("return_tokens", False),
     )
     settings = {

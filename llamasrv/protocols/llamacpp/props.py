@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -37,9 +38,13 @@ def props_body(
     slots: bool,
     metrics: bool,
     notice: str | None = None,
+    ui: bool = False,
+    tool_template: str | None = None,
+    abilities: Mapping[str, bool] | None = None,
 ) -> bytes:
     return orjson.dumps(
         ({"notice": notice} if notice else {})
+        | ({"chat_template_tool_use": tool_template} if tool_template else {})
         | {
             "default_generation_settings": {"params": params_body(params), "n_ctx": context},
             "total_slots": total_slots,
@@ -50,7 +55,12 @@ def props_body(
             "endpoint_slots": slots,
             "endpoint_props": False,
             "endpoint_metrics": metrics,
+            "media_marker": "",
+            "ui": ui,
+            "ui_settings": {},
+            "cors_proxy_enabled": False,
             "chat_template": chat_template,
+            "chat_template_caps": abilities or {},
             "bos_token": bos_token,
             "eos_token": eos_token,
             "build_info": build,
