@@ -278,6 +278,11 @@ class Engine:
         """Sequences and embeddings accepted and not ended."""
         return self._num_submitted - self._num_ended + self.embedder.num_open
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next sequence would be refused."""
+        return self.num_open >= self.options.queue_limit + self.options.parallel
+
     def snapshot(self) -> dict[str, Any]:
         """The state at a glance, without stopping anything: each figure is true, together they may be a step apart."""
         memory = getattr(self, "memory", None)

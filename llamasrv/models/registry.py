@@ -87,6 +87,7 @@ class Model:
         # Written by the loader.
         self.phase = ""  # "waiting" for memory, "checking" its file, "loading", "unloading"; "" is none of these
         self.num_loads = 0
+        self.load_seconds = 0.0  # that the last one took
         self.num_unloads = 0
         # One entry for each; adding to them and taking from them are atomic.
         self.awaited: deque[None] = deque()  # requests that wait until it is loaded
@@ -273,6 +274,12 @@ class Registry:
         if self.loader is not None:
             return self.loader.engines
         return [model.current for model in self.models if model.current is not None]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no model takes another request, whichever is asked for."""
+        engines = self.engines
+        return len(engines) >= len(self.models) and all(engine.is_full for engine in engines)
 
     def drain(self) -> None:
         """Refuse new work; what was accepted goes on."""

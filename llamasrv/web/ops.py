@@ -42,7 +42,7 @@ def blueprint(service: Service) -> Blueprint:
             for engine in service.registry.engines:
                 if engine.stalled_seconds > service.options.stalled_seconds:
                     raise Unavailable(f"{engine.name}: a step has not ended for {engine.stalled_seconds:.0f} s")
-                if engine.num_open >= engine.options.queue_limit + engine.options.parallel:
+                if engine.is_full:
                     raise Unavailable(f"{engine.name}: the queue is full")
             for model in service.registry.models:
                 if model.state == "loaded":

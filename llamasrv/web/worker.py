@@ -74,6 +74,7 @@ class Worker(GeventWorker):
         self._reload_wanted = False
         self._dump_wanted = False
         self._reopen_wanted = False
+        self._told_ready = False
 
     def init_process(self) -> None:
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
@@ -185,8 +186,8 @@ class Worker(GeventWorker):
 
     def _report(self, *, loaded: bool) -> None:
         """Once a second: what systemd sees. Its watchdog is fed only while the engines move."""
-        if loaded and not self.fate[1]:
-            self.fate[1] = 1
+        if loaded and not self._told_ready:
+            self._told_ready = True
             notify.tell("READY=1", f"STATUS=Serving {_listed([model.name for model in self.registry.models])}")
         elif not loaded:
             loading = [f"{m.name} {m.progress:.0%}" for m in self.registry.models if m.state == "loading"]
@@ -225,6 +226,8 @@ class Worker(GeventWorker):
                     gevent.sleep(0.05)
         if len(self.registry.models) == 1 and models and models[0].error is not None:
             return self._give_up(EX_CONFIG)  # there is nothing to serve; the loader has said why
+        self.fate[1] = 1
+        self._wake_up()  # systemd waits for the news
         for line in describe(self.registry, self.sockets[0].getsockname()):
             log.info("%s", line)
 
