@@ -15,8 +15,10 @@ from llamasrv.protocols.limits import Limits
 BODY_SECONDS = Limits().body_seconds
 PIECE = 1 << 20  # bytes of a body without bounds that are read at once
 
-_JSON_TYPES = frozenset(("", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"))
-"""What clients put on a JSON body; curl's default is the form type."""
+_JSON_TYPES = frozenset(
+    ("", "application/json", "application/x-www-form-urlencoded", "application/octet-stream", "text/plain", "text/json")
+)
+"""What clients put on a JSON body: curl's default is the form type, litellm sends bytes as what they are."""
 
 _LAST_KEY = re.compile(r'"((?:[^"\\]|\\.){1,100})"\s*:\s*(?:\[[^"{}\[\]]*|)(?:"(?:[^"\\]|\\.)*|[^"{}\[\],]*)\Z')
 """The key whose value, or array of plain values, is being written where the text ends."""

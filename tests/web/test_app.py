@@ -51,7 +51,7 @@ def test_a_head_is_a_get_without_a_body(client):
 
 def test_our_own_mistake_is_told_by_its_id_only(start, caplog):
     running = start()
-    running.service.pipeline.submit = lambda request: 1 / 0
+    running.service.pipeline.submit = lambda request, **options: 1 / 0
     response = running.client.post(CHAT, json=HELLO)
     told = error(response)
     assert response.status_code == 500
@@ -121,13 +121,13 @@ def test_a_refusal_is_one_line(client, caplog):
 @pytest.mark.parametrize(
     "kind",
     [None, "application/json", "application/json; charset=utf-8", "application/x-www-form-urlencoded", "text/plain",
-     "application/vnd.api+json"],
+     "application/vnd.api+json", "application/octet-stream"],
 )  # fmt: skip
 def test_json_is_read_whatever_curl_calls_it(client, kind):
     assert client.post(CHAT, data=json.dumps(HELLO), content_type=kind).status_code == 200
 
 
-@pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", "application/xml", "application/octet-stream"])
+@pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", "application/xml"])
 def test_other_types_are_415(client, kind):
     response = client.post(CHAT, data=json.dumps(HELLO), content_type=kind)
     assert response.status_code == 415 and error(response)
