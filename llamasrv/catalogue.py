@@ -194,11 +194,12 @@ def _model(
     need = _need(settings, header, several=several)
     options = engine_options(dataclasses.replace(settings, engine_ctx_size=need.cells))
     options = dataclasses.replace(options, digest=details.digest, adapters=tuple(map(_known, options.adapters)))
+    need_all = need.total + sum(Path(adapter.path).stat().st_size for adapter in options.adapters)
     return Model(
         name,
         aliases=aliases,
         details=details,
-        recipe=Recipe(partial(_open, str(header.path), options), options, memory=need.total, context=need.context),
+        recipe=Recipe(partial(_open, str(header.path), options), options, memory=need_all, context=need.context),
         sampling=settings.sampling(),
         chat_template=template,
         max_tokens=settings.limits_n_predict if settings.limits_n_predict >= 0 else None,

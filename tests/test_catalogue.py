@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from model.tiny_models import llama
+from model.tiny_models import llama, lora
 from serving import wait_until
 
 from llamasrv import catalogue, config, files, startup
@@ -226,3 +226,50 @@ def test_new_models_of_the_start_are_loaded_at_once(serving, settings, tiny):
     assert registry.readiness().state == "ready" and registry.default.state == "unloaded"
     startup.update_models(registry, settings(text + "load = true"))
     wait_until(lambda: registry.default.state == "loaded")
+
+
+# LoRA adapters
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    return lora(tmp_path / "sql.gguf")
+
+
+def test_a_models_adapters_come_with_its_table(tiny, adapter, settings):
+    found = settings(f'[models.own]\npath = "{tiny}"\n[models.own.adapters]\nsql = {{path = "{adapter}", scale = 0.5}}\n')
+    (model,) = catalogue.models(found)
+    (known,) = model.adapters
+    assert (known.name, known.scale) == ("sql", 0.5) and known.digest.startswith("sha256:")
+    (bare,) = catalogue.models(Settings(model_path=tiny))
+    assert model.memory == bare.memory + adapter.stat().st_size and not bare.adapters
+
+
+def test_adapters_of_one_model_are_not_those_of_a_folder(tiny, adapter, folder):
+    made = catalogue.models(Settings(model_path=tiny, model_adapters=(f"sql={adapter}",), models_dir=folder("m.gguf")))
+    assert [len(model.adapters) for model in made] == [1, 0]
+
+
+def test_a_changed_adapter_is_another_model(tiny, tmp_path):
+    keys = []
+    for seed in (1, 2):
+        path = lora(tmp_path / "a.gguf", seed=seed)
+        keys.append(catalogue.models(Settings(model_path=tiny, model_adapters=(f"a={path}",)))[0].key)
+    assert keys[0] != keys[1]
+
+
+def test_an_adapter_in_a_folder_is_no_model(folder, tmp_path):
+    lora(folder("m.gguf") / "adapter.gguf")
+    assert names(Settings(models_dir=tmp_path / "folder")) == ["m"]
+
+
+@pytest.mark.parametrize("name, reason", [("none.gguf", "No such file"), ("tiny.gguf", "not a LoRA adapter")])
+def test_a_file_that_is_no_adapter_is_refused_at_the_start(tiny, name, reason):
+    with pytest.raises(ConfigError, match=reason):
+        catalogue.models(Settings(model_path=tiny, model_adapters=(f"a={tiny.with_name(name)}",)))
+
+
+def test_pulled_models_are_served_beside_others_where_clients_may_pull(tiny, folder):
+    folder("p.gguf", place="pulled")
+    assert names(Settings(model_path=tiny)) == ["tiny"]
+    assert names(Settings(model_path=tiny, models_manage=True)) == ["tiny", "p"]
