@@ -28,7 +28,9 @@ from llamasrv.models.registry import Model
 log = logging.getLogger("llamasrv")
 
 TICK = 1.0  # seconds between two looks at what is idle
-HOLD_AFTER = 2.0  # seconds that a model waits for memory before one that is in use has to make room
+# Seconds that a model waits for memory before one that is in use has to make room: twice what loading it took, so that
+# the server does not load more than it works.
+HOLD_AFTER, LEAST_HOLD, MOST_HOLD = 2.0, 0.5, 15.0
 STOP_TIMEOUT = 30.0  # seconds for an engine to end
 FIRST_RETRY, LAST_RETRY = 2.0, 600.0  # seconds until a failed load is tried again
 MOST_FAILURES = 10  # in a row; then only an explicit load, or a change of its file or options, tries again
@@ -123,15 +125,16 @@ class Loader:
         return model in self._queue or model.phase in ("waiting", "checking", "loading")
 
     def _load(self, model: Model) -> None:
-        began = self._clock()
         try:
             self._wait_for_room(model)
+            began = self._clock()
             if self._check is not None:
                 model.phase = "checking"
                 self._check(model)
             model.phase = "loading"
             self._start(model)
-            log.info("%s is loaded", model.name, extra=_figures(model, seconds=self._clock() - began))
+            model.load_seconds = self._clock() - began
+            log.info("%s is loaded", model.name, extra=_figures(model, seconds=model.load_seconds))
         except (LlamasrvError, LoadFailed) as error:
             self._failed(model, error)
         except Exception:
@@ -202,6 +205,7 @@ class Loader:
             most = as_gib(self.memory_limit)
             raise LoadFailed(f"it needs {as_gib(need)} of memory; all models together may take {most}")
         began = self._clock()
+        hold = HOLD_AFTER if not model.num_loads else min(MOST_HOLD, max(LEAST_HOLD, 2 * model.load_seconds))
         while not self.draining:
             with self._lock:
                 victim = None
@@ -214,7 +218,7 @@ class Loader:
                     if not self._counted:
                         free = as_gib(self._free_memory())
                         raise LoadFailed(f"it needs {as_gib(need)} of memory, and {free} are free")
-                    victim = self._victim(missing, in_use=self._clock() - began >= HOLD_AFTER)
+                    victim = self._victim(missing, in_use=self._clock() - began >= hold)
                     if victim is not None:
                         self._seize(victim)
             if victim is not None:

@@ -363,7 +363,8 @@ def test_many_ask_for_more_than_fits(farm, monkeypatch):
     import random
 
     monkeypatch.setattr(module, "POLL", 0.001)
-    monkeypatch.setattr(module, "HOLD_AFTER", -1.0)  # the clock of this test stands still
+    for name in ("HOLD_AFTER", "LEAST_HOLD"):
+        monkeypatch.setattr(module, name, -1.0)  # the clock of this test stands still
     f = farm(limit=25).add("a", "b", "c")
     done, most = [], []
 
