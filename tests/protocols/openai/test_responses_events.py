@@ -266,6 +266,28 @@ def test_a_custom_calls_input_is_text(arguments, text):
     assert final(*call(0, "patch", arguments), STOP)["output"][0]["input"] == text
 
 
+@pytest.mark.parametrize(
+    "text", ["", "plain", 'a "b" \\ / \n\t\b\f\r', "é 🎈 \u2028 \0 \ud7ff \ue000", "\\", '"', "\\u12", "🎈" * 3]
+)
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_a_custom_calls_input_is_told_while_it_comes_wherever_it_is_cut(text, ascii_only):
+    arguments = json.dumps({"input": text}, ensure_ascii=ascii_only)
+    for size in (1, 2, 3, 5, 7, 100):
+        fragments = [arguments[at : at + size] for at in range(0, len(arguments), size)]
+        told = reply().chunks([*call(0, "patch", *fragments), STOP, USAGE])
+        assert add_up(told)["output"][0]["input"] == text
+        deltas = [json.loads(chunk)["delta"] for chunk in told if b"input.delta" in chunk]
+        assert all(deltas) and len(deltas) >= min(len(text) // (6 * size), 5)
+
+
+@pytest.mark.parametrize("arguments", ['{"a":"x","b":"y"}', '{"a":"x', '{"a":"x\\q"}', "[1]", '{"a":"\\ud800"}', '{"a'])
+def test_what_is_no_such_call_loses_nothing_that_was_told(arguments):
+    for size in (1, 3, 100):
+        fragments = [arguments[at : at + size] for at in range(0, len(arguments), size)]
+        for end in (STOP, LENGTH):
+            assert add_up(reply().chunks([*call(0, "patch", *fragments), end, USAGE]))["output"][0]["input"]
+
+
 def test_a_call_without_arguments_has_none_as_json():
     assert final(*call(0, "f"), STOP)["output"][0]["arguments"] == "{}"
 

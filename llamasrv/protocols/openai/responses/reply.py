@@ -25,7 +25,7 @@ from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.openai.responses.events import Events
 from llamasrv.protocols.openai.responses.ids import seal
 from llamasrv.protocols.openai.responses.stored import Stored
-from llamasrv.protocols.openai.responses.tools import Kind, ToolSet, custom_input
+from llamasrv.protocols.openai.responses.tools import CustomInput, Kind, ToolSet
 from llamasrv.protocols.openai.wire import chat_logprob
 
 _CUT_OFF = (FinishReason.LENGTH, FinishReason.CONTEXT)
@@ -69,6 +69,7 @@ class ResponseReply:
         self._going = not options.background
         self._kind: type | None = None  # of the events that the open item is made of
         self._call: Kind | None = None
+        self._input: CustomInput | None = None
         self._fragments: list[str] = []  # of the call that is open, or of a summary
         self._call_ids: set[str] = set()
         self._reason: FinishReason | None = None
@@ -130,8 +131,9 @@ class ResponseReply:
             self._open_call(event)
         elif isinstance(event, ToolCallArguments) and self._call is not None:
             self._fragments.append(event.fragment)
-            if event.fragment and not self._call.custom:
-                self._events.delta(event.fragment)
+            text = event.fragment if self._input is None else self._input.add(event.fragment)
+            if text:
+                self._events.delta(text)
 
     def _enter(self, kind: type) -> None:
         """Text or reasoning goes into an item of its kind."""
@@ -150,6 +152,7 @@ class ResponseReply:
         while not id or id in self._call_ids:
             id = f"call_{self._options.id[-16:]}{len(self._call_ids):04x}"
         self._call_ids.add(id)
+        self._input = CustomInput() if self._call.custom else None
         self._events.open_call(self._call, id)
 
     def _close_item(self, *, cut: bool = False) -> None:
@@ -175,8 +178,10 @@ class ResponseReply:
                 cut = False
             except orjson.JSONDecodeError:
                 pass
-        if self._call.custom:
-            self._events.delta(custom_input(arguments))
+        if self._input is not None:
+            rest = self._input.end()
+            if rest:
+                self._events.delta(rest)
         elif not arguments and not cut:
             self._events.delta("{}")
         return cut

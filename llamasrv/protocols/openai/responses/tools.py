@@ -145,6 +145,43 @@ def _custom(wire: dict[str, Any], name: str, prompt_name: str, *path: int | str)
     return Tool(prompt_name, description, parameters, strict=True), shown
 
 
+# The value of the only argument, as far as it is whole: neither half an escape nor half a pair of surrogates.
+_VALUE_STARTS = re.compile(r'\s*\{\s*"[^"\\]*"\s*:\s*"')
+_VALUE = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?:(?![dD][89abAB])[0-9a-fA-F]{4}|[0-9a-fA-F]{4}\\u[0-9a-fA-F]{4}))*')
+
+
+class CustomInput:
+    """The text that a custom tool is called with, read out of the call's arguments while they come."""
+
+    def __init__(self) -> None:
+        self._arguments = ""
+        self._at: int | None = None  # where what is not told yet begins, once the text has begun
+        self._told = ""
+
+    def add(self, fragment: str) -> str:
+        """What can be told now."""
+        self._arguments += fragment
+        if self._at is None:
+            start = _VALUE_STARTS.match(self._arguments)
+            if start is None:
+                return ""
+            self._at = start.end()
+        value = _VALUE.match(self._arguments, self._at)
+        assert value is not None
+        try:
+            text: str = orjson.loads(f'"{value[0]}"')
+        except orjson.JSONDecodeError:  # no JSON: the end will show what it is
+            return ""
+        self._at = value.end()
+        self._told += text
+        return text
+
+    def end(self) -> str:
+        """What is still missing, of what was no call of the right form all of it."""
+        text = custom_input(self._arguments)
+        return text[len(self._told) :] if text.startswith(self._told) else ""
+
+
 def custom_input(arguments: str) -> str:
     """The text that a call of a custom tool is made with; what is no such call stays as it was written."""
     try:
