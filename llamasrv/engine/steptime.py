@@ -14,7 +14,8 @@ class StepTime:
 
     def __init__(self, a: float = 0.002, b: float = 0.002, c: float = 0.002) -> None:
         self._w = [a, b, c]
-        self._p = [[1e-2, 0.0, 0.0], [0.0, 1e-4, 0.0], [0.0, 0.0, 1e-3]]
+        # How little the start is worth beside one measurement: a few of them, of any size, replace it.
+        self._p = [[1e2, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1e1]]
         self._num_learnt = 0
 
     def predict(self, num_prompt: int, num_decodes: int) -> float:
@@ -41,7 +42,7 @@ class StepTime:
         p = self._p
         px = [p[i][0] * x[0] + p[i][1] * x[1] + p[i][2] * x[2] for i in range(3)]
         # Without new excitation forgetting would inflate P without end.
-        forget = _FORGET if p[0][0] + p[1][1] + p[2][2] < 1.0 else 1.0
+        forget = _FORGET if p[0][0] + p[1][1] + p[2][2] < 1e3 else 1.0
         denominator = forget + x[0] * px[0] + x[1] * px[1] + x[2] * px[2]
         gain = [v / denominator for v in px]
         error = seconds - (self._w[0] * x[0] + self._w[1] * x[1] + self._w[2] * x[2])

@@ -44,3 +44,11 @@ def test_it_never_predicts_less_than_nothing():
     for _ in range(100):
         model.learn(0, 1, 1e-6)
     assert model.predict(0, 0) > 0 and model.prompt_tokens_within(1.0, 0) >= 0
+
+
+def test_a_few_short_steps_are_enough_to_know_them():
+    """A start that was believed for hundreds of them made requests wait for company that was not worth it."""
+    model = StepTime()
+    for _ in range(5):
+        model.learn(14, 0, 0.0002)
+    assert model.predict(14, 0) < 0.0004
