@@ -131,21 +131,12 @@ def pull(
 def _resolve(reference: Reference, endpoint: str | None) -> list[RemoteFile]:
     """The files of the model that is meant, checked for names that would leave the folder."""
     from huggingface_hub import HfApi, hf_hub_url
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     repo = reference.repo
     try:
         info = HfApi(endpoint).model_info(repo, revision=reference.revision, files_metadata=True, timeout=30)
-    except GatedRepoError:
-        raise PullFailed(f"{repo}: only for those who accepted its terms: do so, then set HF_TOKEN") from None
-    except RepositoryNotFoundError:
-        raise PullFailed(f"{repo}: there is no such repository, or it is private and needs HF_TOKEN") from None
-    except RevisionNotFoundError:
-        raise PullFailed(f"{repo}: there is no revision {reference.revision!r}") from None
-    except HfHubHTTPError as error:
-        raise PullFailed(f"{repo}: the Hub answers {error.response.status_code}") from error
-    except Exception as error:  # whatever the HTTP library of the day raises
-        raise PullFailed(f"{repo}: the Hub cannot be reached ({type(error).__name__})") from error
+    except Exception as error:
+        raise PullFailed(f"{repo}: {_refusal(error) or 'the Hub cannot be reached'}") from error
     there = [_remote(sibling) for sibling in info.siblings or [] if sibling.rfilename.lower().endswith(".gguf")]
     return [
         replace(file, url=hf_hub_url(repo, file.path, revision=info.sha, endpoint=endpoint))
@@ -273,7 +264,6 @@ def _fetch(file: RemoteFile, partial: Path, report: Report) -> None:
 
 def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
     from huggingface_hub import constants
-    from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import logging
     from huggingface_hub.utils._headers import build_hf_headers
@@ -290,9 +280,9 @@ def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report)
             http_get(file.url, sink, resume_size=had, headers=build_hf_headers())
         except PullFailed:
             raise
-        except HfHubHTTPError as error:
-            raise PullFailed(f"{file.path}: the Hub answers {error.response.status_code}") from error
         except Exception as error:  # whatever the HTTP library of the day raises when a connection breaks
+            if (refusal := _refusal(error)) is not None:
+                raise PullFailed(f"{file.path}: {refusal}") from error
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             in_vain = 0 if digest.count > had else in_vain + 1
@@ -300,6 +290,21 @@ def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report)
                 where = f"the connection broke at {had} of {file.size} bytes"
                 raise PullFailed(f"{file.path}: {where} ({type(error).__name__})") from error
             time.sleep(1)
+
+
+def _refusal(error: Exception) -> str | None:
+    """What the Hub said, in words for who asked; None where it said nothing."""
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return "only for those who accepted its terms: do so, then set HF_TOKEN"
+    if isinstance(error, RepositoryNotFoundError):
+        return "there is no such repository, or it is private and needs HF_TOKEN"
+    if isinstance(error, RevisionNotFoundError):
+        return "there is no such revision"
+    if isinstance(error, HfHubHTTPError):
+        return f"the Hub answers {error.response.status_code}"
+    return None
 
 
 class _Sink:

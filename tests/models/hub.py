@@ -20,6 +20,7 @@ class Hub:
         self.small: set[str] = set()  # paths kept without LFS
         self.lies: dict[str, bytes] = {}  # path -> other bytes than the announced ones
         self.gated: set[str] = set()
+        self.gated_files: set[str] = set()  # repositories that are described, but not handed out
         self.cut_after: list[int] = []  # bytes after which the next answers break off
         self.takes_ranges = True
         self.hold_after: int | None = None  # bytes after which an answer waits for `go_on`
@@ -66,6 +67,8 @@ def _handler(hub):
             repo, path = "/".join(steps[:2]), "/".join(steps[4:])
             if steps[2:3] != ["resolve"] or path not in hub.files.get(repo, {}):
                 return self._error(404, "EntryNotFound")
+            if repo in hub.gated_files:
+                return self._error(403, "GatedRepo")
             return self._file(path, hub.lies.get(path, hub.files[repo][path]))
 
         def _file(self, path, data):

@@ -224,11 +224,19 @@ def test_it_says_what_there_is_not(hub, get):
     hub.files["o/r"] = {"m-Q8_0.gguf": content(1000)}
     hub.gated.add("o/gated")
     for name, message in (
-        ("o/none", "no such repository"), ("o/gated", "accepted its terms"), ("o/r@v9", "no revision 'v9'"),
+        ("o/none", "no such repository"), ("o/gated", "accepted its terms"), ("o/r@v9", "no such revision"),
         ("o/r:Q2_K", "nothing in it is 'Q2_K'; there are m-Q8_0.gguf"),
     ):  # fmt: skip
         with pytest.raises(PullFailed, match=message):
             get(name)
+
+
+def test_a_gated_model_is_told_when_its_file_is_refused(hub, get):
+    """The Hub describes such a model to everybody, and gives its files to some."""
+    hub.files["o/r"] = {"m.gguf": content(1000)}
+    hub.gated_files.add("o/r")
+    with pytest.raises(PullFailed, match="accepted its terms"):
+        get("o/r")
 
 
 def test_a_hub_that_does_not_answer_is_a_line(tmp_path):
