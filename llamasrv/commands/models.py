@@ -1,4 +1,4 @@
-"""`llamasrv models`: which models there are, and deleting one. Asks a running server what it has loaded, if there is one."""
+"""`llamasrv models`: which models there are, and deleting one. A running server is asked what it has loaded."""
 
 from __future__ import annotations
 

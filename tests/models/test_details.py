@@ -67,9 +67,9 @@ def test_another_file_has_another_digest(tmp_path, change):
 
 
 def test_all_parts_of_a_split_model_count(tmp_path):
-    for second in (2, 3):
+    digests = set()
+    for author in ("me", "you"):
         write_model(tmp_path / "m-00001-of-00002.gguf", split__count=2)
-        write_model(tmp_path / "m-00002-of-00002.gguf", split__count=2, general__author=f"{second}")
-        found = describe(read_header(tmp_path / "m-00001-of-00002.gguf")).digest
-        assert second == 2 or found != before
-        before = found
+        write_model(tmp_path / "m-00002-of-00002.gguf", split__count=2, general__author=author)
+        digests.add(describe(read_header(tmp_path / "m-00001-of-00002.gguf")).digest)
+    assert len(digests) == 2
