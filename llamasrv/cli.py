@@ -138,7 +138,9 @@ def check(settings: Settings, print_config: bool) -> int:
 @cli.command()
 @click.argument("name")
 @click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="The file of keys, to add the entry to.")
-@click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=SCOPES, help="What it opens.  [all]")
+@click.option(
+    "--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=SCOPES, help="What it opens.  [all]"
+)
 @click.option("--requests-per-minute", type=click.IntRange(1), metavar="INT", help="Most requests a minute.")
 @click.option("--tokens-per-minute", type=click.IntRange(1), metavar="INT", help="Most tokens a minute.")
 @click.option("--concurrency", type=click.IntRange(1), metavar="INT", help="Most requests at once.")

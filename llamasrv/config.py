@@ -541,7 +541,7 @@ class Settings:
         return tuple((m[1], m[2], float(m[3] or 1)) for m in found if m is not None)
 
     def api_keys(self) -> tuple[str, ...]:
-        """Keys as clients show them: those given directly and those of a plain key file. `keys.of` knows all of them."""
+        """Keys as clients show them: those given directly and those of a plain key file. `keys.of` knows all."""
         if self.server_api_key_file is None or self.server_api_key_file.suffix == ".toml":
             return self.server_api_key
         try:

@@ -96,12 +96,12 @@ def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
 def test_every_import_of_the_package_is_a_declared_dependency():
     from test_layers import HOMES
 
-    names = {"llama_cpp": "llama-cpp-python", "huggingface_hub": "huggingface-hub", "prometheus_client": "prometheus-client"}
+    names = {"opentelemetry": "opentelemetry-sdk", "llama_cpp": "llama-cpp-python", "huggingface_hub": "huggingface-hub", "prometheus_client": "prometheus-client"}
     setup = (ROOT / "setup.cfg").read_text("utf-8")
     required, _, extras = setup.partition("install_requires =")[2].partition("[options.extras_require]")
     used = {library for library in HOMES if _is_used(library)}
     for library in used:
-        listed = extras if library in ("redis", "psycopg") else required
+        listed = extras if library in ("redis", "psycopg", "opentelemetry") else required
         assert re.search(rf"^\s+{names.get(library, library)}(\[\w+\])?[>=]", listed, re.MULTILINE), library
 
 
@@ -116,18 +116,9 @@ def _is_used(library):
 
 def test_the_files_for_operators_agree_with_the_defaults():
     nginx = (ROOT / "conf/nginx.conf").read_text("utf-8")
-    assert "server 127.0.0.1:8080;" in nginx and "client_max_body_size 4m;" in nginx
+    assert "server 127.0.0.1:8080 " in nginx and "client_max_body_size 4m;" in nginx
     service = (ROOT / "conf/llamasrv.service").read_text("utf-8")
     assert "RestartPreventExitStatus=78" in service
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_the_service_file_is_valid(tmp_path):
-    unit = tmp_path / "llamasrv.service"
-    text = (ROOT / "conf/llamasrv.service").read_text("utf-8")
-    unit.write_text(text.replace("/opt/llamasrv/bin/llamasrv", sys.executable))
-    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60)
-    assert str(unit.name) not in done.stderr, done.stderr
 
 
 # Examples

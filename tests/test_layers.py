@@ -53,6 +53,7 @@ ALLOWED = {
 # Where each library may be imported. Those that are not listed may not be imported at all.
 HOMES = {
     "flask": ("llamasrv.web",),
+    "opentelemetry": ("llamasrv.web.spans",),
     "werkzeug": ("llamasrv.web",),
     "apispec": ("llamasrv.protocols.openapi",),
     "marshmallow": ("llamasrv.protocols", "llamasrv.config"),

@@ -43,6 +43,7 @@ from llamasrv.progress import LoadingDisplay
 from llamasrv.web import connection, dump
 from llamasrv.web.connection import HeadTime
 from llamasrv.web.service import Service
+from llamasrv.web.spans import Spans
 
 log = logging.getLogger("llamasrv")
 
@@ -87,6 +88,9 @@ class Worker(GeventWorker):
         super().load_wsgi()
         self.service: Service = self.wsgi.extensions["llamasrv"]
         self.registry = self.service.registry
+        self._spans = Spans() if config.current().log_spans else None
+        if self._spans is not None:
+            self.service.ledger.on_close = self._spans.enter
 
     @classmethod
     def check_config(cls, cfg: Any, logger: Any) -> None:
@@ -119,6 +123,8 @@ class Worker(GeventWorker):
         # A client that reads nothing does not hold its sequence for ever.
         getcurrent().client.settimeout(config.current().server_write_timeout)
         self.num_requests += 1
+        if not self.fate[1] and self.registry.readiness().state == "ready":
+            self.fate[1] = 1
         try:
             return super().handle_request(*args)
         finally:
@@ -271,6 +277,8 @@ class Worker(GeventWorker):
         stopped = self.registry.stop(1.0 if self._hurry else ENGINE_STOP)
         self._hurry = False
         self._wait(LAST_WORDS)
+        if self._spans is not None:
+            self._spans.close()
         if not stopped:
             log.warning("an engine did not stop in time")
 
