@@ -10,9 +10,9 @@ from clients.conftest import wait_until_ready
 from conftest import ServerProcess
 
 pytest.importorskip("langchain_openai")
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage  # noqa: E402
-from langchain_openai import ChatOpenAI, OpenAIEmbeddings  # noqa: E402
-from pydantic import BaseModel  # noqa: E402
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from pydantic import BaseModel
 
 
 class City(BaseModel):

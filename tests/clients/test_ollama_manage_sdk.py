@@ -11,7 +11,7 @@ from clients.conftest import wait_until_ready
 from conftest import ServerProcess
 
 pytest.importorskip("llama_cpp")
-import tiny_models  # noqa: E402
+import tiny_models
 
 _spec = importlib.util.spec_from_file_location("hub", Path(__file__).parents[1] / "models" / "hub.py")
 fake_hub = importlib.util.module_from_spec(_spec)
