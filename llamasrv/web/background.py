@@ -23,6 +23,7 @@ from llamasrv.web.quota import Quota
 from llamasrv.web.streaming import Running
 
 log = logging.getLogger("llamasrv")
+request_log = logging.getLogger("llamasrv.request")
 
 BEAT = 5.0  # seconds between two looks at the entry
 LEASE = 30.0  # seconds after which whoever did not renew it is gone
@@ -91,7 +92,8 @@ class Run:
         self._running: Running | None = None
         self._cancelled = False
         self._quota = quota
-        self._tokens = 0
+        self._usage = Usage()
+        self._begun = time.monotonic()
         self._chunks = self.reply.chunks([])
         self._news = threading.Condition()
 
@@ -125,7 +127,8 @@ class Run:
             self._tell([self.reply.broken(LlamasrvError("The server had an error.", code="internal_error"))])
         finally:
             if self._quota is not None:
-                self._quota.leave(self._tokens)
+                self._quota.leave(self._usage.prompt_tokens + self._usage.completion_tokens)
+            self._log()
             with self._news:
                 self.done = True
                 self._news.notify_all()
@@ -139,13 +142,25 @@ class Run:
             events = running.events(max(0.0, beat - time.monotonic()))
             for event in events:
                 if isinstance(event, Usage):
-                    self._tokens = event.prompt_tokens + event.completion_tokens
+                    self._usage = event
             if events:
                 self._tell(self.reply.chunks(events))
             if time.monotonic() >= beat:
                 beat = time.monotonic() + BEAT
                 self._renew()
         running.cancel()
+
+    def _log(self) -> None:
+        """As the requests have theirs, which for this one said no more than that it was queued."""
+        fields = {"id": self.id, "route": "background", "model": self.queued["model"]}
+        if self.owner:
+            fields["key"] = self.owner
+        fields |= {
+            "finish": self.reply.response["status"], "seconds": time.monotonic() - self._begun,
+            "prompt": self._usage.prompt_tokens, "cached": self._usage.cached_tokens,
+            "completion": self._usage.completion_tokens,
+        }  # fmt: skip
+        request_log.info("request", extra={"fields": fields})
 
     def _renew(self) -> None:
         """Say that it is still being worked on, unless somebody else has ended it."""

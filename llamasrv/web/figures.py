@@ -51,6 +51,10 @@ class Figures(Collector):
     def _web(self, families: _Families) -> None:
         ledger = self._service.ledger
         families.gauge("llamasrv_http_open", "Requests that are being answered.", ledger.num_open)
+        background = self._service.background
+        families.gauge("llamasrv_background", "Responses that go on without their client.", len(background))
+        unstored = background.memory.num_unstored
+        families.counter("llamasrv_unstored", "Responses that should be stored and could not be.", unstored)
         for (route, status), count in sorted(ledger.counts.items()):
             families.counter("llamasrv_http_requests", "Requests answered.", count, route=route, status=str(status))
         for code, count in sorted(ledger.errors.items()):

@@ -29,6 +29,7 @@ class Memory:
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
+        self.num_unstored = 0  # that should be kept and could not be
 
     @property
     def keeps(self) -> bool:
@@ -79,6 +80,7 @@ class Memory:
         try:
             self._off(_put, self._store, owner, *entry)
         except LlamasrvError as error:
+            self.num_unstored += 1
             log.warning("response %s is not stored: %s", response["id"], error.message)
             return False
         return True

@@ -195,6 +195,7 @@ def test_a_store_that_fails_does_not_take_the_answer_with_it(own, monkeypatch, c
     assert text_of(response) == "You said: Hello" and response["store"] is False
     assert add_up(payloads(create(own.client, stream=True)))["store"] is False
     assert "The disk is full." in caplog.text and "Hello" not in caplog.text
+    assert "llamasrv_unstored_total 2.0" in own.client.get("/metrics").get_data(as_text=True)
     error(create(own.client, background=True), 503)
 
 
@@ -329,6 +330,16 @@ def test_it_goes_on_without_its_client(own, held):
     final = ended(own.client, response["id"])
     assert final["status"] == "completed" and text_of(final) == "You said: Hello"
     assert made(own.client, previous_response_id=final["id"])["status"] == "completed"
+
+
+def test_its_end_has_a_line_in_the_log_without_its_words(own, caplog):
+    caplog.set_level("INFO", "llamasrv.request")
+    id = made(own.client, background=True)["id"]
+    ended(own.client, id)
+    wait_until(lambda: not len(own.service.background))
+    (fields,) = [r.fields for r in caplog.records if getattr(r, "fields", {}).get("route") == "background"]
+    assert fields["id"] == id and fields["finish"] == "completed" and fields["completion"] == 16
+    assert "Hello" not in str(fields)
 
 
 def test_its_events_can_be_followed_from_anywhere(own, held):

@@ -146,7 +146,9 @@ def test_it_names_the_field_that_is_wrong(body, param):
 
 
 def test_bounds_and_sampling_are_handed_on():
-    request = asked(max_output_tokens=5, temperature=0, top_p=0.5, seed=7, min_p=0.1, stop=["x"], truncation="auto")
+    request = asked(max_output_tokens=5, temperature=0, top_p=0.5, seed=7, min_p=0.1, stop=["x"], truncation="auto",
+                    lora=[{"id": 0, "scale": 0.5}], thinking_budget=9, cache_prompt=False)  # fmt: skip
+    assert request.adapters and request.thinking_budget == 9 and not request.cache_prompt
     assert request.max_tokens == 5 and request.shorten and request.stop == ("x",)
     assert request.sampling == {"temperature": 0.0, "top_p": 0.5, "seed": 7, "min_p": 0.1}
 
