@@ -173,9 +173,9 @@ class Model:
         return time.time() + max(0.0, self.stay - idle)
 
     def touch(self, keep_alive: float | None = None) -> None:
-        """Somebody asks for it, and wants it to stay that long afterwards."""
+        """Somebody asks for it, and wants it to stay that long afterwards. What the operator keeps for ever stays."""
         self.last_used = time.monotonic()
-        self.stay = self.keep_alive if keep_alive is None else keep_alive
+        self.stay = self.keep_alive if keep_alive is None or self.keep_alive < 0 else keep_alive
 
     def adopt(self, other: Model) -> None:
         """Go on with the other's names and defaults; it is the same model, loaded in the same way."""

@@ -58,13 +58,14 @@ def blueprint(service: Service) -> Blueprint:
     @routes.post("/tokenize")
     def tokenize() -> Response:
         asked = tokenizing.parse_tokenize(read_json(request.environ, limits))
-        vocab = open_model(asked.model).vocab
+        with service.pipeline.lease(asked.model) as served:
+            vocab = served.vocab
 
-        def tokens() -> list[int]:
-            return vocab.tokenize(asked.content, add_special=asked.add_special, parse_special=asked.parse_special)
+            def tokens() -> list[int]:
+                return vocab.tokenize(asked.content, add_special=asked.add_special, parse_special=asked.parse_special)
 
-        found = off_hub(tokens) if len(asked.content) > LONG_TEXT else tokens()
-        return _json(tokens_body(found, vocab.pieces if asked.with_pieces else None))
+            found = off_hub(tokens) if len(asked.content) > LONG_TEXT else tokens()
+            return _json(tokens_body(found, vocab.pieces if asked.with_pieces else None))
 
     @routes.post("/detokenize")
     def detokenize() -> Response:

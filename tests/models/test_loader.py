@@ -162,6 +162,14 @@ def test_a_request_may_say_how_long_it_stays(farm):
     assert f.loaded == set()
 
 
+def test_a_request_cannot_send_away_what_the_operator_keeps(farm):
+    f = farm().add("a", keep_alive=-1.0)
+    f.load("a")
+    f["a"].touch(0.0)
+    f.loader.tick()
+    assert f.loaded == {"a"}
+
+
 def test_what_is_in_use_stays(farm):
     f = farm().add("a", keep_alive=0.0)
     f.load("a")

@@ -152,6 +152,14 @@ def test_free_memory_is_at_most_what_any_control_group_leaves(machine):
     assert available_memory(machine) == 2 * GIB
 
 
+def test_cached_files_of_a_group_give_way(machine):
+    group = machine / "sys/fs/cgroup/service"
+    (group / "memory.max").write_text(f"{3 * GIB}\n")
+    (group / "memory.current").write_text(f"{3 * GIB}\n")
+    (group / "memory.stat").write_text(f"anon 5\nfile {2 * GIB}\nactive_file {GIB}\ninactive_file {GIB}\n")
+    assert available_memory(machine) == 2 * GIB
+
+
 def test_cores_are_counted_once_however_many_threads_they_have(machine, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
     for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
