@@ -121,6 +121,12 @@ class LlamaEmbeddings:
             raise LoadFailed(f"{self._path}: no context of {p.n_ctx} tokens for embeddings ({self._reason()})")
         self._context = context
         self._memory = C.llama_get_memory(context)
+        if not self._memory and not self._bidirectional:
+            # A file may leave out that its model looks both ways: then a group must not be cut into calls.
+            self._bidirectional = True
+            self.close()
+            self._open_context()
+            return
         self._rows_a_call: int = C.llama_n_ubatch(context)
 
     def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import tiny_models
 from serving import wait_until
 
 from llamasrv.domain.params import SamplingParams
@@ -81,6 +82,15 @@ def test_a_causal_model_sees_only_what_came_before(embedder):
     causal, both = (embedder(kind, pooling="none") for kind in ("llama", "bert"))
     assert causal.embed([a])[0][:3] == pytest.approx(causal.embed([b])[0][:3], abs=1e-4)
     assert np.abs(both.embed([a])[0][:3] - both.embed([b])[0][:3]).max() > 0.01
+
+
+def test_a_file_that_does_not_say_that_its_model_looks_both_ways(embedder, tmp_path, monkeypatch):
+    monkeypatch.setattr(backend_embed, "GROUP_TOKENS", 64)
+    path = tiny_models.bert(tmp_path / "mute.gguf", says=False)
+    backend = open_model(str(path), EngineOptions(threads=1, threads_batch=1), lambda share: True)
+    found = backend.embeddings.embed(inputs(120))[0]
+    backend.close()
+    assert cosine(found, embedder("bert").embed(inputs(120))[0]) > 0.9999
 
 
 def test_the_same_input_twice_gives_the_same(embedder):

@@ -178,12 +178,15 @@ def hybrid(path: pathlib.Path, *, context: int = 2048, seed: int = 1) -> pathlib
     return path
 
 
-def bert(path: pathlib.Path, *, context: int = 128, seed: int = 1, ranks: bool = False) -> pathlib.Path:
+def bert(
+    path: pathlib.Path, *, context: int = 128, seed: int = 1, ranks: bool = False, says: bool = True
+) -> pathlib.Path:
     layers = 2
     b = Builder(path, "bert", layers=layers, context=context, seed=seed)
     b.w.add_head_count(HEADS)
     b.w.add_layer_norm_eps(1e-12)
-    b.w.add_causal_attention(False)
+    if says:
+        b.w.add_causal_attention(False)
     b.w.add_pooling_type(gguf.PoolingType.RANK if ranks else gguf.PoolingType.MEAN)
     b.w.add_token_type_count(2)
 
