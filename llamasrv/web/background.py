@@ -12,9 +12,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from llamasrv.domain.events import Usage
+from llamasrv.domain.events import Failed, Usage
 from llamasrv.errors import LlamasrvError, QueueFull, Unavailable
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored
@@ -121,10 +122,10 @@ class Run:
         try:
             self._read()
         except LlamasrvError as error:
-            self._tell([self.reply.broken(error)])
+            self._tell(self.reply.chunks([Failed(0, error)]))
         except Exception as error:
             log.error("response %s failed in the background", self.id, exc_info=error)
-            self._tell([self.reply.broken(LlamasrvError("The server had an error.", code="internal_error"))])
+            self._tell(self.reply.chunks([Failed(0, LlamasrvError("The server had an error."))]))
         finally:
             if self._quota is not None:
                 self._quota.leave(self._usage.prompt_tokens + self._usage.completion_tokens)
@@ -174,7 +175,7 @@ class Run:
             return  # the store is away: it may come back
         else:
             if status not in ENDED:
-                self._memory.keep(self.owner, self.reply.stored(), time.time() + LEASE)
+                self._keep(self.reply.stored(), time.time() + LEASE)
                 return
         self.cancel()
 
@@ -183,8 +184,12 @@ class Run:
             self._chunks += chunks
             self._news.notify_all()
 
-    def _keep(self, stored: Stored) -> bool:
-        return self.dropped or self._memory.keep(self.owner, stored)
+    def _keep(self, stored: Stored, lease: float | None = None) -> bool:
+        kept = self.dropped or self._memory.keep(self.owner, stored, lease)
+        if self.dropped:  # perhaps only while it was being written
+            with suppress(LlamasrvError):
+                self._memory.delete(self.owner, self.id)
+        return kept
 
 
 class Following:

@@ -218,10 +218,17 @@ def test_a_failure_is_told_in_the_response(error, code):
 
 def test_our_own_mistake_ends_the_stream_with_a_failed_response():
     made = reply()
-    told = [*made.chunks([Text(0, "Hel")]), made.broken(EngineFailure("ours"))]
-    last = json.loads(told[-1])
+    told = made.chunks([Text(0, "Hel")])
+    with pytest.raises(TypeError):
+        made.chunks([Text(0, "lo"), Text(0, 5)])
+    last = json.loads(made.broken(EngineFailure("ours")))
     assert last["type"] == "response.failed" and last["response"]["error"]["message"] == "ours"
-    assert last["response"]["output"][0]["content"][0]["text"] == "Hel"
+    assert last["sequence_number"] == len(told)
+    assert last["response"]["output"][0]["content"][0]["text"] == "Hello"
+
+
+def test_our_own_mistake_before_anything_was_told_is_flat():
+    assert json.loads(reply().broken(EngineFailure("ours")))["type"] == "error"
 
 
 def test_an_error_without_a_response_is_flat():
@@ -231,12 +238,13 @@ def test_an_error_without_a_response_is_flat():
 
 
 def test_it_is_stored_before_the_client_hears_of_the_end():
+    """Nor does anybody who looks at it meanwhile."""
     told = []
-    made = reply(lambda stored: told.append(stored.response["status"]) or True)
+    made = reply(lambda stored: told.append((stored.response["status"], made.response["status"])) or True)
     made.chunks([Text(0, "Hi"), STOP])
     assert told == []
     made.chunks([USAGE])
-    assert told == ["completed"] and made.response["store"] is True
+    assert told == [("completed", "in_progress")] and made.response["status"] == "completed"
 
 
 def test_what_could_not_be_stored_says_so():

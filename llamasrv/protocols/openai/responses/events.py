@@ -33,7 +33,7 @@ class Events:
         self.items: list[JSON] = []  # the output so far
         self.cuts: Cuts = []
         self._response = response
-        self._number = 0
+        self.number = 0  # of the next event
         self._out: list[bytes] = []
         self._open: _Item | None = None
 
@@ -102,6 +102,13 @@ class Events:
         item.wire["status"] = status
         item.close()
 
+    def abandon(self) -> None:
+        """As if what was not taken had never been written; what is open is closed without a word."""
+        number = self.number - len(self._out)
+        if self._open is not None:
+            self.close_item("incomplete")
+        self._out, self.number = [], number
+
     def compaction(self, sealed: str) -> None:
         """An item that comes whole."""
         index = len(self.items)
@@ -118,8 +125,8 @@ class Events:
         self._write(name, dumps(fields)[1:])
 
     def _write(self, name: str, rest: bytes) -> None:
-        self._out.append(b'{"type":"%b","sequence_number":%d,%b' % (name.encode(), self._number, rest))
-        self._number += 1
+        self._out.append(b'{"type":"%b","sequence_number":%d,%b' % (name.encode(), self.number, rest))
+        self.number += 1
 
 
 class _Item:

@@ -22,7 +22,7 @@ from llamasrv.domain.events import (
 )  # fmt: skip
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.collect import Collected
-from llamasrv.protocols.openai.responses.events import Events
+from llamasrv.protocols.openai.responses.events import Events, error_event
 from llamasrv.protocols.openai.responses.ids import seal
 from llamasrv.protocols.openai.responses.stored import Stored
 from llamasrv.protocols.openai.responses.tools import CustomInput, Kind, ToolSet
@@ -98,11 +98,14 @@ class ResponseReply:
             self._events.begin(self.response)
 
     def broken(self, error: LlamasrvError) -> bytes:
-        """The last event of a stream that cannot go on."""
-        self._begin()
-        self._events.take()
+        """The one event that ends a stream in which we made a mistake."""
+        self._events.abandon()
+        if not self._events.number:  # the client has heard of no response
+            return error_event(error)
+        self._kind = self._call = None
         self._fail(error)
-        return self._events.take()[-1]
+        (last,) = self._events.take()
+        return last
 
     def stored(self) -> Stored:
         """As it is now."""
@@ -197,7 +200,7 @@ class ResponseReply:
         cut = self._reason in _CUT_OFF
         cancelled = self._reason is FinishReason.CANCELLED
         self._close_item(cut=cut or cancelled)
-        response = self.response
+        response = dict(self.response)
         if self._options.compact and not cancelled:
             self._events.compaction(seal("".join(self._fragments).strip()))
         elif not self._events.items and not cut and not cancelled:
@@ -212,21 +215,21 @@ class ResponseReply:
         else:
             response["status"] = "completed"
             response["completed_at"] = int(time.time())
-        self._end()
+        self._end(response)
 
     def _fail(self, error: LlamasrvError) -> None:
         self.failed = True
         self._close_item(cut=True)
         code = _ERROR_CODES.get(error.status, "server_error")
-        self.response["status"] = "failed"
-        self.response["error"] = {"code": code, "message": error.message}
-        self._end()
+        self._end({**self.response, "status": "failed", "error": {"code": code, "message": error.message}})
 
-    def _end(self) -> None:
-        self.response["output"] = self._events.items
-        if self._keep is not None and not self._keep(self.stored()):
-            self.response["store"] = False  # what it was asked to be, but is not
-        self._events.end(self.response)
+    def _end(self, response: dict[str, Any]) -> None:
+        response["output"] = self._events.items
+        # Whoever sees that it has ended may go on from it, so first it is stored.
+        if self._keep is not None and not self._keep(Stored(response, self._options.input, self._events.cuts)):
+            response["store"] = False  # what it was asked to be, but is not
+        self.response = response
+        self._events.end(response)
 
     # ------------------------------------------------------------ whole
 
