@@ -45,7 +45,7 @@ def test_by_default_they_agree_within_rounding(real, adapters):
 
 
 def test_each_set_makes_a_difference_and_shares_nothing(real, adapters):
-    engine = real("llama", parallel=8, adapters=adapters)
+    engine = real("llama", parallel=8, adapters=adapters, idle_cells=2048)
     results = [engine.run([engine.sequence(prompt(1), **settings(1, s))])[0] for s in SETS]
     assert all(result.end.num_reused == 0 for result in results)
     firsts = [result.top[0] for result in results]
