@@ -267,9 +267,9 @@ def _call(writer: _Writer, calls: Calls, tool: Tool) -> str:
 
 def _arguments(tool: Tool) -> dict[str, Any]:
     """The schema of a tool's arguments. What it does not name is not written, unless it says so."""
-    schema = dict(tool.parameters)
+    schema = dict(tool.parameters) or {"properties": {}}
     schema.setdefault("type", "object")
-    if schema.get("properties") and not any(key in schema for key in ("additionalProperties", "patternProperties",
+    if "properties" in schema and not any(key in schema for key in ("additionalProperties", "patternProperties",
                                                                        "anyOf", "oneOf", "allOf", "$ref")):  # fmt: skip
         schema["additionalProperties"] = False
     return schema

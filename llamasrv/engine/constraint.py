@@ -302,9 +302,14 @@ def _tokenizer(vocab: Vocabulary, texts: dict[int, bytes]) -> Any:
 
 
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
+_REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
 
 
 def _sentence(error: str) -> str:
-    """The first line of an error, without its place in a grammar that the client never saw."""
-    line = _PLACE.sub("", error.strip().split("\n", 1)[0])
-    return line.removeprefix("failed to compile JSON schema: ").strip()[:400]
+    """What is wrong, in one line, without its place in a grammar that the client never saw."""
+    line = _PLACE.sub("", error.strip().split("\n", 1)[0]).removeprefix("failed to compile JSON schema: ")
+    if "parse error:" in line and (reason := _REASON.search(error)):
+        line = f"a pattern cannot be used: {reason[1]}"
+    if line.startswith("NoExtension"):
+        line = "nothing satisfies it"
+    return line.strip().rstrip(".")[:400]

@@ -49,8 +49,18 @@ def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, promp
     content, choice = request.content, request.tool_choice
     if content is None and not prepared.tools:
         return None
-    if content is not None and content.kind == "gbnf":
-        content = Content("lark", lark_of_gbnf(content.value))
+    compiled = served.engine.constraints.grammar
+    controls = served.vocab.controls
+    if content is not None:
+        if content.kind == "gbnf":
+            content = Content("lark", lark_of_gbnf(content.value))
+        # By itself first: behind thinking, or beside calls, a form that nothing satisfies would only show when it is
+        # too late.
+        alone = constrain(_PLAIN, content=content, special_tokens=controls)
+        if alone is not None:
+            only = compiled(alone.grammar)
+            if prepared.voice is None:
+                return only
     constraint = constrain(
         prepared.voice.format if prepared.voice is not None else _PLAIN,
         prompt=prepared.text,
@@ -60,13 +70,13 @@ def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, promp
         parallel=choice.parallel,
         content=content,
         thinking=not (isinstance(prompt, ChatPrompt) and prompt.template_kwargs.get("enable_thinking") is False),
-        special_tokens=served.vocab.controls,
+        special_tokens=controls,
     )
     if constraint is None:
         return None
     try:
-        return served.engine.constraints.grammar(constraint.grammar, constraint.triggers)
+        return compiled(constraint.grammar, constraint.triggers)
     except InvalidRequest as error:
-        if error.param == "content" and content is None:
-            error.param = "tools"
+        if error.param == "content" and prepared.tools:
+            error.param = "tools"  # the form was fine
         raise

@@ -1,0 +1,174 @@
+"""Tools and structured answers with the official openai SDK: a real server process on a small real model."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Literal, Optional
+
+import openai
+import pytest
+from clients.conftest import wait_until_ready
+from clients.talk import post
+from conftest import ServerProcess
+from pydantic import BaseModel, Field
+
+from llamasrv import files
+
+TRIAL = Path(__file__).resolve().parents[3] / "shared/models/trial-chat-4m-q8_0.gguf"
+
+
+@pytest.fixture(scope="module")
+def server():
+    """On the demonstration model, or another small one with tools."""
+    model = files.demo_model() or TRIAL
+    if not model.is_file():
+        pytest.skip("there is no small chat model here")
+    server = ServerProcess(["--port", "0", "--model", str(model), "--alias", "demo"])
+    yield wait_until_ready(server)
+    server.end()
+
+
+@pytest.fixture
+def client(server):
+    with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+class Person(BaseModel):
+    name: str = Field(max_length=12)
+    age: int = Field(ge=0, le=150)
+    mood: Literal["happy", "sad"]
+    nick: Optional[Literal["A", "B"]]
+
+
+class Weather(BaseModel):
+    """Tells the weather of a city."""
+
+    city: str = Field(max_length=12)
+
+
+class Clock(BaseModel):
+    """Tells the time in a city."""
+
+    city: Literal["London", "Paris"]
+
+
+ASK = {"model": "demo", "max_tokens": 400, "temperature": 0, "reasoning_effort": "none"}
+TOOLS = [openai.pydantic_function_tool(Weather), openai.pydantic_function_tool(Clock)]
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def test_an_answer_is_parsed_into_its_type(client):
+    reply = client.chat.completions.parse(**ASK, messages=user("Describe Ann."), response_format=Person)
+    assert isinstance(reply.choices[0].message.parsed, Person)
+    assert reply.choices[0].finish_reason == "stop"
+
+
+def test_a_stream_is_parsed_into_its_type(client):
+    with client.chat.completions.stream(**ASK, messages=user("Describe Bob."), response_format=Person) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion()
+    assert isinstance(final.choices[0].message.parsed, Person)
+    assert {"content.delta", "content.done"} <= kinds
+
+
+def test_thinking_comes_before_a_form(client):
+    reply = client.chat.completions.parse(
+        **{**ASK, "reasoning_effort": "high"}, messages=user("Describe Ann."), response_format=Person,
+        extra_body={"thinking_budget_tokens": 20},
+    )  # fmt: skip
+    assert isinstance(reply.choices[0].message.parsed, Person)
+    assert reply.usage.completion_tokens_details.reasoning_tokens <= 30
+
+
+@pytest.mark.parametrize("question", ["What is the weather in Paris?", "What time is it in London?"])
+def test_a_call_that_must_come_is_parsed(client, question):
+    reply = client.chat.completions.parse(**ASK, messages=user(question), tools=TOOLS, tool_choice="required")
+    choice = reply.choices[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
+    assert all(isinstance(c.function.parsed_arguments, (Weather, Clock)) for c in choice.message.tool_calls)
+
+
+def test_a_call_is_streamed(client):
+    with client.chat.completions.stream(
+        **ASK, messages=user("What time is it in London?"), tools=TOOLS,
+        tool_choice={"type": "function", "function": {"name": "Clock"}},
+    ) as stream:  # fmt: skip
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion()
+    assert {"tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
+    (call,) = final.choices[0].message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Clock)
+
+
+def test_two_tools_go_round(client):
+    """Call, result, another call, result, answer: every message goes back as the SDK gives it."""
+    messages = user("What is the weather in Paris, and what time is it there?")
+    for name, result in (("Weather", {"weather": "sunny"}), ("Clock", {"time": "12:30"})):
+        choice = {"type": "function", "function": {"name": name}}
+        reply = client.chat.completions.create(**ASK, messages=messages, tools=TOOLS, tool_choice=choice)
+        message = reply.choices[0].message
+        (call,) = message.tool_calls
+        assert call.function.name == name and json.loads(call.function.arguments)["city"]
+        messages += [message, {"role": "tool", "tool_call_id": call.id, "content": json.dumps(result)}]
+    last = client.chat.completions.create(**ASK, messages=messages, tools=TOOLS, tool_choice="none")
+    assert last.choices[0].message.content and not last.choices[0].message.tool_calls
+
+
+# ---------------------------------------------------------------- hostile schemas
+
+
+def nested(depth):
+    schema = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+HOSTILE = {
+    "deep": nested(45),
+    "a loop of references": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    "all of itself": {"allOf": [{"$ref": "#"}]},
+    "nested repeats": {"type": "string", "pattern": "^((a+)+)+$"},
+    "large repeats": {"type": "string", "pattern": "((a{1,1000}){1,1000}){1,1000}"},
+    "many states": {"type": "string", "pattern": "(a|b)*a(a|b){200}"},
+    "many values": {"enum": [f"value {n}" for n in range(100_000)]},
+    "many values, allowed": {"enum": [f"v{n}" for n in range(5_000)]},
+    "many items": {"type": "array", "items": {"type": "integer"}, "maxItems": 10**9},
+    "more items": {"type": "array", "items": {"type": "integer"}, "minItems": 10**9},
+    "long text": {"type": "string", "minLength": 10**9},
+    "many properties": {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(20_000)}},
+    "a large multiple": {"type": "integer", "multipleOf": 999_983},
+    "branches": {"allOf": [{"anyOf": [{"type": "object", "properties": {f"p{i}{j}": {"type": "integer"}}}
+                                      for j in range(5)]} for i in range(8)]},
+    "another host": {"$ref": "http://127.0.0.1:1/schema"},
+    "a file": {"$ref": "file:///etc/passwd"},
+    "nothing": {"type": "integer", "minimum": 5, "maximum": 3},
+    "unknown keyword": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
+}  # fmt: skip
+REFUSED = {
+    "a loop of references": "nothing satisfies", "all of itself": "nothing satisfies", "many values": "enum",
+    "many properties": "properties", "a large multiple": "multipleOf", "another host": "http://127.0.0.1:1/schema",
+    "a file": "file:///etc/passwd", "nothing": "minimum", "unknown keyword": "uniqueItems", "branches": "too large",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_schema_is_answered_at_once(server, name):
+    """Refused with a reason, or served."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": HOSTILE[name]}}
+    body = {"model": "demo", "messages": user("Hi"), "max_tokens": 1, "response_format": form}
+    post(server, "/v1/chat/completions", {**body, "response_format": {"type": "text"}})
+    started = time.monotonic()
+    status, _, reply = post(server, "/v1/chat/completions", body)
+    seconds = time.monotonic() - started
+    assert status == (400 if name in REFUSED else 200), reply
+    if name in REFUSED:
+        error = json.loads(reply)["error"]
+        assert REFUSED[name] in error["message"] and error["param"] == "response_format"
+    assert seconds < 1.5  # 0.5 on a machine of its own
