@@ -37,7 +37,8 @@ class ThinkingBudget:
         tail = self._tail + data
         mark = self._end if self._open else self._start
         at = tail.find(mark) if mark else -1
-        if at >= 0:
+        begins = self._open or self._anywhere or not tail[: max(at, 0)].strip()
+        if at >= 0 and begins:
             self._open = not self._open
             tail = tail[at + len(mark) :]
         elif not self._open and not self._anywhere and not self._start.startswith(tail.lstrip()):
