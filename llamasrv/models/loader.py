@@ -158,11 +158,13 @@ class Loader:
         )
         engine.start()
         self.notice.wait(lambda: engine.status.state != "loading")
-        if engine.status.state not in ("ready", "draining"):
+        if engine.status.state != "ready":
+            reason = engine.status.reason
+            engine.stop(STOP_TIMEOUT)  # it may still be at it when the server ends meanwhile
             model.current = None
-            if self._stopping:
+            if self.draining:
                 raise Unavailable(STOPPING)
-            raise LoadFailed(engine.status.reason)
+            raise LoadFailed(reason)
         try:
             for prepare in self.on_load:
                 prepare(model)

@@ -343,6 +343,18 @@ def test_nothing_is_loaded_while_the_server_ends(farm):
         f.loader.load(f["b"])
 
 
+def test_a_load_that_is_under_way_when_the_server_ends_is_given_up(farm):
+    f = farm().add("a")
+    f.gate.clear()
+    f.loader.load(f["a"])
+    wait_until(lambda: f["a"].state == "loading")
+    f.loader.drain()
+    f.gate.set()
+    with pytest.raises(Unavailable, match="shutting down"):
+        f.loader.wait(f["a"], 10)
+    assert f["a"].current is None
+
+
 def test_what_a_model_leaves_behind_is_told_of_before(farm):
     f = farm().add("a")
     told = []
