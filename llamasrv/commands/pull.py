@@ -97,12 +97,17 @@ class _Display:
         self._bars.stop()
 
     def show(self, progress: Progress) -> None:
+        if progress.status == "success":
+            for file, task in self._tasks.items():
+                self._bars.update(task, description=f"pulled {file}")
         if not progress.file:
             return
         words = f"{progress.status} {progress.file}"
         if progress.file not in self._tasks:
             # What is there already counts as the start, not as speed.
-            self._tasks[progress.file] = self._bars.add_task(words, total=progress.total)
+            self._tasks[progress.file] = self._bars.add_task(
+                words, total=progress.total, completed=progress.completed
+            )
         self._bars.update(self._tasks[progress.file], description=words, completed=progress.completed)
         now = time.monotonic()
         if not self._console.is_terminal and (now >= self._next or progress.completed == progress.total):
