@@ -7,9 +7,13 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from serving import RunningService
 
+from llamasrv.protocols.llamacpp.completion import CompletionSchema, InfillSchema
 from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openai.completions import CompletionsSchema
+from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
+from llamasrv.protocols.openai.rerank import RerankSchema
 from llamasrv.protocols.schema import rows
 
 scalars = st.one_of(
@@ -27,7 +31,8 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
     max_leaves=8,
 )
-PATHS = ["/v1/completions", "/tokenize", "/detokenize", "/apply-template"]
+NATIVE = ["/tokenize", "/detokenize", "/apply-template", "/completion", "/infill", "/embedding", "/v1/streams/lookup"]
+PATHS = ["/v1/completions", "/v1/embeddings", "/v1/rerank", "/openapi.json/x", *NATIVE]
 
 
 def bodies(schema, **base):
@@ -39,12 +44,14 @@ def bodies(schema, **base):
 def check(client, path, body):
     response = client.post(path, data=json.dumps(body).encode())
     if response.content_type.startswith("text/event-stream"):
-        assert response.get_data().endswith(b"data: [DONE]\n\n")
+        assert response.get_data().endswith(b"}\n\n" if path in NATIVE else b"data: [DONE]\n\n")
         return
     reply = response.get_json()
     assert response.status_code in (200, 400, 404), (body, reply)
     if response.status_code != 200:
-        assert reply["error"]["message"] and set(reply["error"]) == {"message", "type", "param", "code"}
+        shape = {"message", "type", "code"} if path in NATIVE else {"message", "type", "param", "code"}
+        assert reply["error"]["message"] and set(reply["error"]) - shape <= {"param", "n_prompt_tokens", "n_ctx"}
+        assert shape <= set(reply["error"])
 
 
 relaxed = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -69,9 +76,53 @@ def test_a_completion_is_answered_or_refused(client, body):
 
 
 @relaxed
+@given(body=bodies(CompletionSchema, prompt="x", n_predict=2))
+def test_a_native_completion_is_answered_or_refused(client, body):
+    check(client, "/completion", body)
+
+
+@relaxed
+@given(prompt=values)
+def test_a_native_prompt_is_read_or_refused(client, prompt):
+    check(client, "/completion", {"prompt": prompt, "n_predict": 1})
+
+
+@relaxed
+@given(body=bodies(InfillSchema, input_prefix="x", input_suffix="y", n_predict=2))
+def test_filling_in_is_answered_or_refused(client, body):
+    check(client, "/infill", body)
+
+
+@pytest.fixture(scope="module")
+def embedding():
+    service = RunningService(pooling="mean")
+    yield service.client
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def ranking():
+    service = RunningService(pooling="rank")
+    yield service.client
+    service.close()
+
+
+@relaxed
+@given(body=bodies(EmbeddingsSchema, input="x"), path=st.sampled_from(["/v1/embeddings", "/embedding"]))
+def test_embeddings_are_made_or_refused(embedding, body, path):
+    check(embedding, path, body)
+
+
+@relaxed
+@given(body=bodies(RerankSchema, query="x"))
+def test_documents_are_ranked_or_refused(ranking, body):
+    check(ranking, "/v1/rerank", body)
+
+
+@relaxed
 @given(data=st.binary(max_size=40), path=st.sampled_from(PATHS))
 def test_bytes_are_no_reason_to_fail(client, data, path):
-    assert client.post(path, data=data).status_code in (200, 400)
+    assert client.post(path, data=data).status_code in (200, 400, 404)
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/apply-template"])
