@@ -31,6 +31,7 @@ TICK = 1.0  # seconds between two looks at what is idle
 # Seconds that a model waits for memory before one that is in use has to make room: twice what loading it took, so that
 # the server does not load more than it works.
 HOLD_AFTER, LEAST_HOLD, MOST_HOLD = 2.0, 0.5, 15.0
+TOLD_EVERY = 5.0  # seconds between two lines about a load that takes long
 STOP_TIMEOUT = 30.0  # seconds for an engine to end
 FIRST_RETRY, LAST_RETRY = 2.0, 600.0  # seconds until a failed load is tried again
 MOST_FAILURES = 10  # in a row; then only an explicit load, or a change of its file or options, tries again
@@ -157,11 +158,13 @@ class Loader:
             recipe.open_backend, recipe.options, name=model.name, metrics=model.metrics, on_status=self.notice.tell
         )
         engine.start()
-        self.notice.wait(lambda: engine.status.state != "loading")
+        while not self.notice.wait(lambda: engine.status.state != "loading", TOLD_EVERY):
+            log.info("loading %s: %d %%", model.name, engine.status.progress * 100)
         if engine.status.state != "ready":
             reason = engine.status.reason
             engine.stop(STOP_TIMEOUT)  # it may still be at it when the server ends meanwhile
             model.current = None
+            engine.discard()
             if self.draining:
                 raise Unavailable(STOPPING)
             raise LoadFailed(reason)
