@@ -85,7 +85,12 @@ class Worker(GeventWorker):
 
     def load_wsgi(self) -> None:
         self._wake = Event()
-        super().load_wsgi()
+        try:
+            super().load_wsgi()
+        except ConfigError as error:
+            log.error("%s", error)
+            self.fate[0] = EX_CONFIG
+            sys.exit(EX_CONFIG)
         self.service: Service = self.wsgi.extensions["llamasrv"]
         self.registry = self.service.registry
         self._spans = Spans() if config.current().log_spans else None

@@ -290,6 +290,12 @@ def test_73_a_log_file_that_cannot_be_made_is_told(serve, tmp_path):
     assert server.exit_code() == 78 and "log.file" in server.log and len(server.lines) == 1
 
 
+@pytest.mark.parametrize("url", ["nonsense", "redis://127.0.0.1:1/0"])
+def test_73_a_store_that_cannot_be_used_is_told(serve, url):
+    server = serve("--fake", "--store", url)
+    assert server.exit_code() == 78 and "store.url" in server.log and len(server.lines) == 1
+
+
 def test_73_a_key_file_that_everybody_can_read_is_told(serve, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("one\n")
