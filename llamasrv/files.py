@@ -46,8 +46,7 @@ def notice_of(model: str | Path) -> str | None:
 
 def prefixes_dir() -> Path:
     """Where prefixes are kept over a restart unless an option says otherwise."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "llamasrv" / "prefixes"
+    return cache_dir() / "prefixes"
 
 
 def models_dir() -> Path:
