@@ -56,7 +56,7 @@ def _chunks(fresh, length, marked, rng):
     """(text, its learned places): chunks, then as many of them in another order as there is room for."""
     mark, chunks, size = fresh.pop(), [], 0
     while size < length // 2 - 8:
-        chunk = [fresh.pop() for _ in range(rng.randint(2, 7))]
+        chunk = [fresh.pop() for _ in range(rng.choice((2, 2, 2, 3, 5)))]
         if marked:
             chunk.insert(1, mark)
         chunks.append(chunk)
