@@ -27,7 +27,7 @@ LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue co
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
 SMALLEST_CHUNK = 16  # prompt tokens a step at least, so that prompts advance beside any load
 CHUNK_SECONDS = 0.5  # longest step while nobody decodes: newcomers are noticed, cancels heard
-CROWDED_SECONDS = 1.0  # longest step while far more wait for their first token than decode
+CROWDED_SECONDS = 1.0  # longest step while far more short prompts wait than sequences decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,8 @@ class Scheduler:
                 break
         cells -= len(decodes)
         places = max(0, self.parallel - len(decodes) - len(prompts))
-        num_prompts = len(prompts) + min(len(waiting), places)
-        owed = sum(s.owed for s in prompts) + sum(s.owed for s in waiting[:places])
-        budget = self._prompt_budget(len(decodes), num_prompts, owed)
+        rests = [s.owed for s in prompts] + [s.owed for s in waiting[:places]]
+        budget = self._prompt_budget(len(decodes), rests)
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
         starts = {s.id: _start(s, m) for s, m in plan.admit}
@@ -144,21 +143,24 @@ class Scheduler:
         if seq.owner not in self.served:
             self.served[seq.owner] = min(self.served.values(), default=0.0)
 
-    def _prompt_budget(self, num_decodes: int, num_prompts: int, owed: int) -> int:
-        """Prompt tokens for this step, of those `owed` by sequences that have a place.
+    def _prompt_budget(self, num_decodes: int, rests: list[int]) -> int:
+        """Prompt tokens for this step, given the rests of those that have a place.
 
-        Beside decodes: what keeps the step within the target. But while more wait for their first token than decode,
-        a long step serves more of them than it holds up, and a batch that fills up sooner serves all: each of them
-        that outnumbers the others stretches the target. With nobody decoding, a small rest is not left for later: it
-        would keep its sequence a step behind the others from then on.
+        Beside decodes: what keeps the step within the target. But where more short prompts wait than sequences decode,
+        a long step serves more of them than it holds up, and a batch that fills up sooner serves all: each that
+        outnumbers the others stretches the target. With nobody decoding, a small rest is not left for later: it would
+        keep its sequence a step behind the others from then on.
         """
         room = self.batch_size - num_decodes
         within = self.time.prompt_tokens_within
         if not num_decodes:
             fits = max(self.ubatch_size, within(CHUNK_SECONDS, 0) // self.ubatch_size * self.ubatch_size)
-            return min(room, owed if owed <= fits + self.ubatch_size // 4 else fits)
-        crowd = max(1.0, num_prompts / num_decodes)
-        fits = within(max(self.target, min(CROWDED_SECONDS, self.target * crowd * crowd)), num_decodes)
+            return min(room, sum(rests) if sum(rests) <= fits + self.ubatch_size // 4 else fits)
+        fits = within(self.target, num_decodes)
+        short = [rest for rest in rests if rest <= 2 * fits]
+        if len(short) > num_decodes:
+            seconds = min(CROWDED_SECONDS, self.target * (len(short) / num_decodes) ** 2)
+            fits = max(fits, min(sum(short), within(seconds, num_decodes)))
         if fits > 64:
             fits = fits // 32 * 32  # few different shapes: the graph is reused
         fits = max(SMALLEST_CHUNK, fits)

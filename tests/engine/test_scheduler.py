@@ -204,9 +204,20 @@ def test_with_nobody_decoding_a_small_rest_is_not_left_for_another_step():
     assert sum(count for _, count in plan(scheduler, [*prompts, sequence(38)]).parts) == 128
 
 
-def test_the_more_wait_beside_few_that_decode_the_longer_a_step_may_be():
-    scheduler, asked = make(parallel=8), []
-    scheduler.time.prompt_tokens_within = lambda seconds, rows: asked.append(round(seconds, 3)) or 100
+def test_the_more_short_prompts_wait_beside_few_that_decode_the_longer_a_step_may_be():
+    scheduler = make(parallel=8)
+    scheduler.time.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
+    sizes = []
     for waiting, decoding in ((1, 1), (2, 1), (3, 2), (7, 1)):
-        plan(scheduler, [sequence(90) for _ in range(waiting)], [sequence(10, computed=9) for _ in range(decoding)])
-    assert asked == [0.1, 0.4, 0.225, 1.0]
+        running = [sequence(10, computed=9) for _ in range(decoding)]
+        sizes.append(plan(scheduler, [sequence(96) for _ in range(waiting)], running).num_prompt)
+    assert sizes == [96, 192, 224, 511]  # the last one is all that a batch holds
+
+
+def test_a_long_prompt_stretches_no_step():
+    """It came along with short ones, and streams stood still for it."""
+    scheduler = make(parallel=8)
+    scheduler.time.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
+    decoding = sequence(10, computed=9)
+    assert plan(scheduler, [sequence(400), sequence(400)], [decoding]).num_prompt == 96
+    assert plan(scheduler, [sequence(400), sequence(50), sequence(50)], [decoding]).num_prompt == 96
