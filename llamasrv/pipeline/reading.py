@@ -108,13 +108,14 @@ class Numbered(Plain):
 class Parsed(Plain):
     """A choice whose text goes through a parser. `spoken`: what control tokens write that are part of its marks."""
 
-    __slots__ = ("_parser", "_spoken", "_waiting")
+    __slots__ = ("_parser", "_spoken", "_waiting", "_held")
 
     def __init__(self, parser: Parser, spoken: Mapping[int, bytes]) -> None:
         super().__init__()
         self._parser: Parser | None = parser
         self._spoken = spoken
-        self._waiting: list[tuple[bytes, TokenLogprob]] = []  # tokens whose text the parser has not let go of yet
+        self._waiting: list[tuple[bytes, TokenLogprob]] = []  # tokens whose text has not been told yet
+        self._held: list[Any] = []  # events whose tokens are not complete
 
     @property
     def made_calls(self) -> bool:
@@ -159,17 +160,33 @@ class Parsed(Plain):
             return
         data = self._spoken.get(delta.token, delta.data)
         self._waiting.append((data, delta.logprobs))  # type: ignore[arg-type]
-        for event in self._feed(parser, data):
-            out.append(self._with_logprobs(event))
+        self._held += self._feed(parser, data)
+        self._let_go(out, everything=False)
         if parser.passes and not self._waiting:
             self._parser = None
 
-    def _with_logprobs(self, event: Any) -> Event:
-        """The event with the tokens that its text came from. Those before it were marks or white space: they go."""
-        if not isinstance(event, (Text, Reasoning)) or not self._waiting:
-            return event  # type: ignore[no-any-return]
-        waiting = self._waiting
-        said = event.text.encode("utf-8", "replace")
+    def _let_go(self, out: list[Event], *, everything: bool) -> None:
+        """Events with the tokens that their text came from. A text that ends inside a token waits for the rest."""
+        held = self._held
+        if len(held) > 1:
+            held = joined(held)
+        for n, event in enumerate(held):
+            if isinstance(event, (Text, Reasoning)):
+                taken, own, is_cut = self._tokens_of(event.text)
+                if is_cut and not everything and n == len(held) - 1:
+                    self._held = [event]
+                    return
+                del self._waiting[:taken]
+                event = type(event)(event.index, event.text, own)
+            out.append(event)
+        self._held = []
+
+    def _tokens_of(self, text: str) -> tuple[int, tuple[TokenLogprob, ...], bool]:
+        """How many waiting tokens end with this text, those of them that it came from, and whether it cuts the last.
+
+        What stands before it were marks or white space.
+        """
+        waiting, said = self._waiting, text.encode("utf-8", "replace")
         start = max(0, b"".join([data for data, _ in waiting]).find(said))
         end = start + len(said)
         at = taken = 0
@@ -177,12 +194,11 @@ class Parsed(Plain):
         for data, entry in waiting:
             if at >= end:
                 break
-            if at + len(data) > start or (not data and at >= start):
+            if at + len(data) > start:
                 own.append(entry)
             at += len(data)
             taken += 1
-        del waiting[:taken]
-        return type(event)(event.index, event.text, tuple(own))
+        return taken, tuple(own), at > end
 
     def finish(self, index: int, out: list[Event]) -> None:
         parser = self._parser
@@ -191,4 +207,8 @@ class Parsed(Plain):
             return
         text = self._decode(b"", True)
         events = (parser.feed(text) if text else []) + parser.finish()
-        out += [self._with_logprobs(event) for event in events]
+        if self._waiting or self._held:
+            self._held += events
+            self._let_go(out, everything=True)
+        else:
+            out += events
