@@ -19,6 +19,12 @@ SYSTEM = "a system prompt of some length " * 8
 MEGABYTE = 2**20
 
 
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch):
+    """What only a power cut could lose is not waited for."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
 class Store:
     """A DiskStore whose work is done at once, on this thread."""
 
@@ -173,11 +179,13 @@ def test_what_a_killed_process_left_is_never_read_and_goes(tmp_path):
 
 
 WRITER = """
+import os
 import sys
 from array import array
 from pathlib import Path
 import numpy as np
 from llamasrv.engine.disk import DiskStore
+os.fsync = lambda fd: None
 disk = DiskStore(Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, post=lambda mail: mail[0](mail[1]), give=print)
 for n in range(200):
     data = np.full(2**18, n, np.int32)

@@ -10,8 +10,10 @@ SYSTEM = [5 + (i * i) % 290 for i in range(300)]
 
 
 @pytest.fixture
-def restart(real, tmp_path):
+def restart(real, tmp_path, monkeypatch):
     """`restart(kind)`: an engine with the same folder as the ones before it."""
+
+    monkeypatch.setattr("os.fsync", lambda fd: None)  # what only a power cut could lose is not waited for
 
     def start(kind="llama", **options):
         settings = {"disk_bytes": 1 << 26, "disk_folder": str(tmp_path / "prefixes"), "digest": kind} | options

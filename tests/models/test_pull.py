@@ -33,8 +33,10 @@ def hub():
 
 
 @pytest.fixture
-def get(hub, tmp_path):
+def get(hub, tmp_path, monkeypatch):
     """`get("hf:o/r")` pulls into a folder of the test's own; `get.seen` is the progress of the last one."""
+
+    monkeypatch.setattr(os, "fsync", lambda fd: None)  # what only a power cut could lose is not waited for
 
     def pull_here(name):
         pull_here.seen = []
