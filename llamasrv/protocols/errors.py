@@ -102,7 +102,11 @@ def ollama_body(error: LlamasrvError, request_id: str | None = None) -> bytes:
 
 def llamacpp_body(error: LlamasrvError) -> bytes:
     kind = "exceed_context_size_error" if isinstance(error, ContextTooLong) else LLAMACPP_TYPES.get(error.status)
-    body: dict[str, Any] = {"code": error.status, "message": error.message, "type": kind or "invalid_request_error"}
+    message = error.message
+    if isinstance(error, ContextTooLong):
+        most = f"the available context size ({error.context} tokens)"
+        message = f"request ({error.num_prompt} tokens) exceeds {most}, try increasing it"
+    body: dict[str, Any] = {"code": error.status, "message": message, "type": kind or "invalid_request_error"}
     if error.param is not None:
         body["param"] = error.param
     if isinstance(error, ContextTooLong):

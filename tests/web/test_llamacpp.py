@@ -119,6 +119,16 @@ def test_errors_have_llama_cpps_shape(client, body):
     assert reply.status_code == error["code"] == 400 and error["message"]
 
 
+def test_a_chat_and_its_prompt_say_the_same(client):
+    """The same conversation as a chat, and as the text that the template makes of it."""
+    talk = {"messages": [{"role": "user", "content": "Hellö"}], "temperature": 0}
+    chat = client.post("/v1/chat/completions", json=talk).get_json()
+    prompt = client.post("/apply-template", json=talk).get_json()["prompt"]
+    native = client.post("/completion", json={"prompt": prompt, "temperature": 0}).get_json()
+    assert native["content"] == chat["choices"][0]["message"]["content"] == "You said: Hellö"
+    assert native["tokens_evaluated"] == chat["usage"]["prompt_tokens"] and native["prompt"] == prompt
+
+
 def test_the_tokens_of_a_chat_are_counted(client):
     chat = {"messages": [{"role": "user", "content": "Hi"}]}
     used = client.post("/v1/chat/completions", json=chat).get_json()["usage"]["prompt_tokens"]

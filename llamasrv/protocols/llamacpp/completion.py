@@ -243,6 +243,8 @@ def _request(
         "n_keep": 0, "n_discard": 0, "stream": stream, "stop": list(stop), "n_probs": probs or 0, "max_tokens": predict,
         "n_predict": predict,
     }  # fmt: skip
+    if request.content is not None and request.content.kind == "gbnf":
+        settings["grammar"] = request.content.value
     options = NativeOptions(
         stream, probs or None, get("return_tokens", False), len(prompts) * n > 1, get("response_fields", ()), settings
     )
@@ -331,7 +333,8 @@ class NativeReply:
             "truncated": event.reason is FinishReason.CONTEXT,
             "stop_type": _STOP_TYPES.get(event.reason, "none"),
             "stopping_word": event.stop or "",
-            "tokens_cached": usage.prompt_tokens + usage.completion_tokens,
+            # The last token was never given to the model.
+            "tokens_cached": usage.prompt_tokens + max(0, usage.completion_tokens - 1),
             "timings": timings(usage),
         }
 

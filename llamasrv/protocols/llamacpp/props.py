@@ -14,13 +14,22 @@ _NAMES = tuple(f.name for f in fields(SamplingParams))
 _RANDOM_SEED = 0xFFFFFFFF
 
 
+# What llama.cpp has and this server has not, switched off in llama.cpp's words.
+_CONSTANT: dict[str, Any] = {
+    "n_keep": 0, "n_discard": 0, "n_probs": 0, "stream": False, "lora": [], "grammar": "", "grammar_lazy": False,
+    "grammar_triggers": [], "preserved_tokens": [], "adaptive_target": -1.0, "adaptive_decay": 0.9,
+    "post_sampling_probs": False, "backend_sampling": False, "timings_per_token": False, "speculative.types": "none",
+    "chat_format": "Content-only", "reasoning_format": "none", "reasoning_in_content": False, "generation_prompt": "",
+}  # fmt: skip
+
+
 def params_body(params: SamplingParams, *, max_tokens: int | None = None) -> dict[str, Any]:
     """Sampling parameters under llama.cpp's names, which are ours."""
     body = {name: getattr(params, name) for name in _NAMES}
     body["seed"] = _RANDOM_SEED if params.seed is None else params.seed
     body["logit_bias"] = [{"token": token, "bias": max(bias, -1e9)} for token, bias in params.logit_bias]
     body["n_predict"] = body["max_tokens"] = -1 if max_tokens is None else max_tokens
-    return body
+    return {**body, **_CONSTANT}
 
 
 def props_body(

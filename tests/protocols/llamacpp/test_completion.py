@@ -162,7 +162,7 @@ def test_a_whole_reply_has_llama_cpps_fields():
     assert body == {
         "index": 0, "content": "one\ntwo", "tokens": [], "id_slot": 7, "stop": True, "model": "m",
         "tokens_predicted": 3, "tokens_evaluated": 10, "prompt": "<s>ab", "has_new_line": True, "truncated": False,
-        "stop_type": "word", "stopping_word": "!", "tokens_cached": 13,
+        "stop_type": "word", "stopping_word": "!", "tokens_cached": 12,
     }  # fmt: skip
     assert settings["temperature"] == 0.5 and settings["n_predict"] == -1 and settings["stream"] is False
     assert times == {
@@ -234,3 +234,4 @@ def test_a_failure_amid_a_stream_is_told_in_its_shape():
 def test_a_prompt_that_is_too_long_says_how_long():
     error = json.loads(llamacpp_body(ContextTooLong(num_prompt=9, context=5, param="prompt")))["error"]
     assert (error["type"], error["n_prompt_tokens"], error["n_ctx"]) == ("exceed_context_size_error", 9, 5)
+    assert error["message"].startswith("request (9 tokens) exceeds the available context size (5 tokens)")
