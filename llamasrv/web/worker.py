@@ -80,7 +80,7 @@ class Worker(GeventWorker):
     def init_process(self) -> None:
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
         faulthandler.enable()
-        sys.setswitchinterval(0.0002)  # how long the engine thread may keep the interpreter from the hub
+        sys.setswitchinterval(0.0005)  # how long the engine thread may keep the interpreter from the hub
         super().init_process()
 
     def load_wsgi(self) -> None:
