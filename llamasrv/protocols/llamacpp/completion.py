@@ -145,7 +145,7 @@ class NativeSchema(SamplingSchema):
     n_indent = Ignored()
     n_cache_reuse = Ignored("whole prefixes are reused")
     t_max_prompt_ms = Ignored()
-    t_max_predict_ms = Count(0, INT_MAX, "after so long the answer ends with its line; -1: it takes its time", also=(-1,))
+    t_max_predict_ms = Count(0, INT_MAX, "after so long the answer ends with its line; -1: never", also=(-1,))
     backend_sampling = Ignored()
     sse_ping_interval = Ignored("set for the server")
     verbose = Ignored()
