@@ -34,10 +34,11 @@ def _entry(card: ModelCard) -> dict[str, Any]:
         entry["max_model_len"] = card.context
         entry["context_length"] = card.context
         entry["max_input_tokens"] = card.context
-    if card.meta is not None:
-        entry["meta"] = card.meta
+    meta = dict(card.meta or {})
     if card.capabilities:
-        entry["capabilities"] = card.capabilities
+        meta["capabilities"] = card.capabilities  # in the entry itself Anthropic's clients expect something else
+    if meta:
+        entry["meta"] = meta
     if card.status is not None:
         entry["status"] = card.status
     return entry

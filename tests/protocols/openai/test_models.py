@@ -25,3 +25,8 @@ def test_an_entry_has_what_clients_need():
 
 def test_a_model_that_loads_has_no_figures_yet():
     assert not {"max_model_len", "meta"} & set(json.loads(model_body(ModelCard("a", 5))))
+
+
+def test_what_a_model_can_do_is_told_where_no_client_stumbles_over_it():
+    entry = json.loads(model_body(ModelCard("a", 5, capabilities=("completion", "tools"))))
+    assert entry["meta"] == {"capabilities": ["completion", "tools"]} and "capabilities" not in entry
