@@ -19,7 +19,7 @@ from soak.load import ask, share
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 MODEL = os.environ.get("SOAK_MODEL")
-WARM_UP = 0.25  # of the time, and at most five minutes
+WARM_UP = 0.4  # of the time, and at most five minutes
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
@@ -60,7 +60,7 @@ async def client(address, number, end, times):
             await ask(address, CHAT, body, leave_after=dice.choice((1, 500, 5000)))
         elif kind < 0.9:
             for sent in strange_requests(3, seed=dice.getrandbits(30)):
-                await asyncio.to_thread(talk, address, sent, half_close=True)
+                await asyncio.to_thread(talk, address, sent, half_close=True, timeout=60)
         else:
             assert (await ask(address, dice.choice(("/metrics", "/v1/models", "/readyz", "/slots")))).status == 200
         await asyncio.sleep(0.02)
@@ -69,7 +69,7 @@ async def client(address, number, end, times):
 @pytest.mark.timeout(int(SECONDS) + 300)
 def test_nothing_grows_and_everything_comes_back(serve):
     model = ("--model", MODEL, "-c", "16384") if MODEL else ("--fake",)
-    server = wait_until_ready(serve(*model, "--parallel", "8", "--no-log-requests"))
+    server = wait_until_ready(serve(*model, "--parallel", "8", "--no-log-requests", "--n-predict", "2000"))
     post(server, CHAT, {"messages": [{"role": "user", "content": "x"}]})
     pid = worker_of(server)
     times: list[float] = []

@@ -1,0 +1,44 @@
+"""Requests made up from /openapi.json: what the description allows, and what it does not. Never a 5xx, never a hang."""
+
+from __future__ import annotations
+
+import pytest
+
+schemathesis = pytest.importorskip("schemathesis")
+
+from clients.conftest import wait_until_ready  # noqa: E402
+from clients.talk import figure  # noqa: E402
+from conftest import ServerProcess  # noqa: E402
+from hypothesis import HealthCheck, Phase, settings  # noqa: E402
+from schemathesis.checks import not_a_server_error  # noqa: E402
+from serving import RunningService  # noqa: E402
+
+
+def description():
+    running = RunningService()
+    try:
+        return running.client.get("/openapi.json").get_json()
+    finally:
+        running.close()
+
+
+schema = schemathesis.openapi.from_dict(description())
+# Those that never end, or that end the server's usefulness for the other tests.
+schema = schema.exclude(path_regex="stream|/models/(load|unload)|/api/(pull|delete|copy|create|push)|^/debug$")
+
+
+@pytest.fixture(scope="module")
+def target():
+    server = ServerProcess(["--port", "0", "--fake", "--no-log-requests", "--n-predict", "8", "--timeout", "5"])
+    yield wait_until_ready(server)
+    assert figure(server, "llamasrv_restarts_total") == 0 and "Traceback" not in server.log
+    server.end()
+
+
+@schema.parametrize()
+@settings(
+    max_examples=4, deadline=None, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+def test_no_operation_answers_with_a_server_error(case, target):
+    case.call_and_validate(base_url=target.url, timeout=10, checks=[not_a_server_error])
