@@ -11,13 +11,15 @@ Knows no protocol and no HTTP.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
-from llamasrv.errors import ConfigError, Unavailable
+from llamasrv.errors import ConfigError, InvalidRequest, Unavailable
 
 CHAIN = 10_000  # most turns of one conversation
+CHAIN_BYTES = 2**26  # and most bytes of it that are read at once
 
 DAY = 86_400.0
 
@@ -42,6 +44,12 @@ class StoreError(Unavailable):
     code = "store_unavailable"
 
 
+class ConversationTooLong(InvalidRequest):
+    """No model reads as much. Told before all of it is in memory."""
+
+    code = "context_length_exceeded"
+
+
 class Store(Protocol):
     """All of it may be called from many threads at once."""
 
@@ -55,7 +63,7 @@ class Store(Protocol):
 
     def chain(self, owner: str, id: str) -> list[Entry]:
         """The conversation up to this entry, oldest first, and renewed. Ends where an entry is missing: then the first
-        one still names one before it. [] if there is no such entry."""
+        one still names one before it. [] if there is no such entry. Raises ConversationTooLong."""
 
     def delete(self, owner: str, id: str) -> bool:
         """Whether it was there."""
@@ -98,3 +106,19 @@ def pack(body: bytes) -> bytes:
 
 def unpack(data: bytes) -> bytes:
     return zlib.decompress(data)
+
+
+def unpack_all(rows: Iterable[tuple[str, bytes, str | None, float | None]]) -> list[Entry]:
+    """Rows of (id, packed body, previous, lease). Little may unpack to much: it is counted."""
+    left = CHAIN_BYTES
+    out = []
+    for id, data, previous, lease in rows:
+        body = zlib.decompressobj().decompress(data, left + 1)
+        left -= len(body)
+        if left < 0:
+            raise ConversationTooLong(
+                f"The conversation up to this response is longer than {CHAIN_BYTES} bytes.",
+                param="previous_response_id",
+            )
+        out.append(Entry(id, body, previous, lease))
+    return out

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from llamasrv.errors import ConfigError
-from llamasrv.store import CHAIN, Entry, StoreError, StoreOptions, pack, unpack
+from llamasrv.store import CHAIN, CHAIN_BYTES, Entry, StoreError, StoreOptions, pack, unpack, unpack_all
 
 try:
     import psycopg
@@ -41,12 +41,12 @@ ON CONFLICT (owner, id) DO UPDATE SET previous = EXCLUDED.previous, used = EXCLU
     size = EXCLUDED.size, body = EXCLUDED.body
 """
 _CHAIN = """
-WITH RECURSIVE turns (n, id, previous) AS (
-    SELECT 0, id, previous FROM llamasrv_responses WHERE owner = %(owner)s AND id = %(id)s
+WITH RECURSIVE turns (n, id, previous, total) AS (
+    SELECT 0, id, previous, CAST(size AS BIGINT) FROM llamasrv_responses WHERE owner = %(owner)s AND id = %(id)s
     UNION ALL
-    SELECT n + 1, r.id, r.previous FROM turns
+    SELECT n + 1, r.id, r.previous, total + r.size FROM turns
     JOIN llamasrv_responses r ON r.owner = %(owner)s AND r.id = turns.previous
-    WHERE n < %(most)s
+    WHERE n < %(most)s AND total <= %(bytes)s
 ), renewed AS (
     UPDATE llamasrv_responses r SET used = %(now)s FROM turns
     WHERE r.owner = %(owner)s AND r.id = turns.id AND r.used > %(oldest)s
@@ -106,9 +106,13 @@ class PostgresStore:
 
     def chain(self, owner: str, id: str) -> list[Entry]:
         now = time.time()
-        named = {"owner": owner, "id": id, "most": CHAIN, "now": now, "oldest": now - self._options.max_age}
+        named = {
+            "owner": owner, "id": id, "most": CHAIN, "bytes": CHAIN_BYTES, "now": now,
+            "oldest": now - self._options.max_age,
+        }  # fmt: skip
         with self._connection() as db:
-            return [_entry(row) for row in db.execute(_CHAIN, named).fetchall()]
+            rows = db.execute(_CHAIN, named).fetchall()
+        return unpack_all(rows)
 
     def delete(self, owner: str, id: str) -> bool:
         with self._connection() as db:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llamasrv.errors import ConfigError
-from llamasrv.store import CHAIN, Entry, StoreError, StoreOptions, pack, unpack
+from llamasrv.store import CHAIN, CHAIN_BYTES, Entry, StoreError, StoreOptions, pack, unpack, unpack_all
 
 try:
     import redis
@@ -23,15 +23,16 @@ _CONNECTIONS = 16
 
 # Reads a conversation and renews it, in one visit.
 _CHAIN = """
-local found, id = {}, ARGV[1]
+local found, id, total = {}, ARGV[1], 0
 for _ = 0, tonumber(ARGV[2]) do
     local key = KEYS[1] .. id
     local entry = redis.call('HMGET', key, 'body', 'previous', 'lease')
     if not entry[1] then break end
     redis.call('EXPIRE', key, ARGV[3])
+    total = total + #entry[1]
     found[#found + 1] = {id, entry[1], entry[2], entry[3]}
     id = entry[2]
-    if not id or id == '' then break end
+    if not id or id == '' or total > tonumber(ARGV[4]) then break end
 end
 return found
 """
@@ -73,12 +74,12 @@ class RedisStore:
     def get(self, owner: str, id: str) -> Entry | None:
         with _told():
             body, previous, lease = self._db.hmget(_key(owner, id), "body", "previous", "lease")
-        return None if body is None else _entry(id, body, previous, lease)
+        return None if body is None else Entry(id, unpack(body), *_fields(previous, lease))
 
     def chain(self, owner: str, id: str) -> list[Entry]:
         with _told():
-            found = self._chain(keys=[_key(owner, "")], args=[id, CHAIN, self._age])
-        return [_entry(id.decode(), *values) for id, *values in reversed(found)]
+            found = self._chain(keys=[_key(owner, "")], args=[id, CHAIN, self._age, CHAIN_BYTES])
+        return unpack_all((id.decode(), body, *_fields(*rest)) for id, body, *rest in reversed(found))
 
     def delete(self, owner: str, id: str) -> bool:
         with _told():
@@ -94,8 +95,8 @@ def _key(owner: str, id: str) -> str:
     return f"llamasrv:response:{quote(owner, safe='')}:{id}"
 
 
-def _entry(id: str, body: bytes, previous: bytes | None, lease: bytes | None) -> Entry:
-    return Entry(id, unpack(body), previous.decode() if previous else None, float(lease) if lease else None)
+def _fields(previous: bytes | None, lease: bytes | None) -> tuple[str | None, float | None]:
+    return previous.decode() if previous else None, float(lease) if lease else None
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.errors import ConfigError
-from llamasrv.store import CHAIN, Entry, StoreError, StoreOptions, pack, unpack
+from llamasrv.store import CHAIN, CHAIN_BYTES, Entry, StoreError, StoreOptions, pack, unpack, unpack_all
 
 _VERSION = 1  # of the tables, kept in the file
 _TABLES = f"""
@@ -35,11 +35,12 @@ CREATE INDEX IF NOT EXISTS responses_used ON responses (used, size);
 PRAGMA user_version = {_VERSION};
 """
 _CHAIN = """
-WITH RECURSIVE turns (n, id, previous) AS (
-    SELECT 0, id, previous FROM responses WHERE owner = :owner AND id = :id
+WITH RECURSIVE turns (n, id, previous, total) AS (
+    SELECT 0, id, previous, CAST(size AS BIGINT) FROM responses WHERE owner = :owner AND id = :id
     UNION ALL
-    SELECT n + 1, r.id, r.previous FROM turns JOIN responses r ON r.owner = :owner AND r.id = turns.previous
-    WHERE n < :most
+    SELECT n + 1, r.id, r.previous, total + r.size FROM turns
+    JOIN responses r ON r.owner = :owner AND r.id = turns.previous
+    WHERE n < :most AND total <= :bytes
 )
 """
 _CLEAN_EVERY = 60.0  # seconds, if anything was written
@@ -85,7 +86,10 @@ class SqliteStore:
 
     def chain(self, owner: str, id: str) -> list[Entry]:
         now = time.time()
-        named = {"owner": owner, "id": id, "most": CHAIN, "now": now, "oldest": now - self._options.max_age}
+        named = {
+            "owner": owner, "id": id, "most": CHAIN, "bytes": CHAIN_BYTES, "now": now,
+            "oldest": now - self._options.max_age,
+        }  # fmt: skip
         with self._connection() as db:
             rows = db.execute(
                 _CHAIN + "SELECT r.id, r.body, r.previous, r.lease FROM turns JOIN responses r"
@@ -97,7 +101,7 @@ class SqliteStore:
                 " AND id IN (SELECT id FROM turns)",
                 named,
             )
-        return [_entry(row) for row in rows]
+        return unpack_all(rows)
 
     def delete(self, owner: str, id: str) -> bool:
         with self._connection() as db:

@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llamasrv.engine.channels import off_hub
-from llamasrv.errors import LlamasrvError, NotFound
+from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound
 from llamasrv.protocols.openai.responses.ids import is_response_id, response_of
 from llamasrv.protocols.openai.responses.stored import Stored, not_found
 from llamasrv.store import Entry, Store
 
 log = logging.getLogger("llamasrv")
+
+_REFERENCES = 100  # responses that one request may take items of
 
 
 class ResponseNotFound(NotFound):
@@ -63,7 +65,10 @@ class Memory:
     def items(self, owner: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Single items by their ids, as far as they are there."""
         found = {}
-        for response in dict.fromkeys(map(response_of, ids)):
+        responses = dict.fromkeys(map(response_of, ids))
+        if len(responses) > _REFERENCES:
+            raise InvalidRequest(f"The items of more than {_REFERENCES} responses are referred to.", param="input")
+        for response in responses:
             if response is None or self._store is None:
                 continue
             stored = self._off(self._get, self._store, owner, response)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -32,10 +33,10 @@ def program(name):
 
 
 class DatabaseServer:
-    """A server process that can be ended and started again with what it had written."""
+    """A server process; `end` is the signal that ends it at once."""
 
-    def __init__(self, command, ready, *, user=None):
-        self._command, self._ready, self._user = command, ready, user
+    def __init__(self, command, ready, *, end, user=None):
+        self._command, self._ready, self._end, self._user = command, ready, end, user
         self.process = None
 
     def start(self):
@@ -54,7 +55,7 @@ class DatabaseServer:
 
     def stop(self):
         if self.process is not None:
-            self.process.terminate()
+            self.process.send_signal(self._end)
             self.process.wait(30)
             self.process = None
 
@@ -63,7 +64,7 @@ def redis_server():
     """(server, url)"""
     port, folder = free_port(), tempfile.mkdtemp(prefix="llamasrv-redis-")
     command = [program("redis-server"), "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
-    server = DatabaseServer([*command, "--appendonly", "yes"], lambda: _answers(port))
+    server = DatabaseServer([*command, "--save", ""], lambda: _answers(port), end=signal.SIGKILL)
     server.folder = folder
     return server, f"redis://127.0.0.1:{port}/3"
 
@@ -86,7 +87,7 @@ def postgres_server():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     command = [postgres, "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", folder, "-F"]
-    server = DatabaseServer([*map(str, command)], lambda: _takes_queries(port), user=user)
+    server = DatabaseServer([*map(str, command)], lambda: _takes_queries(port), end=signal.SIGQUIT, user=user)
     server.folder = folder
     return server, f"postgresql://tester@127.0.0.1:{port}/postgres"
 

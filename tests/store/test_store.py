@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from llamasrv.errors import ConfigError
-from llamasrv.store import DAY, Entry, StoreOptions, open_store
+from llamasrv.store import DAY, ConversationTooLong, Entry, StoreOptions, open_store
 from llamasrv.store import sqlite as sqlite_store
 
 
@@ -117,6 +117,24 @@ def test_many_threads_each_get_their_own(store, owner):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_conversation_that_unpacks_to_too_much_is_not_read(store, owner, monkeypatch):
+    """What repeats itself takes little room in the store."""
+    monkeypatch.setattr("llamasrv.store.CHAIN_BYTES", 1000)
+    for previous, id in zip((None, "a", "b", "c"), "abcd"):
+        store.put(owner, entry(id, previous, b"x" * 300))
+    assert len(store.chain(owner, "c")) == 3
+    with pytest.raises(ConversationTooLong):
+        store.chain(owner, "d")
+
+
+def test_no_more_is_fetched_than_may_be_read(store, owner, monkeypatch):
+    for name in ("sqlite", "redis", "postgres"):
+        monkeypatch.setattr(f"llamasrv.store.{name}.CHAIN_BYTES", 400)
+    put_turns(store, owner, *(f"{n}" for n in range(50)))
+    found = store.chain(owner, "49")
+    assert 1 < len(found) < 50 and found[0].previous is not None
 
 
 # Age and size

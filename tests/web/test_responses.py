@@ -261,6 +261,13 @@ def test_an_item_can_be_referred_to(client):
     assert error(create(client, [reference]), 400, "item_not_found")["param"] == "input[0].id"
 
 
+def test_only_so_many_responses_may_be_referred_to(client):
+    references = [{"type": "item_reference", "id": f"msg_{n:048x}o0000"} for n in range(101)]
+    references = [{**item, "id": item["id"].replace("msg_0", "msg_f")} for item in references]
+    assert error(create(client, references[:20]), 400, "item_not_found")
+    assert error(create(client, references), 400)["param"] == "input"
+
+
 @pytest.mark.parametrize("status", ["failed", "cancelled", "in_progress", "queued"])
 def test_what_has_not_come_to_an_end_cannot_be_continued(own, status):
     response = made(own.client)
