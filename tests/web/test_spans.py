@@ -30,8 +30,9 @@ def test_a_chat_is_a_span_of_the_clients_trace(traced, stream):
     client, spans = traced
     trace = "0af7651916cd43dd8448eb211c80319c"
     body = {"messages": [{"role": "user", "content": SECRET}], "stream": stream}
-    response = client.post("/v1/chat/completions", json=body, headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"})
-    assert response.get_data()
+    shown = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+    with client.post("/v1/chat/completions", json=body, headers=shown) as response:
+        assert response.get_data()
     (span,) = spans()
     assert span.name == "chat fake" and f"{span.context.trace_id:032x}" == trace
     found = dict(span.attributes)
