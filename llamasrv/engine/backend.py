@@ -300,18 +300,18 @@ class LlamaBackend:
             return
         self._open_context()
         self._stateful_only = bool(C.llama_model_is_recurrent(model))
-        self.num_lanes: int = C.llama_n_seq_max(self._context) - self._spare_lane
+        self.num_lanes = C.llama_n_seq_max(self._context) - self._spare_lane
         per_lane: int = C.llama_n_ctx_seq(self._context)
         train = self.info.context_train or per_lane
         self.context = min(per_lane - BLOCK, train) if self._spare_lane else min(per_lane, train)
         # A recurrent state does not grow, split lanes have their own cells: there the pool is never the limit.
         own_cells = self.split or self._stateful_only
-        self.num_cells: int = self.num_lanes * self.context if own_cells else C.llama_n_ctx(self._context) - BLOCK
+        self.num_cells = self.num_lanes * self.context if own_cells else C.llama_n_ctx(self._context) - BLOCK
         # On a CPU attention passes over every cell in use: a thousand idle ones cost a decode 2 % (0.5B) to 20 %
         # (tiny). GPUs skip masked tiles.
         on_gpu = self._on_gpu = options.gpu_layers != 0 and bool(C.llama_supports_gpu_offload())
-        self.idle_cells: int = options.idle_cells or (self.num_cells if on_gpu else 0)
-        self.ubatch_size: int = C.llama_n_ubatch(self._context)
+        self.idle_cells = options.idle_cells or (self.num_cells if on_gpu else 0)
+        self.ubatch_size = C.llama_n_ubatch(self._context)
         self._llama_batch = self._bind_batch()
 
     def _open_context(self) -> None:

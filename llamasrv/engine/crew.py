@@ -1,7 +1,7 @@
 """Native threads that help the engine's own, where choosing tokens takes long.
 
-Native sampler chains leave the interpreter, so chains that look at a whole vocabulary run side by side. Knows nothing of
-what is done; the engine's thread takes its share and waits for the rest.
+Native sampler chains leave the interpreter, so chains that look at a whole vocabulary run side by side. Knows nothing
+of what is done; the engine's thread takes its share and waits for the rest.
 """
 
 from __future__ import annotations

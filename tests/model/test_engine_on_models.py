@@ -3,7 +3,6 @@
 import random
 
 import pytest
-import tiny_models
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend import bare_decode
