@@ -94,18 +94,27 @@ def _read(environ: dict[str, Any], stream: Any, most: int) -> bytes:
     return b"".join(pieces)
 
 
-def read_pieces(environ: dict[str, Any]) -> Iterator[bytes]:
+def read_pieces(environ: dict[str, Any], patience: float = BODY_SECONDS) -> Iterator[bytes]:
     """A body of any size, piece by piece. Raises where less of it comes than was announced."""
     stream, declared = environ["wsgi.input"], environ.get("CONTENT_LENGTH")
     left = int(declared) if declared and declared.isascii() and declared.isdigit() else None
     if left is None and not environ.get("wsgi.input_terminated"):
         return
-    with _patience(environ, BODY_SECONDS):
-        while left != 0 and (piece := stream.read(PIECE if left is None else min(PIECE, left))):
+    with _patience(environ, patience):
+        while left != 0 and (piece := _piece(stream, PIECE if left is None else min(PIECE, left))):
             left = None if left is None else left - len(piece)
             yield piece
     if left:
         raise InvalidRequest(f"The body ended {left} bytes too early.")
+
+
+def _piece(stream: Any, most: int) -> bytes:
+    try:
+        return bytes(stream.read(most))
+    except TimeoutError:
+        raise
+    except Exception:  # the client's, as above
+        raise InvalidRequest("The request's body could not be read.") from None
 
 
 def _too_large(most: int) -> BodyTooLarge:

@@ -92,7 +92,7 @@ def blueprint(service: Service) -> Blueprint:
             return Response(b"", 200)
         writer = BlobWriter(folder, digest, _length())
         try:
-            for piece in read_pieces(request.environ):
+            for piece in read_pieces(request.environ, limits.body_seconds):
                 off_hub(writer.add, piece)
             off_hub(writer.finish)
         finally:

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import random
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,19 @@ def test_another_file_than_was_announced_is_refused(managing, tmp_path):
     response = managing.post(f"/api/blobs/{DIGEST}", data=b"other")
     assert response.status_code == 400 and "mismatch" in error(response)
     assert managing.post("/api/blobs/md5:0", data=b"other").status_code == 400
+    assert not list((tmp_path / ".blobs").iterdir())
+
+
+def test_a_file_that_breaks_off_is_refused_and_nothing_of_it_stays(managing, tmp_path):
+    class Broken:
+        def read(self, most):
+            raise ValueError("chunks that are none")
+
+    short = {"wsgi.input": BytesIO(b"GG"), "CONTENT_LENGTH": "9"}
+    broken = {"wsgi.input": Broken(), "CONTENT_LENGTH": "", "wsgi.input_terminated": True}
+    for environ in (short, broken):
+        response = managing.post(f"/api/blobs/{DIGEST}", environ_overrides=environ)
+        assert response.status_code == 400 and error(response)
     assert not list((tmp_path / ".blobs").iterdir())
 
 
