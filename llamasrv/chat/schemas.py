@@ -51,4 +51,5 @@ class SchemaBounds:
 
 def _check(keyword: str, found: int, most: int, param: str) -> None:
     if found > most:
-        raise InvalidRequest(f"The schema asks too much with '{keyword}': {found}, where {most} is the most.", param=param)
+        message = f"The schema asks too much with '{keyword}': {found}, where {most} is the most."
+        raise InvalidRequest(message, param=param)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Literal, Optional
+from typing import Literal
 
 import openai
 import pytest
@@ -40,7 +40,7 @@ class Person(BaseModel):
     name: str = Field(max_length=12)
     age: int = Field(ge=0, le=150)
     mood: Literal["happy", "sad"]
-    nick: Optional[Literal["A", "B"]]
+    nick: Literal["A", "B"] | None
 
 
 class Weather(BaseModel):
