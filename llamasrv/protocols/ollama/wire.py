@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -21,7 +22,12 @@ def dumps(value: Any) -> bytes:
 def timestamp(seconds: float | None = None) -> str:
     """RFC 3339 with nanoseconds, in UTC; None: now."""
     whole, part = divmod(time.time_ns() if seconds is None else int(seconds * 1e9), 1_000_000_000)
-    return f"{datetime.fromtimestamp(whole, timezone.utc):%Y-%m-%dT%H:%M:%S}.{part:09d}Z"
+    return f"{_second(whole)}.{part:09d}Z"
+
+
+@lru_cache(maxsize=64)  # every line of a stream has one
+def _second(whole: int) -> str:
+    return datetime.fromtimestamp(whole, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def nanoseconds(seconds: float) -> int:
