@@ -31,7 +31,7 @@ COMPILE_SECONDS = 0.4  # that a request waits for its grammar
 COMPILERS = 2  # threads: they take cores from the model
 CACHE_BYTES = 64 << 20
 FEW = 4096  # tokens: below, listing them is cheaper than passing over the vocabulary
-_KEPT_BESIDE = 20_000  # bytes that a small grammar takes
+_KEPT_BESIDE = 280_000  # bytes that a small grammar takes once it was used, as measured
 _KEPT_PER_CHARACTER = 40  # and each character of a large one
 
 
@@ -77,6 +77,10 @@ class Constraints:
         for _ in self._threads:
             self._work.put(None)
         self._threads = []
+
+    def discard(self) -> None:
+        """After it has closed, on the HTTP side's thread."""
+        self._notice.close()
 
     def grammar(self, text: str, triggers: tuple[str, ...] = ()) -> Grammar:
         """Compiled, or as it was kept. Raises InvalidRequest for what cannot be, or takes too long."""

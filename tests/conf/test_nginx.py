@@ -120,7 +120,7 @@ def test_the_operators_routes_are_not_passed_on(front, path):
 
 @pytest.mark.parametrize("path, field", [(CHAT, "code"), ("/v1/messages", "type"), ("/api/chat", None)])
 def test_a_body_that_is_too_large_is_refused_in_the_words_of_its_protocol(front, path, field):
-    reply = talk(front.address, request(path, headers=["Content-Length: 9999999"]))
+    reply = talk(front.address, request(path, headers=["Content-Length: 9999999"]), half_close=True)
     error = json.loads(body_of(reply))["error"]
     assert status_of(reply) == 413
     assert error[field] == "request_too_large" if field else "too large" in error
@@ -196,7 +196,7 @@ def test_a_killed_replica_takes_only_its_own_streams_with_it(tmp_path):
         nginx = Nginx(tmp_path, [server.address for server in servers])
         streams = []
         for n in range(12):
-            body = {"prompt": "x", "ignore_eos": True, "max_tokens": 4000, "stream": True}
+            body = {"prompt": "x", "ignore_eos": True, "max_tokens": 1000, "stream": True}
             reply, connection = ask(nginx, body, **{"X-Prefix-Key": f"talk {n}"})
             reply.readline()
             streams.append((reply, connection))

@@ -297,13 +297,13 @@ def test_a_grammar_is_compiled_once(constraints):
 
 
 def test_old_grammars_make_room(constraints, monkeypatch):
-    monkeypatch.setattr(constraint, "CACHE_BYTES", 100_000)
+    monkeypatch.setattr(constraint, "CACHE_BYTES", 1_000_000)
     first = constraints.grammar('start: "0"')
     for n in range(1, 12):
         constraints.grammar(f'start: "{n}"')
     assert constraints.grammar('start: "11"') is constraints.grammar('start: "11"')
     assert constraints.grammar('start: "0"') is not first
-    assert constraints._kept_bytes <= 100_000
+    assert constraints._kept_bytes <= 1_000_000
 
 
 def test_a_grammar_that_takes_too_long_is_refused_and_others_are_asked_to_wait(constraints, monkeypatch):
