@@ -267,19 +267,32 @@ class Notice:
 
     def __init__(self) -> None:
         self._green = monkey.is_module_patched("threading")
+        self._closed = False
         if self._green:
             self._event = Event()
-            self._async = get_hub().loop.async_()
+            self._hub = get_hub()
+            self._async = self._hub.loop.async_()
             self._async.start(self._wake)
         else:
             self._condition = threading.Condition()
 
     def tell(self) -> None:
         if self._green:
-            self._async.send()
+            if not self._closed:
+                self._async.send()
             return
         with self._condition:
             self._condition.notify_all()
+
+    def close(self) -> None:
+        """Once nobody waits any more."""
+        self._closed = True
+        if self._green:
+            self._hub.loop.run_callback(self._close_green)
+
+    def _close_green(self) -> None:
+        self._async.stop()
+        self._async.close()
 
     def _wake(self) -> None:
         event, self._event = self._event, Event()

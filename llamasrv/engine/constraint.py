@@ -79,7 +79,7 @@ class Constraints:
         self._threads = []
 
     def discard(self) -> None:
-        """After it has closed, on the HTTP side's thread."""
+        """After it has closed."""
         self._notice.close()
 
     def grammar(self, text: str, triggers: tuple[str, ...] = ()) -> Grammar:

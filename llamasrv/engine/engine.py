@@ -266,6 +266,7 @@ class Engine:
         """After it has stopped and nobody reads its streams: let go of what the model took."""
         self.embedder.discard()
         self._doorbell.close()
+        self.constraints.discard()
         for name in ("backend", "memory", "scheduler", "constraints", "_finders"):
             self.__dict__.pop(name, None)
 
