@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import socket
 import statistics
@@ -136,8 +137,8 @@ def test_ten_times_too_many_requests(serve):
 
 @pytest.mark.timeout(300)
 def test_one_key_that_floods_does_not_slow_another(serve):
-    server = wait_until_quiet(serve("--fake", "--no-log-requests", "--api-key", "flood,calm", "--parallel", "8",
-                                    "--queue-limit", "64"))  # fmt: skip
+    server = serve("--fake", "--no-log-requests", "--api-key", "flood,calm", "--parallel", "8", "--queue-limit", "64")
+    server.wait_for(" serves ")
     body = {"prompt": "x", "ignore_eos": True, "max_tokens": 100, "stream": True}
 
     async def calm(number):
@@ -169,11 +170,6 @@ def test_one_key_that_floods_does_not_slow_another(serve):
         f"\nisolation: first token p50 {share(alone, 0.5) * 1000:.0f} ms alone, {share(beside, 0.5) * 1000:.0f} ms beside "
         f"100 clients of another key; p95 {share(alone, 0.95) * 1000:.0f} and {share(beside, 0.95) * 1000:.0f} ms"
     )
-
-
-def wait_until_quiet(server):
-    server.wait_for(" serves ")
-    return server
 
 
 @pytest.mark.timeout(300)
@@ -249,20 +245,12 @@ def test_a_thousand_canaries(serve):
         return await asyncio.gather(*[one(n) for n in range(1000)])
 
     answers = asyncio.run(run())
-    foreign = sum(
-        other.partition("-")[2][:4] not in (word[7:11],) and other in answer.text
-        for word, answer in answers
-        for other in {w for w, _ in answers if w[:9] == word[:9]} - {word}
-    )
-    right = sum(word in answer.text for word, answer in answers if answer.whole)
-    whole = sum(answer.whole for _, answer in answers)
-    heard = set()
-    for word, answer in answers:
-        heard |= {found for found in (answer.text.split("canary-")[1:]) if not word.endswith(found[:21])}
-    strangers = {found[:21] for found in heard if len(found) >= 21 and not any(found[:21] == "" for _ in ())}
-    print(f"\ncanaries: {whole} whole answers, {right} with their own word, {foreign} with another's")
-    assert right == whole and not foreign
-    assert all(any(stranger in word for word, _ in answers) for stranger in strangers)
+    whole = [(word, answer.text) for word, answer in answers if answer.whole]
+    right = sum(word in text for word, text in whole)
+    # Also of those that left early: whatever they heard was theirs.
+    foreign = sum(bool(set(re.findall(r"canary-\d{4}", answer.text)) - {word[:11]}) for word, answer in answers)
+    print(f"\ncanaries: {len(whole)} whole answers, {right} with their own word, {foreign} with another's")
+    assert right == len(whole) > 500 and not foreign
 
 
 def test_a_cancelled_stream_frees_its_cells(serve):
