@@ -78,13 +78,14 @@ def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, wo
 @click.option("--run", "folder", type=click.Path(path_type=Path, exists=True), required=True, help="Folder of the run.")
 @click.option("--to", "target", type=click.Path(path_type=Path), default=MODEL, show_default=True)
 @click.option("--uncooled", is_flag=True, help="The average of the newest weights, in the middle of training.")
+@click.option("--average", "others", multiple=True, type=click.Path(path_type=Path, exists=True), help="Mean of the running averages, with those of this checkpoint; may be given more than once.")
 @click.option("--full-precision", is_flag=True, help="F32, to compare with.")
-def export(folder, target, uncooled, full_precision):
+def export(folder, target, uncooled, others, full_precision):
     """Write the GGUF file from the weights after the last cooldown."""
     from llamasrv.demo.export import export as write
 
-    checkpoint, weights = ("last.pt", "average") if uncooled else ("cooled.pt", "model")
-    size = write(folder / checkpoint, target, weights=weights, full_precision=full_precision)
+    checkpoint, weights = ("last.pt" if uncooled else "cooled.pt"), ("average" if uncooled or others else "model")
+    size = write([folder / checkpoint, *others], target, weights=weights, full_precision=full_precision)
     click.echo(f"{target}: {size:,} bytes")
 
 

@@ -36,14 +36,16 @@ _IN_BLOCK = {
 _OUTSIDE = {"embedding": "token_embd.weight", "final_norm": "output_norm.weight"}
 
 
-def export(checkpoint, target, *, weights="model", full_precision=False):
-    """Write `target` from the weights (`model`, or their `average`) in a checkpoint of train.py. Returns the size in bytes."""
-    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+def export(checkpoints, target, *, weights="model", full_precision=False):
+    """Write `target` from the weights (`model`, or their running `average`) in a checkpoint of train.py, or from the mean
+    over several. Returns the size in bytes."""
+    states = [torch.load(path, map_location="cpu", weights_only=True)[weights] for path in checkpoints]
+    state = {name: sum(other[name] for other in states) / len(states) for name in states[0]}
     config = Config()
     writer = gguf.GGUFWriter(target, "qwen2")
     _describe(writer, config, full_precision)
     _add_tokenizer(writer)
-    for name, tensor in state[weights].items():
+    for name, tensor in state.items():
         _add_tensor(writer, gguf_name(name), tensor.float().numpy(), full_precision)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
