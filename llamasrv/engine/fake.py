@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import zlib
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -133,11 +134,11 @@ class FakeBackend:
         self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.embeddings = None if pooling is None else FakeEmbeddings(pooling, context=self.context)
         self.adapters = adapters
-        self.calls: list[tuple] = []
+        self.calls: list[tuple] | deque[tuple] = []
         self.fail_next: list[Exception] = []
         self.spoil: Callable[[np.ndarray], None] | None = None  # may damage the logits of the next decode
         self.timings: list[tuple[int, int, float]] = []
-        self.chains: list[FakeChain] = []
+        self.chains: list[FakeChain] | deque[FakeChain] = []
         self.closed = False
         self._kv: list[list[int]] = []
         self._cells: list[list[object]] = []  # one object per cell; lanes share objects
@@ -324,8 +325,11 @@ def open_fake_backend(
     pooling: str | None = None,
     adapters: tuple[Adapter, ...] = (),
 ) -> FakeBackend:
+    """The one that is served. What it was told it forgets again: it may run for days."""
     progress(1.0)
-    return FakeBackend(
+    backend = FakeBackend(
         num_lanes=num_lanes, num_cells=num_cells, context=8192, batch_size=2048, ubatch_size=512, pooling=pooling,
         adapters=adapters,
     )  # fmt: skip
+    backend.calls, backend.chains = deque(maxlen=100), deque(maxlen=100)
+    return backend
