@@ -68,7 +68,8 @@ async def client(address, number, end, times):
 
 @pytest.mark.timeout(int(SECONDS) + 300)
 def test_nothing_grows_and_everything_comes_back(serve):
-    model = ("--model", MODEL, "-c", "16384") if MODEL else ("--fake",)
+    # Prefixes in host memory are meant to fill it up to their bound: so that bound is soon reached.
+    model = ("--model", MODEL, "-c", "16384", "--cache-ram", "8MiB", "--cache-swap", "8MiB") if MODEL else ("--fake",)
     server = wait_until_ready(serve(*model, "--parallel", "8", "--no-log-requests", "--n-predict", "2000"))
     post(server, CHAT, {"messages": [{"role": "user", "content": "x"}]})
     pid = worker_of(server)
