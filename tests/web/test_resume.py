@@ -17,7 +17,7 @@ CHAT = {"messages": [{"role": "user", "content": "Hello"}], "stream": True}
 
 def begin(client, name, *, path="/v1/chat/completions", headers=(), **body):
     head = {"X-Conversation-Id": name, **dict(headers)}
-    return client.post(path, json={**CHAT, **body}, headers=head, buffered=False)
+    return client.post(path, json={**CHAT, "temperature": 0, **body}, headers=head, buffered=False)
 
 
 def follow(client, name, start=0, **headers):
