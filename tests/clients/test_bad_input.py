@@ -46,7 +46,7 @@ TABLE = [
     (CHAT, {"messages": HELLO, "logit_bias": {"70000": 1}}, 400, "logit_bias"),
     (CHAT, {"messages": HELLO, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
     (CHAT, {"messages": HELLO, "tools": [{"type": "function", "function": {}}]}, 400, "tools[0].function.name"),
-    (CHAT, {"messages": HELLO, "response_format": {"type": "xml"}}, 400, "response_format"),
+    (CHAT, {"messages": HELLO, "response_format": {"type": "xml"}}, 400, "response_format.type"),
     (CHAT, {"messages": HELLO, "chat_template": "{{ 7 * 7 }}"}, 400, "chat_template"),
     (CHAT, {"messages": HELLO, "chat_template_kwargs": {"messages": []}}, 400, "chat_template_kwargs"),
     (CHAT, {"messages": [{"role": "user", "content": "x" * 20_000}]}, 400, "messages"),
