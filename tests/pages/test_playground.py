@@ -258,3 +258,41 @@ def test_no_serious_barrier(playground, axe, scheme):
     while page.locator("#settings details:not([open]) > summary").count():
         page.locator("#settings details:not([open]) > summary").first.click()
     assert serious(page, axe) == []
+
+
+@pytest.fixture
+def with_demo(playground):
+    """The playground on the demonstration model, which always says what is likeliest."""
+    page = playground("--temp", "0")
+    assert "demonstration model" in page.inner_text(".notice")
+    return page
+
+
+def test_the_demonstration_model_answers_while_it_is_watched(with_demo):
+    say(with_demo, "Tell me a short story about a fox.")
+    assert len(answers(with_demo)[0]) > 40
+    say(with_demo, "What is the capital of France?")
+    assert "Paris" in answers(with_demo, 2)[1]
+
+
+def test_the_demonstration_model_calls_a_tool_and_uses_what_it_returns(with_demo):
+    page = with_demo
+    page.click("text=Tools")
+    page.click("#tools-example")
+    say(page, "What is the weather in Paris?")
+    answers(page)
+    assert page.inner_text(".call h3") == "get_weather" and "city" in json.loads(page.inner_text(".call code"))
+    page.fill(".results textarea", '{"weather": "sunny", "temperature": 21}')
+    page.click(".results button")
+    page.locator(".turn.assistant").nth(1).locator(".stats").wait_for()
+    assert page.locator(".turn.assistant .text").nth(1).inner_text()
+
+
+def test_the_demonstration_model_keeps_to_a_schema(with_demo):
+    page = with_demo
+    page.click("text=JSON schema")
+    page.click("#schema-example")
+    page.fill("#slide-max_tokens", "200")
+    say(page, "Give me a person as JSON.")
+    assert set(json.loads(answers(page)[0])) == {"name", "age"}
+    page.get_by_text("The answer fits the schema.").wait_for()
