@@ -562,7 +562,8 @@ def _info(path: str, model: Any, vocab: LlamaVocabulary) -> ModelInfo:
     template = C.llama_model_chat_template(model, None)
     description = ctypes.create_string_buffer(256)
     C.llama_model_desc(model, description, 256)
-    text = description.value.decode("utf-8", "replace")
+    # Sizes that llama.cpp has no name for it writes as a question mark.
+    text = description.value.decode("utf-8", "replace").replace("?B", f"{C.llama_model_n_params(model) / 1e6:.3g}M")
     return ModelInfo(
         name=metadata.get("general.name") or os.path.splitext(os.path.basename(path))[0],
         path=path,
