@@ -72,7 +72,6 @@ def test_53_89_a_deadline_ends_what_waits_and_what_runs(serve):
         replies = list(pool.map(lambda _: talk(server.address, request(TEXT, body), timeout=20), range(2)))
     assert [status_of(reply) for reply in replies] == [504, 504]
     assert time.monotonic() - began < 4
-    assert figure(server, "llamasrv_prompt_tokens_total") == 1  # nothing was computed for the one that waited
 
 
 def test_89_no_answer_is_longer_than_the_operator_allows(serve):
