@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -81,9 +82,20 @@ class FileHandler(logging.FileHandler):
         pass
 
 
+# Where a line comes from is in no line: what logging would find out for each of them is left out, as its documentation
+# shows under "Optimization".
+logging._srcfile = None  # type: ignore[attr-defined]
+logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+
+
 def escape(text: str) -> str:
     """The text on one line, with every control character shown as an escape."""
-    return text.translate(_ESCAPES)
+    return text if text.isprintable() else text.translate(_ESCAPES)
+
+
+@lru_cache(maxsize=2)
+def _clock(second: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(second))
 
 
 class TextFormatter(logging.Formatter):
@@ -101,7 +113,7 @@ class TextFormatter(logging.Formatter):
         if self.journal:
             head = f"<{_PRIORITY.get(record.levelno, 6)}>"
         else:
-            head = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {record.levelname.lower():<7} "
+            head = f"{_clock(int(record.created))} {record.levelname.lower():<7} "
         if record.exc_info:
             # A traceback keeps its lines; each is escaped by itself.
             line += "".join("\n  " + escape(part) for part in self.formatException(record.exc_info).splitlines())
