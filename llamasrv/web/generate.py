@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from flask import Response, request
 
@@ -30,13 +30,6 @@ class Endpoint(Replies, Protocol):
     def parse(
         self, body: Mapping[str, Any], *, owner: str, timeout: float | None
     ) -> tuple[GenerateRequest, Any]: ...
-
-
-@runtime_checkable
-class Begins(Protocol):
-    """A reply that wants to see what was submitted, before there are events."""
-
-    def begin(self, running: Any) -> None: ...
 
 
 def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) -> Response:
@@ -71,8 +64,9 @@ def respond(
             raise
         record.model = running.model
         reply = endpoint.reply(options, model=running.model, fingerprint=running.fingerprint)
-        if isinstance(reply, Begins):
-            reply.begin(running)
+        begin = getattr(reply, "begin", None)
+        if begin is not None:  # it wants to see what was submitted, before there are events
+            begin(running)
         if asked.stream:
             return stream_response(running, reply, record, sock=sock, keepalive=settings.keepalive, framing=framing)
         return whole_response(running, reply, record, num_choices=len(asked.prompts) * asked.n, sock=sock)
