@@ -57,6 +57,7 @@ GATHER_ALONE, GATHER_COMPANY = 0.03, 0.1  # of the next step: so long the first 
 GATHER_LONGEST = 0.03  # seconds
 GATHER_SHORTEST = 0.0005  # seconds; less is not worth a wait
 MASK_PATIENCE = 0.01  # seconds that a step waits for masks; a sequence whose mask takes longer waits alone
+SHOWN_WAITING = 50  # of those that wait, so many are in a snapshot
 MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
 
 
@@ -291,6 +292,7 @@ class Engine:
         return {
             "status": self.status,
             "running": [_describe(s) for s in list(self.running)],
+            "waiting": [_describe(s) for s in list(self.waiting)[:SHOWN_WAITING]],
             "num_waiting": max(0, self._num_submitted - self._num_ended - len(self.running)),
             "cells": {
                 "total": lanes.num_cells if lanes else 0,

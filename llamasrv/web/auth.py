@@ -116,6 +116,10 @@ class Access:
         quota.enter()
         return quota
 
+    def allows(self, owner: str, scope: str) -> bool:
+        """Whether the key of that name has the scope; without keys everybody has."""
+        return not self._keys or any(key.name == owner and scope in key.scopes for key in self._keys)
+
     def allowed_origin(self, environ: Mapping[str, Any]) -> str | None:
         """What to answer in Access-Control-Allow-Origin; None: the page may not read the answer."""
         origin = environ.get("HTTP_ORIGIN")

@@ -22,6 +22,7 @@ from llamasrv.web.service import Service
 INTERVAL = 0.5  # seconds between snapshots
 LONGEST = 600.0  # seconds of one stream of snapshots; pages connect again
 MOST_VIEWERS = 64
+MAY_MANAGE = "x-llamasrv-may-manage"  # whether whoever looks may load and unload models
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -69,7 +70,9 @@ def blueprint(service: Service) -> Blueprint:
         _allow(service)
         if snapshots.viewers >= MOST_VIEWERS:
             raise QueueFull(f"{MOST_VIEWERS} live views are open already.")
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        owner = request.environ["llamasrv.record"].owner
+        may_manage = service.options.manage and service.access.allows(owner, "admin")
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", MAY_MANAGE: "yes" if may_manage else "no"}
         return Response(snapshots.events(), 200, headers, content_type="text/event-stream; charset=utf-8")
 
     return routes
@@ -127,7 +130,6 @@ class Snapshots:
         models = list(self._service.registry.models)
         return {
             "t": time.time(),
-            "manage": self._service.options.manage,
             "all": [_describe(model) for model in models],
             "models": {model.name: _figures(model) for model in models if model.state == "loaded"},
         }
@@ -143,6 +145,7 @@ def _figures(model: Model) -> dict[str, Any]:
     fields = ("id", "lane", "num_prompt", "num_computed", "num_reused", "num_generated", "max_tokens")
     return {
         "running": [{field: seq[field] for field in fields} for seq in snapshot["running"]],
+        "waiting": [{field: seq[field] for field in fields} for seq in snapshot["waiting"]],
         "num_waiting": snapshot["num_waiting"],
         "cells": snapshot["cells"],
         "strip": snapshot["strip"],

@@ -1,5 +1,8 @@
 """The live view and the API's page."""
 
+import re
+import subprocess
+import sys
 import threading
 import urllib.request
 
@@ -20,6 +23,30 @@ def test_it_moves_while_requests_run(serve, visit):
     before = int(live.get_attribute("body", "data-snapshots"))
     live.locator(f"body:not([data-snapshots='{before}'])").wait_for()
     assert live.inner_text("#models tbody td:nth-child(2)") == "loaded"
+
+
+def test_those_who_wait_are_shown_too(serve, visit):
+    server = serve("--fake", "--parallel", "1")
+    live = visit(server.url + "/ui/engine")
+    pages = [visit(server.url) for _ in range(2)]
+    for page in pages:
+        page.locator("body[data-ready]").wait_for()
+    for page in pages:
+        say(page, "word " * 1500)
+    live.locator("#requests tbody td:nth-child(3)", has_text="waiting").first.wait_for()
+
+
+def test_a_key_without_the_scope_gets_no_buttons(serve, visit, tmp_path):
+    keys = tmp_path / "keys.toml"
+    made = subprocess.run(
+        [sys.executable, "-m", "llamasrv", "key", "eve", "--file", keys, "--scope", "infer", "--scope", "metrics"],
+        check=True, capture_output=True, text=True,
+    ).stdout
+    server = serve("--fake", "--models-manage", "--api-key-file", keys)
+    page = visit(server.url + "/ui/engine")
+    page.fill("#key-input", re.search(r"\S{20,}", made)[0])
+    page.click("#key-dialog button.primary")
+    page.locator("#models tbody td:nth-child(8)", has_text="off").wait_for()
 
 
 def test_models_are_loaded_and_unloaded_by_those_who_may(serve, visit, tmp_path):

@@ -138,7 +138,7 @@ function manageButton(model) {
   } }, loaded ? "Unload" : "Load");
 }
 
-function drawModel({ running, cells, strip }) {
+function drawModel({ running, waiting, cells, strip }) {
   byId("strip").replaceChildren(...strip.filter(([, length]) => length).map(([lane, length, state]) => {
     const span = make("span", { class: state, title: `lane ${lane}: ${length} cells, ${state === "held" ? "running" : "kept"}` });
     span.style.width = `${100 * length / Math.max(1, cells.total)}%`;
@@ -146,11 +146,12 @@ function drawModel({ running, cells, strip }) {
   }));
   byId("strip").setAttribute("aria-label", `${cells.held} cells of running sequences, ${cells.used} used, of ${cells.total}`);
   byId("cells").textContent = `${number(cells.held)} cells at work, ${number(cells.used - cells.held)} kept for later, ${number(cells.total)} in all`;
-  byId("requests").tBodies[0].replaceChildren(...running.map((seq) => {
+  byId("requests").tBodies[0].replaceChildren(...[...running, ...waiting].map((seq) => {
+    const state = seq.lane === null ? "waiting" : seq.num_computed < seq.num_prompt ? "reading" : "writing";
     const whole = seq.num_computed < seq.num_prompt ? seq.num_prompt : seq.max_tokens;
     const done = seq.num_computed < seq.num_prompt ? seq.num_computed : seq.num_generated;
     const progress = make("progress", whole ? { max: whole, value: Math.min(done, whole), "aria-label": "Progress" } : { "aria-label": "Progress" });
-    return make("tr", {}, ...[seq.id, seq.lane, seq.num_computed < seq.num_prompt ? "reading" : "writing", seq.num_prompt, seq.num_reused, seq.num_generated]
+    return make("tr", {}, ...[seq.id, seq.lane ?? "", state, seq.num_prompt, seq.num_reused, seq.num_generated]
       .map((value) => make("td", {}, String(value))), make("td", {}, progress));
   }));
 }
@@ -171,11 +172,8 @@ addEventListener("resize", () => {
 for (;;) {
   try {
     const answer = await call("/ui/engine/stream");
-    for await (const data of events(answer)) {
-      const snapshot = JSON.parse(data);
-      manage = snapshot.manage;
-      take(snapshot);
-    }
+    manage = answer.headers.get("x-llamasrv-may-manage") === "yes";
+    for await (const data of events(answer)) take(JSON.parse(data));
     byId("status").textContent = "The stream ended; connecting again…";
   } catch (error) {
     byId("status").textContent = error.message || "The server cannot be reached.";
