@@ -30,7 +30,7 @@ def lookup(client, *names):
 
 def test_a_stream_is_read_again_from_any_byte(client):
     whole = begin(client, "a").get_data()
-    assert whole.endswith(b"data: [DONE]\n\n") and b"You" in whole
+    assert whole.endswith(b"data: [DONE]\n\n") and whole.count(b'"content":"') > 1
     for start in (0, 1, len(whole) // 2, len(whole) - 1, len(whole)):
         assert follow(client, "a", start).get_data() == whole[start:]
 
