@@ -280,7 +280,7 @@ def test_after_a_while_one_in_use_takes_no_new_work(farm, monkeypatch):
     f.loader.load(f["a"])
     f["a"].release()
     assert f.loader.wait(f["b"], 10)
-    assert f.loader.wait(f["a"], 10) and f.opened == ["a", "b", "a"]
+    assert f.loader.wait(f["a"], 10) and f.opened[:3] == ["a", "b", "a"]
 
 
 def test_one_that_somebody_waits_for_is_not_the_next_to_go(farm):
