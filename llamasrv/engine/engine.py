@@ -511,13 +511,16 @@ class Engine:
         self.waiting += sequences
 
     def _cancel(self, stream: Stream) -> None:
-        for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
+        for seq in self._open_of(stream):
             self._end(seq, FinishReason.CANCELLED)
 
     def _give_up_unread(self, stream: Stream) -> None:
-        for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
+        for seq in self._open_of(stream):
             self.metrics.unread += 1
             self._end(seq, FinishReason.FAILED, error=TooSlow("The answer was not read."))
+
+    def _open_of(self, stream: Stream) -> list[Sequence]:
+        return [s for s in (*self.running, *self.waiting) if s.stream is stream]
 
     def _fail_all(self, error: LlamasrvError) -> None:
         for seq in [*self.running, *self.waiting]:

@@ -66,6 +66,16 @@ def wrong_type(expected: str, value: Any, *path: int | str) -> Invalid:
     return Invalid(f"expected {expected}, but got {got} instead.", *path, code="invalid_type")
 
 
+def check_messages(value: Any, limits: Limits, *, may_be_empty: bool = False) -> None:
+    """Raises unless `value` is a list of as many messages as a conversation may have."""
+    if type(value) is not list:
+        raise wrong_type("an array of messages", value)
+    if not value and not may_be_empty:
+        raise Invalid("empty array. Expected an array with at least one message.", code="empty_array")
+    if len(value) > limits.messages:
+        raise Invalid(f"array too long. Expected at most {limits.messages} messages, but got {len(value)}.")
+
+
 class WireSchema(Schema):
     """Base of all request schemas. Unknown fields are dropped: clients add some every month."""
 

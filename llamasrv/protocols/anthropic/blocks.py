@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from llamasrv.domain.request import ImagePart, Message, Part, TextPart, ToolCall
-from llamasrv.protocols.schema import Invalid, Refusal, WireField, wrong_type
+from llamasrv.protocols.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 
 Path = tuple[Any, ...]
 
@@ -40,13 +40,8 @@ class Messages(WireField):
     """A non-empty list of turns."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:
-        if type(value) is not list:
-            raise wrong_type("an array of messages", value)
         limits = self.limits
-        if not value:
-            raise Invalid("empty array. Expected an array with at least one message.", code="empty_array")
-        if len(value) > limits.messages:
-            raise Invalid(f"array too long. Expected at most {limits.messages} messages, but got {len(value)}.")
+        check_messages(value, limits)
         out: list[Message] = []
         names: dict[str, str] = {}  # of the calls so far, by id
         for at, wire in enumerate(value):

@@ -8,7 +8,7 @@ import orjson
 
 from llamasrv.domain.request import Message, Part, TextPart, ToolCall
 from llamasrv.protocols.ollama.fields import images
-from llamasrv.protocols.schema import Invalid, WireField, wrong_type
+from llamasrv.protocols.schema import Invalid, WireField, check_messages, wrong_type
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
@@ -17,11 +17,8 @@ class Messages(WireField):
     """A list of turns; an empty one only loads the model."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:
-        if type(value) is not list:
-            raise wrong_type("an array of messages", value)
         limits = self.limits
-        if len(value) > limits.messages:
-            raise Invalid(f"array too long. Expected at most {limits.messages} messages, but got {len(value)}.")
+        check_messages(value, limits, may_be_empty=True)
         out: list[Message] = []
         open_calls: list[ToolCall] = []  # of which no result has come yet
         for at, wire in enumerate(value):
