@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -204,12 +205,18 @@ class Terminal:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "llamasrv", *map(str, arguments)],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C becomes a signal
+            preexec_fn=self._as_a_shell_would,
             env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
         )  # fmt: skip
         os.close(slave)
         self.raw = b""
         self.seen = 0
+
+    @staticmethod
+    def _as_a_shell_would():
+        """So that Ctrl-C becomes a signal, and arrives even where the tests themselves run in the background."""
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def until(self, text, timeout=30):
         """Read until `text` is shown; what was shown since the last call, up to it."""

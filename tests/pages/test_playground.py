@@ -30,7 +30,7 @@ def test_it_answers_and_counts(playground):
 def test_an_answer_is_shown_while_it_is_written_and_stops_when_told(playground):
     page = playground()
     say(page, "word " * 1500)
-    page.get_by_text("word word").nth(1).wait_for()
+    page.locator(".turn.assistant .text", has_text="word word").wait_for()
     assert page.is_visible("#stop")
     page.click("#stop")
     page.get_by_text("Stopped.").wait_for()
