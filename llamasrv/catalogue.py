@@ -26,6 +26,7 @@ from llamasrv.errors import ConfigError
 from llamasrv.model_options import (
     DEMO_NAME,
     FAKE_NAME,
+    check_rpc,
     engine_options,
     file_name,
     needed_memory,
@@ -185,6 +186,8 @@ def _model(
     keep_alive: float | None = None,
     at_start: bool = False,
 ) -> Model:
+    if settings.engine_rpc:
+        check_rpc(f"engine.rpc = {', '.join(settings.engine_rpc)}")
     template = template_source(settings)
     details = found.details if found is not None and template is None else describe(header, template=template)
     if found is not None:
@@ -203,6 +206,7 @@ def _model(
         sampling=settings.sampling(),
         chat_template=template,
         max_tokens=settings.limits_n_predict if settings.limits_n_predict >= 0 else None,
+        shares_prefixes=settings.cache_prefix_scope == "all",
         keep_alive=settings.models_keep_alive if keep_alive is None else keep_alive,
         at_start=at_start,
         key=(header.path, details.digest, options),
@@ -237,6 +241,7 @@ def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
         sampling=settings.sampling(),
         chat_template=template_source(settings),
         max_tokens=settings.limits_n_predict if settings.limits_n_predict >= 0 else None,
+        shares_prefixes=settings.cache_prefix_scope == "all",
         at_start=True,
         key=(FAKE_NAME, options),
     )

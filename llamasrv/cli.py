@@ -1,4 +1,4 @@
-"""The command line: `llamasrv serve | chat | pull | bench | check | key | parse`.
+"""The command line: `llamasrv serve | chat | pull | models | bench | check | key | rpc | parse`.
 
 Flags come from the options in config.py. Every refusal is one line on standard error: exit 78 for a wrong option, file
 or model, 64 for a wrong command line. Commands are imported when they are called: a wrong option is told at once.
@@ -149,6 +149,20 @@ def key(name: str, file: Path | None, scopes: tuple[str, ...], **bounds: int | N
     from llamasrv.commands.key import run
 
     return run(name, file, scopes, bounds)
+
+
+@cli.command()
+@click.option("--host", default="127.0.0.1", metavar="TEXT", help="Address to listen on.  [127.0.0.1]")
+@click.option("--port", default=50052, type=click.IntRange(1, 65535), metavar="INT", help="Port.  [50052]")
+@click.option("--threads", "-t", default=0, type=click.IntRange(0, 1024), metavar="INT", help="Threads.  [all cores]")
+def rpc(host: str, port: int, threads: int) -> int:
+    """Compute layers for a server on another machine, which names this one with --rpc.
+
+    Whoever can connect may use it: only within a network that you trust.
+    """
+    from llamasrv.commands.rpc import run
+
+    return run(host, port, threads)
 
 
 @cli.command()

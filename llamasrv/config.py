@@ -268,6 +268,11 @@ class Settings:
         "int", -1, "-ngl", "--n-gpu-layers", "--gpu-layers", low=-1, high=100_000,
         help="Layers to place on a GPU, where llama.cpp was built for one; -1: all.",
     )  # fmt: skip
+    engine_rpc: tuple[str, ...] = _engine(
+        "list", (), "--rpc",
+        help="Other machines that compute layers of the model, HOST:PORT each, separated by commas: `llamasrv rpc` "
+        "runs there. Only within a network that you trust.",
+    )  # fmt: skip
     engine_flash_attn: str = _engine(
         "choice", "auto", "-fa", "--flash-attn", choices=("auto", "on", "off"), help="Flash attention."
     )
@@ -486,6 +491,11 @@ class Settings:
     cache_slot_save_path: Path | None = _cache(
         "path", None, "--slot-save-path",
         help="The folder where POST /slots/N saves states to and restores them from; unset: it does neither.",
+    )  # fmt: skip
+    cache_prefix_scope: str = _cache(
+        "choice", "key", "--prefix-scope", choices=("key", "all"),
+        help="Who reuses what a prompt begins with: requests with the same API key, or all. What is reused is answered "
+        "sooner, so across keys it would tell that somebody sent it.",
     )  # fmt: skip
     cache_idle_cells: int = _cache(
         "int", 0, "--cache-idle-cells", low=0, high=16_777_216,
@@ -782,6 +792,8 @@ def _list(option: Option, value: Any) -> tuple[str, ...]:
     items = tuple(piece.strip() for item in value for piece in re.split(r"[,;]", item) if piece.strip())
     if option.name == "sampling_samplers":
         _check_samplers(items)
+    if option.name == "engine_rpc":
+        _check_endpoints(items)
     return items
 
 
@@ -810,6 +822,19 @@ def _adapters(value: Any) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError("two adapters have the same name")
     return tuple(named)
+
+
+_ENDPOINT = re.compile(r"[A-Za-z0-9.-]+:(\d{1,5})")
+MOST_ENDPOINTS = 16  # GGML_RPC_MAX_SERVERS
+
+
+def _check_endpoints(texts: tuple[str, ...]) -> None:
+    for text in texts:
+        match = _ENDPOINT.fullmatch(text)
+        if match is None or not 0 < int(match[1]) < 65536:
+            raise ValueError(f"{text!r} must be HOST:PORT")
+    if len(set(texts)) < len(texts) or len(texts) > MOST_ENDPOINTS:
+        raise ValueError(f"at most {MOST_ENDPOINTS} machines, each once")
 
 
 def _check_samplers(names: tuple[str, ...]) -> None:

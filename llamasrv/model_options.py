@@ -5,7 +5,10 @@ What a file or the machine has to be asked for is asked here. Knows no other mod
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 from llamasrv import files
@@ -39,6 +42,8 @@ def shape_of(settings: Settings) -> memory.Shape:
         split=settings.engine_deterministic,
         embeddings=settings.engine_embeddings,
         embedding_context=settings.engine_embedding_ctx,
+        remote=bool(settings.engine_rpc),
+        gpu_layers=settings.engine_n_gpu_layers,
     )
 
 
@@ -62,6 +67,24 @@ def template_source(settings: Settings) -> str | None:
         raise ConfigError(f"model.chat_template_file = {str(path)!r}: {reason}") from None
 
 
+def check_rpc(who: str) -> None:
+    """Raises ConfigError, told by `who`, where the library cannot talk to other machines."""
+    if not _library_has("ggml-rpc"):
+        raise ConfigError(
+            f"{who}: llama-cpp-python was built without RPC; this installs one that has it: CMAKE_ARGS=-DGGML_RPC=ON "
+            f"pip install --force-reinstall --no-deps --no-cache-dir llama-cpp-python=={version('llama-cpp-python')}"
+        )
+
+
+def _library_has(part: str) -> bool:
+    """Whether llama-cpp-python came with this part of ggml. The library itself is not loaded for it."""
+    folder = os.environ.get("LLAMA_CPP_LIB_PATH")
+    if folder is None:
+        spec = importlib.util.find_spec("llama_cpp")
+        folder = os.path.join(os.path.dirname(spec.origin), "lib") if spec is not None and spec.origin else ""
+    return any(Path(folder).glob(f"*{part}.*"))
+
+
 def engine_options(settings: Settings) -> EngineOptions:
     return EngineOptions(
         # With a stream of cells for each lane the engine counts the cells of one.
@@ -72,6 +95,7 @@ def engine_options(settings: Settings) -> EngineOptions:
         batch_size=settings.engine_batch_size,
         ubatch_size=settings.engine_ubatch_size,
         gpu_layers=settings.engine_n_gpu_layers,
+        rpc=settings.engine_rpc,
         flash_attn=settings.engine_flash_attn,
         cache_type_k=settings.engine_cache_type_k,
         cache_type_v=settings.engine_cache_type_v,

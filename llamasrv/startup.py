@@ -103,8 +103,10 @@ def build(settings: Settings) -> Service:
     trials = Trials(files.cache_dir() / "loaded", version=version("llama-cpp-python"))
 
     def check(model: Model) -> None:
-        """A file that was never loaded here goes through a process of its own: it could take others down with it."""
-        if settings.models_check and len(registry.models) > 1:
+        """A file that was never loaded here goes through a process of its own: it could take others down with it.
+        One that other machines hold may be too large for that."""
+        alone = model.recipe is not None and not model.recipe.options.rpc
+        if settings.models_check and len(registry.models) > 1 and alone:
             trials.check(model.details, settings.models_load_timeout)
 
     loader = Loader(memory_limit=settings.models_memory, load_timeout=settings.models_load_timeout, check=check)

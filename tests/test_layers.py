@@ -59,7 +59,10 @@ HOMES = {
     "marshmallow": ("llamasrv.protocols", "llamasrv.config"),
     "orjson": ("llamasrv.protocols", "llamasrv.web", "llamasrv.chat"),
     "jinja2": ("llamasrv.chat.template",),
-    "llama_cpp": ("llamasrv.engine.backend", "llamasrv.engine.backend_embed", "llamasrv.engine.backend_lora"),
+    "llama_cpp": (
+        "llamasrv.engine.backend", "llamasrv.engine.backend_embed", "llamasrv.engine.backend_lora",
+        "llamasrv.engine.backend_rpc",
+    ),
     "llguidance": ("llamasrv.engine.constraint",),
     "numpy": ("llamasrv.engine",),
     "gevent": ("llamasrv.engine.channels", "llamasrv.web.streaming", "llamasrv.web.worker", "llamasrv.web.connection", "llamasrv.web.dump"),

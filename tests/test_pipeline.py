@@ -86,6 +86,27 @@ def test_usage_tells_what_was_reused(run):
     assert usage.cached_tokens == usage.prompt_tokens - 1
 
 
+@pytest.mark.parametrize(
+    "shares, first, second, found",
+    [
+        (False, {"owner": "ann"}, {"owner": "ann"}, True),
+        (False, {"owner": "ann"}, {"owner": "bob"}, False),
+        (True, {"owner": "ann"}, {"owner": "bob"}, True),
+        (False, {}, {}, True),
+        (False, {"cache_salt": "a"}, {"cache_salt": "a"}, True),
+        (False, {"cache_salt": "a"}, {"cache_salt": "b"}, False),
+        (False, {"cache_salt": "a"}, {}, False),
+        (True, {"owner": "ann", "cache_salt": "a"}, {"owner": "bob", "cache_salt": "a"}, True),
+        (False, {"owner": "ann", "cache_salt": "a"}, {"owner": "bob", "cache_salt": "a"}, False),
+    ],
+)
+def test_prefixes_are_shared_within_a_key_and_a_salt(pipeline, run, shares, first, second, found):
+    pipeline.registry.models[0].shares_prefixes = shares
+    run(prompts=user("Hi"), **first)
+    assert (run(prompts=user("Hi"), **second)[-1].cached_tokens > 0) is found
+
+
+
 def test_characters_are_never_cut(run):
     text = "né 你好 🎈"
     events = run(prompts=user(text))

@@ -148,6 +148,7 @@ class GenerateRequest:
     logprobs: int | None = None  # None: off; k: with the k likeliest alternatives of each token
     echo: bool = False
     cache_prompt: bool = True
+    cache_salt: str = ""  # prefixes are shared only with requests that bring the same one
     stream: bool = False
     timeout: float | None = None  # seconds from arrival
     owner: str = ""  # whose fair share it counts against (an API key's name)

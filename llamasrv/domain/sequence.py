@@ -13,12 +13,22 @@ import itertools
 from array import array
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
 
 _ids = itertools.count(1)
+
+Adapters = tuple[tuple[int, float], ...]
+"""LoRA adapters by number, with their scales; in order, none with 0."""
+
+
+class Realm(NamedTuple):
+    """Timelines share a prefix only within one: what they are computed with, and who may know of it."""
+
+    adapters: Adapters = ()
+    scope: str = ""  # "": everybody's
 
 
 class State(Enum):
@@ -32,7 +42,7 @@ class Sequence:
 
     __slots__ = (
         "id", "index", "params", "max_tokens", "stop", "logprobs", "prompt_logprobs", "cache_prompt", "deadline",
-        "owner", "priority", "adapters", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "finish",
+        "owner", "priority", "realm", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "finish",
         "arrived", "admitted", "first_token", "ended", "stream", "sampler", "stopper", "saved", "scores", "held_back",
         "steering",
     )  # fmt: skip
@@ -51,7 +61,8 @@ class Sequence:
         deadline: float | None = None,
         owner: str = "",
         priority: int = 0,
-        adapters: tuple[tuple[int, float], ...] = (),
+        adapters: Adapters = (),
+        scope: str = "",
         steering: Any = None,
     ) -> None:
         self.id = next(_ids)
@@ -65,7 +76,7 @@ class Sequence:
         self.deadline = deadline  # on the engine's clock, seconds
         self.owner = owner
         self.priority = priority
-        self.adapters = adapters  # LoRA adapters by number, with their scales; in order, none with 0
+        self.realm = Realm(adapters, scope)
         self.steering = steering  # engine.steering.Steering, if a grammar or a thinking budget bears on it
         self.tokens = array("i", prompt)
         self.num_prompt = len(self.tokens)
@@ -84,6 +95,10 @@ class Sequence:
         self.saved: Any = None  # engine.spill.Spilled: KV in host memory while preempted
         self.scores: list[Any] = []  # TokenLogprob of the prompt, as far as it is scored
         self.held_back: list[Any] = []  # deltas that may yet turn out to be a stop string
+
+    @property
+    def adapters(self) -> Adapters:
+        return self.realm.adapters
 
     @property
     def num_tokens(self) -> int:

@@ -25,13 +25,14 @@ import llama_cpp.llama_cpp as C
 import numpy as np
 
 from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.sequence import Adapters
 from llamasrv.engine.backend_embed import LlamaEmbeddings, only_embeds
 from llamasrv.engine.backend_lora import load_adapters, use_adapters
+from llamasrv.engine import backend_rpc as rpc
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.cores import CORES
 from llamasrv.engine.interface import DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress
 from llamasrv.engine.padding import BLOCK, Padding
-from llamasrv.engine.prefix_cache import Adapters
 
 log = logging.getLogger("llamasrv.llama")
 
@@ -309,7 +310,7 @@ class LlamaBackend:
         self.num_cells = self.num_lanes * self.context if own_cells else C.llama_n_ctx(self._context) - BLOCK
         # On a CPU attention passes over every cell in use: a thousand idle ones cost a decode 2 % (0.5B) to 20 %
         # (tiny). GPUs skip masked tiles.
-        on_gpu = self._on_gpu = options.gpu_layers != 0 and bool(C.llama_supports_gpu_offload())
+        on_gpu = self._on_gpu = options.gpu_layers != 0 and bool(options.rpc or rpc.local_devices())
         self.idle_cells = options.idle_cells or (self.num_cells if on_gpu else 0)
         self.ubatch_size = C.llama_n_ubatch(self._context)
         self._llama_batch = self._bind_batch()
@@ -524,6 +525,9 @@ def _reason() -> str:
 def _load(path: str, options: Any, progress: Progress) -> Any:
     params = C.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
+    if options.rpc:
+        devices = rpc.devices(options.rpc, path)
+        params.devices = ctypes.cast(devices, ctypes.c_void_p)
     params.progress_callback = callback = C.llama_progress_callback(lambda share, _: progress(share))
     _last_errors.clear()
     model = C.llama_model_load_from_file(os.fsencode(path), params)

@@ -25,14 +25,15 @@ from typing import Any
 
 import numpy as np
 
+from llamasrv.domain.sequence import Realm
 from llamasrv.engine.channels import Mailbox, RealThread
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.prefix_cache import KEY_LENGTH, Adapters, Key, common_prefix, key_of
+from llamasrv.engine.prefix_cache import KEY_LENGTH, Key, common_prefix, key_of
 from llamasrv.engine.spill import Spilled
 
 log = logging.getLogger("llamasrv.engine")
 
-FORMAT = 1
+FORMAT = 2
 MAGIC = b"llamasrv prefix\n"
 ENDING = ".prefix"
 MOST_FILES = 2000  # of one model that are looked at
@@ -46,12 +47,12 @@ SHUTDOWN = 10.0  # seconds for what is being written when the engine ends
 class Stored:
     """A prefix on disk. `asked` is when reading it began, None while nobody wants it."""
 
-    __slots__ = ("path", "tokens", "adapters", "size", "asked")
+    __slots__ = ("path", "tokens", "realm", "size", "asked")
 
-    def __init__(self, path: Path, tokens: array[int], adapters: Adapters, size: int) -> None:
+    def __init__(self, path: Path, tokens: array[int], realm: Realm, size: int) -> None:
         self.path = path
         self.tokens = tokens
-        self.adapters = adapters
+        self.realm = realm
         self.size = size  # bytes of its state
         self.asked: float | None = None
 
@@ -92,7 +93,7 @@ class DiskStore:
         self._post, self._give = post, give
         self._metrics = metrics or EngineMetrics()
         self._index: dict[Key, list[Stored]] = {}
-        self._writing: list[tuple[array[int], Adapters]] = []
+        self._writing: list[tuple[array[int], Realm]] = []
         self._work, self._ended = Mailbox(), Mailbox()
         self._thread = RealThread(self._run)
         try:
@@ -116,19 +117,19 @@ class DiskStore:
 
     # engine thread
 
-    def match(self, tokens: array[int], limit: int, adapters: Adapters) -> tuple[Stored, int] | None:
+    def match(self, tokens: array[int], limit: int, realm: Realm) -> tuple[Stored, int] | None:
         """The one with most of `tokens[:limit]`, and how much."""
         best, most = None, KEY_LENGTH - 1
-        for stored in self._index.get(key_of(tokens, adapters), ()):
+        for stored in self._index.get(key_of(tokens, realm), ()):
             common = min(common_prefix(stored.tokens, tokens), limit)
             if common > most and (self.can_cut or common == stored.length):
                 best, most = stored, common
         return (best, most) if best is not None else None
 
-    def covers(self, tokens: array[int], length: int, adapters: Adapters) -> bool:
+    def covers(self, tokens: array[int], length: int, realm: Realm) -> bool:
         """Whether all of `tokens[:length]` is there, or will be in a moment."""
-        there = [stored.tokens for stored in self._index.get(key_of(tokens, adapters), ())]
-        there += [other for other, theirs in self._writing if theirs == adapters]
+        there = [stored.tokens for stored in self._index.get(key_of(tokens, realm), ())]
+        there += [other for other, theirs in self._writing if theirs == realm]
         return any(common_prefix(other, tokens) >= length for other in there)
 
     def read(self, stored: Stored, worth: float) -> bool:
@@ -139,15 +140,15 @@ class DiskStore:
             self._work.put((self._read, stored))
         return time.monotonic() - asked < max(PATIENCE, worth)
 
-    def write(self, tokens: array[int], adapters: Adapters, save: Callable[[], np.ndarray]) -> None:
+    def write(self, tokens: array[int], realm: Realm, save: Callable[[], np.ndarray]) -> None:
         """Keep this prefix; `save` makes its state. One at a time: while one is written no other is begun."""
         if self._writing or not self.limit:
             return
         data = save()
         if data.nbytes > self.largest:
             return
-        self._writing.append((tokens, adapters))
-        self._work.put((self._write, tokens, adapters, data))
+        self._writing.append((tokens, realm))
+        self._work.put((self._write, tokens, realm, data))
 
     def _have_read(self, result: tuple[Stored, Spilled | None]) -> None:
         stored, entry = result
@@ -170,7 +171,7 @@ class DiskStore:
             self._add(stored)
 
     def _add(self, stored: Stored) -> None:
-        self._index.setdefault(key_of(stored.tokens, stored.adapters), []).append(stored)
+        self._index.setdefault(key_of(stored.tokens, stored.realm), []).append(stored)
 
     def _forget(self, path: Path) -> None:
         for entries in self._index.values():
@@ -197,13 +198,13 @@ class DiskStore:
                 stored.path.unlink()
         self._post((self._have_read, (stored, entry)))
 
-    def _write(self, tokens: array[int], adapters: Adapters, data: np.ndarray) -> None:
+    def _write(self, tokens: array[int], realm: Realm, data: np.ndarray) -> None:
         stored: Stored | None = None
         gone: list[Path] = []
         try:
             has_room, gone = self._make_room(data.nbytes)
             if has_room:
-                stored = Stored(self._put(tokens, adapters, data), tokens, adapters, data.nbytes)
+                stored = Stored(self._put(tokens, realm, data), tokens, realm, data.nbytes)
         except Exception as error:
             log.warning("a prefix cannot be written to %s: %s", self._folder, error)
         self._post((self._have_written, (stored, gone)))
@@ -216,15 +217,16 @@ class DiskStore:
             if file.readinto(data.data) != len(data) or zlib.crc32(data.data) != head["check"]:
                 raise ValueError("its state is damaged")
         os.utime(stored.path)  # used last now
-        return Spilled(stored.tokens, data.view(head["type"]), stored.adapters)
+        return Spilled(stored.tokens, data.view(head["type"]), stored.realm)
 
-    def _put(self, tokens: array[int], adapters: Adapters, data: np.ndarray) -> Path:
-        named = [[self._digests[number], scale] for number, scale in adapters]
+    def _put(self, tokens: array[int], realm: Realm, data: np.ndarray) -> Path:
+        named = [[self._digests[number], scale] for number, scale in realm.adapters]
         head = json.dumps({
-            "facts": self._facts, "tokens": len(tokens), "adapters": named, "bytes": data.nbytes,
-            "type": data.dtype.str, "check": zlib.crc32(data.data), "tokens_check": zlib.crc32(tokens.tobytes()),
+            "facts": self._facts, "tokens": len(tokens), "adapters": named, "scope": realm.scope,
+            "bytes": data.nbytes, "type": data.dtype.str, "check": zlib.crc32(data.data),
+            "tokens_check": zlib.crc32(tokens.tobytes()),
         }).encode()  # fmt: skip
-        name = hashlib.sha256(json.dumps(named).encode() + tokens.tobytes()).hexdigest()[:32]
+        name = hashlib.sha256(json.dumps([named, realm.scope]).encode() + tokens.tobytes()).hexdigest()[:32]
         path = self._folder / f"{name}{ENDING}"
         beside = path.with_name(f".{name}.{os.getpid()}")
         try:
@@ -280,7 +282,7 @@ class DiskStore:
                 continue
             if all(digest in numbers for digest, _ in head["adapters"]):
                 adapters = tuple(sorted((numbers[digest], float(scale)) for digest, scale in head["adapters"]))
-                self._add(Stored(path, tokens, adapters, size))
+                self._add(Stored(path, tokens, Realm(adapters, str(head["scope"])), size))
 
     def _head(self, read: Callable[[int], bytes]) -> dict[str, Any]:
         if read(len(MAGIC)) != MAGIC:

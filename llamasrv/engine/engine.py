@@ -72,6 +72,7 @@ class EngineOptions:
     batch_size: int = 2048
     ubatch_size: int = 512
     gpu_layers: int = -1
+    rpc: tuple[str, ...] = ()  # HOST:PORT of machines that compute layers
     flash_attn: str = "auto"
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
@@ -585,8 +586,8 @@ class Engine:
             self.metrics.queue_time.observe(now - seq.arrived)
         seq.admitted = now
         if branches:  # its lane holds what is shared, and nothing else yet
-            memory.keep(seq.lane, seq.tokens, seq.adapters)
-        memory.cache.put(seq.lane, seq.tokens, seq.adapters)
+            memory.keep(seq.lane, seq.tokens, seq.realm)
+        memory.cache.put(seq.lane, seq.tokens, seq.realm)
         if seq.sampler is None:
             seq.sampler = Sampler(seq, self.backend)
             if seq.stop:
@@ -845,9 +846,9 @@ class Engine:
             trusted = reason is not FinishReason.FAILED
             # What was not computed is not coming any more.
             computed = seq.tokens[: seq.num_computed]
-            self.memory.leave(seq.lane, computed, seq.adapters, keep=trusted and seq.cache_prompt)
+            self.memory.leave(seq.lane, computed, seq.realm, keep=trusted and seq.cache_prompt)
             if trusted and seq.cache_prompt:
-                self.slots.left(seq.lane, computed, seq.adapters)
+                self.slots.left(seq.lane, computed, seq.realm)
             seq.lane = None
         else:
             self.waiting.remove(seq)

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.sequence import Adapters
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.interface import Adapter, ModelInfo, OutOfCells, Progress
-from llamasrv.engine.prefix_cache import Adapters
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 BOS, IM_START, IM_END, END_OF_TEXT, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = range(256, 256 + len(SPECIALS))

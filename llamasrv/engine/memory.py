@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from array import array
 
-from llamasrv.domain.sequence import Sequence
+from llamasrv.domain.sequence import Realm, Sequence
 from llamasrv.engine.disk import DiskStore
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.lanes import LaneTable
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.prefix_cache import KEY_LENGTH, Adapters, Match, PrefixCache, common_prefix
+from llamasrv.engine.prefix_cache import KEY_LENGTH, Match, PrefixCache, common_prefix
 from llamasrv.engine.spill import Spilled, SpillStore
 from llamasrv.engine.steptime import StepTime
 
@@ -48,7 +48,7 @@ class Memory:
         """Where most of this sequence is, or is about to be; None where it starts from nothing."""
         if not seq.cache_prompt or seq.prompt_logprobs or self.backend.split:
             return None
-        match = self.cache.match(seq.tokens, seq.num_tokens - 1, self.lanes.lengths, self.lanes.held, seq.adapters)
+        match = self.cache.match(seq.tokens, seq.num_tokens - 1, self.lanes.lengths, self.lanes.held, seq.realm)
         if match is not None and not (
             (match.length >= KEY_LENGTH or match.coming)
             and (self.backend.can_share or not match.held)
@@ -56,7 +56,7 @@ class Memory:
         ):
             match = None
         at_hand = match.length + match.coming if match else 0
-        if len(self.spilled) and (found := self.spilled.match(seq.tokens, seq.num_tokens - 1, seq.adapters)):
+        if len(self.spilled) and (found := self.spilled.match(seq.tokens, seq.num_tokens - 1, seq.realm)):
             entry, length = found
             if self._time.prompt_seconds(length - at_hand) > WORTH_SPILLING:
                 match, at_hand = Match(None, length, spilled=entry), length
@@ -66,7 +66,7 @@ class Memory:
 
     def _is_coming(self, disk: DiskStore, seq: Sequence, at_hand: int) -> bool:
         """Whether much more of it than is at hand is being read from disk."""
-        found = disk.match(seq.tokens, seq.num_tokens - 1, seq.adapters)
+        found = disk.match(seq.tokens, seq.num_tokens - 1, seq.realm)
         if found is None or found[0].size > self.spilled.limit:
             return False
         worth = self._time.prompt_seconds(found[1] - at_hand)
@@ -77,7 +77,7 @@ class Memory:
         if (
             not (self.backend.can_share and a.cache_prompt and b.cache_prompt)
             or a.prompt_logprobs
-            or a.adapters != b.adapters
+            or a.realm != b.realm
             or self.backend.split
         ):
             return 0
@@ -112,17 +112,17 @@ class Memory:
             return bool(match.spilled.length > match.length)
         return len(self.cache.tokens(match.lane or 0)) > match.length
 
-    def keep(self, lane: int, tokens: array[int], adapters: Adapters) -> None:
+    def keep(self, lane: int, tokens: array[int], realm: Realm) -> None:
         """Write what is in this lane to disk, if it is worth a file and there is none yet. What is not written now,
         because it is large and others are at work, is when the next prompt brings it."""
         length = self.lanes.lengths[lane]
         if self.disk is None or self._time.prompt_seconds(length) < WORTH_WRITING:
             return
-        if self.disk.covers(tokens, length, adapters):
+        if self.disk.covers(tokens, length, realm):
             return
         size = self.backend.saved_size(lane)
         if size <= self.disk.largest and (size <= BUSY_BYTES or len(self.lanes.held) == 1):
-            self.disk.write(tokens[:length], adapters, lambda: self.backend.save(lane))
+            self.disk.write(tokens[:length], realm, lambda: self.backend.save(lane))
 
     def restore(self, lane: int, entry: Spilled, length: int) -> int:
         """Bring back the first `length` tokens of a state into an empty lane; returns how many are there now."""
@@ -136,11 +136,11 @@ class Memory:
             self.lanes.cut(lane, length)
         return length
 
-    def leave(self, lane: int, timeline: array[int], adapters: Adapters, *, keep: bool) -> None:
+    def leave(self, lane: int, timeline: array[int], realm: Realm, *, keep: bool) -> None:
         """A sequence has ended; what it computed, `timeline`, stays for reuse if it may."""
         if keep and len(timeline) >= KEY_LENGTH and not self.backend.split:
             self.lanes.retire(lane)
-            self.cache.put(lane, timeline, adapters)
+            self.cache.put(lane, timeline, realm)
         else:
             self.drop(lane)
 
@@ -153,10 +153,10 @@ class Memory:
         """The least recently used resident prefix leaves the pool, to host memory where that is worth it."""
         lane = next(iter(self.lanes.resident))
         length = self.lanes.lengths[lane]
-        tokens, adapters = self.cache.tokens(lane), self.cache.adapters(lane)
+        tokens, realm = self.cache.tokens(lane), self.cache.realm(lane)
         worth = self._time.prompt_seconds(length) > WORTH_SPILLING
-        if worth and self.spilled.limit and not self.spilled.covers(tokens, length, adapters):
-            self.spilled.put(Spilled(tokens[:length], self.backend.save(lane), adapters))
+        if worth and self.spilled.limit and not self.spilled.covers(tokens, length, realm):
+            self.spilled.put(Spilled(tokens[:length], self.backend.save(lane), realm))
         self.drop(lane)
         self._metrics.evictions += 1
 

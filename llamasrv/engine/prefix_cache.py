@@ -1,8 +1,8 @@
 """Which lane holds how much of a prompt already.
 
-Looks over all lanes, resident and running ones. Compares tokens, never hashes alone. What the same tokens are in KV
-depends on the adapters they were computed with: prefixes are told apart by those first. Decides nothing about eviction:
-that is the lane table's order.
+Looks over all lanes, resident and running ones. Compares tokens, never hashes alone. Prefixes are told apart by their
+realm first: what the same tokens are in KV depends on the adapters they were computed with, and how soon an answer
+begins would tell one client what another has sent. Decides nothing about eviction: that is the lane table's order.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from llamasrv.domain.sequence import Realm
+
 KEY_LENGTH = 8
 """Shorter common prefixes are not worth a copy; the first tokens, exactly, are the index."""
 
-Adapters = tuple[tuple[int, float], ...]
-Key = tuple[Adapters, bytes]
+EVERYBODY = Realm()
+Key = tuple[Realm, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,11 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._timelines)
 
-    def put(self, lane: int, tokens: array[int], adapters: Adapters = ()) -> None:
+    def put(self, lane: int, tokens: array[int], realm: Realm = EVERYBODY) -> None:
         """This lane computes, or holds, this timeline. The array may grow; one shorter than a key is found once it is
         put again."""
         self.remove(lane)
-        key = self._keys[lane] = key_of(tokens, adapters)
+        key = self._keys[lane] = key_of(tokens, realm)
         self._timelines[lane] = tokens
         self._index.setdefault(key, set()).add(lane)
 
@@ -68,11 +70,11 @@ class PrefixCache:
     def tokens(self, lane: int) -> array[int]:
         return self._timelines[lane]
 
-    def adapters(self, lane: int) -> Adapters:
+    def realm(self, lane: int) -> Realm:
         return self._keys[lane][0]
 
     def match(
-        self, tokens: array[int], limit: int, computed: list[int], held: Container[int], adapters: Adapters = ()
+        self, tokens: array[int], limit: int, computed: list[int], held: Container[int], realm: Realm = EVERYBODY
     ) -> Match | None:
         """The lane with most of `tokens[:limit]`, given how much each lane has computed and which are held.
 
@@ -83,7 +85,7 @@ class PrefixCache:
         best: Match | None = None
         best_total = KEY_LENGTH - 1
         mine = np.frombuffer(tokens, np.int32)[:limit]
-        for lane in self._index.get(key_of(tokens, adapters), ()):
+        for lane in self._index.get(key_of(tokens, realm), ()):
             common = _common_length(mine, np.frombuffer(self._timelines[lane], np.int32))
             have = min(common, computed[lane])
             if not self.can_cut and not (common >= computed[lane] == have):
@@ -99,9 +101,9 @@ def common_prefix(a: array[int], b: array[int]) -> int:
     return _common_length(np.frombuffer(a, np.int32), np.frombuffer(b, np.int32))
 
 
-def key_of(tokens: array[int], adapters: Adapters) -> Key:
+def key_of(tokens: array[int], realm: Realm) -> Key:
     """Timelines with the same key may have a common prefix; others share nothing."""
-    return adapters, tokens[:KEY_LENGTH].tobytes()
+    return realm, tokens[:KEY_LENGTH].tobytes()
 
 
 def _common_length(a: np.ndarray, b: np.ndarray) -> int:

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llamasrv.domain.sequence import Sequence
+from llamasrv.domain.sequence import Adapters, Sequence
 from llamasrv.engine.batch import Part
-from llamasrv.engine.prefix_cache import Adapters, Match
+from llamasrv.engine.prefix_cache import Match
 from llamasrv.engine.steptime import StepTime
 
 FOLLOW = 16  # so many tokens under way elsewhere are worth waiting for

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from llamasrv.domain.sequence import Realm
 from llamasrv.engine.memory import Memory
-from llamasrv.engine.prefix_cache import Adapters
+from llamasrv.engine.prefix_cache import EVERYBODY
 from llamasrv.engine.spill import Spilled
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 
@@ -33,22 +34,22 @@ class Slots:
     """The last timeline of each lane. Belongs to the engine thread."""
 
     def __init__(self) -> None:
-        self._timelines: dict[int, tuple[array[int], Adapters]] = {}
+        self._timelines: dict[int, tuple[array[int], Realm]] = {}
 
-    def left(self, lane: int, timeline: array[int], adapters: Adapters) -> None:
-        self._timelines[lane] = timeline, adapters
+    def left(self, lane: int, timeline: array[int], realm: Realm) -> None:
+        self._timelines[lane] = timeline, realm
 
     def save(self, number: int, memory: Memory) -> Spilled:
         """The state of a slot, wherever it is now. Raises NotFound where nothing is left of it."""
-        tokens, adapters = self._timelines.get(number, (array("i"), ()))
-        if adapters:
+        tokens, realm = self._timelines.get(number, (array("i"), EVERYBODY))
+        if realm.adapters:
             raise Unsupported("A state that was computed with adapters is not saved.")
         if number in memory.lanes.held:
             raise Unavailable(f"Slot {number} is in use.")
         for lane in memory.lanes.resident:
             if memory.lanes.lengths[lane] == len(tokens) and memory.cache.tokens(lane) == tokens:
-                return Spilled(tokens, memory.backend.save(lane))
-        found = memory.spilled.match(tokens, len(tokens)) if len(tokens) else None
+                return Spilled(tokens, memory.backend.save(lane), realm)
+        found = memory.spilled.match(tokens, len(tokens), realm) if len(tokens) else None
         if found is None or found[1] < len(tokens) or found[0].length != len(tokens):
             raise NotFound(f"Nothing is kept of slot {number}.")
         return found[0]
@@ -57,17 +58,17 @@ class Slots:
         if entry.data.nbytes > memory.spilled.limit:
             raise InvalidRequest("The state is larger than the memory for prefixes (--cache-ram).", param="filename")
         memory.spilled.put(entry)
-        self.left(number, entry.tokens, ())
+        self.left(number, entry.tokens, entry.realm)
 
     def erase(self, number: int, memory: Memory) -> int:
         """Forget what is kept of a slot; how many tokens that were."""
         if number in memory.lanes.held:
             raise Unavailable(f"Slot {number} is in use.")
-        tokens, adapters = self._timelines.pop(number, (array("i"), ()))
+        tokens, realm = self._timelines.pop(number, (array("i"), EVERYBODY))
         for lane in list(memory.lanes.resident):
-            if memory.cache.tokens(lane) == tokens and memory.cache.adapters(lane) == adapters:
+            if memory.cache.tokens(lane) == tokens and memory.cache.realm(lane) == realm:
                 memory.drop(lane)
-        memory.spilled.forget(tokens, adapters)
+        memory.spilled.forget(tokens, realm)
         return len(tokens)
 
 
@@ -93,7 +94,8 @@ class SlotFiles:
         data = np.ascontiguousarray(entry.data)
         tokens = entry.tokens.tobytes()
         head = json.dumps({
-            "facts": self._facts, "tokens": len(entry.tokens), "bytes": data.nbytes, "type": data.dtype.str,
+            "facts": self._facts, "scope": entry.realm.scope, "tokens": len(entry.tokens), "bytes": data.nbytes,
+            "type": data.dtype.str,
             "check": zlib.crc32(data.data.cast("B"), zlib.crc32(tokens)),
         }).encode()  # fmt: skip
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -140,4 +142,4 @@ class SlotFiles:
         file.readinto(data.data)
         if zlib.crc32(data.data, zlib.crc32(tokens.tobytes())) != head["check"]:
             raise ValueError("it is damaged")
-        return Spilled(tokens, data.view(head["type"]))
+        return Spilled(tokens, data.view(head["type"]), Realm(scope=str(head["scope"])))

@@ -12,18 +12,19 @@ from collections import OrderedDict
 
 import numpy as np
 
-from llamasrv.engine.prefix_cache import KEY_LENGTH, Adapters, Key, common_prefix, key_of
+from llamasrv.domain.sequence import Realm
+from llamasrv.engine.prefix_cache import EVERYBODY, KEY_LENGTH, Key, common_prefix, key_of
 
 
 class Spilled:
-    """The KV of `tokens`, all of them, computed with `adapters`. `data` are the backend's own bytes."""
+    """The KV of `tokens`, all of them, of one realm. `data` are the backend's own bytes."""
 
-    __slots__ = ("tokens", "data", "adapters")
+    __slots__ = ("tokens", "data", "realm")
 
-    def __init__(self, tokens: array[int], data: np.ndarray, adapters: Adapters = ()) -> None:
+    def __init__(self, tokens: array[int], data: np.ndarray, realm: Realm = EVERYBODY) -> None:
         self.tokens = tokens
         self.data = data
-        self.adapters = adapters
+        self.realm = realm
 
     @property
     def length(self) -> int:
@@ -31,7 +32,7 @@ class Spilled:
 
     @property
     def key(self) -> Key:
-        return key_of(self.tokens, self.adapters)
+        return key_of(self.tokens, self.realm)
 
 
 class SpillStore:
@@ -62,10 +63,10 @@ class SpillStore:
         self._index.setdefault(entry.key, []).append(entry)
         self.used += entry.data.nbytes
 
-    def match(self, tokens: array[int], limit: int, adapters: Adapters = ()) -> tuple[Spilled, int] | None:
+    def match(self, tokens: array[int], limit: int, realm: Realm = EVERYBODY) -> tuple[Spilled, int] | None:
         """The entry with most of `tokens[:limit]`, and how much; None below KEY_LENGTH."""
         best, most = None, KEY_LENGTH - 1
-        for entry in self._index.get(key_of(tokens, adapters), ()):
+        for entry in self._index.get(key_of(tokens, realm), ()):
             common = min(common_prefix(entry.tokens, tokens), limit)
             if common > most and (self.can_cut or common == entry.length):
                 best, most = entry, common
@@ -74,13 +75,13 @@ class SpillStore:
         self._entries.move_to_end(id(best))
         return best, most
 
-    def covers(self, tokens: array[int], length: int, adapters: Adapters = ()) -> bool:
+    def covers(self, tokens: array[int], length: int, realm: Realm = EVERYBODY) -> bool:
         """Whether an entry holds all of `tokens[:length]` already."""
-        return any(common_prefix(e.tokens, tokens) >= length for e in self._index.get(key_of(tokens, adapters), ()))
+        return any(common_prefix(e.tokens, tokens) >= length for e in self._index.get(key_of(tokens, realm), ()))
 
-    def forget(self, tokens: array[int], adapters: Adapters = ()) -> None:
+    def forget(self, tokens: array[int], realm: Realm = EVERYBODY) -> None:
         """Drop the entry of exactly these tokens, if there is one."""
-        for entry in [e for e in self._index.get(key_of(tokens, adapters), ()) if e.tokens == tokens]:
+        for entry in [e for e in self._index.get(key_of(tokens, realm), ()) if e.tokens == tokens]:
             self._remove(entry)
 
     def _remove(self, entry: Spilled) -> None:

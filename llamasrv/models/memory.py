@@ -26,6 +26,7 @@ EMBEDDING_ROWS = 512
 EMBEDDING_LOGITS = 64 << 20  # numbers
 WORD_BYTES = 260  # of each token in memory, as the library and this server keep it; measured
 
+REMOTE_CELLS = 16_384  # of one whose KV other machines hold: how much they have free nobody tells
 MOST_CELLS = 65_536  # of an automatic context, except where the model itself was trained on more
 LEAST_CELLS = 512
 PAD = 256  # llama.cpp rounds a context up to this
@@ -70,6 +71,8 @@ class Shape:
     split: bool = False  # every lane has cells of its own
     embeddings: bool = False  # a model that generates makes embeddings, too
     embedding_context: int = 0  # most tokens of one embedding; 0: chosen
+    remote: bool = False  # other machines hold the layers that would be on a GPU
+    gpu_layers: int = -1
 
 
 def estimate(header: Header, cells: int, shape: Shape) -> Need:
@@ -80,14 +83,23 @@ def estimate(header: Header, cells: int, shape: Shape) -> Need:
         return Need(cells=0, context=context, weights=header.size, cell=0, states=0, buffers=need)
     cells = _padded(cells, shape)
     own = cells // shape.parallel if shape.split else cells
+    here = _share_here(header, shape)
     return Need(
         cells=cells,
         context=min(own, train) if train else own,
-        weights=header.size,
-        cell=_cell_bytes(header, shape),
-        states=_state_bytes(header) * (shape.parallel + SPARE_STATES),
+        weights=math.ceil(header.size * here),
+        cell=math.ceil(_cell_bytes(header, shape) * here),
+        states=math.ceil(_state_bytes(header) * (shape.parallel + SPARE_STATES) * here),
         buffers=_buffer_bytes(header, cells, shape) + (_embedding(header, shape)[1] if shape.embeddings else 0),
     )
+
+
+def _share_here(header: Header, shape: Shape) -> float:
+    """How much of the layers stays on this machine."""
+    if not shape.remote:
+        return 1.0
+    layers = header.number("block_count") + 1  # the output counts as one
+    return 0.0 if shape.gpu_layers < 0 else max(0.0, 1 - shape.gpu_layers / layers)
 
 
 def _embedding(header: Header, shape: Shape) -> tuple[int, int]:
@@ -112,6 +124,8 @@ def choose(header: Header, shape: Shape, available: int) -> Need:
     train = header.number("context_length") or 4096
     most = max(train, MOST_CELLS)
     wanted = min(shape.parallel * train, most) if shape.split else min(4 * train, most)
+    if shape.remote:
+        wanted = min(wanted, REMOTE_CELLS)
     bare = estimate(header, LEAST_CELLS, shape)
     free = available - bare.weights - bare.states
     cells = wanted

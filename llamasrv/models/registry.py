@@ -60,6 +60,7 @@ class Model:
         sampling: Mapping[str, Any] | None = None,
         chat_template: str | None = None,
         max_tokens: int | None = None,
+        shares_prefixes: bool = False,
         keep_alive: float = FOR_EVER,
         at_start: bool = False,
         is_found: bool = False,
@@ -71,6 +72,7 @@ class Model:
         self.sampling: Mapping[str, Any] = sampling or {}  # the operator's defaults, names of SamplingParams
         self.chat_template = chat_template  # Jinja source that replaces the model's own
         self.max_tokens = max_tokens  # most tokens of one choice, also where a request asks for more
+        self.shares_prefixes = shares_prefixes  # between owners
         self.at_start = at_start  # loaded when the server starts, without being asked for
         self.is_found = is_found  # in the folder of models, and named nowhere else
         self.key = key  # equal for two models made from the same options and files
@@ -181,6 +183,7 @@ class Model:
         """Go on with the other's names and defaults; it is the same model, loaded in the same way."""
         self.aliases, self.sampling, self.chat_template = other.aliases, other.sampling, other.chat_template
         self.max_tokens, self.at_start, self._details = other.max_tokens, other.at_start, other._details
+        self.shares_prefixes = other.shares_prefixes
         self.keep_alive = self.stay = other.keep_alive
         self.made = other.made
 

@@ -137,6 +137,7 @@ class Pipeline:
                         owner=request.owner,
                         priority=request.priority,
                         adapters=adapters,
+                        scope=_scope(request, everybody=served.model.shares_prefixes),
                         steering=rudder.steering(in_reasoning=reader.in_reasoning),
                     )
                 )
@@ -168,6 +169,12 @@ class Pipeline:
 
     def rerank(self, request: RerankRequest) -> Ranking:
         return self.submit_rerank(request).result()
+
+
+def _scope(request: GenerateRequest, *, everybody: bool) -> str:
+    """Who may know of a prompt by how soon it is answered."""
+    owner = "" if everybody else request.owner
+    return f"{owner}\0{request.cache_salt}" if request.cache_salt else owner
 
 
 def _least(asked: int | None, bound: int | None) -> int | None:

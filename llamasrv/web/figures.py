@@ -92,6 +92,7 @@ class Figures(Collector):
             ("lanes", "Lanes.", lanes["total"]),
             ("cells_ratio", "Share of the KV cells that running sequences use.", _ratio(cells["held"], cells["total"])),
             ("stalled_seconds", "How long the current turn of the engine has taken so far.", engine.stalled_seconds),
+            ("lanes_held", "Lanes of running sequences.", lanes["held"]),
             ("lanes_resident", "Lanes that keep a prefix.", lanes["resident"]),
             ("swapped_bytes", "Host memory that holds preempted sequences.", now["swapped_bytes"]),
             ("ready", "1 when the model can be used.", int(now["status"].state == "ready")),

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from engine_driver import Driver, chat, end_of, no_leaks
 
+from llamasrv.domain.sequence import Realm
 from llamasrv.engine.disk import ENDING, DiskStore
 from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.interface import Adapter
+from llamasrv.engine.prefix_cache import EVERYBODY
 from llamasrv.engine.spill import Spilled
 
 SYSTEM = "a system prompt of some length " * 8
@@ -38,11 +40,11 @@ class Store:
 
     def write(self, text, adapters=(), size=None):
         data = np.arange(size or len(text), dtype=np.int32)
-        self.disk.write(tokens(text), adapters, lambda: data)
+        self.disk.write(tokens(text), Realm(adapters), lambda: data)
 
     def read(self, text, adapters=()):
         """(length, entry) of what is found and read; None."""
-        found = self.disk.match(tokens(text), len(text) - 1, adapters)
+        found = self.disk.match(tokens(text), len(text) - 1, Realm(adapters))
         if found is None:
             return None
         self.given.clear()
@@ -132,7 +134,7 @@ def test_the_least_recently_used_go_first_whatever_their_model(tmp_path):
     assert store.read("second beginning!") and first.exists()
     store.write("third beginning", size=20_000)
     assert store.read("third beginning!") and store.read("second beginning!") and not first.exists()
-    (second,) = [path for path in files(tmp_path) if path == store.disk.match(tokens("second beginning"), 16, ())[0].path]
+    (second,) = [path for path in files(tmp_path) if path == store.disk.match(tokens("second beginning"), 16, EVERYBODY)[0].path]
     os.utime(second, (1, 1))
     store.write("fourth beginning", size=20_000)
     assert store.read("fourth beginning!") and store.read("second beginning!") is None
@@ -148,7 +150,7 @@ def test_a_disk_that_fails_is_told_once_and_harms_nobody(tmp_path, monkeypatch, 
     store = Store(tmp_path)
     monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     store.write("a common beginning")
-    assert "No space left" in caplog.text and files(tmp_path) == [] and store.disk.match(tokens("a common b"), 9, ()) is None
+    assert "No space left" in caplog.text and files(tmp_path) == [] and store.disk.match(tokens("a common b"), 9, EVERYBODY) is None
     monkeypatch.undo()
     store.write("a common beginning")
     assert store.read("a common beginning!")
@@ -184,12 +186,13 @@ import sys
 from array import array
 from pathlib import Path
 import numpy as np
+from llamasrv.domain.sequence import Realm
 from llamasrv.engine.disk import DiskStore
 os.fsync = lambda fd: None
 disk = DiskStore(Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, post=lambda mail: mail[0](mail[1]), give=print)
 for n in range(200):
     data = np.full(2**18, n, np.int32)
-    disk._write(array("i", [n] * 50), (), data)
+    disk._write(array("i", [n] * 50), Realm(), data)
     print(n, flush=True)
 """
 
@@ -205,7 +208,7 @@ def test_killed_while_it_writes_it_leaves_only_whole_files(tmp_path, after):
     store = Store(tmp_path, 2**30)
     assert len(store.disk) == len(list(tmp_path.rglob(f"*{ENDING}"))) >= 1 + 3 * after
     for n in range(1 + 3 * after):
-        found = store.disk.match(array("i", [n] * 51), 50, ())
+        found = store.disk.match(array("i", [n] * 51), 50, EVERYBODY)
         assert set(store.disk._get(found[0]).data.tolist()) == {n}
 
 
@@ -282,6 +285,29 @@ def test_a_prefix_of_other_adapters_stays_cold(tmp_path):
     assert again.ask(chat(SYSTEM + "three")) == 0
     assert again.ask(chat(SYSTEM + "four"), adapters=((0, 1.0),)) > len(SYSTEM)
     again.end()
+
+
+def test_a_prefix_of_another_scope_stays_cold(tmp_path):
+    served = Served(tmp_path)
+    for end in ("one", "two"):
+        served.ask(chat(SYSTEM + end), scope="ann")
+    served.written(1)
+    served.end()
+    again = Served(tmp_path)
+    assert again.ask(chat(SYSTEM + "three"), scope="bob") == again.ask(chat(SYSTEM + "four")) == 0
+    assert again.engine._disk.num_read == 0
+    assert again.ask(chat(SYSTEM + "five"), scope="ann") > len(SYSTEM)
+    again.end()
+
+
+def test_two_scopes_keep_the_same_beginning_apart(tmp_path):
+    served = Served(tmp_path)
+    for number, scope in enumerate(("ann", "bob"), 1):
+        for end in ("one", "two"):
+            served.ask(chat(SYSTEM + end), scope=scope)
+        served.written(number)
+    served.end()
+    assert len(list(tmp_path.rglob(f"*{ENDING}"))) == 2
 
 
 def test_a_large_state_is_not_copied_while_others_are_at_work(tmp_path, monkeypatch):

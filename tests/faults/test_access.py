@@ -197,6 +197,30 @@ def test_83_nobody_hears_another_ones_words(server):
         assert set(re.findall(r"canary\d{3}", said)) == {word[:9]}
 
 
+def test_84_a_prompt_is_as_new_to_one_key_as_if_no_other_had_sent_it(serve_with_keys):
+    """Neither a count nor, since nothing is shared, the time of an answer tells what another key has asked."""
+    body = {"messages": [{"role": "system", "content": "The plans of the next quarter. " * 20}] * 2}
+
+    def reused(key, **fields):
+        shown = [f"Authorization: Bearer secret-of-{key}"]
+        reply = talk(serve_with_keys.address, request(CHAT, json.dumps({**body, **fields}).encode(), headers=shown))
+        return json.loads(body_of(reply))["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert reused("ann") == 0 and reused("ann") > 1000
+    assert reused("bob") == 0 and reused("bob") > 1000
+    assert reused("ann", cache_salt="team") == 0 and reused("ann", cache_salt="team") > 1000
+
+
+def test_84_keys_may_share_where_the_operator_says_so(serve):
+    server = serve("--fake", "--api-key", "ann,bob", "--prefix-scope", "all")
+    server.wait_for(" serves ")
+    counts = []
+    for key in ("ann", "bob"):
+        reply = talk(server.address, request(TEXT, b'{"prompt":"a shared beginning"}', headers=[f"X-Api-Key: {key}"]))
+        counts.append(json.loads(body_of(reply))["usage"]["prompt_tokens_details"]["cached_tokens"])
+    assert counts[0] == 0 and counts[1] > 8
+
+
 def test_88_labels_do_not_grow_with_what_clients_invent(server):
     def lines():
         return len(talk(server.address, request("/metrics", method="GET")).splitlines())

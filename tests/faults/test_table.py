@@ -42,8 +42,6 @@ NOT_HERE = {
     "where they are (engine/test_spill.py, engine/test_engine.py), an allocation that fails is 43",
     69: "a mapped file that is cut short ends the process by SIGBUS, which is 63; README says to replace files by renaming",
     75: "needs a GPU to lose; a decode that fails for good is 45",
-    84: "a prefix is shared by all keys, so its time to the first token can tell that somebody sent it; "
-    "`cache_prompt: false` keeps a request out of it",
 }
 
 

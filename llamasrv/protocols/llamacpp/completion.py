@@ -231,6 +231,7 @@ def _request(
         stop=stop,
         logprobs=probs or None,
         cache_prompt=get("cache_prompt", True),
+        cache_salt=get("cache_salt", ""),
         stream=stream,
         timeout=timeout,
         owner=owner,

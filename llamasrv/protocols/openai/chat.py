@@ -177,6 +177,7 @@ class ChatCompletions:
             stop=get("stop", ()),
             logprobs=top if logprobs else None,
             cache_prompt=get("cache_prompt", True),
+            cache_salt=get("cache_salt", ""),
             adapters=get("lora"),
             stream=get("stream", False),
             timeout=timeout,

@@ -86,6 +86,7 @@ class Completions:
             logprobs=get("logprobs"),
             echo=get("echo", False),
             cache_prompt=get("cache_prompt", True),
+            cache_salt=get("cache_salt", ""),
             adapters=get("lora"),
             stream=stream,
             timeout=timeout,

@@ -36,6 +36,7 @@ Bias = tuple[Union[int, str], float]
 
 INT_MAX = 2**31 - 1
 
+_MOST_SALT = 256  # characters
 _MOST_BIAS = 1_000_000  # in llama.cpp's form, where OpenAI's bound of 100 does not hold
 
 _SAMPLER_NAMES = {name: name for name in SAMPLER_ORDER} | {
@@ -122,6 +123,14 @@ class StreamOptions(WireField):
         return bool(wanted)
 
 
+class Salt(String):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        value = super()._deserialize(value, attr, data, **kwargs)
+        if not 0 < len(value) <= _MOST_SALT:
+            raise Invalid(f"expected 1 to {_MOST_SALT} characters, but got {len(value)}.")
+        return value
+
+
 class SamplingSchema(WireSchema):
     """What every OpenAI generation endpoint understands."""
 
@@ -163,6 +172,7 @@ class SamplingSchema(WireSchema):
     ignore_eos = Flag()
     lora = Lora('[{"id", "scale"}]: the adapters to use, by number or name')
     cache_prompt = Flag("false: neither use nor keep a prefix")
+    cache_salt = Salt("prefixes are shared only with requests that bring the same one")
     n_predict = Count(0, "max_tokens", "the same as `max_tokens`", also=(-1,))
     id_slot = Ignored("lanes are chosen by prefix")
     num_ctx = Ignored("the context is set when the model loads")

@@ -118,6 +118,7 @@ class Responses:
             stop=get("stop", ()),
             logprobs=top if logprobs and not turns.compact else None,
             cache_prompt=get("cache_prompt", True),
+            cache_salt=get("cache_salt", ""),
             adapters=get("lora"),
             stream=get("stream", False),
             timeout=timeout,

@@ -1,0 +1,21 @@
+"""`llamasrv rpc`: this machine computes layers for a server on another one."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from llamasrv.errors import ConfigError
+from llamasrv.model_options import check_rpc
+from llamasrv.models.memory import available_cores
+
+
+def run(host: str, port: int, threads: int) -> int:
+    check_rpc("rpc")
+    from llamasrv.engine import backend_rpc
+
+    if host not in ("127.0.0.1", "localhost"):
+        print(f"llamasrv: whoever reaches {host}:{port} may use this machine, without a key", file=sys.stderr)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the library does not come back
+    backend_rpc.serve(host, port, threads or available_cores())
+    raise ConfigError(f"rpc: {host}:{port} cannot be listened on")

@@ -1,0 +1,86 @@
+"""Other machines that compute layers of a model, through llama.cpp's RPC back end; and being one of them.
+
+Their devices are handed to one model, not to the whole process: models beside it stay on this machine. The library ends
+the process where it cannot reach one of them, so each is tried here before.
+"""
+
+from __future__ import annotations
+
+import _socket  # as it is below gevent's patches: this runs on the engine's own thread
+import ctypes
+from typing import Any
+
+import llama_cpp.llama_cpp as C
+
+from llamasrv.engine.interface import LoadFailed
+from llamasrv.errors import Unsupported
+
+PATIENCE = 5.0  # seconds for one of them to take a connection
+_CPU, _GPU, _INTEGRATED = 0, 1, 2  # ggml_backend_dev_type
+
+_ggml = ctypes.CDLL(C._lib._name)  # which finds the functions of the libraries beside it, too
+
+
+def _declare(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(_ggml, name)
+    function.restype, function.argtypes = result, list(arguments)
+    return function
+
+
+_P, _N, _S = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+_device_count = _declare("ggml_backend_dev_count", _N)
+_device = _declare("ggml_backend_dev_get", _P, _N)
+_device_by_type = _declare("ggml_backend_dev_by_type", _P, ctypes.c_int)
+_kind = _declare("ggml_backend_dev_type", ctypes.c_int, _P)
+_registry = _declare("ggml_backend_reg_by_name", _P, _S)
+_address = _declare("ggml_backend_reg_get_proc_address", _P, _P, _S)
+_their_count = _declare("ggml_backend_reg_dev_count", _N, _P)
+_theirs = _declare("ggml_backend_reg_dev_get", _P, _P, _N)
+
+
+def local_devices() -> list[int]:
+    """This machine's devices beside its CPU, as the library chooses them."""
+    there = [_device(number) for number in range(_device_count())]
+    return [one for one in there if _kind(one) == _GPU] or [one for one in there if _kind(one) == _INTEGRATED]
+
+
+def serve(host: str, port: int, threads: int) -> None:
+    """Compute for whoever connects, one at a time, until the process ends."""
+    if not C.llama_supports_rpc():
+        raise Unsupported("llama-cpp-python was built without RPC")
+    mine = local_devices() or [_device_by_type(_CPU)]
+    start = ctypes.CFUNCTYPE(None, _S, _S, _N, _N, ctypes.POINTER(_P))(
+        _address(_registry(b"RPC"), b"ggml_backend_rpc_start_server")
+    )
+    start(f"{host}:{port}".encode(), None, threads, len(mine), (_P * len(mine))(*mine))
+
+
+def devices(endpoints: tuple[str, ...], path: str) -> Any:
+    """What a model's parameters take: the devices at these HOST:PORTs, then those of this machine. Raises LoadFailed
+    for the model at `path`."""
+    if not C.llama_supports_rpc():
+        raise LoadFailed(f"{path}: llama-cpp-python was built without RPC (CMAKE_ARGS=-DGGML_RPC=ON)")
+    for endpoint in endpoints:
+        _reach(endpoint, path)
+    add = ctypes.CFUNCTYPE(_P, _S)(_address(_registry(b"RPC"), b"ggml_backend_rpc_add_server"))
+    found = []
+    for endpoint in endpoints:
+        server = add(endpoint.encode())
+        if not server:
+            raise LoadFailed(f"{path}: the RPC server {endpoint} has no device")
+        found += [_theirs(server, number) for number in range(_their_count(server))]
+    found += local_devices()
+    return (ctypes.c_void_p * (len(found) + 1))(*found, None)
+
+
+def _reach(endpoint: str, path: str) -> None:
+    host, _, port = endpoint.rpartition(":")
+    sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)  # the library knows no other
+    sock.settimeout(PATIENCE)
+    try:
+        sock.connect((host, int(port)))
+    except OSError as error:
+        reason = error.strerror or str(error) or "no answer"
+        raise LoadFailed(f"{path}: the RPC server {endpoint} cannot be reached ({reason})") from None
+    finally:
+        sock.close()

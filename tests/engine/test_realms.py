@@ -1,0 +1,83 @@
+"""Prefixes belong to a realm: those of one scope are shared, those of two never, wherever they lie.
+
+tests/engine/test_disk.py has those on disk.
+"""
+
+from engine_driver import chat, end_of, text_of
+
+SYSTEM = "a system prompt of some length " * 8
+ANN, BOB = {"scope": "ann"}, {"scope": "bob"}
+
+
+def reused(driver, prompt, **settings):
+    stream = driver.submit(prompt, **settings)
+    driver.finish()
+    return end_of(stream.take()).num_reused
+
+
+def test_a_prefix_is_found_within_its_scope_and_nowhere_else(drive):
+    driver = drive(parallel=4)
+    assert reused(driver, chat(SYSTEM + "one"), **ANN) == 0
+    assert reused(driver, chat(SYSTEM + "one"), **BOB) == 0
+    assert reused(driver, chat(SYSTEM + "one")) == 0
+    assert all(reused(driver, chat(SYSTEM + "two"), **who) > len(SYSTEM) for who in (ANN, BOB, {}))
+
+
+def test_a_running_lane_is_shared_within_its_scope_only(drive):
+    driver = drive(parallel=4)
+    driver.submit(chat(SYSTEM), **ANN)
+    driver.turn(8)
+    others = [driver.submit(chat(SYSTEM), **who) for who in (ANN, BOB)]
+    driver.turn()
+    assert len(driver.engine.running) == 3
+    driver.finish()
+    assert [end_of(other.take()).num_reused > len(SYSTEM) for other in others] == [True, False]
+
+
+def test_nobody_waits_for_a_leader_of_another_scope(drive):
+    """Who waits for another's prompt to be computed would learn that there is one."""
+    driver = drive(parallel=4)
+    streams = [driver.submit(chat(SYSTEM[:60]), **who) for who in (ANN, ANN, BOB)]
+    driver.turn()
+    assert [seq.realm.scope for seq in driver.engine.running] == ["ann", "bob"]
+    driver.finish()
+    assert [end_of(stream.take()).num_reused > 60 for stream in streams] == [False, True, False]
+
+
+def test_a_prefix_in_host_memory_is_found_within_its_scope_only(drive):
+    driver = drive(idle_cells=0, parallel=4)
+    driver.engine.memory._time.prompt_seconds = lambda count: 1.0  # everything is worth keeping
+    for who, found in ((ANN, False), (BOB, False), (ANN, True), ({}, False)):
+        driver.answer("something else entirely")
+        assert (reused(driver, chat(SYSTEM), **who) > len(SYSTEM)) is found
+
+
+def test_a_scope_changes_nothing_of_an_answer(drive):
+    driver = drive(parallel=4)
+    streams = [driver.submit(chat("hello"), **who) for who in (ANN, BOB, {}) * 4]
+    driver.finish()
+    assert {text_of(stream.take()) for stream in streams} == {"You said: hello"}
+
+
+def test_a_preempted_sequence_leaves_its_prefix_to_its_own_scope(drive):
+    driver = drive(parallel=4)
+    stream = driver.submit(chat(SYSTEM), **ANN)
+    driver.turn(4)
+    driver.engine.preempt(driver.sequences[0])
+    driver.finish()
+    assert end_of(stream.take())
+    assert reused(driver, chat(SYSTEM), **BOB) == 0 and reused(driver, chat(SYSTEM), **ANN) > len(SYSTEM)
+
+
+def test_a_saved_slot_goes_back_to_the_scope_it_came_from(drive):
+    driver = drive(parallel=4)
+    driver.engine.memory._time.prompt_seconds = lambda count: 1.0
+    prompt = chat(SYSTEM)
+    stream = driver.submit(prompt, **ANN)
+    driver.finish()
+    slots, memory = driver.engine.slots, driver.engine.memory
+    lane = end_of(stream.take()).lane
+    state = slots.save(lane, memory)
+    assert slots.erase(lane, memory) and state.realm.scope == "ann"
+    slots.restore(lane, state, memory)
+    assert reused(driver, prompt, **BOB) == 0 and reused(driver, prompt, **ANN) > len(SYSTEM)
