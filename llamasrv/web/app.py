@@ -7,8 +7,8 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import NotFound
 
 from llamasrv.web import (
-    anthropic, embeddings, errors, llamacpp, lora, models, models_pull, ollama, ollama_manage,
-    openai, openapi, ops, responses, ui,
+    anthropic, embeddings, errors, llamacpp, llamacpp_slots, llamacpp_streams, lora, models, models_pull, ollama,
+    ollama_manage, openai, openapi, ops, responses, ui,
 )  # fmt: skip
 from llamasrv.web.late import LateStream
 from llamasrv.web.record import Record
@@ -18,8 +18,8 @@ from llamasrv.web.streaming import EventStream
 
 BLUEPRINTS = (
     ui.blueprint, ops.blueprint, openai.blueprint, responses.blueprint, anthropic.blueprint, ollama.blueprint,
-    ollama_manage.blueprint, llamacpp.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint,
-    models_pull.blueprint, openapi.blueprint,
+    ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint, llamacpp_streams.blueprint,
+    embeddings.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint, openapi.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 

@@ -11,9 +11,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from llamasrv import __version__
+from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.engine import Engine
+from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.models.registry import Model
 from llamasrv.web.service import Service
+
+Rows = tuple[tuple[str, str, float], ...]  # name, text, value
 
 
 class Exposition:
@@ -68,22 +72,28 @@ class Figures(Collector):
 
     def _model(self, families: _Families, model: Model) -> None:
         loaded = model.state == "loaded"
-        for name, text, value in (
+        families.gauges("llamasrv_", (
             ("model_loaded", "1 while the model is loaded.", int(loaded)),
             ("model_memory_bytes", "Memory that the loaded model takes, as estimated.", model.memory * loaded),
             ("load_progress", "Loaded share of the model.", model.progress),
-        ):
-            families.gauge(f"llamasrv_{name}", text, value, model=model.name)
-        for name, text, value in (
+        ), model=model.name)  # fmt: skip
+        families.counters("llamasrv_", (
             ("model_loads", "Times that the model was loaded.", model.num_loads),
             ("model_unloads", "Times that the model was unloaded.", model.num_unloads),
-        ):
-            families.counter(f"llamasrv_{name}", text, value, model=model.name)
+        ), model=model.name)  # fmt: skip
 
     def _engine(self, families: _Families, model: str, engine: Engine) -> None:
-        m, now = engine.metrics, engine.snapshot()
+        now = engine.snapshot()
+        self._pool(families, model, engine, now)
+        self._work(families, model, engine.metrics)
+        self._times(families, model, engine.metrics)
+        self._embedder(families, model, engine.embedder)
+        self._under_llama_names(families, model, engine.metrics, now)
+
+    @staticmethod
+    def _pool(families: _Families, model: str, engine: Engine, now: dict) -> None:
         running, cells, lanes = len(now["running"]), now["cells"], now["lanes"]
-        for name, text, value in (
+        families.gauges("llamasrv_", (
             ("running", "Sequences that hold a lane.", running),
             ("waiting", "Sequences that wait for a lane.", now["num_waiting"]),
             ("cells_used", "KV cells in use, by running sequences and kept prefixes.", cells["used"]),
@@ -96,9 +106,11 @@ class Figures(Collector):
             ("lanes_resident", "Lanes that keep a prefix.", lanes["resident"]),
             ("swapped_bytes", "Host memory that holds preempted sequences.", now["swapped_bytes"]),
             ("ready", "1 when the model can be used.", int(now["status"].state == "ready")),
-        ):
-            families.gauge(f"llamasrv_{name}", text, value, model=model)
-        for name, text, value in (
+        ), model=model)  # fmt: skip
+
+    @staticmethod
+    def _work(families: _Families, model: str, m: EngineMetrics) -> None:
+        families.counters("llamasrv_", (
             ("requests", "Requests that reached the engine.", m.requests),
             ("prompt_tokens", "Prompt tokens computed.", m.prompt_tokens),
             ("cached_tokens", "Prompt tokens reused instead of computed.", m.cached_tokens),
@@ -114,21 +126,12 @@ class Figures(Collector):
             ("failed_steps", "Steps that failed.", m.failed_steps),
             ("restarts", "Contexts made anew after a failure.", m.restarts),
             ("unread", "Sequences given up because nobody read their answer.", m.unread),
-        ):
-            families.counter(f"llamasrv_{name}", text, value, model=model)
-        e = engine.embedder.metrics
-        for name, text, value in (
-            ("embedding_requests", "Requests that reached the embedder.", e.requests),
-            ("embedding_inputs", "Inputs turned into vectors or scores.", e.inputs),
-            ("embedding_tokens", "Tokens of those inputs.", e.tokens),
-            ("embedding_groups", "Computations, each of several inputs.", e.groups),
-            ("embedding_failed", "Computations that failed.", e.failed),
-            ("embedding_seconds", "Time in them.", e.seconds),
-        ):
-            families.counter(f"llamasrv_{name}", text, value, model=model)
-        families.gauge("llamasrv_embedding_waiting", "Inputs not answered yet.", engine.embedder.num_open, model=model)
+        ), model=model)  # fmt: skip
         for reason, count in sorted(m.finished.items()):
             families.counter("llamasrv_finished", "Sequences ended, by reason.", count, model=model, reason=reason)
+
+    @staticmethod
+    def _times(families: _Families, model: str, m: EngineMetrics) -> None:
         for name, text, histogram in (
             ("queue_seconds", "From arrival to a lane.", m.queue_time),
             ("first_token_seconds", "From arrival to the first token.", m.first_token_time),
@@ -142,27 +145,41 @@ class Figures(Collector):
             families.histogram(
                 "llamasrv_step_part_seconds", text, histogram.cumulative(), histogram.total, model=model, part=part
             )
-        # llama-server's names, so that its dashboards go on working.
-        for name, text, value in (
+
+    @staticmethod
+    def _embedder(families: _Families, model: str, embedder: Embedder) -> None:
+        e = embedder.metrics
+        families.counters("llamasrv_", (
+            ("embedding_requests", "Requests that reached the embedder.", e.requests),
+            ("embedding_inputs", "Inputs turned into vectors or scores.", e.inputs),
+            ("embedding_tokens", "Tokens of those inputs.", e.tokens),
+            ("embedding_groups", "Computations, each of several inputs.", e.groups),
+            ("embedding_failed", "Computations that failed.", e.failed),
+            ("embedding_seconds", "Time in them.", e.seconds),
+        ), model=model)  # fmt: skip
+        families.gauge("llamasrv_embedding_waiting", "Inputs not answered yet.", embedder.num_open, model=model)
+
+    @staticmethod
+    def _under_llama_names(families: _Families, model: str, m: EngineMetrics, now: dict) -> None:
+        """llama-server's names, so that its dashboards go on working."""
+        families.counters("llamacpp:", (
             ("prompt_tokens", "Number of prompt tokens processed.", m.prompt_tokens),
             ("prompt_tokens_cached", "Number of prompt tokens reused from cache.", m.cached_tokens),
             ("prompt_seconds", "Prompt process time", m.prefill_seconds),
             ("tokens_predicted", "Number of generation tokens processed.", m.generated_tokens),
             ("tokens_predicted_seconds", "Predict process time", m.decode_seconds),
             ("n_decode", "Total number of llama_decode() calls", m.steps),
-        ):
-            families.counter(f"llamacpp:{name}", text, value, model=model)
+        ), model=model)  # fmt: skip
         prompt_speed = _ratio(m.prompt_tokens, m.prefill_seconds)
         speed, busy = _ratio(m.generated_tokens, m.decode_seconds), _ratio(m.busy_rows, m.steps)
-        for name, text, value in (
+        families.gauges("llamacpp:", (
             ("n_tokens_max", "Largest observed n_tokens.", m.longest_sequence),
             ("prompt_tokens_seconds", "Average prompt throughput in tokens/s.", prompt_speed),
             ("predicted_tokens_seconds", "Average generation throughput in tokens/s.", speed),
-            ("requests_processing", "Number of requests processing.", running),
+            ("requests_processing", "Number of requests processing.", len(now["running"])),
             ("requests_deferred", "Number of requests deferred.", now["num_waiting"]),
             ("n_busy_slots_per_decode", "Average number of busy slots per llama_decode() call", busy),
-        ):
-            families.gauge(f"llamacpp:{name}", text, value, model=model)
+        ), model=model)  # fmt: skip
 
 
 class _Families:
@@ -180,6 +197,14 @@ class _Families:
         if name not in self.all:
             self.all[name] = CounterMetricFamily(name, text, labels=list(labels))
         self.all[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
+
+    def gauges(self, prefix: str, rows: Rows, **labels: str) -> None:
+        for name, text, value in rows:
+            self.gauge(prefix + name, text, value, **labels)
+
+    def counters(self, prefix: str, rows: Rows, **labels: str) -> None:
+        for name, text, value in rows:
+            self.counter(prefix + name, text, value, **labels)
 
     def histogram(self, name: str, text: str, buckets: list[tuple[str, int]], total: float, **labels: str) -> None:
         if name not in self.all:

@@ -1,0 +1,84 @@
+"""llama.cpp's slots: shown, saved to files, restored, erased."""
+
+from __future__ import annotations
+
+import time
+
+from flask import Blueprint, Response, request
+
+from llamasrv.engine.channels import off_hub
+from llamasrv.engine.engine import Engine
+from llamasrv.engine.slots import SlotFiles
+from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.llamacpp.slots import erased_body, restored_body, saved_body, slots_body
+from llamasrv.web.limits import read_json
+from llamasrv.web.llamacpp import json_answer
+from llamasrv.web.service import Service
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("llamacpp_slots", __name__)
+    options = service.options
+
+    @routes.get("/slots")
+    def slots() -> Response:
+        if not options.slots:
+            raise NotFound("This server does not offer /slots.")
+        engine = service.pipeline.open(request.args.get("model")).model.engine
+        running = engine.snapshot()["running"]
+        if request.args.get("fail_on_no_slot") and len(running) >= engine.options.parallel:
+            raise Unavailable("no slot available")
+        return json_answer(slots_body(running, total=engine.options.parallel, context=engine.context))
+
+    @routes.post("/slots/<int:number>")
+    def change_slot(number: int) -> Response:
+        act = SLOT_ACTIONS.get(request.args.get("action", ""))
+        if act is None:
+            raise InvalidRequest("Invalid 'action': expected save, restore or erase.", param="action")
+        if options.slot_folder is None:
+            refusal = Unsupported("This server does not keep slots in files: it takes the option --slot-save-path.")
+            refusal.status = 501
+            raise refusal
+        with service.pipeline.lease(request.args.get("model")) as served:
+            engine = served.engine
+            if not 0 <= number < engine.backend.num_lanes:
+                most = engine.backend.num_lanes
+                raise InvalidRequest(f"Invalid slot id {number}: there are {most}.", param="id_slot")
+            facts = {"model": served.model.details.digest or served.info.name, "sizes": [
+                served.info.num_params, served.info.size_bytes, served.info.n_vocab,
+            ], **engine.backend.state_facts}  # fmt: skip
+            return json_answer(act(engine, SlotFiles(options.slot_folder, facts), number))
+
+    return routes
+
+
+def _save(engine: Engine, kept: SlotFiles, number: int) -> bytes:
+    name = _file_name(kept)
+    start = time.perf_counter()
+    state = engine.save_slot(number)
+    size = off_hub(kept.write, name, state)
+    return saved_body(number, name, state.length, size, time.perf_counter() - start)
+
+
+def _restore(engine: Engine, kept: SlotFiles, number: int) -> bytes:
+    name = _file_name(kept)
+    start = time.perf_counter()
+    state, size = off_hub(kept.read, name)
+    engine.restore_slot(number, state)
+    return restored_body(number, name, state.length, size, time.perf_counter() - start)
+
+
+def _erase(engine: Engine, kept: SlotFiles, number: int) -> bytes:
+    return erased_body(number, engine.erase_slot(number))
+
+
+def _file_name(kept: SlotFiles) -> str:
+    name = read_json(request.environ, Limits()).get("filename")
+    if not isinstance(name, str):
+        raise InvalidRequest("Missing required parameter: 'filename'.", param="filename")
+    kept.path(name)
+    return name
+
+
+SLOT_ACTIONS = {"save": _save, "restore": _restore, "erase": _erase}
