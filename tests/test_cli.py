@@ -21,7 +21,9 @@ import pytest
 from model.tiny_models import llama
 
 from llamasrv import cli, config, files
+from llamasrv.commands import bench
 from llamasrv.config import OPTIONS
+from llamasrv.errors import ConfigError
 
 
 @pytest.fixture
@@ -289,6 +291,37 @@ def test_bench_compares_the_kernels_with_the_server(tiny):
     rows = re.findall(r"│\s+(\d+) │\s+([\d,.]+) │\s+([\d,.]+) │\s+([\d.]+) │", done.stdout)
     assert [row[0] for row in rows] == ["1", "2"]
     assert all(float(value.replace(",", "")) > 0 for row in rows for value in row[1:3])
+
+
+def test_bench_loads_a_model_once_at_a_time_where_two_do_not_fit(run, tiny, monkeypatch):
+    fits = []
+    monkeypatch.setattr(bench.memory, "available_memory", lambda: 0)
+    monkeypatch.setattr(bench, "_by_level", lambda *_: fits.append(True))
+    code, out, err = run("bench", tiny, "--sequences", "1,2", "--tokens", "8", "-c", "512", "-np", "2")
+    assert (code, fits) == (0, []), err
+    assert len(re.findall(r"│\s+\d+ │", out)) == 2
+
+
+@pytest.mark.parametrize("cut", [1, 7, 64, 10_000])
+def test_bench_counts_what_was_delivered_however_it_arrives(cut):
+    """The server's own count of tokens, over the time in which all streams had begun and none had ended."""
+    events = [b'data: {"choices":[{"text":"a"}],"usage":null}\n\n'] * 4
+    events += [b'data: {"choices":[],"usage":{"completion_tokens":8}}\n\n', b"data: [DONE]\n\n"]
+    wire = b"HTTP/1.1 200 OK\r\n\r\n" + b"".join(events)
+    client = bench._Client()
+    for start in range(0, len(wire), cut):
+        client.take(wire[start : start + cut])
+    assert client.num_tokens() == 8
+    shares = [share for _, share in client.progress()]
+    assert shares == sorted(set(shares)) and shares[-1] == 1 and set(shares) <= {0.25, 0.5, 0.75, 1}
+    assert cut > 7 or len(shares) == 4
+
+
+def test_bench_says_what_the_server_answered_instead():
+    client = bench._Client()
+    client.take(b"HTTP/1.1 401 Unauthorized\r\n\r\n{}")
+    with pytest.raises(ConfigError, match="401 Unauthorized"):
+        client.num_tokens()
 
 
 # serve, with a real model

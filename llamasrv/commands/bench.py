@@ -1,16 +1,22 @@
 """`llamasrv bench MODEL`: what the kernels can do, what the server delivers over HTTP, and their ratio.
 
-The ceiling is a bare decode loop: so many sequences, one token each, nothing else. Beside it the real server process is
-driven by as many streaming clients on plain sockets. Both with the same options, one after the other.
+The ceiling is a bare decode loop: so many sequences, one token each, behind prompts of the same length, nothing else.
+Beside it the real server process, with the same options, is driven by as many streaming clients on plain sockets.
+The two take turns, since the speed of a machine that others use, too, changes by the minute; medians are shown.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import random
+import selectors
+import socket
+import statistics
 import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,8 +27,21 @@ from llamasrv import model_options, startup
 from llamasrv.commands import server
 from llamasrv.config import Settings
 from llamasrv.errors import ConfigError
+from llamasrv.models import gguf, memory
 
 WORDS = "time year people way day thing life world school state family group country hand part place week work".split()
+TURNS = 3
+PATIENCE = 600.0  # seconds without a byte from the server
+EVENT = b"data: {"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Tokens/s of the kernels and over HTTP, measured one right after the other."""
+
+    level: int
+    kernels: float
+    http: float
 
 
 def run(settings: Settings, levels: tuple[int, ...], tokens: int) -> int:
@@ -33,84 +52,162 @@ def run(settings: Settings, levels: tuple[int, ...], tokens: int) -> int:
     settings = startup.prepare(settings)
     if settings.model_path is None:
         raise ConfigError("the fake model has no kernels to measure")
+    take_turns = _by_level if _fits_twice(settings) else _one_after_the_other
     console = Console()
-    with console.status("kernels alone") as status:
-        ceilings = {}
-        for level in levels:
-            status.update(f"kernels alone, {level} sequences")
-            ceilings[level] = _ceiling(settings, level, tokens)
-    rates = {}
-    with server.running(settings) as url, console.status("over HTTP") as status:
-        asyncio.run(_drive(url, 1, 8, settings))  # connections, caches and code paths warm
-        for level in levels:
-            status.update(f"over HTTP, {level} streams")
-            rates[level] = asyncio.run(_drive(url, level, tokens, settings))
-    console.print(_table(settings, ceilings, rates, tokens))
+    pairs: list[Pair] = []
+    with console.status("loading") as status:
+        for pair in take_turns(settings, levels, tokens):
+            pairs.append(pair)
+            status.update(f"{pair.level} sequences: {pair.kernels:,.1f} tokens/s, over HTTP {pair.http:,.1f}")
+    console.print(_table(settings, pairs, tokens))
     return 0
 
 
-def _table(settings: Settings, ceilings: dict[int, float], rates: dict[int, float], tokens: int) -> Table:
+def _table(settings: Settings, pairs: list[Pair], tokens: int) -> Table:
     table = Table(
-        "sequences", "kernels, tokens/s", "over HTTP, tokens/s", "ratio",
-        title=f"{model_options.served_name(settings)}: {tokens} tokens a sequence, {settings.engine_threads} threads",
+        "sequences", "kernels, tokens/s", "over HTTP, tokens/s", "ratio", "from", "to",
+        title=f"{model_options.served_name(settings)}: {tokens} tokens a sequence, {settings.engine_threads} threads, "
+        f"medians of {TURNS} turns",
     )  # fmt: skip
     for column in table.columns:
         column.justify = "right"
-    for level, ceiling in ceilings.items():
-        table.add_row(str(level), f"{ceiling:,.1f}", f"{rates[level]:,.1f}", f"{rates[level] / ceiling:.2f}")
+    for level in dict.fromkeys(pair.level for pair in pairs):
+        here = [pair for pair in pairs if pair.level == level]
+        ratios = [pair.http / pair.kernels for pair in here]
+        kernels, http = (statistics.median(rates) for rates in zip(*((pair.kernels, pair.http) for pair in here)))
+        spread = (statistics.median(ratios), min(ratios), max(ratios))
+        table.add_row(str(level), f"{kernels:,.1f}", f"{http:,.1f}", *(f"{ratio:.2f}" for ratio in spread))
     return table
 
 
-def _ceiling(settings: Settings, level: int, tokens: int) -> float:
-    from llamasrv.engine.backend import bare_decode
-
-    return bare_decode(str(settings.model_path), level, tokens, model_options.engine_options(settings))
-
-
-async def _drive(url: str, clients: int, tokens: int, settings: Settings) -> float:
-    """Tokens/s of `clients` streams while all of them decode, as in the loop without HTTP: no prompt is in it."""
-    keys = settings.api_keys()
-    streams = await asyncio.gather(*(_stream(url, tokens, keys[0] if keys else "none", n) for n in range(clients)))
-    begin, end = max(times[0] for times, _ in streams), min(times[-1] for times, _ in streams)
-    if begin >= end:  # so short that the first ended before the last began
-        begin, end = min(times[0] for times, _ in streams), max(times[-1] for times, _ in streams)
-    shares = (count * sum(begin < t <= end for t in times) / len(times) for times, count in streams)
-    return sum(shares) / max(end - begin, 1e-9)
+def _fits_twice(settings: Settings) -> bool:
+    """Whether there is room for the model beside the server that has loaded it, too; of a GPU or another machine that is not known."""
+    if settings.model_path is None or settings.engine_rpc or (settings.engine_n_gpu_layers and _has_gpu()):
+        return False
+    need = model_options.needed_memory(settings, gguf.read_header(settings.model_path))
+    return 2 * need.total < memory.available_memory()
 
 
-async def _stream(url: str, tokens: int, key: str, number: int) -> tuple[list[float], int]:
-    """One request: when its pieces came, and how many tokens they were."""
-    parts = urlsplit(url)
-    prompt = " ".join(random.Random(number).choices(WORDS, k=8))
-    body = json.dumps(
-        {"prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True, "temperature": 0.8,
-         "stream_options": {"include_usage": True}}
-    ).encode()  # fmt: skip
-    head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    try:
-        writer.write(head.encode() + body)
-        times: list[float] = []
-        count = 0
-        async for line in reader:
-            if line.startswith(b"HTTP/1.1") and b" 200 " not in line:
-                raise ConfigError(f"the server answered {line.decode('latin-1').strip()}")
-            if not line.startswith(b"data: {"):
-                continue
-            if b'"usage":{' in line:
-                count = _completion_tokens(json.loads(line[6:])) or count
-            else:
-                times.append(time.perf_counter())
-        if not times:
+def _has_gpu() -> bool:
+    from llamasrv.engine.backend import offloads
+
+    return offloads()
+
+
+def _by_level(settings: Settings, levels: tuple[int, ...], tokens: int) -> Iterator[Pair]:
+    with closing(_kernels(settings)) as kernels, server.running(settings) as url:
+        drive = Driver(url, settings)
+        for level in levels:
+            for _ in range(TURNS):
+                yield Pair(level, _ceiling(kernels, level, tokens), drive(level, tokens))
+
+
+def _one_after_the_other(settings: Settings, levels: tuple[int, ...], tokens: int) -> Iterator[Pair]:
+    for _ in range(TURNS):
+        with closing(_kernels(settings)) as kernels:
+            ceilings = [_ceiling(kernels, level, tokens) for level in levels]
+        with server.running(settings) as url:
+            drive = Driver(url, settings)
+            for level, ceiling in zip(levels, ceilings):
+                yield Pair(level, ceiling, drive(level, tokens))
+
+
+def _kernels(settings: Settings) -> Any:
+    from llamasrv.engine.backend import open_model
+
+    return open_model(str(settings.model_path), model_options.engine_options(settings), lambda share: True)
+
+
+def _ceiling(kernels: Any, level: int, tokens: int) -> float:
+    prompts = [len(kernels.vocab.tokenize(_prompt(number), add_special=True)) for number in range(level)]
+    return float(kernels.measure_decode(prompts, tokens))
+
+
+def _prompt(number: int) -> str:
+    return " ".join(random.Random(number).choices(WORDS, k=8))
+
+
+@dataclass(slots=True)
+class _Client:
+    """One streaming request: what came, and when how many events were complete."""
+
+    body: bytearray = field(default_factory=bytearray)
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+    num_events: int = 0
+
+    def take(self, data: bytes) -> None:
+        known = max(0, len(self.body) - len(EVENT) + 1)  # an event's beginning may be cut
+        self.body += data
+        if new := self.body.count(EVENT, known):
+            self.num_events += new
+            self.arrivals.append((time.perf_counter(), self.num_events))
+
+    def num_tokens(self) -> int:
+        """By the server's count, which is in the last event."""
+        if not self.body.startswith(b"HTTP/1.1 200 "):
+            line = bytes(self.body).split(b"\r\n", 1)[0].decode("latin-1") or "nothing"
+            raise ConfigError(f"the server answered {line}")
+        last = self.body.rfind(EVENT)
+        usage = json.loads(self.body[last + len(EVENT) - 1 : self.body.index(b"\n", last)]).get("usage") or {}
+        if not usage.get("completion_tokens") or self.num_events < 2:
             raise ConfigError("the server ended a stream without a token")
-        return times, count
-    finally:
-        writer.close()
+        return int(usage["completion_tokens"])
+
+    def progress(self) -> list[tuple[float, float]]:
+        """When which share of the tokens was there; the last event brought none."""
+        most = self.num_events - 1
+        shares = [(at, min(events, most) / most) for at, events in self.arrivals]
+        return [shares[0]] + [shares[i] for i in range(1, len(shares)) if shares[i][1] > shares[i - 1][1]]
 
 
-def _completion_tokens(chunk: dict[str, Any]) -> int:
-    usage = chunk.get("usage") or {}
-    return int(usage.get("completion_tokens", 0))
+class Driver:
+    """Streams of a server, read by one loop that does little else: it shares the cores with what is measured."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        parts = urlsplit(url)
+        self._address = (parts.hostname or "", parts.port or 80)
+        keys = settings.api_keys()
+        self._head = f"Host: {parts.netloc}\r\nAuthorization: Bearer {keys[0] if keys else 'none'}\r\n"
+        self(1, 8)  # connections, caches and code paths warm
+
+    def __call__(self, level: int, tokens: int) -> float:
+        """Tokens/s of `level` streams while all of them decode, as in the loop without HTTP: no prompt is in it."""
+        with selectors.DefaultSelector() as selector:
+            clients = [self._start(selector, number, tokens) for number in range(level)]
+            while selector.get_map():
+                ready = selector.select(PATIENCE)
+                if not ready:
+                    raise ConfigError("the server has stopped in the middle of its answers")
+                for key, _ in ready:
+                    connection: Any = key.fileobj
+                    if data := connection.recv(1 << 16):
+                        key.data.take(data)
+                    else:
+                        selector.unregister(connection)
+                        connection.close()
+        return _rate(clients)
+
+    def _start(self, selector: selectors.BaseSelector, number: int, tokens: int) -> _Client:
+        body = json.dumps({
+            "prompt": _prompt(number), "max_tokens": tokens, "stream": True, "ignore_eos": True, "temperature": 0.8,
+            "stream_options": {"include_usage": True},
+        }).encode()  # fmt: skip
+        head = f"POST /v1/completions HTTP/1.1\r\n{self._head}Connection: close\r\nContent-Type: application/json\r\n"
+        connection = socket.create_connection(self._address, PATIENCE)
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        client = _Client()
+        selector.register(connection, selectors.EVENT_READ, client)
+        return client
+
+
+def _rate(clients: list[_Client]) -> float:
+    counts = [client.num_tokens() for client in clients]
+    progress = [client.progress() for client in clients]
+    begin, end = max(p[0][0] for p in progress), min(p[-1][0] for p in progress)
+    if begin >= end:  # so short that the first ended before the last began
+        begin, end = min(p[0][0] for p in progress), max(p[-1][0] for p in progress)
+    tokens = 0.0
+    for count, shares in zip(counts, progress):
+        at_begin, at_end = (max((share for at, share in shares if at <= when), default=0.0) for when in (begin, end))
+        tokens += count * (at_end - at_begin)
+    return tokens / max(end - begin, 1e-9)

@@ -467,21 +467,31 @@ class LlamaBackend:
         self.timings.append((n, 0, time.perf_counter() - start))
         self.clear(0)
 
-    def measure_decode(self, num_sequences: int, num_tokens: int) -> float:
-        """Tokens/s of `num_tokens` decodes of one token for each of so many lanes."""
-        tokens = [17 % self.vocab.size] * num_sequences
-        for position in range(8):
-            self._decode_row(tokens, position)
-        start = time.perf_counter()
-        for position in range(8, 8 + num_tokens):
-            self._decode_row(tokens, position)
-        seconds = time.perf_counter() - start
-        for lane in range(num_sequences):
-            self.clear(lane)
-        return num_sequences * num_tokens / seconds
+    def measure_decode(self, prompts: list[int], num_tokens: int) -> float:
+        """Tokens/s of decodes of one token for each of so many lanes, decode after decode and nothing else.
 
-    def _decode_row(self, tokens: list[int], position: int) -> None:
-        """One token for each of the first lanes, at the same position."""
+        `prompts` are the lengths that the lanes begin with: attention passes over what is there.
+        """
+        n, b = len(prompts), self.batch
+        for lane, length in enumerate(prompts):
+            b.token[:length], b.position[:length], b.lane[:length] = 17 % self.vocab.size, range(length), lane
+            b.wants_logits[:length] = 0
+            b.num_rows, b.num_outputs = length, 0
+            self.decode()
+        positions = np.array(prompts, np.int32)
+        tokens = [17 % self.vocab.size] * n
+        start = 0.0
+        for step in range(num_tokens):
+            if step == 1:
+                start = time.perf_counter()
+            self._decode_row(tokens, positions + step)
+        seconds = time.perf_counter() - start
+        for lane in range(n):
+            self.clear(lane)
+        return n * (num_tokens - 1) / seconds
+
+    def _decode_row(self, tokens: list[int], position: int | np.ndarray) -> None:
+        """One token for each of the first lanes."""
         n = len(tokens)
         b = self.batch
         b.token[:n], b.position[:n], b.lane[:n], b.wants_logits[:n] = tokens, position, range(n), 1
@@ -609,10 +619,6 @@ def open_model(path: str, options: Any, progress: Progress) -> LlamaBackend:
     return backend
 
 
-def bare_decode(path: str, num_sequences: int, num_tokens: int, options: Any) -> float:
-    """Tokens/s of the kernels alone: so many sequences, one token each, decode after decode and nothing else."""
-    backend = LlamaBackend(path, options, lambda share: True)
-    try:
-        return backend.measure_decode(num_sequences, num_tokens)
-    finally:
-        backend.close()
+def offloads() -> bool:
+    """Whether the library can compute on a GPU."""
+    return bool(C.llama_supports_gpu_offload())

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.backend import bare_decode
+from llamasrv.engine.backend import open_model
 from llamasrv.engine.engine import EngineOptions
 
 KINDS = ["llama", "swa", "mamba", "hybrid"]  # that generate
@@ -139,6 +139,11 @@ def test_prompt_scores_are_the_models_own(real):
     assert [s.logprob for s in scores[-8:]] == pytest.approx(greedy.logprobs, abs=0.05)
 
 
-def test_bare_decode_measures_something(model_path):
-    options = EngineOptions(context_cells=512, threads=1, parallel=4)
-    assert bare_decode(model_path("llama"), 4, 8, options) > 0
+@pytest.mark.parametrize("kind", KINDS)
+def test_bare_decodes_are_measured_and_leave_nothing(model_path, kind):
+    backend = open_model(model_path(kind), EngineOptions(context_cells=512, threads=1, parallel=4), lambda share: True)
+    try:
+        assert backend.measure_decode([3, 7, 5, 6], 8) > 0
+        assert [backend.length(lane) for lane in range(4)] == [0] * 4
+    finally:
+        backend.close()
