@@ -257,7 +257,7 @@ class LlamaBackend:
     """One model, one context. All but `info` and `vocab` belong to the engine thread."""
 
     def __init__(self, path: str, options: Any, progress: Progress) -> None:
-        """`options`: engine.engine.EngineOptions. Raises LoadFailed."""
+        """`options`: engine.options.EngineOptions. Raises LoadFailed."""
         self._options = options
         self._model = _load(path, options, progress)
         self.vocab = LlamaVocabulary(self._model)
@@ -367,7 +367,7 @@ class LlamaBackend:
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
         assert batch.lane[:n].min() >= 0 and batch.lane[:n].max() < self.num_lanes
-        padded = self._pad(n) if self._spare_lane and self._padding.choose(n) else 0
+        padded = self._pad(n) if self._spare_lane and self._padding.choose(n, batch.num_outputs) else 0
         self._llama_batch.n_tokens = n + padded
         self._share_threads()
         start = time.perf_counter()
@@ -375,7 +375,7 @@ class LlamaBackend:
         CORES.end(self)
         if padded:
             C.llama_memory_seq_rm(self._memory, self.num_lanes, -1, -1)
-        self._padding.learn(n, padded > 0, time.perf_counter() - start)
+        self._padding.learn(n, batch.num_outputs, padded > 0, time.perf_counter() - start)
         if code == 0:
             if self._on_gpu:
                 C.llama_synchronize(self._context)  # it answers later: wait here, where the GIL is free
@@ -452,13 +452,17 @@ class LlamaBackend:
             self.embeddings.embed([array("i", [self.vocab.bos or 0] * min(8, self.embeddings.context))])
         if not self.generates:
             return
-        for rows in (1, 1, min(2 * BLOCK, self.num_lanes)):
+        whole = 2 * BLOCK
+        for rows in (1, 1, *(min(n, self.num_lanes) for n in (whole, whole - 1, whole))):
             start = time.perf_counter()
             self._decode_row([self.vocab.bos or 0] * rows, position=0)
             self.timings.append((0, rows, time.perf_counter() - start))
             for lane in range(rows):
                 self.clear(lane)
         del self.timings[0]  # it paid for reading the weights
+        if self.num_lanes >= whole:
+            (_, _, padded), (_, _, plain), (_, _, again) = self.timings[-3:]
+            self._padding.begin(plain, min(padded, again))
         b, n = self.batch, min(32, self.batch.capacity)
         b.token[:n], b.position[:n], b.lane[:n], b.wants_logits[:n] = self.vocab.bos or 0, range(n), 0, 0
         b.num_rows, b.num_outputs = n, 0

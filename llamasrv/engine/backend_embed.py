@@ -73,7 +73,7 @@ def _has_head(path: str) -> bool:
 
 
 class LlamaEmbeddings:
-    """`options`: engine.engine.EngineOptions; `vocab_size` and `context_train` are the model's."""
+    """`options`: engine.options.EngineOptions; `vocab_size` and `context_train` are the model's."""
 
     def __init__(
         self,

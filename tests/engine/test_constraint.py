@@ -166,7 +166,7 @@ def test_what_the_grammar_does_not_know_before_the_mark_lets_go_of_it(drive):
 
 def test_a_late_mask_holds_up_its_own_sequence_only(drive, monkeypatch):
     driver = drive()
-    monkeypatch.setattr("llamasrv.engine.engine.MASK_PATIENCE", 0.0)
+    monkeypatch.setattr("llamasrv.engine.loop.MASK_PATIENCE", 0.0)
     gate = threading.Event()
     compute = Guide.compute
 
@@ -188,7 +188,7 @@ def test_a_late_mask_holds_up_its_own_sequence_only(drive, monkeypatch):
 
 def test_a_sequence_whose_mask_is_late_can_be_cancelled(drive, monkeypatch):
     driver = drive()
-    monkeypatch.setattr("llamasrv.engine.engine.MASK_PATIENCE", 0.0)
+    monkeypatch.setattr("llamasrv.engine.loop.MASK_PATIENCE", 0.0)
     gate = threading.Event()
     slowed = steering(driver, "start: /[ab]{3}/")
     monkeypatch.setattr(Guide, "compute", lambda guide: gate.wait(20))

@@ -1,0 +1,674 @@
+"""The engine thread's loop.
+
+    take mail -> plan -> fill batch -> decode -> sample -> deliver -> account
+
+All of it runs on the engine thread, and what it owns belongs to that thread: the backend, the books, who waits and who
+runs. Other threads come in by engine.py, read its figures, and put commands in the mailbox. Knows tokens and bytes;
+knows no protocol, no HTTP and no chat. README.md in this folder has the invariants.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llamasrv.domain.events import FinishReason, TokenLogprob
+from llamasrv.domain.sequence import Sequence, State
+from llamasrv.engine import sampler as sampling
+from llamasrv.engine.channels import Delta, Doorbell, End, Mailbox, PromptScored, Stream
+from llamasrv.engine.constraint import Constraints
+from llamasrv.engine.crew import Crew
+from llamasrv.engine.disk import DiskStore
+from llamasrv.engine.embedder import Embedder
+from llamasrv.engine.interface import Backend, DecodeAborted, DecodeFailed, LoadFailed, OutOfCells, Progress
+from llamasrv.engine.masks import Masks
+from llamasrv.engine.memory import Memory
+from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.engine.options import EngineOptions, Status
+from llamasrv.engine.prefix_cache import Match
+from llamasrv.engine.sampler import CandidateFinder, Sampler
+from llamasrv.engine.scheduler import Plan, Pool, Scheduler
+from llamasrv.engine.slots import Slots
+from llamasrv.engine.spill import Spilled
+from llamasrv.engine.stops import StopMatcher
+from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow, Unavailable
+
+log = logging.getLogger("llamasrv.engine")
+
+IDLE_CHECK = 1.0  # seconds without work after which the books are checked
+GATHER_ALONE, GATHER_COMPANY = 0.03, 0.1  # of the next step: so long the first waits for others
+GATHER_LONGEST = 0.03  # seconds
+GATHER_SHORTEST = 0.0005  # seconds; less is not worth a wait
+MASK_PATIENCE = 0.01  # seconds that a step waits for masks; a sequence whose mask takes longer waits alone
+MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
+
+
+class Loop:
+    """What one engine thread has and does. Tests drive it by hand: `open`, then `turn` by turn."""
+
+    def __init__(
+        self,
+        open_backend: Callable[[Progress], Backend],
+        options: EngineOptions | None = None,
+        *,
+        name: str = "model",
+        clock: Callable[[], float] = time.monotonic,
+        metrics: EngineMetrics | None = None,
+        on_status: Callable[[], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.options = options or EngineOptions()
+        self.metrics = metrics or EngineMetrics()
+        self._on_status = on_status
+        self.status = Status("loading")
+        self.clock = clock
+        self._open_backend = open_backend
+        self._mailbox = Mailbox()
+        self._doorbell = Doorbell()
+        self.embedder = Embedder(clock=clock)
+        self._num_ended = 0  # written by the engine thread only
+        self._stopping = False
+        self.constraints = Constraints()
+        self._masks = Masks()
+        self._late: list[Sequence] = []  # whose logits are kept until their mask is there
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self._swapped_bytes = 0
+        self._failed_in_a_row = 0
+        self._next_expiry_check = 0.0
+        self._woke = 0.0
+        self._moved: float | None = None  # when the last turn began
+        self._company = 0  # most sequences at work together since a start last waited for company
+        self._urgent = False  # somebody waits for a first token or an end
+        self._disk: DiskStore | None = None
+        self.backend: Backend
+        self.memory: Memory
+        self.scheduler: Scheduler
+
+    @property
+    def status(self) -> Status:
+        return self._status
+
+    @status.setter
+    def status(self, status: Status) -> None:
+        self._status = status
+        if self._on_status is not None:
+            self._on_status()
+
+    def _run(self) -> None:
+        try:
+            self.open()
+        except LoadFailed as e:
+            self.status = Status("failed", reason=str(e))
+            return
+        except Exception:
+            log.exception("loading %s failed", self.name)
+            self.status = Status("failed", reason="loading the model failed; the log has the cause")
+            return
+        if self.embedder.backend is not None:
+            self.embedder.start()
+        try:
+            while not self._stopping:
+                self._turn_safely()
+        finally:
+            self.close()
+
+    def open(self) -> None:
+        """Load the model. Raises LoadFailed."""
+        self.backend = self._open_backend(self._loading)
+        options = self.options
+        self.scheduler = Scheduler(
+            parallel=min(options.parallel, self.backend.num_lanes),
+            batch_size=self.backend.batch.capacity,
+            ubatch_size=self.backend.ubatch_size,
+            target=options.step_target,
+            row_multiple=self.backend.row_multiple,
+            deterministic=options.deterministic,
+        )
+        for timing in self.backend.timings * 3:
+            self.scheduler.time.learn(*timing)
+        self._crew = Crew(options.threads or os.cpu_count() or 1)
+        self._finders = [CandidateFinder(self.backend.vocab.size) for _ in range(self._crew.size)]
+        if self.backend.generates:
+            self.constraints.open(self.backend.vocab)
+        self._disk = self._open_disk()
+        self._forget_context()
+        self.embedder.backend = self.backend.embeddings
+        if self.status.state == "loading":  # a drain may have come in between
+            self.status = Status("ready", 1.0)
+
+    def close(self) -> None:
+        """Fail what is open, free everything."""
+        self._take_mail(wait=False)
+        self._fail_all(Unavailable("The server is shutting down."))
+        self._doorbell.ring()
+        self.status = Status("stopped")
+        self.embedder.close()
+        if self._disk is not None:
+            self._disk.close()
+        self.constraints.close()
+        self._masks.close()
+        self._crew.close()
+        self.backend.close()
+
+    def turn(self, *, wait: bool = False) -> bool:
+        """One turn of the loop; with `wait`, sleep while there is nothing to do. True when something was computed."""
+        self._take_mail(wait)
+        if wait and self.waiting and not self.running:
+            self._gather()
+        worked = bool(self.waiting or self.running) and self.step()
+        if not self.running:
+            self._doorbell.ring()  # else the next step does it
+        return worked
+
+    def step(self) -> bool:
+        started = self.clock()
+        self._expire(started)
+        if self._late:
+            self._catch_up()
+        plan = self._plan(started)
+        self._carry_out(plan)
+        self._company = max(self._company, len(self.running))
+        if not plan.parts:
+            if self._late:
+                self._masks.settle([s.steering.guide for s in self._late], IDLE_CHECK)
+            return bool(plan.preempt or self._late)
+        self.backend.batch.fill(plan.parts)
+        filled = self.clock()
+        if not self._decode(plan):
+            return True
+        decoded = self.clock()
+        for seq, token, logprobs in self._sample():
+            self._advance(seq, token, logprobs)
+            if seq.steering is not None:
+                self._hurry(seq)
+        ended = self.clock()
+        parts = self.metrics.parts
+        parts["plan"].observe(filled - started)
+        parts["decode"].observe(decoded - filled)
+        parts["sample"].observe(ended - decoded)
+        self._account(plan, ended - started)
+        return True
+
+    def _turn_safely(self) -> None:
+        self._moved = self.clock()
+        try:
+            if not self.turn(wait=True) and self.waiting:
+                # Nothing fits and nothing runs that could make room: only mail or time can change that.
+                self._take_mail(wait=True)
+        except Exception:
+            # Our own mistake: tell everybody, start over with a fresh context.
+            log.exception("the engine loop failed; its context is made anew")
+            self.metrics.restarts += 1
+            self.status = Status("failed", reason="the engine loop failed and is being restarted")
+            try:
+                self._fail_all(EngineFailure("The engine failed while working on this request."))
+                self._doorbell.ring()
+                self.backend.reset()
+                self._forget_context()
+                self.status = Status("ready", 1.0)
+            except Exception:
+                log.exception("the engine cannot be restarted")
+                self.status = Status("failed", reason="the engine failed and cannot be restarted")
+                self._stopping = True
+
+    def _loading(self, share: float) -> bool:
+        if self.status.state == "loading":
+            self.status = Status("loading", share)
+        return not self._stopping
+
+    def _forget_context(self) -> None:
+        self.slots = Slots()
+        self.memory = Memory(
+            self.backend, cache_bytes=self.options.cache_bytes, time=self.scheduler.time, metrics=self.metrics,
+            disk=self._disk,
+        )  # fmt: skip
+
+    def _open_disk(self) -> DiskStore | None:
+        options, backend = self.options, self.backend
+        if not options.disk_bytes or not options.digest or backend.split or not backend.generates:
+            return None
+        disk = DiskStore(
+            Path(options.disk_folder), options.disk_bytes,
+            facts={"model": options.digest, **backend.state_facts}, largest=options.cache_bytes,
+            adapter_digests=tuple(adapter.digest for adapter in backend.adapters), can_cut=backend.can_cut_saved,
+            post=self._mailbox.put, give=lambda entry: self.memory.spilled.put(entry), metrics=self.metrics,
+        )  # fmt: skip
+        disk.start()
+        return disk
+
+    def _take_mail(self, wait: bool) -> None:
+        timeout: float | None = 0
+        if wait and not self.running:
+            timeout = 0.05 if self.waiting else IDLE_CHECK
+        mail = self._mailbox.take(timeout)
+        if not mail and timeout == IDLE_CHECK:
+            self.memory.lanes.check()
+            self.scheduler.forget_owners(self.waiting, self.running)
+            self._company = 0
+        self._follow(mail)
+
+    def _follow(self, mail: list[Any]) -> None:
+        for act, argument in mail:
+            act(argument)
+
+    def _gather(self) -> None:
+        """Wait a moment for those who may come along with the first, longer where there was company just now.
+
+        What is computed together ends together: steps that are full for as long as they last are worth more than a
+        start a few milliseconds sooner.
+        """
+        started = self.clock()
+        share = GATHER_COMPANY if self._company > 1 else GATHER_ALONE
+        while self.waiting and not 1 < self._company <= len(self.waiting):
+            step = self.scheduler.time.predict(sum(s.owed for s in self.waiting), 0)
+            left = started + min(GATHER_LONGEST, share * step) - self.clock()
+            if left < GATHER_SHORTEST:
+                break
+            mail = self._mailbox.take(left)
+            if not mail:
+                break
+            self._follow(mail)
+        self._company = 0
+
+    # commands
+
+    def _arrive(self, sequences: list[Sequence]) -> None:
+        self.metrics.requests += 1
+        for seq in sequences:
+            self.scheduler.arrive(seq)
+        self.waiting += sequences
+
+    def _cancel(self, stream: Stream) -> None:
+        for seq in self._open_of(stream):
+            self._end(seq, FinishReason.CANCELLED)
+
+    def _give_up_unread(self, stream: Stream) -> None:
+        for seq in self._open_of(stream):
+            self.metrics.unread += 1
+            self._end(seq, FinishReason.FAILED, error=TooSlow("The answer was not read."))
+
+    def _open_of(self, stream: Stream) -> list[Sequence]:
+        return [s for s in (*self.running, *self.waiting) if s.stream is stream]
+
+    def _fail_all(self, error: LlamasrvError) -> None:
+        for seq in [*self.running, *self.waiting]:
+            self._end(seq, FinishReason.FAILED, error=error)
+
+    def _answer(self, question: tuple[Callable[[], Any], Stream]) -> None:
+        act, stream = question
+        try:
+            stream.put(act())
+        except LlamasrvError as error:
+            stream.put(error)
+
+    def _preempt_on_request(self, seq: Sequence) -> None:
+        if seq.state is State.RUNNING:
+            self._preempt(seq)
+
+    def _expire(self, now: float) -> None:
+        if now < self._next_expiry_check:
+            return
+        self._next_expiry_check = now + 0.05
+        for seq in [s for s in (*self.running, *self.waiting) if s.deadline is not None and now >= s.deadline]:
+            self._end(seq, FinishReason.DEADLINE, error=DeadlineExceeded("The request's time limit passed."))
+
+    # plan and its consequences
+
+    def _plan(self, now: float) -> Plan:
+        lanes = self.memory.lanes
+        pool = Pool(lanes.reclaimable_cells, len(lanes.free) + len(lanes.resident), self.backend.max_outputs)
+        return self.scheduler.plan(self.waiting, self.running, pool, now, self.memory.lookup, self.memory.common)
+
+    def _carry_out(self, plan: Plan) -> None:
+        for seq in plan.preempt:
+            self._preempt(seq)
+        if plan.admit:
+            admitted = {id(seq) for seq, _ in plan.admit}
+            self.waiting = [s for s in self.waiting if id(s) not in admitted]
+            for i, (seq, match) in enumerate(plan.admit):
+                # An admission before this one may have moved what was matched.
+                self._admit(seq, self.memory.lookup(seq) if i and seq.saved is None else match)
+            plan.parts = [(seq, min(count, seq.owed)) for seq, count in plan.parts]
+        if self.running:
+            self.memory.clear_idle()
+        self.memory.make_room(sum(count for _, count in plan.parts))
+
+    def _admit(self, seq: Sequence, match: Match | None) -> None:
+        now = self.clock()
+        memory = self.memory
+        branches = memory.branches(match)
+        seq.lane = memory.seat(match)
+        seq.num_computed = memory.lanes.lengths[seq.lane]
+        seq.state = State.RUNNING
+        self.running.append(seq)
+        if seq.saved is not None:
+            seq.num_computed = memory.restore(seq.lane, seq.saved, seq.saved.length)
+            self._swapped_bytes -= seq.saved.data.nbytes
+            seq.saved = None
+        elif match is not None and match.spilled is not None:
+            seq.num_computed = memory.restore(seq.lane, match.spilled, match.length)
+        if seq.admitted is None:
+            seq.reused = seq.num_computed
+            self.metrics.cached_tokens += seq.num_computed
+            self.metrics.queue_time.observe(now - seq.arrived)
+        seq.admitted = now
+        if branches:  # its lane holds what is shared, and nothing else yet
+            memory.keep(seq.lane, seq.tokens, seq.realm)
+        memory.cache.put(seq.lane, seq.tokens, seq.realm)
+        if seq.sampler is None:
+            seq.sampler = Sampler(seq, self.backend)
+            if seq.stop:
+                seq.stopper = StopMatcher(seq.stop)
+
+    def _preempt(self, seq: Sequence) -> None:
+        """Take the lane away; keep its KV in host memory if there is room, else it is computed again."""
+        self.metrics.preemptions += 1
+        exact = self.options.deterministic  # computing it again would round differently
+        room = self.options.swap_bytes - self._swapped_bytes
+        if seq.num_computed and (room > 0 or exact):
+            data = self.backend.save(seq.lane)
+            if data.nbytes <= room or exact:
+                seq.saved = Spilled(seq.tokens[: seq.num_computed], data)
+                self._swapped_bytes += data.nbytes
+                self.metrics.swaps += 1
+        self.memory.drop(seq.lane)
+        seq.lane = None
+        seq.num_computed = 0
+        if seq.steering is not None:
+            seq.steering.late_row = None  # it comes again with the rest
+        seq.state = State.WAITING
+        self.running.remove(seq)
+        self.waiting.insert(0, seq)
+
+    # decode
+
+    def _decode(self, plan: Plan) -> bool:
+        """True when the batch was computed."""
+        self._wake_readers(plan)
+        guides = [g for s, _ in plan.parts if s.steering is not None and (g := s.steering.guide) is not None]
+        if guides:
+            self._masks.start(g for g in guides if g.binding)
+        try:
+            self.backend.use(plan.adapters)
+            self.backend.decode()
+        except OutOfCells:
+            self._relieve(plan)
+            return False
+        except DecodeAborted:
+            for seq, _ in plan.parts:
+                self._resync(seq)
+            return False
+        except DecodeFailed as e:
+            log.error("a step failed: %s", e)
+            self._step_failed(plan, fatal=e.fatal)
+            return False
+        self._failed_in_a_row = 0
+        for seq, count in plan.parts:
+            seq.num_computed += count
+            self.memory.lanes.extend(seq.lane, count)
+        if guides:
+            self._masks.settle(guides, MASK_PATIENCE)
+        return True
+
+    def _wake_readers(self, plan: Plan) -> None:
+        """Before a decode, not after: whoever wakes works while the library computes, and leaves this thread the GIL.
+
+        Where steps are much shorter than anybody can see, several share a wake-up: a socket write costs as much as the
+        step of a tiny model. First tokens and ends never wait, and nothing waits for a long step.
+        """
+        now = self.clock()
+        soon = now + self.scheduler.time.predict(plan.num_prompt, plan.num_decodes)
+        if self._urgent or plan.num_prompt or soon - self._woke >= self.options.coalesce:
+            self._doorbell.ring()
+            self._woke, self._urgent = now, False
+
+    def _relieve(self, plan: Plan) -> None:
+        """The library found no cells although the books say there are some: give way one by one."""
+        if self.memory.lanes.resident:
+            self.memory.evict()
+        elif len(self.running) > 1:
+            self._preempt(max(self.running, key=lambda s: (s.admitted or 0.0, s.id)))
+        else:
+            for seq, _ in plan.parts:
+                self._end(seq, FinishReason.FAILED, error=EngineFailure("There is no memory left for this request."))
+
+    def _resync(self, seq: Sequence) -> None:
+        length = min(self.backend.length(seq.lane), seq.num_tokens)
+        if length > seq.num_computed:
+            self.memory.lanes.extend(seq.lane, length - seq.num_computed)
+            seq.num_computed = length
+
+    def _step_failed(self, plan: Plan, *, fatal: bool) -> None:
+        """Only the sequences of this batch fail; what their lanes hold is not trusted again."""
+        self.metrics.failed_steps += 1
+        self._failed_in_a_row += 1
+        for seq, _ in plan.parts:
+            self._end(seq, FinishReason.FAILED, error=EngineFailure("Computing this request failed."))
+        if fatal or self._failed_in_a_row >= MAX_FAILED_STEPS:
+            for seq in list(self.running):
+                self.memory.drop(seq.lane)
+                seq.lane, seq.num_computed, seq.state = None, 0, State.WAITING
+                self.running.remove(seq)
+                self.waiting.insert(0, seq)
+            self.metrics.restarts += 1
+            self.backend.reset()
+            self._forget_context()
+            self._failed_in_a_row = 0
+
+    # sample and deliver
+
+    def _sample(self) -> list[tuple[Sequence, int, TokenLogprob | None]]:
+        """A token for each sequence whose last one was computed."""
+        batch = self.backend.batch
+        if not batch.num_outputs:
+            return []
+        rows = self.backend.logits(batch.num_outputs)
+        ready: list[tuple[Sequence, np.ndarray]] = []
+        end = 0
+        for seq, count in batch.outputs:
+            start, end = end, end + count
+            if seq.prompt_logprobs and len(seq.scores) < seq.num_prompt:
+                self._score(seq, rows[start:end], seq.num_computed - count)
+            if seq.num_computed < len(seq.tokens):
+                continue
+            if seq.max_tokens == 0:
+                self._end(seq, FinishReason.LENGTH)
+                continue
+            row = rows[end - 1]
+            if seq.steering is not None and seq.steering.is_late:
+                seq.steering.late_row = row.copy()
+                self._late.append(seq)
+                continue
+            ready.append((seq, row))
+        if sum(seq.sampler.is_heavy for seq, _ in ready) > 1:
+            answers = self._crew.map(self._choose, ready)
+        else:
+            answers = [self._choose(item) for item in ready]
+        chosen: list[tuple[Sequence, int, TokenLogprob | None]] = []
+        for (seq, _), (token, logprobs) in zip(ready, answers):
+            if token is None:
+                self._fail_choice(seq)
+            else:
+                chosen.append((seq, token, logprobs))
+        return chosen
+
+    def _choose(self, item: tuple[Sequence, np.ndarray], hand: int = 0) -> tuple[int | None, TokenLogprob | None]:
+        """The next token of a sequence, given its logits; with its log-probability where that was asked for."""
+        seq, row = item
+        find = self._finders[hand]
+        forced = None if seq.steering is None else seq.steering.next_forced()
+        if forced is not None:
+            seq.sampler.note(forced)
+        if seq.logprobs is None:
+            return (seq.sampler.choose(row, find, seq) if forced is None else forced), None
+        own = row.copy()  # the model's own distribution: before bias and bans
+        token = seq.sampler.choose(row, find, seq) if forced is None else forced
+        if token is None:
+            return None, None
+        return token, sampling.log_probability(own, token, seq.logprobs, self.backend.vocab.pieces)
+
+    def _fail_choice(self, seq: Sequence) -> None:
+        log.error("sequence %d: the model produced nothing to choose from", seq.id)
+        self._end(seq, FinishReason.FAILED, error=EngineFailure("The model produced nothing to choose from."))
+
+    def _catch_up(self) -> None:
+        """Choose for those whose mask has come; nobody waited for it but themselves."""
+        late, self._late = self._late, []
+        for seq in late:
+            if seq.state is not State.RUNNING or seq.steering.late_row is None:
+                continue
+            if seq.steering.is_late:
+                self._late.append(seq)
+                continue
+            row, seq.steering.late_row = seq.steering.late_row, None
+            token, logprobs = self._choose((seq, row))
+            if token is None:
+                self._fail_choice(seq)
+                continue
+            self._advance(seq, token, logprobs)
+            self._hurry(seq)
+
+    def _hurry(self, seq: Sequence) -> None:
+        """Append what must come next without sampling it: the next step computes it like a piece of prompt."""
+        if seq.logprobs is not None:  # each token's own logits are wanted
+            return
+        while seq.state is State.RUNNING and (token := seq.steering.next_forced()) is not None:
+            seq.sampler.note(token)
+            self._advance(seq, token, None)
+
+    def _steer(self, seq: Sequence, token: int) -> bool:
+        """Tell its grammar of a token. True where that ended the sequence."""
+        if not seq.steering.accept(token):
+            log.warning("sequence %d: its grammar cannot be followed", seq.id)
+            error = EngineFailure("The grammar of this request cannot be followed any further.")
+            self._end(seq, FinishReason.FAILED, error=error)
+            return True
+        if seq.steering.is_complete:
+            self._end(seq, FinishReason.STOP)
+            return True
+        return False
+
+    def _score(self, seq: Sequence, rows: np.ndarray, start: int) -> None:
+        """Log-probabilities of prompt tokens: row i belongs to the token at start + i + 1."""
+        pieces, top = self.backend.vocab.pieces, seq.logprobs or 0
+        if not seq.scores:
+            seq.scores.append(TokenLogprob(seq.tokens[0], pieces[seq.tokens[0]], None))
+        for i in range(len(seq.scores) - 1 - start, len(rows)):
+            position = start + i + 1
+            if position < seq.num_prompt:
+                seq.scores.append(sampling.log_probability(rows[i], seq.tokens[position], top, pieces))
+        if len(seq.scores) == seq.num_prompt:
+            seq.stream.put(PromptScored(seq.index, tuple(seq.scores)))
+
+    def _advance(self, seq: Sequence, token: int, logprobs: TokenLogprob | None) -> None:
+        """One more token: deliver it, and end the sequence where it ends."""
+        tokens = seq.tokens
+        tokens.append(token)
+        num_generated = len(tokens) - seq.num_prompt
+        if seq.first_token is None:
+            seq.first_token = self.clock()
+            self._urgent = True
+        vocab = self.backend.vocab
+        if token in vocab.eog and (seq.steering is None or seq.steering.may_end()):
+            self._end(seq, FinishReason.STOP)
+            return
+        delta = Delta(seq.index, token, vocab.pieces[token], logprobs)
+        if seq.stopper is None:
+            seq.stream.put(delta)
+        elif (stop := self._hold_back(seq, delta)) is not None:
+            self._end(seq, FinishReason.STOP_STRING, stop=stop)
+            return
+        if seq.steering is not None and self._steer(seq, token):
+            return
+        if seq.max_tokens is not None and num_generated >= seq.max_tokens:
+            self._end(seq, FinishReason.LENGTH)
+        elif len(tokens) >= self.backend.context:
+            self._end(seq, FinishReason.CONTEXT)
+
+    def _hold_back(self, seq: Sequence, delta: Delta) -> str | None:
+        """Deliver what cannot be part of a stop string any more; the stop string, if one is complete."""
+        unsure, stop = seq.stopper.feed(delta.data)
+        held = seq.held_back
+        held.append(delta)
+        # Whole tokens leave, so that log-probabilities stay with their text; the one a stop begins in is cut.
+        size = sum(len(d.data) for d in held) - unsure
+        while held and (size >= len(held[0].data) if stop is None else size > 0):
+            first = held.pop(0)
+            seq.stream.put(first if len(first.data) <= size else first._replace(data=first.data[:size]))
+            size -= len(first.data)
+        return stop
+
+    def _end(
+        self, seq: Sequence, reason: FinishReason, *, stop: str | None = None, error: LlamasrvError | None = None
+    ) -> None:
+        """Every sequence ends here, once; its client hears of it."""
+        assert seq.state is not State.ENDED, seq
+        if reason is not FinishReason.STOP_STRING:
+            for delta in seq.held_back:
+                seq.stream.put(delta)
+        seq.held_back = []
+        lane = seq.lane
+        if seq.state is State.RUNNING:
+            self.running.remove(seq)
+            trusted = reason is not FinishReason.FAILED
+            # What was not computed is not coming any more.
+            computed = seq.tokens[: seq.num_computed]
+            self.memory.leave(seq.lane, computed, seq.realm, keep=trusted and seq.cache_prompt)
+            if trusted and seq.cache_prompt:
+                self.slots.left(seq.lane, computed, seq.realm)
+            seq.lane = None
+        else:
+            self.waiting.remove(seq)
+        if seq.saved is not None:
+            self._swapped_bytes -= seq.saved.data.nbytes
+            seq.saved = None
+        if seq.sampler is not None:
+            seq.sampler.close()
+        seq.state, seq.finish, seq.ended = State.ENDED, reason, self.clock()
+        end = self._farewell(seq, reason, stop, error, lane)
+        self._num_ended += 1
+        seq.stream.open_choices -= 1
+        seq.stream.put(end)
+        self._urgent = True
+
+    def _farewell(
+        self, seq: Sequence, reason: FinishReason, stop: str | None, error: LlamasrvError | None, lane: int | None
+    ) -> End:
+        """The End of a sequence, and its share in the figures."""
+        m = self.metrics
+        ended = seq.ended or 0.0
+        admitted = seq.admitted if seq.admitted is not None else ended
+        first = seq.first_token if seq.first_token is not None else ended
+        generated = seq.num_generated
+        m.finished[reason.value] = m.finished.get(reason.value, 0) + 1
+        m.generated_tokens += generated
+        m.longest_sequence = max(m.longest_sequence, seq.num_tokens)
+        if generated:
+            m.first_token_time.observe(first - seq.arrived)
+        if generated > 1:
+            m.token_time.observe((ended - first) / (generated - 1))
+        return End(
+            seq.index, reason, stop, error, seq.num_prompt, seq.reused, generated,
+            max(0.0, admitted - seq.arrived), max(0.0, first - admitted), max(0.0, ended - first),
+            lane,
+        )  # fmt: skip
+
+    def _account(self, plan: Plan, seconds: float) -> None:
+        self.scheduler.account(plan, seconds)
+        m = self.metrics
+        m.steps += 1
+        m.busy_rows += plan.num_decodes
+        m.prompt_tokens += plan.num_prompt
+        m.step_time.observe(seconds)
+        m.batch_rows.observe(plan.num_decodes + plan.num_prompt)
+        if plan.num_prompt:
+            m.prefill_seconds += seconds
+        else:
+            m.decode_seconds += seconds
