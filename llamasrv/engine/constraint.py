@@ -63,10 +63,12 @@ class Constraints:
         self._threads: list[RealThread] = []
 
     def open(self, vocab: Vocabulary) -> None:
-        """Make the tokenizer: a second for a large vocabulary, with the GIL held. So it is done while loading."""
+        """Make the tokenizer. That holds the GIL, for 150,000 tokens half a second, so it is done while loading and in
+        two pieces, between which other threads have their turn."""
         self._vocab = vocab
         self._texts = {token: text.encode() for text, token in vocab.controls.items()}
-        self._tokenizer = _tokenizer(vocab, self._texts)
+        tokenizer = _tokenizer(vocab, self._texts)
+        self._tokenizer = tokenizer.with_slices(llguidance.LLTokenizer.general_slices())
 
     def close(self) -> None:
         """Nothing is compiled any more."""
@@ -248,24 +250,31 @@ class Guide:
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         if self._matcher.is_error():
             self.error = _sentence(self._matcher.get_error()) or "nothing can follow"
-        size = self._grammar.vocab.size
-        allowed = np.unpackbits(self._bytes, count=size, bitorder="little")
-        count = int(np.count_nonzero(allowed))
         self.ids = self.banned = None
         self.is_stuck = False
-        if count <= FEW:
-            self.ids = allowed.nonzero()[0]
-            self.is_stuck = count <= len(self._grammar.eog) and bool(np.isin(self.ids, self._grammar.eog).all())
-        elif size - count <= FEW:
-            self.banned = (allowed == 0).nonzero()[0]
+        size = self._grammar.vocab.size
+        ids = _listed(self._bits, size)
+        if ids is not None:
+            self.ids = ids
+            self.is_stuck = len(ids) <= len(self._grammar.eog) and bool(np.isin(ids, self._grammar.eog).all())
         else:
-            self.banned = allowed == 0
+            np.invert(self._bits, out=self._bits)
+            self.banned = _listed(self._bits, size)
+            if self.banned is None:
+                self.banned = np.unpackbits(self._bytes, count=size, bitorder="little").view(bool)
         self.ready = True
         self.pending = False
 
-    def ends_among(self, ids: np.ndarray) -> np.ndarray:
-        """Those that end the answer."""
-        return np.intersect1d(ids, self._grammar.eog)
+def _listed(bits: np.ndarray, size: int) -> np.ndarray | None:
+    """The numbers of the bits that are set among the first `size`, if they are few; most words need no look then."""
+    words = bits.nonzero()[0]
+    if len(words) > FEW:
+        return None
+    places = np.unpackbits(bits[words].view(np.uint8), bitorder="little").nonzero()[0]
+    if len(places) > FEW:
+        return None
+    ids = words[places >> 5] * 32 + (places & 31)
+    return ids if not len(ids) or ids[-1] < size else ids[ids < size]
 
 
 def _overlap(text: bytes, mark: bytes) -> bool:
@@ -289,6 +298,7 @@ class _Wrapped:
 
 
 def _tokenizer(vocab: Vocabulary, texts: dict[int, bytes]) -> Any:
+    """Without the slices of the vocabulary that make masks quick."""
     # A token that is not text begins with 0xff: then no text of a grammar can be written with it by mistake.
     tokens = [
         b"\xff" + (texts.get(t) or b"<%d>" % t) if vocab.is_control(t) else piece
@@ -298,10 +308,10 @@ def _tokenizer(vocab: Vocabulary, texts: dict[int, bytes]) -> Any:
     native = vocab.native
     if native is None:
         wrapper = llguidance.TokenizerWrapper(_Wrapped(vocab, tokens))
-        return llguidance.LLTokenizer(wrapper, eos_token=ends or None)
+        return llguidance.LLTokenizer(wrapper, eos_token=ends or None, slices=[])
     pointer, tokenize = native
     return llguidance.LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]
-        tokens=tokens, vocab_ptr=pointer, tokenize_fptr=tokenize, eos_token=ends or [vocab.size - 1], slices=None
+        tokens=tokens, vocab_ptr=pointer, tokenize_fptr=tokenize, eos_token=ends or [vocab.size - 1], slices=[]
     )
 
 

@@ -5,8 +5,8 @@ def run(padding, num_rows, steps, plain, padded):
     """What was chosen, when a plain step takes `plain` seconds and a padded one `padded`."""
     chosen = []
     for _ in range(steps):
-        chosen.append(padding.choose(num_rows))
-        padding.learn(num_rows, chosen[-1], padded if chosen[-1] else plain)
+        chosen.append(padding.choose(num_rows, num_rows))
+        padding.learn(num_rows, num_rows, chosen[-1], padded if chosen[-1] else plain)
     return chosen
 
 
@@ -22,7 +22,9 @@ def test_it_does_not_pad_where_that_is_slower():
 
 def test_whole_blocks_few_rows_and_many_rows_are_left_alone():
     padding = Padding()
-    assert not any(padding.choose(n) for n in (1, 2, 3, 4, 8, 16, 33, 500))
+    padding.begin(plain=0.09, padded=0.07)
+    assert not any(padding.choose(n, n) for n in (1, 2, 3, 4, 8, 16, 33, 500))
+    assert not any(padding.choose(40 + n, n) for n in (1, 2, 3, 4, 8, 16, 33))
 
 
 def test_short_steps_are_not_worth_it():
@@ -34,3 +36,18 @@ def test_a_disturbed_measurement_is_corrected_later():
     assert not any(run(padding, 7, 2 * TRIALS, plain=0.095, padded=0.5)[2 * TRIALS :])
     chosen = run(padding, 7, 4 * AGAIN, plain=0.095, padded=0.072)
     assert sum(chosen[-AGAIN:]) >= AGAIN - 1
+
+
+def test_beside_prompts_it_does_what_pays_for_decodes():
+    padding = Padding()
+    assert not padding.choose(42, 7)
+    padding.begin(plain=0.095, padded=0.072)
+    assert padding.choose(42, 7) and padding.choose(500, 6)
+    run(padding, 7, 50, plain=0.072, padded=0.095)
+    assert not padding.choose(42, 7) and padding.choose(500, 6)
+
+
+def test_a_start_with_short_steps_is_no_reason():
+    padding = Padding()
+    padding.begin(plain=0.002, padded=0.001)
+    assert not padding.choose(42, 7)
