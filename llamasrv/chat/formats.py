@@ -96,6 +96,7 @@ class ChatFormat:
     calls: Calls | None = None
     content_start: str = ""  # around the content
     content_end: str = ""
+    aside: str = ""  # begins words for the user that come before a call; they end as a thought does
     turn_end: str = ""  # written before the end token
     silent: tuple[str, ...] = ()  # marks that say nothing
     others: tuple[str, ...] = ()  # marks that the parser knows by itself
@@ -160,6 +161,7 @@ HARMONY = ChatFormat(
         parallel=False,
     ),
     content_start="<|channel|>final<|message|>",
+    aside="<|channel|>commentary<|message|>",
     others=("<|call|>", "<|return|>"),
 )
 

@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from llamasrv.chat import values
+from llamasrv.chat.endless import has_an_end
 from llamasrv.chat.formats import Calls, ChatFormat, Shape, pieces
 from llamasrv.chat.schemas import SchemaBounds
 from llamasrv.domain.request import Content, Tool
 from llamasrv.errors import InvalidRequest
 
-MAX_MEMBERS_ANY_ORDER = 5  # arguments that may come in any order: one rule for each set of those still missing
+MAX_MEMBERS_ANY_ORDER = 60  # arguments that may come in any order: a parameter of a rule has 64 bits
 MAX_DEPTH = 16
 MAX_LENGTH = 4_000_000  # characters of a grammar
 
 _TEXT = "X_TEXT"
+_BREAK = "\n"  # before the first mark it belongs to the text before it
 _BREAKS = r"/\n{0,3}/"
 _NUMBER = "/[0-9]{1,3}/"
 _SHORT_ID = "/[a-zA-Z0-9]{9}/"
@@ -64,13 +66,18 @@ def constrain(
     if must_call and calls is None:
         raise InvalidRequest("A tool must be called, but there is none.", param="tool_choice")
     writer = _Writer(special_tokens or {})
-    head = _thinking(writer, format, prompt, continues, thinking)
+    is_open = _is_thinking(format, prompt, continues)
+    head = _thinking(writer, format, is_open, thinking and continues is None)
+    instead = ""
     if calls is not None:
-        body = _body(writer, format, calls, tools, prompt, must_call, parallel and calls.parallel, content)
+        made = _made(writer, calls, tools, prompt, parallel and calls.parallel)
+        body = _body(writer, format, calls, made, must_call, content)
+        if is_open and continues is None:
+            instead = _instead_of_thinking(writer, format, calls, made, must_call, content)
     else:
         body = _content(writer, format, content, continues is not None)
     ending = f" ({writer.literal(format.turn_end)})?" if format.turn_end else ""
-    grammar = writer.text(f"{head}{body}{ending}")
+    grammar = writer.text(f"({head}{body}{instead}){ending}")
     free = calls is not None and not must_call and content is None and not calls.bare and not format.content_start
     return Constraint(grammar, (_trigger(calls),) if free and calls is not None else ())
 
@@ -97,6 +104,12 @@ class _Writer:
             name = f"x{len(self._names)}"
             self._names[key] = name
             self.rules.append(f"{name}{'[lazy]' if lazy else ''}: {body}")
+        return name
+
+    def parametric(self, branches: Callable[[str], list[str]]) -> str:
+        """The name of a rule with a parameter; its branches refer to it."""
+        name = self.reserve()
+        self.rules.append(f"{name}::_: " + "\n  | ".join(branches(name)))
         return name
 
     def reserve(self) -> str:
@@ -159,6 +172,8 @@ class _Writer:
         if schema is False:
             raise InvalidRequest("A schema that is false allows nothing.", param=param)
         self._bounds.add(schema, param)
+        if not has_an_end(schema):
+            raise InvalidRequest("Nothing satisfies the schema: it refers to itself without an end.", param=param)
         body = dict(schema) if isinstance(schema, Mapping) else {}
         return self.rule(f"%json {json.dumps({**body, 'x-guidance': options}, ensure_ascii=False, default=dict)}")
 
@@ -166,15 +181,21 @@ class _Writer:
 # ---------------------------------------------------------------- the parts of an answer
 
 
-def _thinking(writer: _Writer, format: ChatFormat, prompt: str, continues: str | None, thinking: bool) -> str:
+def _is_thinking(format: ChatFormat, prompt: str, continues: str | None) -> bool:
+    """Whether the answer begins inside a block for thinking."""
+    thought = format.reasoning
+    return thought is not None and continues != "content" and (continues == "reasoning" or thought.is_open(prompt))
+
+
+def _thinking(writer: _Writer, format: ChatFormat, is_open: bool, allowed: bool) -> str:
     """The block before the answer: already open, possible, or none."""
     thought = format.reasoning
-    if thought is None or continues == "content":
+    if thought is None:
         return ""
     end = f"{writer.until(thought.end.strip())} {_BREAKS}"
-    if continues == "reasoning" or thought.is_open(prompt):
+    if is_open:
         return f"{end} "
-    if not thinking or thought.assumed or not thought.start:
+    if not allowed or thought.assumed or not thought.start:
         return ""
     return f"({writer.literal(thought.start)} {end})? "
 
@@ -205,51 +226,95 @@ def _escaped(pattern: str) -> str:
     return re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern).replace("\n", "\\n")
 
 
-def _body(
-    writer: _Writer,
-    format: ChatFormat,
-    calls: Calls,
-    tools: Sequence[Tool],
-    prompt: str,
-    must_call: bool,
-    parallel: bool,
-    content: Content | None,
-) -> str:
-    """Free text and calls, calls alone, or content of a form or calls."""
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Calls: the mark that begins them, empty where the prompt wrote it or there is none, and what follows it."""
+
+    opening: str
+    rest: str
+
+    def text(self, writer: _Writer) -> str:
+        return f"{writer.literal(self.opening.lstrip(_BREAK))} {self.rest}" if self.opening else self.rest
+
+    def behind(self, writer: _Writer, trigger: str, before: str) -> str:
+        """With a text before them that ends with the first mark."""
+        return f"{before} {writer.literal(self.opening.partition(trigger)[2])} {self.rest}"
+
+
+def _made(writer: _Writer, calls: Calls, tools: Sequence[Tool], prompt: str, parallel: bool) -> _Made:
     call = writer.rule(" | ".join(_call(writer, calls, tool) for tool in tools))
     more = writer.literal(calls.separator + calls.call_start) if calls.separator + calls.call_start else ""
     one = f"{call}{_after(writer, calls.call_end)}"
     rest = f"{one} ({more} {one})*" if parallel else one
     rest = writer.rule(f"{rest}{_after(writer, calls.section_end)} {_BREAKS}")
-    opening = calls.section_start + calls.call_start
     begun = bool(calls.call_start) and prompt.endswith(calls.call_start.strip())
-    made = rest if begun or not opening else f"{writer.literal(_at_start(opening))} {rest}"
+    return _Made("" if begun else calls.section_start + calls.call_start, rest)
+
+
+def _body(
+    writer: _Writer, format: ChatFormat, calls: Calls, made: _Made, must_call: bool, content: Content | None
+) -> str:
+    """Free text and calls, calls alone, or content of a form or calls."""
+    called = made.text(writer)
     if must_call:
-        return made
+        return called
     if content is not None:
-        return writer.rule(f"{_content(writer, format, content)} | {made}")
+        return writer.rule(f"{_content(writer, format, content)} | {called}")
     if calls.bare:
         begins = r"\[{" if calls.array else "{"
-        return writer.rule(rf"{made} | /[^{begins}\s](?s:.*)/ | /\s*/")
-    trigger = _trigger(calls)
-    late = f"{writer.until(trigger)} {writer.literal(opening[opening.index(trigger) + len(trigger) :])} {rest}"
+        return writer.rule(rf"{called} | /[^{begins}\s](?s:.*)/ | /\s*/")
+    late = _late(writer, calls, made)
     if format.content_start:
-        start = writer.literal(format.content_start)
-        if format.content_end:
-            spoken = f"{start} {writer.until(format.content_end)} ({made})? | {start} {_TEXT}"
-        else:
-            spoken = f"{start} ({late} | {_TEXT})"
-        return writer.rule(f"{spoken} | {made}")
+        said = _spoken(writer, format, writer.literal(format.content_start), called, late)
+        return f"{_aside(writer, format)}{writer.rule(f'{said} | {called}')}"
     return writer.rule(f"{late} | {_TEXT}")
+
+
+def _late(writer: _Writer, calls: Calls, made: _Made) -> str:
+    """Calls behind any text."""
+    trigger = _trigger(calls)
+    return made.behind(writer, trigger, writer.until(trigger))
+
+
+def _spoken(writer: _Writer, format: ChatFormat, start: str, called: str, late: str) -> str:
+    """Free content between its marks, and calls behind it."""
+    if format.content_end:
+        return f"{start} {writer.until(format.content_end)} ({called})? | {start} {_TEXT}"
+    return f"{start} ({late} | {_TEXT})"
+
+
+def _aside(writer: _Writer, format: ChatFormat) -> str:
+    """Words for the user that may come first."""
+    if not format.aside or format.reasoning is None:
+        return ""
+    return f"({writer.literal(format.aside)} {writer.until(format.reasoning.end)})? "
+
+
+def _instead_of_thinking(
+    writer: _Writer, format: ChatFormat, calls: Calls, made: _Made, must_call: bool, content: Content | None
+) -> str:
+    """What may come where a block for thinking is open, other than its end: some models call at once, and with some
+    a call or the start of the content ends the block."""
+    thought = format.reasoning
+    if calls.bare or not made.opening or thought is None:
+        return ""
+    trigger = _trigger(calls)
+    if not thought.ended_by_calls:
+        mark = writer.literal(trigger)
+        at_once = rf"/\s*/ {mark}" if writer.is_special(trigger) else writer.rule(rf"/\s*/ {mark}", lazy=True)
+        return f" | {made.behind(writer, trigger, at_once)}"
+    late = _late(writer, calls, made)
+    if must_call or not format.content_start:
+        return f" | {late}"
+    if content is not None:
+        spoken = f"{writer.until(format.content_start)} {_content(writer, format, content, True)}"
+    else:
+        spoken = _spoken(writer, format, writer.until(format.content_start), made.text(writer), late)
+    return f" | {late} | {spoken}"
 
 
 def _after(writer: _Writer, text: str) -> str:
     return f" {writer.literal(text)}" if text else ""
-
-
-def _at_start(opening: str) -> str:
-    """Line breaks before the first mark belong to the text before it."""
-    return opening.lstrip("\n")
 
 
 def _trigger(calls: Calls) -> str:
@@ -262,21 +327,70 @@ def _trigger(calls: Calls) -> str:
 
 
 def _call(writer: _Writer, calls: Calls, tool: Tool) -> str:
+    if not has_an_end(tool.parameters):
+        name = tool.name[:64]
+        message = f"Nothing satisfies the parameters of the tool '{name}': they refer to themselves without an end."
+        raise InvalidRequest(message, param="tools")
     return _CALLS[calls.shape](writer, calls, tool)
 
 
 def _arguments(tool: Tool) -> dict[str, Any]:
     """The schema of a tool's arguments. What it does not name is not written, unless it says so."""
     schema = dict(tool.parameters) or {"properties": {}}
-    schema.setdefault("type", "object")
-    if "properties" in schema and not any(key in schema for key in ("additionalProperties", "patternProperties",
-                                                                       "anyOf", "oneOf", "allOf", "$ref")):  # fmt: skip
+    kind = schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, (list, tuple)) and "object" in kind):
+        message = f"The parameters of the tool '{tool.name[:64]}' must be of the type 'object'."
+        raise InvalidRequest(message, param="tools")
+    schema["type"] = "object"
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and not any(key in schema for key in _OPEN):
         schema["additionalProperties"] = False
+        required = schema.get("required")
+        if isinstance(required, (list, tuple)):  # a name without a schema of its own can be anything
+            unknown: dict[str, Any] = {name: {} for name in required if isinstance(name, str) and name not in properties}
+            schema["properties"] = {**properties, **unknown}
     return schema
 
 
+_OPEN = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "$ref")
+
+
+_PLAIN_OBJECT = frozenset((
+    "type", "properties", "required", "additionalProperties", "title", "description", "$schema", "default", "examples",
+))  # fmt: skip
+
+
+def _json_arguments(writer: _Writer, tool: Tool) -> str:
+    """A tool's arguments as a JSON object.
+
+    A schema's properties come in its order. That loses an optional one which the model would have written later, so
+    where there are such the object is written out here, in any order.
+    """
+    schema, lenient = _arguments(tool), not tool.strict
+    if not _has_options(schema):
+        return writer.schema(schema, lenient=lenient)
+    items = []
+    for key, part in schema["properties"].items():
+        needed = key in schema.get("required", ())
+        if part is not False or needed:
+            name = writer.literal(json.dumps(key, ensure_ascii=False))
+            items.append((writer.rule(f"{name} /: ?/ {writer.schema(part, lenient=lenient)}"), needed))
+    return f'"{{" {_members(writer, items, "/, ?/")} "}}"'
+
+
+def _has_options(schema: Mapping[str, Any]) -> bool:
+    """Whether it is a plain object of several properties, some of them optional, that refers to nothing."""
+    properties, required = schema.get("properties"), schema.get("required", ())
+    return (
+        isinstance(properties, Mapping) and 1 < len(properties) <= MAX_MEMBERS_ANY_ORDER
+        and isinstance(required, (list, tuple)) and not set(properties) <= {str(name) for name in required}
+        and schema.get("additionalProperties") is False and _PLAIN_OBJECT.issuperset(schema)
+        and '"$ref"' not in json.dumps(properties, default=dict)
+    )  # fmt: skip
+
+
 def _json_call(writer: _Writer, calls: Calls, tool: Tool) -> str:
-    arguments = writer.schema(_arguments(tool), lenient=not tool.strict)
+    arguments = _json_arguments(writer, tool)
     name = json.dumps(tool.name, ensure_ascii=False)
     lit = writer.literal
     if calls.name_is_key:
@@ -291,7 +405,7 @@ def _json_call(writer: _Writer, calls: Calls, tool: Tool) -> str:
 
 
 def _named_call(writer: _Writer, calls: Calls, tool: Tool) -> str:
-    arguments = writer.schema(_arguments(tool), lenient=not tool.strict)
+    arguments = _json_arguments(writer, tool)
     lit = writer.literal
     if calls.id_form:
         before, _, after = calls.id_form.partition("{name}")
@@ -305,49 +419,49 @@ def _named_call(writer: _Writer, calls: Calls, tool: Tool) -> str:
 
 
 def _members(writer: _Writer, items: Sequence[tuple[str, bool]], separator: str) -> str:
-    """Items, each at most once, required ones exactly once; a few in any order, many in theirs."""
-    if len(items) <= MAX_MEMBERS_ANY_ORDER:
-        return _in_any_order(writer, items, separator)
+    """Items, each at most once, required ones exactly once; in any order unless there are very many."""
+    before = f"{separator} " if separator else ""
+    if len(items) > MAX_MEMBERS_ANY_ORDER:
+        return _in_their_order(writer, items, before)
+    # A rule with a parameter, which has a bit for each item that was written; those of the required ones first.
+    items = sorted(items, key=lambda item: not item[1])
+    num_needed = sum(needed for _, needed in items)
+    end = f'"" %if is_ones([0:{num_needed}])' if num_needed else '""'
+    rest = writer.parametric(
+        lambda rest: [end]
+        + [f"{before}{item} {rest}::set_bit({n}) %if bit_clear({n})" for n, (item, _) in enumerate(items)]
+    )
+    first = [f"{item} {rest}::{1 << n}" for n, (item, _) in enumerate(items)]
+    return writer.rule(" | ".join(first if num_needed else ['""', *first]))
+
+
+def _in_their_order(writer: _Writer, items: Sequence[tuple[str, bool]], separator: str) -> str:
     first = later = '""'
     for item, needed in reversed(items):
         first, later = (
             writer.rule(f"{before}{item} {later}" + ("" if needed else f" | {without}"))
-            for before, without in (("", first), (f"{separator} " if separator else "", later))
+            for before, without in (("", first), (separator, later))
         )
     return first
 
 
-def _in_any_order(writer: _Writer, items: Sequence[tuple[str, bool]], separator: str) -> str:
-    """One rule for each set of items that are still to come."""
-    known: dict[tuple[frozenset[int], bool], str] = {}
-
-    def rest(left: frozenset[int], first: bool) -> str:
-        key = (left, first)
-        if key not in known:
-            branches = [] if any(items[n][1] for n in left) else ['""']
-            before = "" if first or not separator else f"{separator} "
-            branches += [f"{before}{items[n][0]} {rest(left - {n}, False)}" for n in sorted(left)]
-            known[key] = writer.rule(" | ".join(branches))
-        return known[key]
-
-    return rest(frozenset(range(len(items))), True)
-
-
 def _properties(tool: Tool) -> list[tuple[str, Any, bool]]:
     """Name, schema and whether it is required, of each argument."""
-    schema = tool.parameters
+    schema = _arguments(tool)
     properties = schema.get("properties")
     required = schema.get("required")
-    names = set(required) if isinstance(required, (list, tuple)) else set()
+    names = {name for name in required if isinstance(name, str)} if isinstance(required, (list, tuple)) else set()
     if not isinstance(properties, Mapping):
         return []
     definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     found = []
-    for key in properties:
+    for key, said in properties.items():
+        if said is False and key not in names:
+            continue
         part = values.property_schema(schema, key)
-        found.append(
-            (key, {**part, **definitions} if definitions and isinstance(part, Mapping) else part, key in names)
-        )
+        if definitions and '"$ref"' in json.dumps(part, default=dict):
+            part = {**part, **definitions}
+        found.append((key, part, key in names))
     return found
 
 
@@ -440,17 +554,32 @@ def _element(writer: _Writer, calls: Calls, key: str, schema: Any, depth: int) -
         return f"{writer.literal(start)} {_members(writer, inner, '')} {writer.literal(end)}"
     if kinds == {"array"} and depth < MAX_DEPTH:
         item = writer.rule(_element(writer, calls, "item", schema.get("items"), depth + 1))
-        return f"{writer.literal(start)} {item}{_repeats(schema)} {writer.literal(end)}"
+        return f"{writer.literal(start)} {item}{_repeats(*_num_items(schema))} {writer.literal(end)}"
     if not kinds or "string" in kinds:
         return f"{writer.literal(start)} {_plain_text(writer, schema, end)}"
     return f"{writer.literal(start)} {writer.schema(_without_text(schema))} {writer.literal(end)}"
 
 
-def _repeats(schema: Mapping[str, Any]) -> str:
-    least, most = schema.get("minItems"), schema.get("maxItems")
-    if not isinstance(least, int) and not isinstance(most, int):
-        return "*"
-    return f"{{{least if isinstance(least, int) else 0},{most if isinstance(most, int) else ''}}}"
+def _num_items(schema: Mapping[str, Any]) -> tuple[int, int | None]:
+    """The fewest and the most items of an array. Raises for what no array has."""
+    said = [schema.get(name) for name in ("minItems", "maxItems")]
+    least, most = (number if isinstance(number, int) and number >= 0 else None for number in said)
+    if most is not None and most < (least or 0):
+        raise InvalidRequest("Nothing satisfies the schema: minItems is greater than maxItems.", param="tools")
+    return least or 0, most
+
+
+def _repeats(least: int, most: int | None) -> str:
+    return f"{{{least},{'' if most is None else most}}}" if least or most is not None else "*"
+
+
+def _listed(item: str, schema: Mapping[str, Any]) -> str:
+    """Items with commas between them, as many as an array may have."""
+    least, most = _num_items(schema)
+    if most == 0:
+        return '""'
+    more = f'("," {item}){_repeats(max(least - 1, 0), most and most - 1)}'
+    return f"{item} {more}" if least else f"({item} {more})?"
 
 
 def _python_call(writer: _Writer, calls: Calls, tool: Tool) -> str:
@@ -493,7 +622,7 @@ def _braces(writer: _Writer, schema: Any, depth: int) -> str:
         branches.append(_braces_object(writer, schema, depth))
     if "array" in kinds:
         item = _braces(writer, schema.get("items"), depth + 1)
-        branches.append(f'"[" ({item} ("," {item})*)? "]"')
+        branches.append(f'"[" {_listed(item, schema)} "]"')
     plain = (kinds & {"integer", "number", "boolean", "null"}) if kinds else {"number", "boolean", "null"}
     if plain:
         branches.append(writer.schema({**{k: v for k, v in schema.items() if k != "$defs"}, "type": sorted(plain)}))

@@ -182,7 +182,30 @@ def test_thinking_may_come_before_a_required_call():
 def test_thinking_that_the_prompt_opened_is_ended_first():
     constraint = constrain(PLAIN, prompt="<think>\n", tools=TOOLS, must_call=True)
     assert accepts(constraint, "Hm</think>\n\n" + CALL)
-    assert not accepts(constraint, CALL)
+    assert not accepts(constraint, "Hm" + CALL)
+
+
+@pytest.mark.parametrize("special_tokens", [None, SPECIAL])
+@pytest.mark.parametrize("must_call", [True, False])
+def test_a_call_may_come_at_once_where_the_prompt_opened_a_block(special_tokens, must_call):
+    constraint = constrain(
+        PLAIN, prompt="<think>\n", tools=TOOLS, must_call=must_call, special_tokens=special_tokens
+    )
+    call = [*b"\n", 257, *b'\n{"name": "ping", "arguments": {}}\n', 258] if special_tokens else "\n" + CALL
+    assert accepts(constraint, call)
+
+
+def test_a_call_ends_a_block_that_calls_end():
+    format = ChatFormat("x", reasoning=Reasoning("<think>", "</think>", ended_by_calls=True), calls=formats.GENERIC_CALLS)
+    constraint = constrain(format, prompt="<think>", tools=TOOLS)
+    assert accepts(constraint, "Hm, " + CALL) and accepts(constraint, "Hm.</think>" + CALL)
+    assert not accepts(constraint, "Hm, words")
+
+
+def test_the_start_of_the_content_ends_such_a_block():
+    constraint = constrain(formats.KIMI_K3, prompt="<|open|>think<|sep|>", tools=TOOLS)
+    assert accepts(constraint, "Hm<|open|>response<|sep|>Hello.<|close|>response<|sep|>")
+    assert accepts(constraint, "Hm" + write_calls(formats.KIMI_K3.calls, MADE[:1]))
 
 
 def test_no_block_is_opened_where_thinking_is_off_or_only_assumed():
@@ -225,6 +248,14 @@ def test_content_of_a_form_keeps_its_wrapper():
     assert accepts(
         constraint, '<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>{"a":1}'
     )
+
+
+def test_harmony_may_say_something_before_a_call():
+    constraint = constrain(formats.HARMONY, tools=TOOLS)
+    said = "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant"
+    assert accepts(constraint, said + write_calls(formats.HARMONY.calls, MADE[:1]))
+    assert accepts(constraint, said + "<|channel|>final<|message|>Nothing found.")
+    assert not accepts(constrain(formats.HARMONY, tools=TOOLS, must_call=True), said)
 
 
 def test_going_on_needs_no_wrapper():
@@ -295,6 +326,67 @@ def test_hundreds_of_arguments_keep_their_order_and_the_required_ones(name, form
 
     assert accepts(constraint, call("p0", "p7", "p150", "p199")) and accepts(constraint, call("p7", "p150"))
     assert not accepts(constraint, call("p0", "p150")) and not accepts(constraint, call("p150", "p7"))
+
+
+@pytest.mark.parametrize("name, format", FORMATS)
+def test_many_arguments_come_in_any_order_each_once(name, format):
+    names = [f"p{n}" for n in range(40)]
+    schema = {"type": "object", "properties": {n: {"type": "integer"} for n in names}, "required": ["p7", "p30"]}
+    constraint = constrain(format, tools=(Tool("f", "", schema),), must_call=True)
+
+    def call(given):
+        return write_calls(format.calls, [("f", json.dumps(dict.fromkeys(given, 1)))]).lstrip("\n")
+
+    assert accepts(constraint, call(["p39", "p30", "p8", "p7", "p0"])) and accepts(constraint, call(reversed(names)))
+    assert not accepts(constraint, call(["p39", "p30", "p8"]))
+    twice = call(["p7", "p30", "p8"]).replace("p8", "p7")
+    assert not accepts(constraint, twice)
+
+
+# -- schemas that nothing satisfies
+
+LOOP = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"],
+        "$defs": {"x": {"$ref": "#/$defs/y"}, "y": {"allOf": [{"$ref": "#/$defs/x"}]}}}  # fmt: skip
+ENDLESS = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+LIST = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}
+
+
+@pytest.mark.parametrize("schema", [LOOP, ENDLESS, {"type": "array", "items": {"$ref": "#"}, "minItems": 1}])
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_schema_without_an_end_is_refused(schema, strict):
+    with pytest.raises(InvalidRequest, match="Nothing satisfies"):
+        constrain(PLAIN, content=Content("json", schema))
+    with pytest.raises(InvalidRequest) as caught:
+        constrain(PLAIN, tools=(Tool("f", "", schema, strict),))
+    assert caught.value.param == "tools"
+
+
+@pytest.mark.parametrize("schema", [LIST, {"type": "array", "items": {"$ref": "#"}}, {"$ref": "http://x/y"}, {}, True])
+def test_a_schema_may_refer_to_itself_where_there_is_a_way_out(schema):
+    assert constrain(PLAIN, content=Content("json", schema)) is not None
+
+
+def test_a_long_chain_of_references_costs_little():
+    parts = {f"d{n}": {"type": "object", "properties": {"a": {"$ref": f"#/$defs/d{n + 1}"}}, "required": ["a"]}
+             for n in range(1400)}  # fmt: skip
+    started = time.process_time()
+    with pytest.raises(InvalidRequest, match="Nothing satisfies"):
+        constrain(PLAIN, content=Content("json", {"$ref": "#/$defs/d0", "$defs": {**parts, "d1400": {"$ref": "#/$defs/d7"}}}))
+    assert time.process_time() - started < 0.1
+
+
+@pytest.mark.parametrize("kind", ["array", "string", ["string", "null"], None])
+def test_a_tools_parameters_are_an_object(kind):
+    with pytest.raises(InvalidRequest, match="object"):
+        constrain(PLAIN, tools=(Tool("f", "", {"type": kind}),))
+
+
+@pytest.mark.parametrize("name, format", FORMATS)
+def test_a_required_argument_without_a_schema_can_be_anything(name, format):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a", "b"]}
+    constraint = constrain(format, tools=(Tool("f", "", schema),), must_call=True)
+    assert accepts(constraint, write_calls(format.calls, [("f", '{"a": 1, "b": "x"}')]).lstrip("\n"))
+    assert not accepts(constraint, write_calls(format.calls, [("f", '{"a": 1}')]).lstrip("\n"))
 
 
 # -- the collection
