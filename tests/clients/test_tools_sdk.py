@@ -88,7 +88,9 @@ def test_thinking_comes_before_a_form(client):
 
 @pytest.mark.parametrize("question", ["What is the weather in Paris?", "What time is it in London?"])
 def test_a_call_that_must_come_is_parsed(client, question):
-    reply = client.chat.completions.parse(**ASK, messages=user(question), tools=TOOLS, tool_choice="required")
+    reply = client.chat.completions.parse(
+        **ASK, messages=user(question), tools=TOOLS, tool_choice="required", parallel_tool_calls=False
+    )
     choice = reply.choices[0]
     assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
     assert all(isinstance(c.function.parsed_arguments, (Weather, Clock)) for c in choice.message.tool_calls)
@@ -116,8 +118,49 @@ def test_two_tools_go_round(client):
         (call,) = message.tool_calls
         assert call.function.name == name and json.loads(call.function.arguments)["city"]
         messages += [message, {"role": "tool", "tool_call_id": call.id, "content": json.dumps(result)}]
-    last = client.chat.completions.create(**ASK, messages=messages, tools=TOOLS, tool_choice="none")
+    last = client.chat.completions.create(
+        **ASK, messages=messages, tools=TOOLS, tool_choice="none", extra_body={"min_tokens": 3}
+    )
     assert last.choices[0].message.content and not last.choices[0].message.tool_calls
+
+
+def test_tools_are_run_until_there_is_an_answer(client):
+    """The loop that the SDK's parsed calls are made for: whatever the model calls can be run with what it gave."""
+    run = {Weather: lambda call: {"city": call.city, "weather": "sunny"}, Clock: lambda call: {"time": "12:30"}}
+    messages = user("What is the weather in Paris?")
+    for _ in range(2):
+        reply = client.chat.completions.parse(
+            **ASK, messages=messages, tools=TOOLS, tool_choice="required", parallel_tool_calls=False
+        )
+        messages.append(reply.choices[0].message)
+        for call in reply.choices[0].message.tool_calls:
+            made = call.function.parsed_arguments
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": json.dumps(run[type(made)](made))})
+    last = client.chat.completions.create(**ASK, messages=messages, tools=TOOLS, tool_choice="none")
+    assert len(messages) == 5 and not last.choices[0].message.tool_calls
+
+
+PATCH = {"name": "patch", "description": "Changes a file.", "format": {
+    "type": "grammar", "grammar": {"syntax": "regex", "definition": "[a-f ]{3,12}"}}}  # fmt: skip
+
+
+def test_a_custom_tool_is_called_with_a_text(client):
+    chosen = {"type": "custom", "custom": {"name": "patch"}}
+    tools = [{"type": "custom", "custom": PATCH}, *TOOLS]
+    messages = user("Change the file.")
+    reply = client.chat.completions.create(**ASK, messages=messages, tools=tools, tool_choice=chosen)
+    (call,) = reply.choices[0].message.tool_calls
+    assert call.type == "custom" and call.custom.name == "patch" and 3 <= len(call.custom.input) <= 12
+    assert set(call.custom.input) <= set("abcdef ") and reply.choices[0].finish_reason == "tool_calls"
+    pieces = [
+        piece.custom["input"]
+        for chunk in client.chat.completions.create(**ASK, messages=messages, tools=tools, tool_choice=chosen, stream=True)
+        for piece in (chunk.choices[0].delta.tool_calls or () if chunk.choices else ())
+    ]
+    assert "".join(pieces) == call.custom.input
+    messages += [reply.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "done"}]
+    last = client.chat.completions.create(**ASK, messages=messages, tools=tools, tool_choice="none")
+    assert not last.choices[0].message.tool_calls
 
 
 # ---------------------------------------------------------------- hostile schemas

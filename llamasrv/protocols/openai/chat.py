@@ -23,12 +23,13 @@ from llamasrv.domain.events import (
     ToolCallStart,
     Usage,
 )
-from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.collect import Choice as Collection
 from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.custom import CustomInput, CustomTool, custom_input
 from llamasrv.protocols.openai.forms import content_of
 from llamasrv.protocols.openai.messages import Messages
 from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of, smallest
@@ -100,8 +101,11 @@ class ChatSchema(SamplingSchema):
     max_tokens = Count(1, "max_tokens", "the smaller of both", also=(-1,))
     logprobs = Flag()
     top_logprobs = Count(0, "top_logprobs", "needs `logprobs`")
-    tools = Tools("functions; with `tool_choice` none they are left out of the prompt")
-    tool_choice = Choice("none, auto, required, one function, or `allowed_tools`; enforced by a grammar")
+    tools = Tools(
+        "`function` and `custom`; a custom tool's pattern is kept to, its lark grammar only told to the model; with "
+        "`tool_choice` none they are left out of the prompt"
+    )
+    tool_choice = Choice("none, auto, required, one tool, or `allowed_tools`; enforced by a grammar")
     parallel_tool_calls = Flag("false: at most one call")
     functions = Functions("the `tools` of old")
     function_call = FunctionChoice("the `tool_choice` of old")
@@ -143,6 +147,7 @@ class ChatOptions(NamedTuple):
     num_choices: int = 1
     service_tier: bool = False
     legacy: bool = False  # a call is told as `function_call`
+    custom: frozenset[str] = frozenset()  # tools that are called with one text
 
 
 _BUDGETS = (
@@ -188,8 +193,9 @@ class ChatCompletions:
             split_reasoning=get("reasoning_format", True),
         )
         options = ChatOptions(
-            request.stream, get("stream_options", False), logprobs, top, n, "service_tier" in data, "functions" in data
-        )
+            request.stream, get("stream_options", False), logprobs, top, n, "service_tier" in data, "functions" in data,
+            frozenset(tool.name for tool in tools if isinstance(tool, CustomTool)),
+        )  # fmt: skip
         return request, options
 
     def prompt(self, data: dict[str, Any], tools: tuple[Tool, ...]) -> ChatPrompt:
@@ -253,6 +259,7 @@ class ChatReply:
         self._started = False
         # A chunk is constant bytes around what changes: index, delta, log-probabilities, finish reason.
         self._head = self._tail = b""
+        self._inputs: dict[int, tuple[int, CustomInput]] = {}  # by choice: the call of a custom tool that is under way
 
     # ------------------------------------------------------------ streaming
 
@@ -267,9 +274,13 @@ class ChatReply:
                 text = dumps(event.text)
                 delta = b'{"reasoning_content":%b,"reasoning":%b}' % (text, text)
                 out.append(self._chunk(event.index, delta, b"null", b"null"))
-            elif isinstance(event, (ToolCallStart, ToolCallArguments)):
-                out.append(self._chunk(event.index, self._call(event), b"null", b"null"))
+            elif isinstance(event, ToolCallStart):
+                self._end_input(event.index, out)
+                out.append(self._chunk(event.index, self._begin_call(event), b"null", b"null"))
+            elif isinstance(event, ToolCallArguments):
+                self._arguments(event, out)
             elif isinstance(event, Finished):
+                self._end_input(event.index, out)
                 out.append(self._chunk(event.index, b"{}", b"null", b'"%b"' % self._reason(event.reason).encode()))
             elif isinstance(event, Usage):
                 if self._options.include_usage:
@@ -304,16 +315,36 @@ class ChatReply:
             logprobs = dumps(self._logprobs(event.logprobs))
         out.append(self._chunk(event.index, b'{"content":%b}' % dumps(event.text), logprobs, b"null"))
 
-    def _call(self, event: ToolCallStart | ToolCallArguments) -> bytes:
-        """The delta of a call: its id and name once, then more and more of its arguments."""
-        function: dict[str, Any]
-        if isinstance(event, ToolCallStart):
-            function = {"name": event.name, "arguments": ""}
-            call = {"index": event.call, "id": event.id, "type": "function", "function": function}
-        else:
-            function = {"arguments": event.fragment}
-            call = {"index": event.call, "function": function}
+    def _begin_call(self, event: ToolCallStart) -> bytes:
+        """The delta that has the call's id and name; its arguments follow, more and more of them."""
+        if event.name in self._options.custom:
+            self._inputs[event.index] = event.call, CustomInput()
+            custom = {"name": event.name, "input": ""}
+            return dumps({"tool_calls": [{"index": event.call, "id": event.id, "type": "custom", "custom": custom}]})
+        function = {"name": event.name, "arguments": ""}
+        call = {"index": event.call, "id": event.id, "type": "function", "function": function}
         return dumps({"function_call": function} if self._options.legacy else {"tool_calls": [call]})
+
+    def _arguments(self, event: ToolCallArguments, out: list[bytes]) -> None:
+        custom = self._inputs.get(event.index)
+        if custom is not None:
+            self._input(event.index, event.call, custom[1].add(event.fragment), out)
+            return
+        function = {"arguments": event.fragment}
+        call = {"index": event.call, "function": function}
+        delta = dumps({"function_call": function} if self._options.legacy else {"tool_calls": [call]})
+        out.append(self._chunk(event.index, delta, b"null", b"null"))
+
+    def _input(self, index: int, call: int, text: str, out: list[bytes]) -> None:
+        if text:
+            delta = dumps({"tool_calls": [{"index": call, "custom": {"input": text}}]})
+            out.append(self._chunk(index, delta, b"null", b"null"))
+
+    def _end_input(self, index: int, out: list[bytes]) -> None:
+        """What is still to be told of a custom tool's text."""
+        if index in self._inputs:
+            call, custom = self._inputs.pop(index)
+            self._input(index, call, custom.end(), out)
 
     def _reason(self, reason: FinishReason) -> str:
         if reason is FinishReason.TOOL_CALLS and self._options.legacy:
@@ -349,14 +380,16 @@ class ChatReply:
         message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
         if choice.reasoning:
             message["reasoning_content"] = message["reasoning"] = "".join(choice.reasoning)
-        functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
         if calls and self._options.legacy:
-            message["function_call"] = functions[0]
+            message["function_call"] = {"name": calls[0].name, "arguments": calls[0].arguments}
         elif calls:
-            message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": function} for call, function in zip(calls, functions)
-            ]
+            message["tool_calls"] = [{"id": call.id, **self._called(call)} for call in calls]
         return message
+
+    def _called(self, call: ToolCall) -> dict[str, Any]:
+        if call.name in self._options.custom:
+            return {"type": "custom", "custom": {"name": call.name, "input": custom_input(call.arguments)}}
+        return {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
     def _logprobs(self, entries: Iterable[TokenLogprob]) -> dict[str, Any]:
         top = self._options.top_logprobs

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from llamasrv.domain.request import ImagePart, Message, Part, TextPart, ToolCall
+from llamasrv.protocols.openai.custom import custom_arguments
 from llamasrv.protocols.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 
 _ROLES = {
@@ -138,8 +139,11 @@ def _call(call: Any, at: int, i: int) -> ToolCall:
     id = call.get("id")
     if id is not None and type(id) is not str:
         raise wrong_type("a string", id, at, "tool_calls", i, "id")
-    if call.get("type", "function") not in ("function", None):
-        raise Refusal("only calls of type 'function' are supported.", at, "tool_calls", i, "type")
+    kind = call.get("type", "function")
+    if kind == "custom":
+        return _custom(call.get("custom"), id or f"call_{i}", at, "tool_calls", i, "custom")
+    if kind not in ("function", None):
+        raise Refusal("only calls of type 'function' or 'custom' are supported.", at, "tool_calls", i, "type")
     return _function(call.get("function"), id or f"call_{i}", at, "tool_calls", i, "function")
 
 
@@ -156,3 +160,14 @@ def _function(wire: Any, id: str, *path: int | str) -> ToolCall:
     elif type(arguments) is not str:
         raise wrong_type("a string with a JSON object", arguments, *path, "arguments")
     return ToolCall(id, name, arguments)
+
+
+def _custom(wire: Any, id: str, *path: int | str) -> ToolCall:
+    if type(wire) is not dict:
+        raise wrong_type("an object", wire, *path)
+    name, text = wire.get("name"), wire.get("input")
+    if type(name) is not str:
+        raise wrong_type("a string", name, *path, "name")
+    if type(text) is not str:
+        raise wrong_type("a string", text, *path, "input")
+    return ToolCall(id, name, custom_arguments(text))

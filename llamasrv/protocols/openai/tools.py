@@ -1,13 +1,14 @@
-"""Tools as chat completions write them: functions, which of them may or must be called, and the names of old."""
+"""Tools as chat completions write them: functions and custom ones, which may or must be called, the names of old."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llamasrv.domain.request import Tool, ToolChoice
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.openai.custom import custom_tool
 from llamasrv.protocols.schema import Invalid, Refusal, WireField, wrong_type
 
 _NAME = re.compile(r"[\w.:/-]{1,128}")
@@ -15,7 +16,7 @@ _MODES = ("none", "auto", "required")
 
 
 class Tools(WireField):
-    """A list of functions."""
+    """A list of functions and custom tools."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Tool, ...]:
         _check_list(value, self.limits.tools)
@@ -24,11 +25,12 @@ class Tools(WireField):
             if type(wire) is not dict:
                 raise wrong_type("an object", wire, at)
             kind = wire.get("type", "function")
-            if kind != "function":
-                if type(kind) is not str:
-                    raise wrong_type("a string", kind, at, "type")
+            if type(kind) is not str:
+                raise wrong_type("a string", kind, at, "type")
+            read = _KINDS.get(kind)
+            if read is None:
                 raise Refusal(f"tools of type '{kind[:40]}' are not supported by this server.", at, "type")
-            _add(found, _function(wire.get("function"), at, "function"), at, "function", "name")
+            _add(found, read(wire.get(kind), at, kind), at, kind, "name")
         return tuple(found.values())
 
 
@@ -44,7 +46,7 @@ class Functions(WireField):
 
 
 class Choice(WireField):
-    """none, auto, required, one function, or some of them."""
+    """none, auto, required, one tool, or some of them."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ToolChoice:
         if type(value) is str:
@@ -56,11 +58,11 @@ class Choice(WireField):
         kind = value.get("type")
         if kind in _MODES:
             return ToolChoice(kind)
-        if kind == "function":
-            return ToolChoice("required", (_named(value),), parallel=False)
+        if type(kind) is str and kind in _KINDS:
+            return ToolChoice("required", (_named(value, kind),), parallel=False)
         if kind == "allowed_tools":
             return _allowed(value.get("allowed_tools"))
-        raise Invalid("expected 'function' or 'allowed_tools'.", "type")
+        raise Invalid("expected 'function', 'custom' or 'allowed_tools'.", "type")
 
 
 class FunctionChoice(WireField):
@@ -119,23 +121,42 @@ def _function(wire: Any, *path: int | str) -> Tool:
     return Tool(_name(wire.get("name"), *path, "name"), description or "", parameters or {}, bool(strict))
 
 
+def _custom(wire: Any, *path: int | str) -> Tool:
+    if type(wire) is not dict:
+        raise wrong_type("an object", wire, *path)
+    description, form = wire.get("description"), wire.get("format")
+    if description is not None and type(description) is not str:
+        raise wrong_type("a string", description, *path, "description")
+    if form is not None and type(form) is not dict:
+        raise wrong_type("an object", form, *path, "format")
+    where: tuple[int | str, ...] = (*path, "format")
+    if form and form.get("type") == "grammar" and "grammar" in form:
+        if type(form["grammar"]) is not dict:
+            raise wrong_type("an object", form["grammar"], *where, "grammar")
+        form, where = {**form["grammar"], "type": "grammar"}, (*where, "grammar")
+    return custom_tool(_name(wire.get("name"), *path, "name"), description or "", form, *where)
+
+
+_KINDS: Mapping[str, Callable[..., Tool]] = {"function": _function, "custom": _custom}
+
+
 def _name(name: Any, *path: int | str) -> str:
     if type(name) is not str:
         if name is None:
-            raise Invalid("missing. Every function needs a name.", *path, code="missing_required_parameter")
+            raise Invalid("missing. Every tool needs a name.", *path, code="missing_required_parameter")
         raise wrong_type("a string", name, *path)
     if not _NAME.fullmatch(name):
         raise Invalid("expected 1 to 128 letters, digits and any of _ - . : /", *path)
     return name
 
 
-def _named(wire: dict[str, Any], *path: int | str) -> str:
-    function = wire.get("function")
-    if function is None:  # the Responses endpoint writes it without the inner object, and so do some clients
+def _named(wire: dict[str, Any], kind: str, *path: int | str) -> str:
+    tool = wire.get(kind)
+    if tool is None:  # the Responses endpoint writes it without the inner object, and so do some clients
         return _name(wire.get("name"), *path, "name")
-    if type(function) is not dict:
-        raise wrong_type("an object", function, *path, "function")
-    return _name(function.get("name"), *path, "function", "name")
+    if type(tool) is not dict:
+        raise wrong_type("an object", tool, *path, kind)
+    return _name(tool.get("name"), *path, kind, "name")
 
 
 def _allowed(wire: Any) -> ToolChoice:
@@ -152,5 +173,6 @@ def _allowed(wire: Any) -> ToolChoice:
     for at, tool in enumerate(tools):
         if type(tool) is not dict:
             raise wrong_type("an object", tool, "allowed_tools", "tools", at)
-        names.append(_named(tool, "allowed_tools", "tools", at))
+        kind = "custom" if tool.get("type") == "custom" else "function"
+        names.append(_named(tool, kind, "allowed_tools", "tools", at))
     return ToolChoice(mode, tuple(dict.fromkeys(names)))

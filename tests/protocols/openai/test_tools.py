@@ -86,7 +86,7 @@ def test_functions_of_old_become_tools():
         ({"functions": [PING["function"]], "function_call": {}}, "function_call.name"),
         ({"tools": [PING], "tool_choice": "some"}, "tool_choice"),
         ({"tools": [PING], "tool_choice": {"type": "function", "function": {"name": "pong"}}}, "tool_choice"),
-        ({"tools": [PING], "tool_choice": {"type": "custom", "custom": {"name": "ping"}}}, "tool_choice.type"),
+        ({"tools": [PING], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"tools": [PING], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
         ({"tools": [PING], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": []}}},
          "tool_choice.allowed_tools.tools"),

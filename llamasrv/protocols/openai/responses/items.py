@@ -16,6 +16,7 @@ import orjson
 
 from llamasrv.domain.request import ImagePart, Message, Part, TextPart, ToolCall
 from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.custom import custom_arguments
 from llamasrv.protocols.openai.responses.ids import input_id, unseal
 from llamasrv.protocols.openai.responses.tools import ToolSet, prompt_name_of
 from llamasrv.protocols.schema import Invalid, Refusal, wrong_type
@@ -135,7 +136,7 @@ class Turns:
 
     def _custom_call(self, item: dict[str, Any], *path: int | str) -> None:
         text = _string(item, "input", *path, empty=True)
-        self._call(_string(item, "call_id", *path), _called(item, *path), _json({"input": text}))
+        self._call(_string(item, "call_id", *path), _called(item, *path), custom_arguments(text))
 
     def _call(self, id: str, name: str, arguments: str) -> None:
         self._calls[id] = name

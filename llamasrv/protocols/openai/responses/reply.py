@@ -22,10 +22,11 @@ from llamasrv.domain.events import (
 )  # fmt: skip
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.openai.custom import CustomInput
 from llamasrv.protocols.openai.responses.events import Events, error_event
 from llamasrv.protocols.openai.responses.ids import seal
 from llamasrv.protocols.openai.responses.stored import Stored
-from llamasrv.protocols.openai.responses.tools import CustomInput, Kind, ToolSet
+from llamasrv.protocols.openai.responses.tools import Kind, ToolSet
 from llamasrv.protocols.openai.wire import chat_logprob
 
 _CUT_OFF = (FinishReason.LENGTH, FinishReason.CONTEXT)

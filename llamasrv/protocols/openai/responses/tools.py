@@ -1,7 +1,7 @@
 """Tools as the Responses API writes them, and how they may be used.
 
     function                 a tool of the same name
-    custom                   a tool with one text as its argument; the call is answered with that text alone
+    custom                   a tool with one text as its argument; see `custom.py`
     namespace{name, tools}   each of its tools, as `namespace__tool` in the prompt
     everything else          done by the service itself elsewhere: left out, unless the request insists on it
 """
@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-import orjson
-
 from llamasrv.domain.request import Tool, ToolChoice
+from llamasrv.protocols.openai.custom import custom_tool
 from llamasrv.protocols.schema import Invalid, Refusal, wrong_type
 
 _SEPARATOR = "__"
@@ -122,79 +121,12 @@ def _function(wire: dict[str, Any], name: str, prompt_name: str, *path: int | st
 
 
 def _custom(wire: dict[str, Any], name: str, prompt_name: str, *path: int | str) -> tuple[Tool, dict[str, Any]]:
-    """Presented as a function of one text. A pattern binds that text; a grammar is only told to the model."""
     form = wire.get("format")
     if form is not None and type(form) is not dict:
         raise wrong_type("an object", form, *path, "format")
-    text: dict[str, Any] = {"type": "string"}
-    description = _text(wire, "description", *path)
-    kind = (form or {}).get("type", "text")
-    if kind == "grammar":
-        syntax, definition = (form or {}).get("syntax"), (form or {}).get("definition")
-        if syntax not in ("lark", "regex"):
-            raise Invalid("expected 'lark' or 'regex'.", *path, "format", "syntax")
-        if type(definition) is not str or not definition:
-            raise wrong_type("a string that is not empty", definition, *path, "format", "definition")
-        if syntax == "regex":
-            text["pattern"] = f"^(?:{definition})$"
-        description = f"{description}\nThe input follows this {syntax} grammar:\n{definition}".lstrip()
-    elif kind != "text":
-        raise Invalid("expected 'text' or 'grammar'.", *path, "format", "type")
-    parameters = {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
+    tool = custom_tool(prompt_name, _text(wire, "description", *path), form, *path, "format")
     shown = {"type": "custom", "name": name, "description": wire.get("description"), "format": form or {"type": "text"}}
-    return Tool(prompt_name, description, parameters, strict=True), shown
-
-
-# The value of the only argument, as far as it is whole: neither half an escape nor half a pair of surrogates.
-_VALUE_STARTS = re.compile(r'\s*\{\s*"[^"\\]*"\s*:\s*"')
-_VALUE = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?:(?![dD][89abAB])[0-9a-fA-F]{4}|[0-9a-fA-F]{4}\\u[0-9a-fA-F]{4}))*')
-
-
-class CustomInput:
-    """The text that a custom tool is called with, read out of the call's arguments while they come."""
-
-    def __init__(self) -> None:
-        self._arguments = ""
-        self._at: int | None = None  # where what is not told yet begins, once the text has begun
-        self._told = ""
-
-    def add(self, fragment: str) -> str:
-        """What can be told now."""
-        self._arguments += fragment
-        if self._at is None:
-            start = _VALUE_STARTS.match(self._arguments)
-            if start is None:
-                return ""
-            self._at = start.end()
-        value = _VALUE.match(self._arguments, self._at)
-        assert value is not None
-        try:
-            text: str = orjson.loads(f'"{value[0]}"')
-        except orjson.JSONDecodeError:  # no JSON: the end will show what it is
-            return ""
-        self._at = value.end()
-        self._told += text
-        return text
-
-    def end(self) -> str:
-        """What is still missing, of what was no call of the right form all of it."""
-        text = custom_input(self._arguments)
-        return text[len(self._told) :] if text.startswith(self._told) else ""
-
-
-def custom_input(arguments: str) -> str:
-    """The text that a call of a custom tool is made with; what is no such call stays as it was written."""
-    try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return arguments
-    if type(value) is str:
-        return value
-    if type(value) is dict and len(value) == 1:
-        (only,) = value.values()
-        if type(only) is str:
-            return only
-    return arguments
+    return tool, shown
 
 
 def _name(wire: dict[str, Any], *path: int | str) -> str:

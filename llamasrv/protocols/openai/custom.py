@@ -1,0 +1,103 @@
+"""Custom tools: called with one text instead of a JSON object.
+
+To the model such a tool is a function of one text, `input`. A pattern binds that text; a grammar is only told to the
+model. What the call's arguments hold is told to the client as that text alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from llamasrv.domain.request import Tool
+from llamasrv.protocols.schema import Invalid, wrong_type
+
+
+@dataclass(frozen=True, slots=True)
+class CustomTool(Tool):
+    """One text is its argument."""
+
+
+def custom_tool(name: str, description: str, form: dict[str, Any] | None, *path: int | str) -> CustomTool:
+    """`form`: the tool's format, {"type": "grammar", "syntax", "definition"} or of type text. `path` leads to it."""
+    text: dict[str, Any] = {"type": "string"}
+    form = form or {}
+    kind = form.get("type", "text")
+    if kind == "grammar":
+        syntax, definition = form.get("syntax"), form.get("definition")
+        if syntax not in ("lark", "regex"):
+            raise Invalid("expected 'lark' or 'regex'.", *path, "syntax")
+        if type(definition) is not str or not definition:
+            raise wrong_type("a string that is not empty", definition, *path, "definition")
+        if syntax == "regex":
+            text["pattern"] = f"^(?:{definition})$"
+        description = f"{description}\nThe input follows this {syntax} grammar:\n{definition}".lstrip()
+    elif kind != "text":
+        raise Invalid("expected 'text' or 'grammar'.", *path, "type")
+    parameters = {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
+    return CustomTool(name, description, parameters, strict=True)
+
+
+def custom_arguments(text: str) -> str:
+    """The arguments that a call with this text has for the model."""
+    return orjson.dumps({"input": text}).decode()
+
+
+# The value of the only argument, as far as it is whole: neither half an escape nor half a pair of surrogates.
+_VALUE_STARTS = re.compile(r'\s*\{\s*"[^"\\]*"\s*:\s*"')
+_VALUE = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?:(?![dD][89abAB])[0-9a-fA-F]{4}|[0-9a-fA-F]{4}\\u[0-9a-fA-F]{4}))*')
+
+
+class CustomInput:
+    """The text that a custom tool is called with, read out of the call's arguments while they come."""
+
+    def __init__(self) -> None:
+        self._arguments = ""
+        self._at: int | None = None  # where what is not told yet begins, once the text has begun
+        self._told = ""
+
+    def add(self, fragment: str) -> str:
+        """What can be told now."""
+        self._arguments += fragment
+        if self._at is None:
+            start = _VALUE_STARTS.match(self._arguments)
+            if start is None:
+                return ""
+            self._at = start.end()
+        value = _VALUE.match(self._arguments, self._at)
+        assert value is not None
+        try:
+            text: str = orjson.loads(f'"{value[0]}"')
+        except orjson.JSONDecodeError:  # no JSON: the end will show what it is
+            return ""
+        self._at = value.end()
+        self._told += text
+        return text
+
+    def end(self) -> str:
+        """What is still missing, of what was no call of the right form all of it."""
+        text = _text_of(self._arguments)
+        return text[len(self._told) :] if text.startswith(self._told) else ""
+
+
+def custom_input(arguments: str) -> str:
+    """The text of a whole call; what is no such call stays as it was written."""
+    text = CustomInput()
+    return text.add(arguments) + text.end()
+
+
+def _text_of(arguments: str) -> str:
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    if type(value) is str:
+        return value
+    if type(value) is dict and len(value) == 1:
+        (only,) = value.values()
+        if type(only) is str:
+            return only
+    return arguments
