@@ -21,6 +21,7 @@ from llamasrv.errors import ConfigError
 from llamasrv.models import memory
 from llamasrv.models.loader import Loader
 from llamasrv.models.registry import Model, Registry
+from llamasrv.models.remote import reach
 from llamasrv.models.trial import Trials
 from llamasrv.protocols.limits import Limits
 from llamasrv.store import DAY, Store, StoreOptions, open_store
@@ -105,8 +106,10 @@ def build(settings: Settings) -> Service:
     def check(model: Model) -> None:
         """A file that was never loaded here goes through a process of its own: it could take others down with it.
         One that other machines hold may be too large for that."""
-        alone = model.recipe is not None and not model.recipe.options.rpc
-        if settings.models_check and len(registry.models) > 1 and alone:
+        machines = model.recipe.options.rpc if model.recipe is not None else ()
+        for endpoint in machines:
+            reach(endpoint)
+        if settings.models_check and len(registry.models) > 1 and not machines:
             trials.check(model.details, settings.models_load_timeout)
 
     loader = Loader(memory_limit=settings.models_memory, load_timeout=settings.models_load_timeout, check=check)

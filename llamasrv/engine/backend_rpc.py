@@ -1,12 +1,11 @@
 """Other machines that compute layers of a model, through llama.cpp's RPC back end; and being one of them.
 
 Their devices are handed to one model, not to the whole process: models beside it stay on this machine. The library ends
-the process where it cannot reach one of them, so each is tried here before.
+the process where it cannot reach one of them: who loads a model asks for them before.
 """
 
 from __future__ import annotations
 
-import _socket  # as it is below gevent's patches: this runs on the engine's own thread
 import ctypes
 from typing import Any
 
@@ -15,7 +14,6 @@ import llama_cpp.llama_cpp as C
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import Unsupported
 
-PATIENCE = 5.0  # seconds for one of them to take a connection
 _CPU, _GPU, _INTEGRATED = 0, 1, 2  # ggml_backend_dev_type
 
 _ggml = ctypes.CDLL(C._lib._name)  # which finds the functions of the libraries beside it, too
@@ -60,8 +58,6 @@ def devices(endpoints: tuple[str, ...], path: str) -> Any:
     for the model at `path`."""
     if not C.llama_supports_rpc():
         raise LoadFailed(f"{path}: llama-cpp-python was built without RPC (CMAKE_ARGS=-DGGML_RPC=ON)")
-    for endpoint in endpoints:
-        _reach(endpoint, path)
     add = ctypes.CFUNCTYPE(_P, _S)(_address(_registry(b"RPC"), b"ggml_backend_rpc_add_server"))
     found = []
     for endpoint in endpoints:
@@ -71,16 +67,3 @@ def devices(endpoints: tuple[str, ...], path: str) -> Any:
         found += [_theirs(server, number) for number in range(_their_count(server))]
     found += local_devices()
     return (ctypes.c_void_p * (len(found) + 1))(*found, None)
-
-
-def _reach(endpoint: str, path: str) -> None:
-    host, _, port = endpoint.rpartition(":")
-    sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)  # the library knows no other
-    sock.settimeout(PATIENCE)
-    try:
-        sock.connect((host, int(port)))
-    except OSError as error:
-        reason = error.strerror or str(error) or "no answer"
-        raise LoadFailed(f"{path}: the RPC server {endpoint} cannot be reached ({reason})") from None
-    finally:
-        sock.close()

@@ -12,6 +12,7 @@ here runs on the HTTP side; only engines have threads of their own. Knows nothin
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -65,6 +66,7 @@ class Loader:
         self._queue: list[Model] = []  # models that wait for memory, in their order
         self._counted: dict[Model, int] = {}  # bytes of what is loaded, being loaded or being unloaded
         self._leaving: dict[Model, Engine] = {}  # engines that take no new work and end with what they have
+        self._postponed: dict[Model, float] = {}  # those that could not be loaded for want of something else: until when
         self._failures: dict[Model, tuple[int, float]] = {}  # how many in a row, and when it may be tried again
         self.draining = False  # nothing is loaded any more
         self._stopping = False
@@ -184,7 +186,11 @@ class Loader:
 
     def _failed(self, model: Model, error: Exception) -> None:
         if isinstance(error, Unavailable):
-            model.error = error  # no fault of the model: it may be tried at once
+            # No fault of the model: it may be tried at once.
+            if not self.draining and (model.error is None or model.error.message != error.message):
+                log.warning("%s is not loaded: %s", model.name, error.message)
+            model.error = error
+            self._postponed[model] = self._clock() + FIRST_RETRY
             return
         count = self._failures.get(model, (0, 0.0))[0] + 1
         delay = min(LAST_RETRY, FIRST_RETRY * 2 ** (count - 1))
@@ -320,7 +326,13 @@ class Loader:
             self.tick()
 
     def tick(self) -> None:
-        """Unload what nobody has used for longer than it should stay."""
+        """Unload what nobody has used for longer than it should stay; load what should be there and could not be."""
+        for model, when in list(self._postponed.items()):
+            if self._clock() >= when:
+                del self._postponed[model]
+                if model.at_start and not model.retired:
+                    with contextlib.suppress(Unavailable):
+                        self.load(model)
         for model in self.models:
             with self._lock:
                 self._drop_dead(model)

@@ -31,7 +31,7 @@ class Helper:
     def __init__(self, port=None):
         self.port = port or free_port()
         self.process = subprocess.Popen([*LLAMASRV, "rpc", "--port", str(self.port), "--threads", "1"], stdout=subprocess.DEVNULL)
-        wait_for(lambda: self.process.poll() is not None or self._listens(), timeout=30)
+        wait_for(lambda: self.process.poll() is not None or self._listens(), timeout=60)
         assert self.process.poll() is None
 
     def _listens(self):
@@ -109,7 +109,7 @@ def test_what_other_machines_hold_is_no_memory_of_this_one(model_path):
 
 
 @with_rpc
-def test_another_process_computes_the_same_answer(real, helper):
+def test_another_process_computes_the_same_answer(helper, real):
     prompt = list(range(5, 45))
     alone, far = real("llama"), real("llama", rpc=(helper().endpoint,))
     ask = {"params": GREEDY, "max_tokens": 16, "logprobs": 5}
@@ -120,7 +120,7 @@ def test_another_process_computes_the_same_answer(real, helper):
 
 
 @with_rpc
-def test_layers_are_spread_over_several(real, helper):
+def test_layers_are_spread_over_several(helper, real):
     one, other = helper(), helper()
     engine = real("llama", rpc=(one.endpoint, other.endpoint))
     (result,) = engine.run([engine.sequence(list(range(5, 45)), params=GREEDY, max_tokens=8)])
@@ -128,7 +128,7 @@ def test_layers_are_spread_over_several(real, helper):
 
 
 @with_rpc
-def test_a_model_beside_it_stays_here(real, helper):
+def test_a_model_beside_it_stays_here(helper, real):
     """Devices are one model's own: the next one computes without them, also when they are gone."""
     away = helper()
     far = real("llama", rpc=(away.endpoint,))
@@ -139,7 +139,7 @@ def test_a_model_beside_it_stays_here(real, helper):
 def test_a_server_comes_and_goes_with_the_machines_it_needs(serve, helper, model_path):
     port = free_port()
     server = serve("--model", model_path("llama"), "--rpc", f"127.0.0.1:{port}", "-c", "512", "--parallel", "2")
-    server.wait_for("could not be loaded")
+    server.wait_for("is not loaded: The RPC server")
     status, told = readiness(server)
     assert status == 503 and f"127.0.0.1:{port} cannot be reached" in told
     first = helper(port)

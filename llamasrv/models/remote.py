@@ -1,0 +1,24 @@
+"""Other machines that a model needs: are they there?
+
+The library ends the process where it cannot reach one, so they are asked for before a model is loaded.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from llamasrv.errors import Unavailable
+
+PATIENCE = 5.0  # seconds for one of them to take a connection
+
+
+def reach(endpoint: str) -> None:
+    """Raises Unavailable where nobody answers at HOST:PORT."""
+    host, _, port = endpoint.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:  # the library knows no other
+        sock.settimeout(PATIENCE)
+        try:
+            sock.connect((host, int(port)))
+        except OSError as error:
+            reason = error.strerror or str(error) or "no answer"
+            raise Unavailable(f"The RPC server {endpoint} cannot be reached ({reason}).") from None
