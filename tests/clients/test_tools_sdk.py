@@ -195,7 +195,7 @@ HOSTILE = {
     "unknown keyword": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
 }  # fmt: skip
 REFUSED = {
-    "a loop of references": "nothing satisfies", "all of itself": "nothing satisfies", "many values": "enum",
+    "a loop of references": "Nothing satisfies", "all of itself": "Nothing satisfies", "many values": "enum",
     "many properties": "properties", "a large multiple": "multipleOf", "another host": "http://127.0.0.1:1/schema",
     "a file": "file:///etc/passwd", "nothing": "minimum", "unknown keyword": "uniqueItems", "branches": "too large",
 }  # fmt: skip
