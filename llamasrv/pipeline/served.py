@@ -45,11 +45,13 @@ _PARAMS = frozenset(f.name for f in fields(SamplingParams))
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """A template, and how its model writes. `spoken`: what control tokens write that are part of the format's marks."""
+    """A template, and how its model writes. `spoken`: what control tokens write that are part of the format's marks.
+    `thinks_when_told`: the prompt opens the block for thinking, and only where thinking is asked for."""
 
     template: ChatTemplate
     format: ChatFormat
     spoken: Mapping[int, bytes]
+    thinks_when_told: bool
 
     @classmethod
     def of(cls, source: str, info: ModelInfo, vocab: Vocabulary) -> Voice:
@@ -58,7 +60,7 @@ class Voice:
         _ = template.traits
         format = template.format
         spoken = {token: text.encode() for text, token in vocab.controls.items() if format.needs(text)}
-        return cls(template, format, spoken)
+        return cls(template, format, spoken, _thinks_when_told(template))
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +334,20 @@ class Served:
             return prompt.text
         pieces = self.vocab.pieces
         return b"".join([pieces[token] for token in tokens]).decode("utf-8", "replace")
+
+
+def _thinks_when_told(template: ChatTemplate) -> bool:
+    thought = template.format.reasoning
+    if thought is None:
+        return False
+    opened = []
+    for variables in ({}, {"enable_thinking": True, "thinking": True}):
+        try:
+            prompt = ChatPrompt((Message("user", "Hello"),), template_kwargs=variables)
+            opened.append(thought.is_open(template.render(prompt).text))
+        except InvalidRequest:
+            return False
+    return opened == [False, True]
 
 
 def _callable(tools: tuple[Tool, ...], choice: ToolChoice) -> tuple[Tool, ...]:

@@ -45,6 +45,13 @@ class Rudder:
         )
 
 
+def _may_think(prepared: Prepared, prompt: Prompt) -> bool:
+    """Whether the model may open a block for thinking by itself."""
+    if not isinstance(prompt, ChatPrompt) or prepared.voice is None:
+        return True
+    return prompt.template_kwargs.get("enable_thinking") is not False and not prepared.voice.thinks_when_told
+
+
 def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, prompt: Prompt) -> Grammar | None:
     content, choice = request.content, request.tool_choice
     if content is None and not prepared.tools:
@@ -69,7 +76,7 @@ def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, promp
         must_call=choice.mode == "required",
         parallel=choice.parallel,
         content=content,
-        thinking=not (isinstance(prompt, ChatPrompt) and prompt.template_kwargs.get("enable_thinking") is False),
+        thinking=_may_think(prepared, prompt),
         special_tokens=controls,
     )
     if constraint is None:

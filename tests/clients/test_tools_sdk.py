@@ -86,6 +86,14 @@ def test_thinking_comes_before_a_form(client):
     assert reply.usage.completion_tokens_details.reasoning_tokens <= 30
 
 
+def test_a_choice_is_made_without_thinking_first(client):
+    """The demonstration model thinks when told: nothing but the choice may come."""
+    reply = client.chat.completions.create(
+        model="demo", max_tokens=12, messages=user("Is the sky blue?"), extra_body={"guided_choice": ["yes", "no"]}
+    )
+    assert reply.choices[0].message.content in ("yes", "no") and reply.choices[0].finish_reason == "stop"
+
+
 @pytest.mark.parametrize("question", ["What is the weather in Paris?", "What time is it in London?"])
 def test_a_call_that_must_come_is_parsed(client, question):
     reply = client.chat.completions.parse(
