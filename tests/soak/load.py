@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from dataclasses import dataclass
+
+_ERROR = re.compile(rb'"error": ?(?!null)')
 
 
 @dataclass
@@ -57,7 +60,7 @@ async def ask(address, path, body=None, *, headers=(), leave_after=None, timeout
     head, _, rest = bytes(received).partition(b"\r\n\r\n")
     status = int(head.split(b" ", 2)[1]) if head.startswith(b"HTTP/") else 0
     if b"transfer-encoding: chunked" in head.lower():
-        whole = rest.endswith(b"0\r\n\r\n") and b'"error"' not in rest
+        whole = rest.endswith(b"0\r\n\r\n") and not _ERROR.search(rest)
         rest = unchunked(rest)
     else:
         length = next((int(x.split(b":")[1]) for x in head.lower().split(b"\r\n") if x.startswith(b"content-length")), -1)

@@ -11,14 +11,17 @@ import asyncio
 import json
 import os
 import random
+import sys
 import time
 
 import pytest
 from clients.conftest import wait_until_ready
 from clients.talk import figure, post, wait_for
 from faults.abuse import strange_requests
-from faults.front import descriptors, resident, status_of, talk, worker_of
+from faults.front import CONF, descriptors, resident, status_of, talk, worker_of
 from soak.load import ask, share
+
+from llamasrv import config
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 MODEL = os.environ.get("SOAK_MODEL")
@@ -144,11 +147,14 @@ async def client(address, dice, end, clock, times):
 @pytest.mark.timeout(0)
 def test_nothing_grows_and_everything_comes_back(serve):
     # Prefixes in host memory and stored responses are meant to fill what they may have: so that it is soon full.
-    model = {None: ("-c", "8192"), "fake": ("--fake",)}.get(MODEL, ("--model", MODEL, "-c", "16384"))
-    server = serve(
-        *model, "--alias", "any", "--embeddings", "--parallel", "8", "--no-log-requests", "--n-predict", "2000",
-        "--cache-ram", "8MiB", "--cache-swap", "8MiB", "--store-max-bytes", "1MiB", "--stall-timeout", "3600",
-    )  # fmt: skip
+    model = {None: {"CTX_SIZE": 8192}, "fake": {"FAKE": 1}}.get(MODEL, {"MODEL": MODEL, "CTX_SIZE": 16384})
+    options = {
+        "PORT": 0, "ALIAS": "any", "EMBEDDINGS": 1, "PARALLEL": 8, "LOG_REQUESTS": 0, "N_PREDICT": 2000,
+        "CACHE_RAM": "8MiB", "CACHE_SWAP": "8MiB", "STORE_MAX_BYTES": "1MiB", "STALL_TIMEOUT": 3600, **model,
+    }  # fmt: skip
+    # Not `llamasrv serve`, so that the master's patience with a worker can be told: who is stopped says nothing.
+    command = (sys.executable, "-m", "gunicorn", "-c", CONF / "gunicorn.conf.py", "--timeout", "3600", "llamasrv.wsgi:app")
+    server = serve(command=command, environ={f"{config.PREFIX}{name}": str(value) for name, value in options.items()})
     wait_until_ready(server)
     post(server, CHAT, {"messages": [{"role": "user", "content": "x"}]})
     pid = worker_of(server)
