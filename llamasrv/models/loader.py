@@ -66,7 +66,7 @@ class Loader:
         self._queue: list[Model] = []  # models that wait for memory, in their order
         self._counted: dict[Model, int] = {}  # bytes of what is loaded, being loaded or being unloaded
         self._leaving: dict[Model, Engine] = {}  # engines that take no new work and end with what they have
-        self._postponed: dict[Model, float] = {}  # those that could not be loaded for want of something else: until when
+        self._postponed: dict[Model, float] = {}  # what else was missing for them: not before then
         self._failures: dict[Model, tuple[int, float]] = {}  # how many in a row, and when it may be tried again
         self.draining = False  # nothing is loaded any more
         self._stopping = False

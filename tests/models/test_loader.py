@@ -133,6 +133,28 @@ def test_an_engine_that_ends_by_itself_is_noticed_and_loaded_again(farm):
     assert f.loader.wait(f["a"], 10) and f.opened == ["a", "a"]
 
 
+def test_what_only_something_else_keeps_from_loading_is_tried_again_by_itself(farm, caplog):
+    """Another machine that it needs is away, say: no fault of the model, so it is told at once and tried soon."""
+    away = [True]
+
+    def check(model):
+        if away:
+            raise Unavailable("The machine is away.")
+
+    f = farm(check=check).add("a", at_start=True)
+    for _ in range(2):
+        f.loader.load(f["a"])
+        with pytest.raises(Unavailable, match="is away"):
+            f.loader.wait(f["a"], 10)
+    assert caplog.text.count("is away") == 1 and not isinstance(f["a"].error, ModelUnavailable)
+    away.clear()
+    f.loader.tick()
+    assert f["a"].state == "failed" and f.registry().readiness().reason == "The machine is away."
+    f.now += 10
+    f.loader.tick()
+    assert f.loader.wait(f["a"], 10) and f.registry().readiness().state == "ready"
+
+
 # Staying and going
 
 
