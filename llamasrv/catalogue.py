@@ -233,7 +233,8 @@ def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
 
     options = engine_options(settings)
     pooling = (options.pooling or "mean") if options.embeddings else None
-    opening: Any = partial(open_fake_backend, num_lanes=options.parallel, pooling=pooling, adapters=options.adapters)
+    lanes = 2 * options.parallel  # like a model's: as many for prefixes that are kept
+    opening: Any = partial(open_fake_backend, num_lanes=lanes, pooling=pooling, adapters=options.adapters)
     return Model(
         name,
         aliases=aliases,

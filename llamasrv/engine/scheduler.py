@@ -26,6 +26,7 @@ HEADROOM = 16  # cells kept back per running sequence when another is admitted
 LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue costs little
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
 SMALLEST_CHUNK = 16  # prompt tokens a step at least, so that prompts advance beside any load
+GUESTS = 4  # one place more for so many, for owners who would have none
 CHUNK_SECONDS = 0.5  # longest step while nobody decodes: newcomers are noticed, cancels heard
 CROWDED_SECONDS = 1.0  # longest step while far more short prompts wait than sequences decode
 
@@ -110,11 +111,11 @@ class Scheduler:
         plan.num_decodes = len(decodes)
         outputs = pool.max_outputs - len(decodes)
         # The shortest rest first, older ones counting as shorter: more first tokens sooner, nobody starves.
-        prompts.sort(
-            key=lambda s: (s.num_tokens - starts.get(s.id, s.num_computed)) / (1.0 + max(0.0, now - s.arrived))
-        )
+        rest = {s.id: s.num_tokens - starts.get(s.id, s.num_computed) for s in prompts}
+        prompts.sort(key=lambda s: rest[s.id] / (1.0 + max(0.0, now - s.arrived)))
+        shares = _shares(budget, prompts, rest)
         for seq in prompts:
-            count = min(seq.num_tokens - starts.get(seq.id, seq.num_computed), budget, cells)
+            count = min(rest[seq.id], shares[seq.owner], cells)
             rows_out = 1
             if seq.prompt_logprobs and seq.num_computed < seq.num_prompt:
                 count = rows_out = min(count, outputs)
@@ -122,7 +123,7 @@ class Scheduler:
                 continue
             plan.parts.append((seq, count))
             plan.num_prompt += count
-            budget -= count
+            shares[seq.owner] -= count
             cells -= count
             outputs -= rows_out
         return plan
@@ -170,7 +171,13 @@ class Scheduler:
         self, plan: Plan, waiting: list[Sequence], decodes: list[Sequence], prompts: list[Sequence],
         cells: int, budget: int, pool: Pool, now: float, lookup: Lookup, common: Common,
     ) -> None:  # fmt: skip
-        places = min(self.parallel - len(decodes) - len(prompts), pool.available_lanes)
+        num_running = len(decodes) + len(prompts)
+        places = self.parallel - num_running
+        if places <= 0 and len(self.served) > 1:
+            waiting = _left_out(waiting, [*decodes, *prompts])
+            most = min(self.parallel + -(-self.parallel // GUESTS), self.batch_size, pool.max_outputs)
+            places = most - num_running
+        places = min(places, pool.available_lanes)
         if places <= 0 or not waiting:
             return
         owed = sum(s.owed for s in prompts)
@@ -232,6 +239,28 @@ class Scheduler:
             plan.adapters = seq.adapters
             plan.num_decodes, plan.num_prompt = (1, 0) if seq.num_tokens - start == 1 else (0, count)
         return plan
+
+
+def _left_out(waiting: list[Sequence], running: list[Sequence]) -> list[Sequence]:
+    """The eldest of each owner of whom nothing runs: where others have every place, it may come in beside them."""
+    here = {s.owner for s in running}
+    eldest: dict[str, Sequence] = {}
+    for seq in waiting:
+        if seq.owner not in here:
+            eldest.setdefault(seq.owner, seq)
+    return list(eldest.values())
+
+
+def _shares(budget: int, prompts: list[Sequence], rest: dict[int, int]) -> dict[str, int]:
+    """Prompt tokens of this step for each owner: the same for all, but what somebody does not need is the others'."""
+    wanted: dict[str, int] = {}
+    for seq in prompts:
+        wanted[seq.owner] = wanted.get(seq.owner, 0) + rest[seq.id]
+    shares = {}
+    for n, (owner, tokens) in enumerate(sorted(wanted.items(), key=lambda item: item[1])):
+        shares[owner] = min(tokens, budget // (len(wanted) - n))
+        budget -= shares[owner]
+    return shares
 
 
 def _start(seq: Sequence, match: Match | None) -> int:

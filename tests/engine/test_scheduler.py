@@ -124,6 +124,56 @@ def test_owners_share_fairly():
     assert admitted(plan(scheduler, [greedy, modest])) == [modest]
 
 
+def decoding(number, owner):
+    return [sequence(10, computed=9, owner=owner) for _ in range(number)]
+
+
+def with_owners(scheduler, *owners):
+    """A scheduler that knows them."""
+    for owner in owners:
+        scheduler.arrive(sequence(1, owner=owner))
+    return scheduler
+
+
+def test_an_owner_of_whom_nothing_runs_is_let_in_where_another_has_every_place():
+    scheduler = with_owners(make(parallel=4), "flood", "calm")
+    flood, calm = sequence(10, owner="flood"), sequence(10, owner="calm", arrived=0.5)
+    more = sequence(10, owner="calm", arrived=0.5)
+    assert admitted(plan(scheduler, [flood, calm, more], decoding(4, "flood"))) == [calm]
+    # one each, and one more place for four that there are
+    assert admitted(plan(scheduler, [flood, more], [*decoding(4, "flood"), *decoding(1, "calm")])) == []
+    third = sequence(10, owner="third")
+    assert admitted(plan(scheduler, [third], [*decoding(4, "flood"), *decoding(1, "calm")])) == []
+
+
+def test_nobody_is_let_in_beyond_the_places_where_there_is_one_owner():
+    assert admitted(plan(make(parallel=4), [sequence(10)], decoding(4, ""))) == []
+
+
+def test_beyond_the_places_a_batch_has_room_too():
+    scheduler = with_owners(make(parallel=4, batch_size=4), "flood", "calm")
+    assert admitted(plan(scheduler, [sequence(10, owner="calm")], decoding(4, "flood"))) == []
+    scheduler = with_owners(make(parallel=4), "flood", "calm")
+    assert admitted(plan(scheduler, [sequence(10, owner="calm")], decoding(4, "flood"), outputs=4)) == []
+
+
+def test_owners_share_a_step_s_prompt_tokens():
+    """However many prompts one of them has, and however short they are."""
+    scheduler = with_owners(make(parallel=8, batch_size=100), "flood", "calm")
+    flood, calm = [sequence(40, computed=1, owner="flood") for _ in range(5)], sequence(90, computed=1, owner="calm")
+    scheduler.time.prompt_tokens_within = lambda seconds, rows: 0
+    parts = plan(scheduler, [], [*flood, calm]).parts
+    assert sum(count for seq, count in parts if seq is calm) == 50
+    assert [count for seq, count in parts if seq is not calm] == [39, 11]
+
+
+def test_what_an_owner_does_not_need_of_a_step_is_the_others_():
+    scheduler = with_owners(make(parallel=8, batch_size=100), "flood", "calm")
+    flood, calm = sequence(500, computed=1, owner="flood"), sequence(21, computed=1, owner="calm")
+    scheduler.time.prompt_tokens_within = lambda seconds, rows: 0
+    assert plan(scheduler, [], [flood, calm]).parts == [(calm, 20), (flood, 80)]
+
+
 def test_a_newcomer_has_no_credit_from_before():
     scheduler = make()
     scheduler.served = {"a": 1000.0, "b": 2000.0}
