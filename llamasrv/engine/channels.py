@@ -13,6 +13,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from math import inf
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from gevent import get_hub, getcurrent, monkey
@@ -25,6 +27,9 @@ _start_new_thread = monkey.get_original("_thread", "start_new_thread")
 _allocate_lock = monkey.get_original("_thread", "allocate_lock")
 _SimpleQueue = monkey.get_original("queue", "SimpleQueue")
 _Empty = monkey.get_original("queue", "Empty")
+
+
+WAKE_SECONDS = 0.004  # so long readers are woken one after another before the hub looks at anything else
 
 
 class Delta(NamedTuple):
@@ -192,7 +197,7 @@ class Doorbell:
         if self._green:
             self._hub = get_hub()
             self._async = self._hub.loop.async_()
-            self._async.start(self._wake_greenlets)
+            self._async.start(self._wake_some)
             self.ring = self._ring_hub
         else:
             self._condition = threading.Condition()
@@ -204,10 +209,15 @@ class Doorbell:
         if self.ready:
             self._async.send()
 
-    def _wake_greenlets(self) -> None:
+    def _wake_some(self) -> None:
+        self._wake_greenlets(perf_counter() + WAKE_SECONDS)
+        if self.ready:
+            self._async.send()  # the rest in the hub's next turn: others wait for theirs, too
+
+    def _wake_greenlets(self, end: float) -> None:
         # Runs in the hub: it may switch to greenlets, but must not block.
         ready = self.ready
-        while ready:
+        while ready and perf_counter() < end:
             stream = ready.popleft()
             stream._rung = False  # before the reader takes: an item put from now on rings again
             waiter = stream._waiter
@@ -254,7 +264,7 @@ class Doorbell:
             self._hub.loop.run_callback(self._close_green)
 
     def _close_green(self) -> None:
-        self._wake_greenlets()
+        self._wake_greenlets(inf)
         self._async.stop()
         self._async.close()
 

@@ -126,3 +126,54 @@ def test_what_goes_wrong_on_another_thread_is_raised_here_and_written_nowhere():
     """
     result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
     assert (result.stdout.split(), result.stderr) == (["no", "4"], "")
+
+
+def test_while_many_readers_are_woken_others_have_their_turn_on_the_hub():
+    """Each takes 1 ms, so all of them 300 ms: in one go nobody would be answered as long."""
+    out = run(
+        PATCHED
+        + """
+    bell = Doorbell()
+    streams = [Stream(bell) for _ in range(300)]
+    def read(s):
+        s.wait(None)
+        real_sleep(0.001)
+        return s.take()
+    jobs = [gevent.spawn(read, s) for s in streams]
+    turns = 0
+    def other():
+        global turns
+        while not all(job.ready() for job in jobs):
+            turns += 1
+            gevent.sleep(0.001)
+    between = gevent.spawn(other)
+    gevent.sleep(0)
+    for s in streams: s.put("token")
+    bell.ring()
+    before = turns
+    gevent.joinall([*jobs, between], timeout=20)
+    print(all(job.value == ["token"] for job in jobs), turns - before >= 20)
+    """
+    )
+    assert out == ["True", "True"]
+
+
+def test_a_doorbell_that_is_closed_wakes_all_that_have_something():
+    out = run(
+        PATCHED
+        + """
+    bell = Doorbell()
+    streams = [Stream(bell) for _ in range(30)]
+    def read(s):
+        s.wait(None)
+        real_sleep(0.001)
+        return s.take()
+    jobs = [gevent.spawn(read, s) for s in streams]
+    gevent.sleep(0)
+    for s in streams: s.put("token")
+    bell.close()
+    gevent.joinall(jobs, timeout=20)
+    print(all(job.value == ["token"] for job in jobs))
+    """
+    )
+    assert out == ["True"]
