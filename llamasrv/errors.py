@@ -26,6 +26,11 @@ Knows no protocol and no HTTP library: `web/errors.py` turns these into replies.
 
 from __future__ import annotations
 
+from math import ceil
+from random import randint
+
+LONGEST_RETRY = 30.0  # seconds after which a refused client is told to come back, at most
+
 
 class LlamasrvError(Exception):
     """Base of all errors with a status. `param` names the field as the caller wrote it, or is None."""
@@ -120,11 +125,15 @@ class MethodNotAllowed(NotFound):
 
 
 class QueueFull(LlamasrvError):
-    """The bounded queue is full. The client should come back after `retry_after` seconds."""
+    """The bounded queue is full. The client should come back after `retry_after` seconds: at some time within the
+    `wait` of those in the queue, so that not all who were refused come back together."""
 
     status = 429
     code = "rate_limit_exceeded"
-    retry_after = 1.0
+
+    def __init__(self, message: str, *, wait: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = float(randint(1, ceil(min(max(wait, 2.0), LONGEST_RETRY))))
 
 
 class RateLimited(LlamasrvError):

@@ -74,7 +74,7 @@ class Engine(Loop):
             self._validate(seq)
         pending = self._num_submitted - self._num_ended
         if pending + len(sequences) > self.options.queue_limit + self.options.parallel:
-            raise QueueFull(f"The queue is full ({pending} sequences). Try again shortly.")
+            raise QueueFull(f"The queue is full ({pending} sequences). Try again shortly.", wait=self.metrics.last_wait)
         stream = Stream(self._doorbell, len(sequences), self.options.unread_tokens, self._overflow)
         now = self.clock()
         for seq in sequences:

@@ -357,6 +357,7 @@ class Loop:
         if seq.admitted is None:
             seq.reused = seq.num_computed
             self.metrics.cached_tokens += seq.num_computed
+            self.metrics.last_wait = now - seq.arrived
             self.metrics.queue_time.observe(now - seq.arrived)
         seq.admitted = now
         if branches:  # its lane holds what is shared, and nothing else yet

@@ -54,6 +54,7 @@ class EngineMetrics:
         self.restarts = 0
         self.longest_sequence = 0
         self.queue_time = Histogram(SECONDS)
+        self.last_wait = 0.0  # seconds that the last one to be admitted had waited
         self.first_token_time = Histogram(SECONDS)
         self.token_time = Histogram(SECONDS)
         self.step_time = Histogram(SECONDS)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from llamasrv.engine.engine import Engine, EngineOptions, Status
 from llamasrv.engine.interface import Adapter, Backend, Progress
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.errors import LlamasrvError, ModelNotFound, Unavailable
+from llamasrv.errors import LlamasrvError, ModelNotFound, QueueFull, Unavailable
 from llamasrv.models.details import Details
 
 if TYPE_CHECKING:
@@ -283,6 +283,11 @@ class Registry:
         """Whether no model takes another request, whichever is asked for."""
         engines = self.engines
         return len(engines) >= len(self.models) and all(engine.is_full for engine in engines)
+
+    def queue_full(self) -> QueueFull:
+        """What to refuse a request with then."""
+        wait = min((engine.metrics.last_wait for engine in self.engines), default=0.0)
+        return QueueFull("The queue is full. Try again shortly.", wait=wait)
 
     def drain(self) -> None:
         """Refuse new work; what was accepted goes on."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from flask import Response, request
 
 from llamasrv.domain.request import GenerateRequest
-from llamasrv.errors import LlamasrvError, QueueFull
+from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.loading import Loading
 from llamasrv.web.late import late_response
 from llamasrv.web.limits import read_json
@@ -35,7 +35,7 @@ class Endpoint(Replies, Protocol):
 def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) -> Response:
     environ = request.environ
     if service.registry.is_full:  # before anything of the request is looked at: refusing must cost next to nothing
-        raise QueueFull("The queue is full. Try again shortly.")
+        raise service.registry.queue_full()
     body = read_json(environ, service.options.limits)
     owner = environ["llamasrv.record"].owner
     asked, options = endpoint.parse(body, owner=owner, timeout=service.options.timeout)

@@ -503,6 +503,13 @@ def test_a_full_queue_refuses(drive):
     with pytest.raises(QueueFull) as refusal:
         driver.submit(chat("one too many"))
     assert refusal.value.retry_after
+    driver.engine.metrics.last_wait = 20.0
+    later = set()
+    for _ in range(50):
+        with pytest.raises(QueueFull) as refusal:
+            driver.submit(chat("one too many"))
+        later.add(refusal.value.retry_after)
+    assert 1 <= min(later) and max(later) <= 20 and len(later) > 5, "all of them would come back together"
     driver.finish()
     driver.answer(chat("room again"))
 
