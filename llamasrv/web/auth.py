@@ -105,6 +105,18 @@ class Access:
 
     def enter(self, key: Key | None, rule: str, method: str) -> Quota | None:
         """Check that `key` opens this route, and count the request where it works. `leave` the quota at its end."""
+        quota = self._quota_of(key, rule, method)
+        if quota is not None:
+            quota.enter()
+        return quota
+
+    def check(self, key: Key | None, rule: str, method: str) -> None:
+        """Raise what `enter` would raise, but count nothing."""
+        quota = self._quota_of(key, rule, method)
+        if quota is not None:
+            quota.check()
+
+    def _quota_of(self, key: Key | None, rule: str, method: str) -> Quota | None:
         scope = scope_of(rule, method)
         if key is None:
             return None
@@ -112,9 +124,12 @@ class Access:
             raise Forbidden(f"This API key may not use {rule}: it lacks the scope '{scope}'.")
         if scope not in _WORK or method != "POST":
             return None
-        quota = self.quotas[key.name]
-        quota.enter()
-        return quota
+        return self.quotas[key.name]
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether a key's request may be refused although there is room for it."""
+        return bool(self._keys)
 
     def allows(self, owner: str, scope: str) -> bool:
         """Whether the key of that name has the scope; without keys everybody has."""

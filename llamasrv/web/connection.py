@@ -13,6 +13,10 @@ from gunicorn import util
 from gunicorn.http import parser, unreader, wsgi
 
 from llamasrv.protocols.errors import refused_request
+from llamasrv.web.turns import Turns
+
+URGENT = (b"GET /livez ", b"GET /health ", b"GET /v1/health ", b"GET /readyz ")
+"""Requests that wait for no others, as they begin on the wire."""
 
 
 def install() -> None:
@@ -84,8 +88,9 @@ class HeadTime:
     """How long a connection may take until the head of its next request is there: `idle` seconds until its first byte,
     from then on `head` seconds. When the time is over the block ends, and with it the connection."""
 
-    def __init__(self, sock: Any, *, idle: float, head: float) -> None:
+    def __init__(self, sock: Any, *, idle: float, head: float, turns: Turns) -> None:
         self._sock = sock
+        self._turns = turns
         self._idle = idle
         self._head = head
         self._timeout: Timeout | None = None
@@ -96,10 +101,13 @@ class HeadTime:
         getcurrent().head_time = self
         return self
 
-    def first_byte(self) -> None:
+    def first_bytes(self, data: bytes) -> None:
+        """Of a request: it is begun when it is its turn, but what is urgent at once."""
         getcurrent().head_time = None
         if self._timeout is not None:
             self._timeout.close()
+        if data and not data.startswith(URGENT):
+            self._turns.wait()
         self._timeout = Timeout.start_new(self._head)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
@@ -115,5 +123,5 @@ class Unreader(unreader.SocketUnreader):
         data = super().chunk(*args)
         waiting = getattr(getcurrent(), "head_time", None)
         if waiting is not None:
-            waiting.first_byte()
+            waiting.first_bytes(data)
         return data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from flask import Flask, Response, request
@@ -25,7 +26,8 @@ log = logging.getLogger("llamasrv")
 INTERNAL = "The server had an error while processing your request. Request id: {id}."
 
 
-def error_response(error: LlamasrvError) -> Response:
+def told(error: LlamasrvError, environ: Mapping[str, Any], request_id: str) -> tuple[int, list[tuple[str, str]], bytes]:
+    """Status, headers and body of an error, in the dialect of its path."""
     headers = []
     if error.retry_after is not None:
         headers.append(("Retry-After", f"{error.retry_after:g}"))
@@ -33,11 +35,16 @@ def error_response(error: LlamasrvError) -> Response:
         headers.append(("WWW-Authenticate", "Bearer"))
     if isinstance(error, DeadlineExceeded):
         headers.append(("x-should-retry", "false"))  # it would only pass once more
-    environ = request.environ
-    environ["llamasrv.record"].error = error.code or str(error.status)
     speaks = dialect(environ["PATH_INFO"], anthropic="HTTP_ANTHROPIC_VERSION" in environ)
-    body = speaks.body(error, environ["llamasrv.record"].id)
-    return Response(body, speaks.status(error), headers, content_type="application/json")
+    return speaks.status(error), headers, speaks.body(error, request_id)
+
+
+def error_response(error: LlamasrvError) -> Response:
+    environ = request.environ
+    record = environ["llamasrv.record"]
+    record.error = error.code or str(error.status)
+    status, headers, body = told(error, environ, record.id)
+    return Response(body, status, headers, content_type="application/json")
 
 
 def install(app: Flask) -> None:

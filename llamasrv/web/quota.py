@@ -50,14 +50,18 @@ class Quota:
         self._requests = None if key.requests_per_minute is None else Bucket(key.requests_per_minute, clock)
         self._tokens = None if key.tokens_per_minute is None else Bucket(key.tokens_per_minute, clock)
 
-    def enter(self) -> None:
-        """Count a request that begins. Raises RateLimited, with the time to wait, when the key has had its share."""
+    def check(self) -> None:
+        """Raises RateLimited, with the time to wait, when the key has had its share."""
         if self._most_open is not None and self.num_open >= self._most_open:
             raise self._refusal(f"{self._most_open} requests of this key are running already", _BUSY_RETRY)
         if self._requests is not None and self._requests.level < 1:
             raise self._refusal(f"limit of {self._requests.size} requests a minute", self._requests.seconds_until(1))
         if self._tokens is not None and self._tokens.level <= 0:
             raise self._refusal(f"limit of {self._tokens.size} tokens a minute", self._tokens.seconds_until(1))
+
+    def enter(self) -> None:
+        """Count a request that begins. Raises RateLimited like `check`."""
+        self.check()
         if self._requests is not None:
             self._requests.take(1)
         self.num_open += 1

@@ -42,8 +42,10 @@ from llamasrv.models.registry import Registry
 from llamasrv.progress import LoadingDisplay
 from llamasrv.web import connection, dump
 from llamasrv.web.connection import HeadTime
+from llamasrv.web.early import Early
 from llamasrv.web.service import Service
 from llamasrv.web.spans import Spans
+from llamasrv.web.turns import Turns
 
 log = logging.getLogger("llamasrv")
 
@@ -93,6 +95,8 @@ class Worker(GeventWorker):
             sys.exit(EX_CONFIG)
         self.service: Service = self.wsgi.extensions["llamasrv"]
         self.registry = self.service.registry
+        self.early = Early(self.service)
+        self.turns = Turns()
         self._spans = Spans() if config.current().log_spans else None
         if self._spans is not None:
             self.service.ledger.on_close = self._spans.enter
@@ -121,17 +125,27 @@ class Worker(GeventWorker):
     def timeout_ctx(self) -> HeadTime:
         settings = config.current()
         return HeadTime(
-            getcurrent().client, idle=settings.server_idle_timeout, head=settings.server_head_timeout
+            getcurrent().client,
+            idle=settings.server_idle_timeout,
+            head=settings.server_head_timeout,
+            turns=self.turns,
         )
 
-    def handle_request(self, *args: Any) -> Any:
+    def handle_request(self, listener_name: Any, req: Any, sock: Any, address: Any) -> Any:
         # A client that reads nothing does not hold its sequence for ever.
-        getcurrent().client.settimeout(config.current().server_write_timeout)
+        sock.settimeout(config.current().server_write_timeout)
+        if (answer := self.early.answer(req)) is not None:
+            # Who waits to be told to send a body is not read any further.
+            close = req.should_close() or req._expected_100_continue or not self.alive
+            sock.sendall(answer.wire(close=close))
+            if close:
+                raise StopIteration  # gunicorn's way to end a connection
+            return True
         self.num_requests += 1
         if not self.fate[1] and self.registry.readiness().state == "ready":
             self.fate[1] = 1
         try:
-            return super().handle_request(*args)
+            return super().handle_request(listener_name, req, sock, address)
         finally:
             self.num_requests -= 1
 
