@@ -249,8 +249,9 @@ class Settings:
         help="Cells of KV, shared by all sequences; 0 chooses from the model and the memory at hand.",
     )  # fmt: skip
     engine_parallel: int = _engine(
-        "int", 16, "-np", "--parallel", low=1, high=256, help="Most sequences computed at once; more wait in the queue."
-    )
+        "int", 16, "-np", "--parallel", low=1, high=256,
+        help="Most sequences computed at once, and a quarter more for keys that would have none; others wait.",
+    )  # fmt: skip
     engine_threads: int = _engine(
         "int", -1, "-t", "--threads", low=-1, high=1024, help="Threads for steps of one row; -1: one for each core."
     )
@@ -883,6 +884,8 @@ def _check_together(s: Settings) -> None:
 
     if s.model_fake and s.model_path is not None:
         refuse("model_fake", "a fake model and model.path exclude each other")
+    if s.model_fake and s.engine_rpc:
+        refuse("engine_rpc", "a fake model is computed nowhere else")
     if s.model_chat_template is not None and s.model_chat_template_file is not None:
         refuse("model_chat_template", "give the template or the file, not both")
     if s.engine_batch_size < s.engine_parallel:
