@@ -94,6 +94,11 @@ def test_what_is_no_machine_is_refused(text):
         config.load({"engine_rpc": text}, environ={})
 
 
+def test_a_fake_model_needs_no_machine():
+    with pytest.raises(ConfigError, match="engine.rpc: a fake model is computed nowhere else"):
+        config.load({"model_fake": True, "engine_rpc": "a:1"}, environ={})
+
+
 def test_what_other_machines_hold_is_no_memory_of_this_one(model_path):
     from pathlib import Path
 
