@@ -554,7 +554,9 @@ def _element(writer: _Writer, calls: Calls, key: str, schema: Any, depth: int) -
         return f"{writer.literal(start)} {_members(writer, inner, '')} {writer.literal(end)}"
     if kinds == {"array"} and depth < MAX_DEPTH:
         item = writer.rule(_element(writer, calls, "item", schema.get("items"), depth + 1))
-        return f"{writer.literal(start)} {item}{_repeats(*_num_items(schema))} {writer.literal(end)}"
+        least, most = _num_items(schema)
+        items = "" if most == 0 else f"{item}{_repeats(least, most)} "
+        return f"{writer.literal(start)} {items}{writer.literal(end)}"
     if not kinds or "string" in kinds:
         return f"{writer.literal(start)} {_plain_text(writer, schema, end)}"
     return f"{writer.literal(start)} {writer.schema(_without_text(schema))} {writer.literal(end)}"

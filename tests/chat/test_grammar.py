@@ -343,6 +343,18 @@ def test_many_arguments_come_in_any_order_each_once(name, format):
     assert not accepts(constraint, twice)
 
 
+@pytest.mark.parametrize("name, format", FORMATS)
+def test_arrays_have_as_many_items_as_they_may(name, format):
+    def accepted(given, **bounds):
+        schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}, **bounds}},
+                  "required": ["a"]}  # fmt: skip
+        constraint = constrain(format, tools=(Tool("f", "", schema),), must_call=True)
+        return accepts(constraint, write_calls(format.calls, [("f", json.dumps({"a": given}))]).lstrip("\n"))
+
+    assert accepted([1, 2], minItems=2, maxItems=2) and accepted([1, 2, 3], minItems=1) and accepted([], maxItems=0)
+    assert not accepted([1], minItems=2) and not accepted([1, 2, 3], maxItems=2) and not accepted([1], maxItems=0)
+
+
 # -- schemas that nothing satisfies
 
 LOOP = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"],
