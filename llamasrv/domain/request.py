@@ -64,11 +64,13 @@ class ToolChoice:
 class Content:
     """The form that an answer must have: `kind` is json, regex, choice, lark or gbnf.
 
-    `value` is a JSON schema (None: any object), a pattern, a tuple of texts, or the grammar's source.
+    `value` is a JSON schema (None: any object), a pattern, a tuple of texts, or the grammar's source; `name` is what the
+    client calls it.
     """
 
     kind: str
     value: Any = None
+    name: str = field(default="response_format", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ def respond(
         except LlamasrvError as error:
             if error.param == "prompt":
                 error.param = endpoint.prompt_field
-            elif error.param == "content":
-                error.param = getattr(endpoint, "content_field", "response_format")
+            elif error.param == "content" and asked.content is not None:
+                error.param = asked.content.name
             raise
         record.model = running.model
         reply = endpoint.reply(options, model=running.model, fingerprint=running.fingerprint)

@@ -209,6 +209,22 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "path, field, form",
+    [
+        ("/v1/chat/completions", "grammar", "root ::= nowhere"),
+        ("/v1/chat/completions", "guided_regex", "(?=a)b"),
+        ("/v1/responses", "text.format.schema", {"format": {"type": "json_schema", "name": "x", "schema": {"$ref": "#"}}}),
+        ("/api/chat", "format", {"$ref": "#"}),
+    ],
+)
+def test_a_form_that_cannot_be_used_is_named_as_the_client_named_it(server, path, field, form):
+    said = {"model": "demo", "messages": user("Hi"), "input": "Hi", field.partition(".")[0]: form}
+    status, _, reply = post(server, path, said)
+    error = json.loads(reply)["error"]
+    assert status == 400 and (path == "/api/chat" or error["param"] == field), reply
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_schema_is_answered_at_once(server, name):
     """Refused with a reason, or served."""

@@ -114,7 +114,7 @@ def _json_schema(form: Any, *path: str) -> Content:
     schema = form.get("schema")
     if type(schema) is not dict:
         raise wrong_type("an object with a JSON schema", schema, *path, "schema")
-    return Content("json", schema)
+    return Content("json", schema, name="output_config.format.schema" if path else "output_format.schema")
 
 
 class MessagesSchema(WireSchema):

@@ -150,10 +150,10 @@ class Format(WireField):
         if value == "":
             return None
         if value == "json":
-            return Content("json")
+            return Content("json", name="format")
         if type(value) is not dict:
             raise Invalid('expected "json" or a JSON schema.')
-        return Content("json", value)
+        return Content("json", value, name="format")
 
 
 class Images(WireField):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -143,5 +144,5 @@ def content_of(data: Mapping[str, Any]) -> Content | None:
             continue
         if found is not None:
             raise InvalidRequest(f"Invalid '{name}': not allowed together with '{first}'.", param=name)
-        found, first = content, name
+        found, first = replace(content, name=name), name
     return found

@@ -87,7 +87,7 @@ class Text(WireField):
             raise Invalid("missing.", "format", "schema", code="missing_required_parameter")
         if type(schema) is not dict and type(schema) is not bool:
             raise wrong_type("an object", schema, "format", "schema")
-        return TextSettings(Content("json", schema), shown)
+        return TextSettings(Content("json", schema, name="text.format.schema"), shown)
 
 
 class ReasoningSettings(NamedTuple):
