@@ -347,8 +347,8 @@ def _arguments(tool: Tool) -> dict[str, Any]:
         schema["additionalProperties"] = False
         required = schema.get("required")
         if isinstance(required, (list, tuple)):  # a name without a schema of its own can be anything
-            unknown: dict[str, Any] = {name: {} for name in required if isinstance(name, str) and name not in properties}
-            schema["properties"] = {**properties, **unknown}
+            unknown = [name for name in required if isinstance(name, str) and name not in properties]
+            schema["properties"] = {**properties, **{name: {} for name in unknown}}
     return schema
 
 

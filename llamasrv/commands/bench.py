@@ -81,7 +81,8 @@ def _table(settings: Settings, pairs: list[Pair], tokens: int) -> Table:
 
 
 def _fits_twice(settings: Settings) -> bool:
-    """Whether there is room for the model beside the server that has loaded it, too; of a GPU or another machine that is not known."""
+    """Whether there is room for the model beside the server that has loaded it, too; of a GPU or another machine
+    that is not known."""
     if settings.model_path is None or settings.engine_rpc or (settings.engine_n_gpu_layers and _has_gpu()):
         return False
     need = model_options.needed_memory(settings, gguf.read_header(settings.model_path))

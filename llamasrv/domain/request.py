@@ -64,8 +64,8 @@ class ToolChoice:
 class Content:
     """The form that an answer must have: `kind` is json, regex, choice, lark or gbnf.
 
-    `value` is a JSON schema (None: any object), a pattern, a tuple of texts, or the grammar's source; `name` is what the
-    client calls it.
+    `value` is a JSON schema (None: any object), a pattern, a tuple of texts, or the grammar's source. `name` is what
+    the client calls it.
     """
 
     kind: str
