@@ -83,7 +83,7 @@ def readiness(server):
 def test_without_rpc_in_the_library_it_says_how_to_install_one(model_path, command):
     if command != ["rpc"]:
         command = [*command, "--model", model_path("llama"), "--rpc", "127.0.0.1:50052"]
-    done = subprocess.run([*LLAMASRV, *command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*LLAMASRV, *command], capture_output=True, text=True, timeout=120)
     assert done.returncode == 78 and len(done.stderr.strip().splitlines()) == 1
     assert "CMAKE_ARGS=-DGGML_RPC=ON pip install" in done.stderr
 
