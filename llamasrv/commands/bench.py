@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -209,6 +210,8 @@ def _rate(clients: list[_Client]) -> float:
         begin, end = min(p[0][0] for p in progress), max(p[-1][0] for p in progress)
     tokens = 0.0
     for count, shares in zip(counts, progress):
-        at_begin, at_end = (max((share for at, share in shares if at <= when), default=0.0) for when in (begin, end))
-        tokens += count * (at_end - at_begin)
+        # Between two arrivals what was under way counts as well: the streams' last tokens come one after another, and
+        # with the first of them all are computed.
+        at_begin, at_end = np.interp([begin, end], [at for at, _ in shares], [share for _, share in shares])
+        tokens += count * float(at_end - at_begin)
     return tokens / max(end - begin, 1e-9)
