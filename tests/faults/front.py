@@ -123,3 +123,9 @@ def descriptors(pid):
 def resident(pid):
     """Bytes of memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def allocated(pid):
+    """The same without what is mapped from files, whose pages come and go with their use."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024

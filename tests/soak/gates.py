@@ -20,7 +20,7 @@ import pytest
 from clients.conftest import wait_until_ready
 from clients.talk import figure, post, wait_for
 from faults.abuse import strange_requests
-from faults.front import descriptors, request, resident, status_of, talk, worker_of
+from faults.front import allocated, descriptors, request, resident, status_of, talk, worker_of
 from soak.load import Beside, Kept, arrivals, ask, look, share, steadily
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -40,11 +40,12 @@ def quiet(serve, *arguments, **options):
 
 @pytest.mark.timeout(900)
 def test_ten_thousand_malformed_requests(serve):
-    server = quiet(serve, "--head-timeout", "1", "--body-timeout", "1")
+    # What the model keeps of good prompts is bounded by itself, and here so low that the bound is soon reached.
+    server = quiet(serve, "--head-timeout", "1", "--body-timeout", "1", "--cache-ram", "0", "--parallel", "2")
     before = control(server)
-    for sent in strange_requests(500, seed=1):  # warm
+    for sent in strange_requests(4_000, seed=1):  # until what is kept of them, within bounds, is there
         talk(server.address, sent, half_close=True)
-    memory = resident(worker_of(server))
+    memory = allocated(worker_of(server))
     statuses: dict[int | None, int] = {}
     slowest = 0.0
     for sent in strange_requests(10_000, seed=2):
@@ -52,10 +53,10 @@ def test_ten_thousand_malformed_requests(serve):
         status = status_of(talk(server.address, sent, half_close=True, timeout=10))
         slowest = max(slowest, time.perf_counter() - began)
         statuses[status] = statuses.get(status, 0) + 1
-    grown = resident(worker_of(server)) / memory - 1
-    print(f"\nmalformed: {statuses}, slowest {slowest:.3f} s, memory {grown:+.2%}")
+    grown = allocated(worker_of(server)) / memory - 1
+    print(f"\nmalformed: {statuses}, slowest {slowest:.3f} s, memory {grown:+.2%} of {memory / 2**20:.0f} MiB")
     assert not [status for status in statuses if status is not None and status >= 500 and status != 501]
-    assert slowest < 2 and grown < 0.05
+    assert slowest < 2 and grown < 0.01
     assert control(server) == before and "Traceback" not in server.log
 
 
@@ -92,7 +93,7 @@ def test_a_thousand_streams_at_once(serve):
     )
     assert whole == 1000
     assert most[0] - memory < 1000 * 150 * 1024
-    assert share(alive, 0.99) < 0.25
+    assert share(alive, 0.99) < 0.05
 
 
 @pytest.mark.timeout(300)
@@ -125,37 +126,42 @@ def test_ten_times_too_many_requests(serve):
     whether or not anybody is answered, over connections that are kept as a proxy or a client library keeps them.
     """
     server = quiet(serve, "--parallel", "8", "--queue-limit", "16")
-    body = {"prompt": "x", "ignore_eos": True, "max_tokens": 1200}
     connections = Kept(server.address)
-    ends = []
+    dice = random.Random(1)
+    ends = []  # when, and how many tokens
 
     async def one():
-        answer = await connections.ask(TEXT, body)
+        tokens = dice.randrange(200, 1000)
+        answer = await connections.ask(TEXT, {"prompt": "x", "ignore_eos": True, "max_tokens": tokens})
         if answer.status == 200:
-            ends.append(time.perf_counter())
+            ends.append((time.perf_counter(), tokens))
         return answer
 
+    def served_since(began):
+        """Tokens a second, but those of the first two seconds."""
+        now = time.perf_counter()
+        return sum(tokens for end, tokens in ends if end > began + 2) / (now - began - 2)
+
     async def run(seconds):
-        await steadily(16, 2, one)
-        alone, took = await steadily(16, seconds, one)
-        capacity = len(alone) / took
         began = time.perf_counter()
-        answers = await arrivals(10 * capacity, seconds, one)
-        served = [end for end in ends if 2 <= end - began <= seconds]
+        await steadily(16, seconds, one)
+        alone = served_since(began)
+        began = time.perf_counter()
+        answers = await arrivals(10 * alone / 600, seconds, one)
         after = time.perf_counter()
         await one()
-        return capacity, len(served) / (seconds - 2), answers, time.perf_counter() - after
+        return alone, served_since(began), answers, time.perf_counter() - after
 
-    capacity, rate, answers, recovery = asyncio.run(run(OVERLOAD_SECONDS))
+    alone, served, answers, recovery = asyncio.run(run(OVERLOAD_SECONDS))
     refused = [answer for answer in answers if answer.status != 200]
     late = share([answer.seconds for answer in refused], 0.99)
     print(
-        f"\noverload: capacity {capacity:.1f} requests/s, {len(answers) / OVERLOAD_SECONDS:.0f} came, {len(refused)} "
-        f"refused, p50 {share([a.seconds for a in refused], 0.5) * 1000:.1f}, p99 {late * 1000:.1f} ms; accepted "
-        f"{rate:.1f}/s ({rate / capacity:.0%}); one more afterwards took {recovery:.2f} s"
+        f"\noverload: {alone:.0f} tokens/s, {alone / 600:.1f} requests/s; then {len(answers) / OVERLOAD_SECONDS:.0f} requests/s "
+        f"came, {len(refused)} refused, p50 {share([a.seconds for a in refused], 0.5) * 1000:.1f}, p99 {late * 1000:.1f} ms; "
+        f"accepted {served:.0f} tokens/s ({served / alone:.0%}); one more afterwards took {recovery:.2f} s"
     )
     assert {answer.status for answer in refused} == {429} and all(b"rate_limit" in a.body for a in refused)
-    assert late < 0.05 and rate >= 0.9 * capacity and recovery < 5
+    assert late < 0.05 and served >= 0.9 * alone and recovery < 5
 
 
 @pytest.mark.timeout(300)
@@ -168,7 +174,7 @@ def test_one_key_that_floods_does_not_slow_another(serve):
 
     async def calm():
         first, began = [], time.perf_counter()
-        for n in range(60):
+        for n in range(40):
             await asyncio.sleep(max(0.0, began + n / 4 - time.perf_counter()))
             answer = await ask(server.address, TEXT, body | {"stream": True}, headers=["X-Api-Key: calm"])
             assert answer.status == 200, answer.body
