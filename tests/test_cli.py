@@ -321,7 +321,7 @@ def test_bench_loses_no_step_where_the_last_tokens_come_one_after_another():
     """Two streams of a token each 0.1 s: 20 tokens/s, although the second is written a little after the first."""
     clients = []
     for late in (0.0, 0.002):
-        client = bench._Client(bytearray(b"HTTP/1.1 200 OK\r\n\r\n"))
+        client = bench._Client(body=bytearray(b"HTTP/1.1 200 OK\r\n\r\n"))
         client.body += bench.EVENT + b'"usage":{"completion_tokens":10}}\n'
         client.arrivals = [(0.1 * i + late, i) for i in range(1, 11)]
         client.num_events = 11

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -133,6 +132,7 @@ def _prompt(number: int) -> str:
 class _Client:
     """One streaming request: what came, and when how many events were complete."""
 
+    sent: float = field(default_factory=time.perf_counter)
     body: bytearray = field(default_factory=bytearray)
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     num_events: int = 0
@@ -195,9 +195,9 @@ class Driver:
             "stream_options": {"include_usage": True},
         }).encode()  # fmt: skip
         head = f"POST /v1/completions HTTP/1.1\r\n{self._head}Connection: close\r\nContent-Type: application/json\r\n"
+        client = _Client()
         connection = socket.create_connection(self._address, PATIENCE)
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        client = _Client()
         selector.register(connection, selectors.EVENT_READ, client)
         return client
 
@@ -206,12 +206,20 @@ def _rate(clients: list[_Client]) -> float:
     counts = [client.num_tokens() for client in clients]
     progress = [client.progress() for client in clients]
     begin, end = max(p[0][0] for p in progress), min(p[-1][0] for p in progress)
-    if begin >= end:  # so short that the first ended before the last began
-        begin, end = min(p[0][0] for p in progress), max(p[-1][0] for p in progress)
+    if begin >= end:  # so short that the first ended before the last began: all of it, prompts and connections included
+        return sum(counts) / (max(p[-1][0] for p in progress) - min(client.sent for client in clients))
     tokens = 0.0
     for count, shares in zip(counts, progress):
-        # Between two arrivals what was under way counts as well: the streams' last tokens come one after another, and
-        # with the first of them all are computed.
-        at_begin, at_end = np.interp([begin, end], [at for at, _ in shares], [share for _, share in shares])
-        tokens += count * float(at_end - at_begin)
+        tokens += count * (_share_at(shares, end) - _share_at(shares, begin))
     return tokens / max(end - begin, 1e-9)
+
+
+def _share_at(shares: list[tuple[float, float]], when: float) -> float:
+    """Between two arrivals what is under way counts as well: the streams' last tokens come one after another, and with
+    the first of them all are computed."""
+    before, share = shares[0]
+    for at, following in shares[1:]:
+        if at > when:
+            return share + (following - share) * max(0.0, when - before) / max(at - before, 1e-9)
+        before, share = at, following
+    return share

@@ -15,10 +15,16 @@ import time
 from array import array
 from typing import Any
 
+from llamasrv.engine.cores import CORES, gnu_openmp
+
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
 # OpenMP's threads would spin for a millisecond after each step and keep a core from the HTTP side; this is some 30 µs,
 # longer than any barrier inside a step.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+if gnu_openmp():
+    # Once two contexts have computed in a process there are more OpenMP threads than cores, at work or not, and GNU's
+    # would not spin at all: a step of 67 ms takes 80. This makes it a few µs. Others would then spin for ever.
+    os.environ.setdefault("OMP_WAIT_POLICY", "active")
 
 import llama_cpp
 import llama_cpp.llama_cpp as C
@@ -30,7 +36,6 @@ from llamasrv.engine.backend_embed import LlamaEmbeddings, only_embeds
 from llamasrv.engine.backend_lora import load_adapters, use_adapters
 from llamasrv.engine import backend_rpc as rpc
 from llamasrv.engine.batch import Batch
-from llamasrv.engine.cores import CORES
 from llamasrv.engine.interface import DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress
 from llamasrv.engine.padding import BLOCK, Padding
 

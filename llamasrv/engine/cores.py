@@ -6,9 +6,12 @@ share, as long as the others are at work, and all of its threads again when they
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 RECENT = 0.1  # seconds after a computation during which the next one is expected
 
@@ -39,3 +42,12 @@ class Cores:
 
 CORES = Cores()
 """Those of this process."""
+
+
+def gnu_openmp() -> bool:
+    """Whether the library's threads are those of GNU's OpenMP. The library itself is not loaded for it."""
+    folder = os.environ.get("LLAMA_CPP_LIB_PATH")
+    if folder is None:
+        spec = importlib.util.find_spec("llama_cpp")
+        folder = os.path.join(os.path.dirname(spec.origin), "lib") if spec is not None and spec.origin else ""
+    return any(b"libgomp" in path.read_bytes() for path in Path(folder).glob("*ggml-cpu*.so"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llamasrv.engine.cores import RECENT, Cores
+from llamasrv.engine.cores import RECENT, Cores, gnu_openmp
 
 
 class Clock:
@@ -61,3 +61,13 @@ def test_one_that_is_gone_does_not_count(cores):
     cores.begin("a")
     cores.leave("a")
     assert cores.begin("b") == 1
+
+
+def test_it_knows_whose_openmp_the_library_has(monkeypatch, tmp_path):
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
+    assert not gnu_openmp()
+    library = tmp_path / "libggml-cpu.so"
+    library.write_bytes(b"...libomp.so.5...")
+    assert not gnu_openmp()
+    library.write_bytes(b"...libgomp.so.1...")
+    assert gnu_openmp()
