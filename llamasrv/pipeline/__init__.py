@@ -109,7 +109,7 @@ class Pipeline:
         prompts = [prompt.tokens for prompt in prepared]
         params = served.params(request.sampling)
         named = self.registry.adapter(request.model)
-        adapters = chosen(served.model.adapters, named, request.adapters)
+        adapters = chosen(served.model.adapters, named, request.adapters, served.model.standing_adapters)
         deadline = None if request.timeout is None else served.engine.clock() + request.timeout
         best_of = request.best_of if request.best_of is not None and request.best_of > request.n else None
         each = best_of or request.n

@@ -10,11 +10,18 @@ from llamasrv.errors import InvalidRequest
 AdapterSet = tuple[tuple[int, float], ...]
 
 
-def chosen(there: tuple[Adapter, ...], named: str | None, asked: Iterable[tuple[str, float]] | None) -> AdapterSet:
+def chosen(
+    there: tuple[Adapter, ...],
+    named: str | None,
+    asked: Iterable[tuple[str, float]] | None,
+    standing: AdapterSet = (),
+) -> AdapterSet:
     """`named` is the one that the model's name chooses, with its own scale; `asked` go before it, by name or number.
 
-    Nobody else's count: a request that says nothing gets the model without any.
+    A request that says nothing gets the `standing` ones: at first none.
     """
+    if named is None and asked is None:
+        return standing
     numbers = {adapter.name.lower(): n for n, adapter in enumerate(there)}
     scales: dict[int, float] = {}
     if named is not None:

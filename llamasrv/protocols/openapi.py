@@ -42,7 +42,7 @@ class Operation(NamedTuple):
 
     summary: str
     schema: type[WireSchema] | None = None
-    example: Mapping[str, Any] | None = None
+    example: Mapping[str, Any] | list[Any] | None = None
     streams: str | None = None
     query: tuple[Query, ...] = ()
     answers: str = "application/json"
@@ -156,6 +156,10 @@ OPERATIONS: dict[str, Operation] = {
         query=(("action", "save, restore or erase"), *_MODEL),
     ),
     "GET /lora-adapters": Operation("The adapters that `lora` of a request may name.", query=_MODEL),
+    "POST /lora-adapters": Operation(
+        "Which adapters count where a request names none; those not in the list do not.", None,
+        [{"id": 0, "scale": 0.5}], query=_MODEL,
+    ),
     "GET /v1/stream": Operation(
         "A stream that was named with X-Conversation-Id, from any byte on.",
         query=(*_CONVERSATION, ("from", "the first byte; default 0")), answers=EVENTS,
@@ -263,7 +267,7 @@ def _operation(
     if parameters:
         out["parameters"] = parameters
     if operation.schema is not None or operation.example is not None:
-        content: dict[str, Any] = {"schema": {"type": "object"}}
+        content: dict[str, Any] = {"schema": {"type": "array" if isinstance(operation.example, list) else "object"}}
         if operation.schema is not None:
             content["schema"] = known.setdefault(operation.schema, _instance(operation.schema, limits))
         if operation.example is not None:

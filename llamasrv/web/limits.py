@@ -28,12 +28,24 @@ _LOOK_BACK = 4096  # characters before an error that are searched for its key
 
 def read_json(environ: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """The request's body as a JSON object."""
+    return parse_json(_read_text(environ, limits), limits.json_depth)
+
+
+def read_json_array(environ: dict[str, Any], limits: Limits) -> list[Any]:
+    """The request's body as a JSON array."""
+    body = _parsed(_read_text(environ, limits), limits.json_depth)
+    if type(body) is not list:
+        raise InvalidRequest("The request's body must be a JSON array.", code="invalid_json")
+    return body
+
+
+def _read_text(environ: dict[str, Any], limits: Limits) -> bytes:
     kind = environ.get("CONTENT_TYPE", "")
     if kind != "application/json":
         _check_type(kind)
     if environ.get("HTTP_CONTENT_ENCODING", "identity") not in ("identity", ""):
         raise UnsupportedMedia("A Content-Encoding is not supported: send the body as it is.")
-    return parse_json(read_body(environ, limits.body_bytes, limits.body_seconds), limits.json_depth)
+    return read_body(environ, limits.body_bytes, limits.body_seconds)
 
 
 def _check_type(header: str) -> None:
@@ -123,16 +135,21 @@ def _too_large(most: int) -> BodyTooLarge:
 
 def parse_json(data: bytes, depth: int) -> dict[str, Any]:
     """A strict JSON object: UTF-8, no NaN, no lone surrogates. Of a repeated key the last one counts."""
+    body = _parsed(data, depth)
+    if type(body) is not dict:
+        raise InvalidRequest("The request's body must be a JSON object.", code="invalid_json")
+    return body
+
+
+def _parsed(data: bytes, depth: int) -> Any:
     if not data:
-        raise InvalidRequest("The request's body is empty: expected a JSON object.", code="invalid_json")
+        raise InvalidRequest("The request's body is empty: expected JSON.", code="invalid_json")
     # More brackets than levels allowed is the rule in a long conversation, so then it is counted properly.
     deep = data.count(b"{") + data.count(b"[") > depth
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise _not_json(data, error) from None
-    if type(body) is not dict:
-        raise InvalidRequest("The request's body must be a JSON object.", code="invalid_json")
     if deep and _depth_over(body, depth):
         raise InvalidRequest(f"The request's JSON is nested more than {depth} levels deep.", code="invalid_json")
     return body

@@ -1,20 +1,31 @@
-"""llama.cpp's list of a model's LoRA adapters."""
+"""llama.cpp's list of a model's LoRA adapters, and which of them count where a request names none."""
 
 from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
-from llamasrv.protocols.llamacpp.lora import adapters_body
+from llamasrv.pipeline.adapters import chosen
+from llamasrv.protocols.llamacpp.lora import StandingAdapters, adapters_body
+from llamasrv.web.limits import read_json_array
 from llamasrv.web.service import Service
 
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("lora", __name__)
+    limits = service.options.limits
+    standing = StandingAdapters(limits)
 
     @routes.get("/lora-adapters")
     def list_adapters() -> Response:
         model = service.registry.find(request.args.get("model"))
-        body = adapters_body((adapter.name, adapter.path) for adapter in model.adapters)
+        body = adapters_body(((adapter.name, adapter.path) for adapter in model.adapters), model.standing_adapters)
         return Response(body, 200, content_type="application/json")
+
+    @routes.post("/lora-adapters")
+    def change_adapters() -> Response:
+        asked = standing.parse(read_json_array(request.environ, limits))
+        model = service.registry.find(request.args.get("model"))
+        model.standing_adapters = chosen(model.adapters, None, asked)
+        return Response(b'{"success":true}', 200, content_type="application/json")
 
     return routes

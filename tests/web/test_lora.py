@@ -49,6 +49,28 @@ def test_a_request_chooses_several(client):
     assert answer(client, "fake:sql", lora=[{"id": "sql", "scale": 3}]) == "You said, sql 3: hi"
 
 
+def test_what_counts_without_a_word_can_be_set(client):
+    def put(body, **query):
+        return client.post("/lora-adapters", json=body, query_string=query)
+
+    assert put([{"id": 1, "scale": 0.5}]).get_json() == {"success": True}
+    assert answer(client) == "You said, Polite 0.5: hi"
+    assert [adapter["scale"] for adapter in client.get("/lora-adapters").get_json()] == [0.0, 0.5]
+    assert answer(client, "fake:sql") == "You said, sql 1: hi"
+    assert answer(client, lora=[]) == "You said: hi"
+    assert put([{"id": 0, "scale": 1}], model="alias").status_code == 200
+    assert answer(client) == "You said, sql 1: hi"
+    assert put([]).status_code == 200 and answer(client) == "You said: hi"
+
+
+@pytest.mark.parametrize("body", [{"id": 0, "scale": 1}, [{"id": 2, "scale": 1}], [{"id": 0}], "sql", None])
+def test_what_cannot_be_set_changes_nothing(client, body):
+    client.post("/lora-adapters", json=[{"id": 0, "scale": 2}])
+    reply = client.post("/lora-adapters", json=body)
+    assert reply.status_code == 400 and reply.get_json()["error"]["message"]
+    assert answer(client) == "You said, sql 2: hi"
+
+
 def test_completions_take_them_too(client):
     reply = client.post("/v1/completions", json={"model": "fake:sql", "prompt": "x", "max_tokens": 1})
     assert reply.status_code == 200
