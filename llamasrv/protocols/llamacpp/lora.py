@@ -29,7 +29,7 @@ class StandingAdapters:
 
 
 def adapters_body(adapters: Iterable[tuple[str, str]], standing: Iterable[tuple[int, float]]) -> bytes:
-    """`adapters`: name and path of each; `standing`: number and scale of those that count where a request names none."""
+    """`adapters`: name and path of each; `standing`: number and scale of what counts where a request names none."""
     scales = dict(standing)
     return orjson.dumps([
         {
