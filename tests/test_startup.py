@@ -89,6 +89,7 @@ def test_every_engine_option_comes_from_a_setting():
         engine_cache_type_v="q4_0", engine_deterministic=True, engine_queue_limit=8, engine_step_target_ms=9,
         cache_ram=10, cache_swap=11, cache_idle_cells=12, engine_coalesce_ms=13, limits_unread_tokens=14,
         engine_embeddings=True, engine_pooling="cls", engine_embedding_ctx=14, cache_disk=15, model_adapters=("a=b",),
+        engine_rpc=("host:1",),
     )  # fmt: skip
     made, default = model_options.engine_options(changed), EngineOptions()
     same = [f.name for f in dataclasses.fields(made) if getattr(made, f.name) == getattr(default, f.name)]
