@@ -15,6 +15,8 @@ import numpy as np
 from llamasrv.domain.sequence import Realm
 from llamasrv.engine.prefix_cache import EVERYBODY, KEY_LENGTH, Key, common_prefix, key_of
 
+ENTRY_BYTES = 600  # of an entry without its state and its tokens, measured
+
 
 class Spilled:
     """The KV of `tokens`, all of them, of one realm. `data` are the backend's own bytes."""
@@ -31,12 +33,17 @@ class Spilled:
         return len(self.tokens)
 
     @property
+    def num_bytes(self) -> int:
+        """Of host memory, its place in the store included: small states are many."""
+        return self.data.nbytes + self.tokens.itemsize * self.length + ENTRY_BYTES
+
+    @property
     def key(self) -> Key:
         return key_of(self.tokens, self.realm)
 
 
 class SpillStore:
-    """At most `limit` bytes of states; 0 keeps nothing."""
+    """At most `limit` bytes; 0 keeps nothing."""
 
     def __init__(self, limit: int, *, can_cut: bool = True) -> None:
         self.limit = limit
@@ -50,18 +57,18 @@ class SpillStore:
 
     def put(self, entry: Spilled) -> None:
         """Keep it, unless it is larger than the limit. Entries that are a prefix of it go."""
-        if entry.data.nbytes > self.limit:
+        if entry.num_bytes > self.limit:
             return
         siblings = self._index.get(entry.key, [])
         for other in [
             e for e in siblings if e.length <= entry.length and common_prefix(e.tokens, entry.tokens) == e.length
         ]:
             self._remove(other)
-        while self.used + entry.data.nbytes > self.limit:
+        while self.used + entry.num_bytes > self.limit:
             self._remove(next(iter(self._entries.values())))
         self._entries[id(entry)] = entry
         self._index.setdefault(entry.key, []).append(entry)
-        self.used += entry.data.nbytes
+        self.used += entry.num_bytes
 
     def match(self, tokens: array[int], limit: int, realm: Realm = EVERYBODY) -> tuple[Spilled, int] | None:
         """The entry with most of `tokens[:limit]`, and how much; None below KEY_LENGTH."""
@@ -86,7 +93,7 @@ class SpillStore:
 
     def _remove(self, entry: Spilled) -> None:
         del self._entries[id(entry)]
-        self.used -= entry.data.nbytes
+        self.used -= entry.num_bytes
         key = entry.key
         self._index[key].remove(entry)
         if not self._index[key]:
