@@ -19,7 +19,7 @@ from typing import Any
 
 from llamasrv import files
 from llamasrv.chat.template import fallback_source
-from llamasrv.config import ModelTable, Settings, nearest
+from llamasrv.config import ModelTable, Settings
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter, Progress
 from llamasrv.errors import ConfigError
@@ -40,6 +40,7 @@ from llamasrv.models.made import Made
 from llamasrv.models.made import read as read_made
 from llamasrv.models.registry import FOR_EVER, Model, Recipe, canonical
 from llamasrv.models.scan import Found, scan
+from llamasrv.option import nearest
 
 log = logging.getLogger("llamasrv")
 

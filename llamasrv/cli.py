@@ -16,9 +16,10 @@ from typing import Any, NoReturn
 import click
 
 from llamasrv import __version__, config, reference
-from llamasrv.config import OPTIONS, Option, Settings
+from llamasrv.config import OPTIONS, Settings
 from llamasrv.domain.key import SCOPES
 from llamasrv.errors import ConfigError
+from llamasrv.option import Option, nearest
 
 EX_USAGE, EX_CONFIG, INTERRUPTED = 64, 78, 130
 
@@ -208,7 +209,7 @@ def main(arguments: Iterable[str] | None = None) -> NoReturn:
     except ConfigError as error:
         code = _refuse(str(error), EX_CONFIG)
     except click.NoSuchOption as error:
-        meant = config.nearest(error.option_name, _flags(error.ctx))
+        meant = nearest(error.option_name, _flags(error.ctx))
         code = _refuse(f"{error.option_name}: unknown option{meant}", EX_CONFIG)
     except (click.BadParameter, click.BadOptionUsage) as error:
         code = _refuse(error.format_message(), EX_CONFIG)

@@ -15,9 +15,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config import Settings, nearest
+from llamasrv.config import Settings
 from llamasrv.domain.key import SCOPES, Key
 from llamasrv.errors import ConfigError
+from llamasrv.option import nearest
 
 if sys.version_info >= (3, 11):
     import tomllib

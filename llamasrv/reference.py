@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config import OPTIONS, TABLE_KEYS, Option, Settings, as_size
+from llamasrv.config import OPTIONS, TABLE_KEYS, Settings
+from llamasrv.option import Option, as_size
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.llamacpp.completion import CompletionSchema
 from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema

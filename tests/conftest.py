@@ -12,14 +12,14 @@ import time
 
 import pytest
 
-from llamasrv import config
+from llamasrv.option import PREFIX
 
 
 class ServerProcess:
     """`llamasrv serve` (or another command) as a process of its own; its log is read as it is written."""
 
     def __init__(self, arguments, *, command=(sys.executable, "-m", "llamasrv", "serve"), environ=None):
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(config.PREFIX)}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         self.process = subprocess.Popen(
             [*command, *map(str, arguments)],
             env=clean | {"LLAMASRV_STORE": "memory"} | (environ or {}),

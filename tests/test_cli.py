@@ -20,16 +20,17 @@ from pathlib import Path
 import pytest
 from model.tiny_models import llama
 
-from llamasrv import cli, config, files
+from llamasrv import cli, files
 from llamasrv.commands import bench
 from llamasrv.config import OPTIONS
 from llamasrv.errors import ConfigError
+from llamasrv.option import PREFIX
 
 
 @pytest.fixture
 def run(capsys, monkeypatch):
     """Runs a command in this process: (exit code, standard output, standard error)."""
-    for name in [name for name in os.environ if name.startswith(config.PREFIX)]:
+    for name in [name for name in os.environ if name.startswith(PREFIX)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "120")
 
@@ -48,7 +49,7 @@ def tiny(tmp_path):
 
 
 def command(*arguments, **options):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(config.PREFIX)}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     return subprocess.run(
         [sys.executable, "-m", "llamasrv", *map(str, arguments)],
         env=clean, capture_output=True, text=True, timeout=100, **options,

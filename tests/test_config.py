@@ -11,6 +11,7 @@ import pytest
 
 from llamasrv import config, reference
 from llamasrv.config import OPTIONS, Settings, load
+from llamasrv.option import convert
 from llamasrv.domain.params import SamplingParams
 from llamasrv.errors import ConfigError
 from llamasrv.protocols.limits import Limits
@@ -292,7 +293,7 @@ def test_names_flags_and_variables_are_unique():
 def test_a_default_is_a_value_that_would_be_accepted(option):
     if option.default is not None:
         text = f"{option.default}B" if option.kind == "size" else option.default
-        assert config.convert(option, text, "here") == option.default
+        assert convert(option, text, "here") == option.default
 
 
 def test_the_toml_document_names_every_option_and_changes_nothing(toml):

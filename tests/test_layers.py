@@ -20,7 +20,7 @@ LEAVES = ("llamasrv", "llamasrv.errors", "llamasrv.domain")
 ENGINE = (*LEAVES, "llamasrv.engine")
 PIPELINE = (*ENGINE, "llamasrv.chat", "llamasrv.models", "llamasrv.pipeline")
 WEB = (*PIPELINE, "llamasrv.protocols", "llamasrv.store", "llamasrv.web", "llamasrv.files")
-START = (*WEB, "llamasrv.config", "llamasrv.keys", "llamasrv.log", "llamasrv.notify", "llamasrv.progress", "llamasrv.model_options", "llamasrv.catalogue", "llamasrv.startup")
+START = (*WEB, "llamasrv.option", "llamasrv.config", "llamasrv.keys", "llamasrv.log", "llamasrv.notify", "llamasrv.progress", "llamasrv.model_options", "llamasrv.catalogue", "llamasrv.startup")
 COMMANDS = (*START, "llamasrv.reference", "llamasrv.commands", "llamasrv.demo")
 ALLOWED = {
     "llamasrv.errors": (),
@@ -37,9 +37,10 @@ ALLOWED = {
     "llamasrv.store": (*LEAVES, "llamasrv.store"),
     "llamasrv.web.worker": START,
     "llamasrv.web": WEB,
-    "llamasrv.config": LEAVES,
-    "llamasrv.keys": (*LEAVES, "llamasrv.config"),
-    "llamasrv.reference": (*LEAVES, "llamasrv.config", "llamasrv.protocols"),
+    "llamasrv.option": LEAVES,
+    "llamasrv.config": (*LEAVES, "llamasrv.option"),
+    "llamasrv.keys": (*LEAVES, "llamasrv.option", "llamasrv.config"),
+    "llamasrv.reference": (*LEAVES, "llamasrv.option", "llamasrv.config", "llamasrv.protocols"),
     "llamasrv.model_options": START,
     "llamasrv.catalogue": START,
     "llamasrv.startup": START,

@@ -8,13 +8,14 @@ import os
 import pytest
 from model.tiny_models import bert, llama
 
-from llamasrv import cli, config, files
+from llamasrv import cli, files
+from llamasrv.option import PREFIX
 
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path):
     """Runs a command in this process: (exit code, standard output, standard error)."""
-    for name in [name for name in os.environ if name.startswith(config.PREFIX)]:
+    for name in [name for name in os.environ if name.startswith(PREFIX)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(files, "models_dir", lambda: tmp_path / "pulled")

@@ -10,9 +10,10 @@ from rich.table import Table
 
 from llamasrv import catalogue, keys, model_options, reference, startup
 from llamasrv.chat.template import ChatTemplate, TemplateError
-from llamasrv.config import Settings, as_size
+from llamasrv.config import Settings
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
+from llamasrv.option import as_size
 
 
 def run(settings: Settings, print_config: bool) -> int:

@@ -12,10 +12,11 @@ from rich.table import Table
 
 from llamasrv import catalogue, files, startup
 from llamasrv.commands.server import connect
-from llamasrv.config import Settings, nearest
+from llamasrv.config import Settings
 from llamasrv.errors import ConfigError, Forbidden
 from llamasrv.models.registry import Model, canonical
 from llamasrv.models.remove import remove
+from llamasrv.option import nearest
 
 
 def run(settings: Settings) -> int:

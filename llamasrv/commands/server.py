@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from llamasrv import config
 from llamasrv.config import Settings
 from llamasrv.errors import ConfigError
+from llamasrv.option import PREFIX
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def running(settings: Settings) -> Iterator[str]:
     settings = dataclasses.replace(
         settings, server_host="127.0.0.1", server_port=_free_port(), log_level="warning", log_requests=False
     )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(config.PREFIX)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     process = subprocess.Popen(
         [sys.executable, "-m", "llamasrv", "serve"],
         env=environment | config.as_environment(settings),

@@ -21,7 +21,7 @@ from faults.abuse import strange_requests
 from faults.front import CONF, descriptors, status_of, talk, worker_of
 from soak.load import ask, share
 
-from llamasrv import config
+from llamasrv.option import PREFIX
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 MODEL = os.environ.get("SOAK_MODEL")
@@ -158,11 +158,11 @@ def test_nothing_grows_and_everything_comes_back(serve):
     model = {None: {"CTX_SIZE": 8192}, "fake": {"FAKE": 1}}.get(MODEL, {"MODEL": MODEL, "CTX_SIZE": 16384})
     options = {
         "PORT": 0, "ALIAS": "any", "EMBEDDINGS": 1, "PARALLEL": 8, "LOG_REQUESTS": 0, "N_PREDICT": 2000,
-        "CACHE_RAM": "8MiB", "CACHE_SWAP": "8MiB", "STORE_MAX_BYTES": "1MiB", "STALL_TIMEOUT": 3600, **model,
+        "CACHE_RAM": "1MiB", "CACHE_SWAP": "8MiB", "STORE_MAX_BYTES": "1MiB", "STALL_TIMEOUT": 3600, **model,
     }  # fmt: skip
     # Not `llamasrv serve`, so that the master's patience with a worker can be told: who is stopped says nothing.
     command = (sys.executable, "-m", "gunicorn", "-c", CONF / "gunicorn.conf.py", "--timeout", "3600", "llamasrv.wsgi:app")
-    server = serve(command=command, environ={f"{config.PREFIX}{name}": str(value) for name, value in options.items()})
+    server = serve(command=command, environ={f"{PREFIX}{name}": str(value) for name, value in options.items()})
     wait_until_ready(server)
     post(server, CHAT, {"messages": [{"role": "user", "content": "x"}]})
     pid = worker_of(server)

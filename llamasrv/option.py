@@ -1,0 +1,227 @@
+"""One option: what is declared of it, and how its values are read from text, from TOML and from the command line."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llamasrv.domain.params import SAMPLER_ORDER
+from llamasrv.errors import ConfigError
+
+PREFIX = "LLAMASRV_"  # of the environment's variables
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as declared. `default` None means unset: something else (the model, the machine) decides."""
+
+    section: str
+    flags: tuple[str, ...]
+    kind: str
+    default: Any
+    help: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+    unit: int = 1  # what a plain number counts, of a size
+    name: str = ""  # the attribute of Settings
+
+    @property
+    def key(self) -> str:
+        """The key in the TOML file, with its table."""
+        return f"{self.section}.{self.name.removeprefix(self.section + '_')}"
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.long_flag[2:].replace("-", "_").upper()
+
+    @property
+    def long_flag(self) -> str:
+        return next(flag for flag in self.flags if flag.startswith("--"))
+
+    @property
+    def expects(self) -> str:
+        """What a good value looks like, for error lines and tables."""
+        if self.choices:
+            return ", ".join(self.choices)
+        words = {
+            "int": "a whole number", "float": "a number", "bool": "true or false", "text": "text", "path": "a path",
+            "list": "a list", "size": "a size like 4MiB",
+        }[self.kind]  # fmt: skip
+        if self.kind == "size" or (self.low is None and self.high is None):
+            return words
+        if self.high is None:
+            return f"{words}, {_short(self.low)} or more"
+        return f"{words}, {_short(self.low)} to {_short(self.high)}"
+
+
+def _short(number: float | None) -> str:
+    return "" if number is None else f"{number:g}" if isinstance(number, float) else str(number)
+
+
+def convert(option: Option, value: Any, where: str) -> Any:
+    """The value with its right type; ConfigError, beginning with `where`, if it cannot be."""
+    try:
+        return _CONVERTERS[option.kind](option, value)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {str(error) or f'must be {option.expects}'}") from None
+
+
+def _int(option: Option, value: Any) -> int:
+    if isinstance(value, str) and re.fullmatch(r"\s*[-+]?[0-9_]{1,18}\s*", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError
+    return _ranged(option, value)
+
+
+def _float(option: Option, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise ValueError from None
+    if not math.isfinite(number):
+        raise ValueError
+    return _ranged(option, number)
+
+
+def _ranged(option: Option, value: Any) -> Any:
+    if (option.low is not None and value < option.low) or (option.high is not None and value > option.high):
+        raise ValueError
+    return value
+
+
+def _bool(option: Option, value: Any) -> bool:
+    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()]
+    raise ValueError
+
+
+def _text(option: Option, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return value
+
+
+def _path(option: Option, value: Any) -> Path:
+    if isinstance(value, Path):
+        return value
+    return Path(_text(option, value)).expanduser()
+
+
+def _choice(option: Option, value: Any) -> str:
+    if isinstance(value, str) and value.strip().lower() in option.choices:
+        return value.strip().lower()
+    raise ValueError(f"must be one of {option.expects}{nearest(str(value), option.choices)}")
+
+
+def _list(option: Option, value: Any) -> tuple[str, ...]:
+    if option.name == "model_adapters":
+        return _adapters(value)
+    if isinstance(value, str):
+        value = re.split(r"[,;]", value)
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise ValueError("must be a list of text")
+    items = tuple(piece.strip() for item in value for piece in re.split(r"[,;]", item) if piece.strip())
+    if option.name == "sampling_samplers":
+        _check_samplers(items)
+    if option.name == "engine_rpc":
+        _check_endpoints(items)
+    return items
+
+
+ADAPTER = re.compile(r"([\w.-]{1,64})=(.+?)(?:@(-?\d{1,4}(?:\.\d{1,6})?))?")  # name, file, scale
+
+
+def _adapters(value: Any) -> tuple[str, ...]:
+    """NAME=FILE@SCALE, each; a bare FILE is named after itself. A table has NAME = FILE, or NAME = {path, scale}."""
+    if isinstance(value, Mapping):
+        tables = {name: one if isinstance(one, Mapping) else {"path": one} for name, one in value.items()}
+        if not all(set(one) <= {"path", "scale"} and isinstance(one.get("path"), str) for one in tables.values()):
+            raise ValueError("must be a table of files: NAME = FILE.gguf, or NAME = {path = FILE.gguf, scale = 1.0}")
+        value = [f"{name}={one['path']}@{one.get('scale', 1.0)}" for name, one in tables.items()]
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise ValueError("must be a list of NAME=FILE")
+    texts = [piece.strip() for item in value for piece in item.split(",") if piece.strip()]
+    named = [text if "=" in text else f"{Path(text).stem}={text}" for text in texts]
+    names = []
+    for text in named:
+        match = ADAPTER.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} must be NAME=FILE.gguf, with @SCALE where it is not 1")
+        names.append(match[1].lower())
+    if len(set(names)) < len(names):
+        raise ValueError("two adapters have the same name")
+    return tuple(named)
+
+
+_ENDPOINT = re.compile(r"[A-Za-z0-9.-]+:(\d{1,5})")
+MOST_ENDPOINTS = 16  # GGML_RPC_MAX_SERVERS
+
+
+def _check_endpoints(texts: tuple[str, ...]) -> None:
+    for text in texts:
+        match = _ENDPOINT.fullmatch(text)
+        if match is None or not 0 < int(match[1]) < 65536:
+            raise ValueError(f"{text!r} must be HOST:PORT")
+    if len(set(texts)) < len(texts) or len(texts) > MOST_ENDPOINTS:
+        raise ValueError(f"at most {MOST_ENDPOINTS} machines, each once")
+
+
+def _check_samplers(names: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in SAMPLER_ORDER:
+            raise ValueError(f"unknown sampler {name!r}{nearest(name, SAMPLER_ORDER)}")
+
+
+def _size(option: Option, value: Any) -> int:
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(i?B)?\s*", value, re.IGNORECASE)
+        if match is None:
+            raise ValueError
+        plain = not match[2] and not match[3]
+        value = int(float(match[1]) * (option.unit if plain else 1024 ** " KMGT".index(match[2].upper() or " ")))
+    elif isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError
+    else:
+        value *= option.unit
+    if (option.low is not None and value < option.low) or (option.high is not None and value > option.high):
+        raise ValueError(f"must be from {as_size(option.low)} to {as_size(option.high)}")
+    return value
+
+
+def as_size(value: float | None) -> str:
+    """Bytes as a person writes them, exactly where that is short: 16MiB, 1.5GiB, 1000B."""
+    number = int(value or 0)
+    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if number >= unit and (number * 10) % unit == 0:
+            return f"{number / unit:g}{name}"
+    return f"{number}B"
+
+
+_CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
+    "int": _int, "float": _float, "bool": _bool, "text": _text, "path": _path,
+    "choice": _choice, "list": _list, "size": _size,
+}  # fmt: skip
+
+
+def nearest(name: str, names: Sequence[str] | Mapping[str, Any]) -> str:
+    """The valid name that was probably meant, with a full key also for its last part alone."""
+    tails = {key.rpartition(".")[2]: key for key in names}
+    found = difflib.get_close_matches(name, list(names), 1, 0.6) or [
+        tails[tail] for tail in difflib.get_close_matches(name.rpartition(".")[2], list(tails), 1, 0.6)
+    ]
+    return f"; did you mean {found[0]}?" if found else ""
