@@ -49,11 +49,11 @@ def tokenizer(documents):
 @click.option("--run", "folder", type=click.Path(path_type=Path), required=True, help="Folder of the run; continued if it exists.")
 @click.option("--hours", default=1.0, show_default=True, help="Working time of this call.")
 @click.option("--cooldown", default=0.0, show_default=True, help="Minutes at the end in which the learning rate falls to nothing.")
-@click.option("--rate", default=1.0, show_default=True, help="Factor on the learning rates.")
+@click.option("--rate", default=0.8, show_default=True, help="Factor on the learning rates.")
 @click.option("--seed", default=1, show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--batch-tokens", default=1536, show_default=True, help="Tokens of a batch; four batches make a step.")
+@click.option("--batch-tokens", default=1024, show_default=True, help="Tokens of a batch; four batches make a step.")
 @click.option("--workers", default=0, show_default=True, help="Processes that make batches; a GPU needs about a dozen.")
 @click.option("--pause-file", type=click.Path(), help="Training waits while this file exists.")
 def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, workers, pause_file):

@@ -33,7 +33,7 @@ _IN_BLOCK = {
     "up": "ffn_up.weight",
     "down": "ffn_down.weight",
 }
-_OUTSIDE = {"embedding": "token_embd.weight", "final_norm": "output_norm.weight"}
+_OUTSIDE = {"embedding": "token_embd.weight", "final_norm": "output_norm.weight", "head": "output.weight"}
 
 
 def export(checkpoints, target, *, weights="model", full_precision=False):
@@ -70,7 +70,7 @@ def _describe(writer, config, full_precision):
     writer.add_description(DESCRIPTION)
     writer.add_author("the llamasrv project")
     writer.add_license("MIT")
-    writer.add_size_label("7M")
+    writer.add_size_label("5M")
     writer.add_tags(["demonstration", "tiny", "synthetic"])
     writer.add_languages(["en"])
     writer.add_context_length(config.context)

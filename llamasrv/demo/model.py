@@ -17,11 +17,11 @@ class Config:
 
     vocabulary: int = 2048
     width: int = 256
-    layers: int = 9
+    layers: int = 6
     heads: int = 4
-    kv_heads: int = 2
-    hidden: int = 704
-    rope_base: float = 10000.0
+    kv_heads: int = 4
+    hidden: int = 512
+    rope_base: float = 1e6
     norm_epsilon: float = 1e-6
     context: int = 2048
 
@@ -44,11 +44,11 @@ class Block(nn.Module):
         self.query_bias = nn.Parameter(torch.zeros(width))
         self.key_bias = nn.Parameter(torch.zeros(kv_width))
         self.value_bias = nn.Parameter(torch.zeros(kv_width))
-        self.output = nn.Parameter(_matrix(width, width) / config.layers**0.5)
+        self.output = nn.Parameter(torch.zeros(width, width))
         self.ffn_norm = nn.Parameter(torch.ones(width))
         self.gate = nn.Parameter(_matrix(config.hidden, width))
         self.up = nn.Parameter(_matrix(config.hidden, width))
-        self.down = nn.Parameter(_matrix(width, config.hidden) / config.layers**0.5)
+        self.down = nn.Parameter(torch.zeros(width, config.hidden))
 
     def forward(self, x, rope, positions=None):
         x = x + self._attend(_norm(x, self.attention_norm, self.config), rope)
@@ -78,13 +78,14 @@ class DemoModel(nn.Module):
     def __init__(self, config=Config()):
         super().__init__()
         self.config = config
-        self.embedding = nn.Parameter(torch.randn(config.vocabulary, config.width) * 0.05)
+        self.embedding = nn.Parameter(torch.randn(config.vocabulary, config.width))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.final_norm = nn.Parameter(torch.ones(config.width))
         self._tables = {}
-        for block in self.blocks[:2]:
-            look_back(block, head=0, distance=1)
-            look_back(block, head=1, distance=2)
+        begin_copying(self)
+        # Not tied: to make rare tokens unlikely, training pushes their rows of the head into one direction, and rows of an
+        # embedding that are alike cannot be told apart by the heads that copy.
+        self.head = nn.Parameter(self.embedding.detach() * 0.05)
 
     def forward(self, tokens, positions, dtype=torch.float32):
         """Hidden states after the last norm, at these places of the flattened (batch, length) alone.
@@ -100,7 +101,7 @@ class DemoModel(nn.Module):
         return _norm(x, self.final_norm, self.config)
 
     def logits(self, hidden):
-        return F.linear(hidden, self.embedding.to(hidden.dtype))
+        return F.linear(hidden, self.head.to(hidden.dtype))
 
     def _rope(self, length, dtype, device):
         key = (length, dtype, device)
@@ -122,26 +123,77 @@ class _Rope:
         self.mask = mask.repeat(config.heads // config.kv_heads, 1).to(device, dtype)
 
 
+FAST = 8  # pairs of a head's dimensions that turn fast enough to tell neighbours apart
+SLOW = 16  # from this pair on they turn so slowly that contents are comparable at any distance
+
+
+@torch.no_grad()
+def begin_copying(model):
+    """Let the network begin with induction heads: they find what followed the same token before, and say it.
+
+    A network of this size discovers copying late or never, and names the wrong city for ever. Here the residual stream
+    gets two spaces besides the one of the tokens. In the first layer two heads look one and two tokens back and write
+    what they see into them. In the next two layers heads ask for a place before which stands what stands here (every
+    other head: and before that what stood before), and add the token of that place.
+    """
+    config = model.config
+    basis = torch.linalg.qr(torch.randn(config.width, config.width)).Q
+    before, before_that, words = basis[:32], basis[32:64], basis[64:]
+    # Nothing of the tokens themselves lies in the two spaces, and what is compared lies in theirs.
+    model.embedding -= model.embedding @ basis[:64].T @ basis[:64]
+    seen = words[:32]
+    first, *finders = model.blocks[:3]
+    for head, space in enumerate((before, before_that)):
+        look_back(first, head=head, distance=head + 1)
+        _move(first, head, seen, space, 1.4)
+    parts = words.split(config.head_width)
+    for number, block in enumerate(finders):
+        for head in (0, 1):
+            both = head == 1
+            asked = torch.cat((seen[:16], before[:16])) if both else seen
+            there = torch.cat((before[:16], before_that[:16])) if both else before
+            _compare(block, head, asked, there)
+            part = parts[(2 * number + head) % len(parts)]
+            _move(block, head, part, part, 6.0)
+
+
 def look_back(block, *, head, distance):
-    """Let a head begin by attending `distance` tokens back, whatever the tokens are.
+    """Let a head attend `distance` tokens back, whatever the tokens are.
 
     With zero weights and constant biases the score of query i and key j is a sum of cos(frequency * (i - distance - j)),
-    which is largest at j = i - distance. Heads of the next layers find "the token after the same token" from it: copying,
-    which a network of this size otherwise does not discover in any affordable time.
+    which is largest at j = i - distance.
     """
     config = block.config
-    half, fast = config.head_width // 2, 8
-    angles = _frequencies(config)[:fast] * distance
-    strength = 6.5
-    group = head // (config.heads // config.kv_heads)
-    with torch.no_grad():
-        q = slice(head * config.head_width, (head + 1) * config.head_width)
-        k = slice(group * config.head_width, (group + 1) * config.head_width)
-        block.query[q] = 0
-        block.key[k] = 0
-        block.query_bias[q.start : q.start + fast] = strength * angles.cos()
-        block.query_bias[q.start + half : q.start + half + fast] = -strength * angles.sin()
-        block.key_bias[k.start : k.start + fast] = strength
+    half = config.head_width // 2
+    angles = _frequencies(config)[:FAST] * distance
+    strength = 8.0
+    rows = _rows(config, head)
+    block.query[rows] = 0
+    block.key[rows] = 0
+    block.query_bias[rows.start : rows.start + FAST] = strength * angles.cos()
+    block.query_bias[rows.start + half : rows.start + half + FAST] = -strength * angles.sin()
+    block.key_bias[rows.start : rows.start + FAST] = strength
+
+
+def _compare(block, head, asked, there, strength=2.0):
+    """Let a head attend where the space `there` holds what `asked` holds here, both (32, width)."""
+    start, half = _rows(block.config, head).start, block.config.head_width // 2
+    for weight, space in ((block.query, asked), (block.key, there)):
+        weight[start + SLOW : start + half] = strength * space[: half - SLOW]
+        weight[start + half + SLOW : start + 2 * half] = strength * space[half - SLOW :]
+
+
+def _move(block, head, source, target, strength):
+    """Let a head add to the space `target` what it finds in the space `source`, both (n, width)."""
+    rows = _rows(block.config, head)
+    block.value[rows] = 0
+    block.value[rows.start : rows.start + len(source)] = source
+    block.output[:, rows] = 0
+    block.output[:, rows.start : rows.start + len(target)] = strength * target.T
+
+
+def _rows(config, head):
+    return slice(head * config.head_width, (head + 1) * config.head_width)
 
 
 def _frequencies(config):

@@ -20,7 +20,7 @@ from llamasrv.demo.model import DemoModel
 from llamasrv.demo.train_batches import SKILL_NUMBERS, DocumentBatches, Workers, copying
 from llamasrv.demo.train_optimiser import Optimiser
 
-COPY_STEPS = 200
+COPY_STEPS = 30
 REHEARSAL = 0.15  # of the batches later on are copying, too: without it the network forgets how within minutes
 WARM_UP_STEPS = 20
 AVERAGE_EVERY, AVERAGE_SHARE = 5, 0.04  # over about the last 125 steps

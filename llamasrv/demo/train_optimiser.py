@@ -7,6 +7,7 @@ import torch
 
 MUON_RATE = 0.02
 ADAM_RATE = 3e-3
+TABLE_RATE = 1e-3  # of the embedding and the head: rows of rare tokens must not run away
 GROUP = 3  # matrices of one shape that are made orthogonal at once
 
 
@@ -16,9 +17,13 @@ class Optimiser:
     def __init__(self, model, spread=map):
         """`spread` is a `map`, maybe of several threads."""
         named = dict(model.named_parameters())
-        matrices = [p for name, p in named.items() if p.dim() == 2 and name != "embedding"]
+        tables = [named.pop("embedding"), named.pop("head")]
+        matrices = [p for p in named.values() if p.dim() == 2]
         self.adam = torch.optim.AdamW(
-            [p for p in named.values() if not any(p is m for m in matrices)],
+            [
+                {"params": [p for p in named.values() if p.dim() == 1], "rate": ADAM_RATE},
+                {"params": tables, "rate": TABLE_RATE},
+            ],
             lr=ADAM_RATE,
             betas=(0.9, 0.98),
             weight_decay=0.0,
@@ -28,7 +33,7 @@ class Optimiser:
     def step(self, scale):
         """One update; `scale` multiplies both learning rates."""
         for group in self.adam.param_groups:
-            group["lr"] = ADAM_RATE * scale
+            group["lr"] = group["rate"] * scale
         self.adam.step()
         self.muon.step(MUON_RATE * scale)
         self.adam.zero_grad(set_to_none=True)

@@ -23,7 +23,8 @@ class Reference:
         for layer in range(self.layers):
             x = x + self._attend(self._norm(x, layer, "attn_norm"), layer)
             x = x + self._feed_forward(self._norm(x, layer, "ffn_norm"), layer)
-        return self._scaled(x, self.weights["output_norm.weight"]) @ self.weights["token_embd.weight"].T
+        head = self.weights.get("output.weight", self.weights["token_embd.weight"])
+        return self._scaled(x, self.weights["output_norm.weight"]) @ head.T
 
     def greedy(self, tokens, count):
         tokens = list(tokens)
