@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from llamasrv.domain.sequence import Adapters
 from llamasrv.engine.engine import Engine, EngineOptions, Status
 from llamasrv.engine.interface import Adapter, Backend, Progress
 from llamasrv.engine.metrics import EngineMetrics
@@ -73,7 +74,7 @@ class Model:
         self.chat_template = chat_template  # Jinja source that replaces the model's own
         self.max_tokens = max_tokens  # most tokens of one choice, also where a request asks for more
         self.shares_prefixes = shares_prefixes  # between owners
-        self.standing_adapters: tuple[tuple[int, float], ...] = ()  # numbers and scales, of requests that name none
+        self.standing_adapters: Adapters = ()  # of requests that name none
         self.at_start = at_start  # loaded when the server starts, without being asked for
         self.is_found = is_found  # in the folder of models, and named nowhere else
         self.key = key  # equal for two models made from the same options and files

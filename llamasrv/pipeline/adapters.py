@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from llamasrv.domain.sequence import Adapters
 from llamasrv.engine.interface import Adapter
 from llamasrv.errors import InvalidRequest
-
-AdapterSet = tuple[tuple[int, float], ...]
 
 
 def chosen(
     there: tuple[Adapter, ...],
     named: str | None,
     asked: Iterable[tuple[str, float]] | None,
-    standing: AdapterSet = (),
-) -> AdapterSet:
+    standing: Adapters = (),
+) -> Adapters:
     """`named` is the one that the model's name chooses, with its own scale; `asked` go before it, by name or number.
 
     A request that says nothing gets the `standing` ones: at first none.

@@ -6,6 +6,7 @@ from flask import Blueprint, Response, request
 
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint, count_body
 from llamasrv.protocols.errors import anthropic_body
+from llamasrv.web.answer import json_answer
 from llamasrv.web.generate import generate
 from llamasrv.web.limits import read_json
 from llamasrv.web.service import Service
@@ -26,6 +27,6 @@ def blueprint(service: Service) -> Blueprint:
     def count_tokens() -> Response:
         """What `/v1/messages` would report for the same body, its cached part included."""
         asked = endpoint.parse_count(read_json(request.environ, service.options.limits))
-        return Response(count_body(service.pipeline.count(asked)), 200, content_type="application/json")
+        return json_answer(count_body(service.pipeline.count(asked)))
 
     return routes

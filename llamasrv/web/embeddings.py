@@ -12,6 +12,7 @@ from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.llamacpp.embedding import NativeEmbedding
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
+from llamasrv.web.answer import json_answer
 from llamasrv.web.limits import read_json
 from llamasrv.web.service import Service
 from llamasrv.web.streaming import CLIENT_CLOSED, Watch
@@ -76,4 +77,4 @@ def compute(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any]) 
         watch.close()
     record.model = made.model
     record.usage = Usage(prompt_tokens=made.prompt_tokens)
-    return Response(endpoint.whole(options, made), 200, content_type="application/json")
+    return json_answer(endpoint.whole(options, made))

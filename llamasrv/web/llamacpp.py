@@ -15,6 +15,7 @@ from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
 from llamasrv.protocols.llamacpp.props import props_body
 from llamasrv.protocols.llamacpp.tokenize import Tokenizing, content_body, count_body, prompt_body, tokens_body
 from llamasrv.protocols.openai.chat import ChatCompletions
+from llamasrv.web.answer import json_answer
 from llamasrv.web.generate import generate
 from llamasrv.web.limits import read_json
 from llamasrv.web.service import Service
@@ -120,7 +121,3 @@ def _abilities(served: Served) -> dict[str, bool]:
         "supports_object_arguments": traits.arguments == "object",
         "supports_preserve_reasoning": traits.reasoning is not None,
     }
-
-
-def json_answer(body: bytes) -> Response:
-    return Response(body, 200, content_type="application/json")

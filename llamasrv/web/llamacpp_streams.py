@@ -6,8 +6,9 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.llamacpp.streams import StreamLookup
+from llamasrv.web.answer import json_answer
 from llamasrv.web.limits import read_json
-from llamasrv.web.llamacpp import NATIVE, json_answer
+from llamasrv.web.llamacpp import NATIVE
 from llamasrv.web.resume import Follower
 from llamasrv.web.service import Service
 

@@ -6,6 +6,7 @@ from flask import Blueprint, Response, request
 
 from llamasrv.pipeline.adapters import chosen
 from llamasrv.protocols.llamacpp.lora import StandingAdapters, adapters_body
+from llamasrv.web.answer import json_answer
 from llamasrv.web.limits import read_json_array
 from llamasrv.web.service import Service
 
@@ -19,13 +20,13 @@ def blueprint(service: Service) -> Blueprint:
     def list_adapters() -> Response:
         model = service.registry.find(request.args.get("model"))
         body = adapters_body(((adapter.name, adapter.path) for adapter in model.adapters), model.standing_adapters)
-        return Response(body, 200, content_type="application/json")
+        return json_answer(body)
 
     @routes.post("/lora-adapters")
     def change_adapters() -> Response:
         asked = standing.parse(read_json_array(request.environ, limits))
         model = service.registry.find(request.args.get("model"))
         model.standing_adapters = chosen(model.adapters, None, asked)
-        return Response(b'{"success":true}', 200, content_type="application/json")
+        return json_answer(b'{"success":true}')
 
     return routes

@@ -11,6 +11,7 @@ from llamasrv.models.loader import Loader
 from llamasrv.models.registry import Model
 from llamasrv.models.remove import remove
 from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed
+from llamasrv.web.answer import json_answer
 from llamasrv.web.limits import read_json
 from llamasrv.web.service import Service
 
@@ -82,4 +83,4 @@ def delete_model(service: Service, model: Model) -> None:
 
 
 def _success() -> Response:
-    return Response(SUCCESS, 200, content_type="application/json")
+    return json_answer(SUCCESS)

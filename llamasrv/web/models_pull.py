@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from flask import Blueprint, Response, request
 
 from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed, event, status_event
+from llamasrv.web.answer import json_answer
 from llamasrv.web.limits import read_json
 from llamasrv.web.models import allow
 from llamasrv.web.service import Service
@@ -22,7 +23,7 @@ def blueprint(service: Service) -> Blueprint:
         """Begin to pull it. GET /models/sse tells how far it is; POST /models/unload gives up."""
         allow(service)
         service.pulls.start(named.parse(read_json(request.environ, service.options.limits)))
-        return Response(SUCCESS, 200, content_type="application/json")
+        return json_answer(SUCCESS)
 
     @routes.get("/models/sse")
     def events() -> Response:

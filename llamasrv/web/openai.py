@@ -10,6 +10,7 @@ from llamasrv.models.registry import CATCH_ALL, Model
 from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.models import ModelCard, model_body, model_list
+from llamasrv.web.answer import json_answer
 from llamasrv.web.generate import generate
 from llamasrv.web.service import Service
 
@@ -31,13 +32,13 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/v1/models")
     @routes.get("/models")
     def list_models() -> Response:
-        return _json(model_list([one for model in service.registry.models for one in cards(model)]))
+        return json_answer(model_list([one for model in service.registry.models for one in cards(model)]))
 
     @routes.get("/v1/models/<path:name>")
     @routes.get("/models/<path:name>")
     def show_model(name: str) -> Response:
         model, adapter = service.registry.find(name), service.registry.adapter(name)
-        return _json(model_body(card(model) if adapter is None else _with_adapter(card(model), adapter)))
+        return json_answer(model_body(card(model) if adapter is None else _with_adapter(card(model), adapter)))
 
     return routes
 
@@ -77,7 +78,3 @@ def _status(model: Model) -> dict[str, Any]:
     if model.state == "failed" and model.error is not None:
         status |= {"failed": True, "reason": model.error.message}
     return status
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, 200, content_type="application/json")

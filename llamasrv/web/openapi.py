@@ -7,6 +7,7 @@ from flask import Blueprint, Flask, Response, current_app
 from llamasrv import __version__
 from llamasrv.engine.channels import off_hub
 from llamasrv.protocols.openapi import Route, document
+from llamasrv.web.answer import json_answer
 from llamasrv.web.service import Service
 
 
@@ -19,7 +20,7 @@ def blueprint(service: Service) -> Blueprint:
         if not made:
             served = routes_of(current_app)
             made.append(off_hub(lambda: document(served, version=__version__, limits=service.options.limits)))
-        return Response(made[0], 200, content_type="application/json")
+        return json_answer(made[0])
 
     return routes
 

@@ -17,6 +17,7 @@ from llamasrv.protocols.openai.responses import Earlier, Responses, input_tokens
 from llamasrv.protocols.openai.responses.events import error_event, replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page_body
+from llamasrv.web.answer import json_answer
 from llamasrv.web.background import Following, Run
 from llamasrv.web.generate import respond
 from llamasrv.web.limits import read_json
@@ -101,13 +102,13 @@ class Views:
             if running is not None:
                 running.cancel()
             raise
-        return self._follow(run, 0) if options.stream else _json(orjson.dumps(run.queued))
+        return self._follow(run, 0) if options.stream else json_answer(orjson.dumps(run.queued))
 
     def input_tokens(self) -> Response:
         record = _record()
         body, earlier = self._body(record.owner)
         asked, _ = self._endpoint.parse({**body, "input": body.get("input") or []}, earlier=earlier)
-        return _json(input_tokens_body(self._service.pipeline.count(asked)))
+        return json_answer(input_tokens_body(self._service.pipeline.count(asked)))
 
     def compact(self) -> Response:
         record = _record()
@@ -143,7 +144,7 @@ class Views:
         run = self._service.background.find(owner, id)
         if request.args.get("stream", "").lower() not in ("true", "1"):
             stored = self._memory.find(owner, id) if run is None else run.reply.stored()
-            return _json(orjson.dumps(stored.response))
+            return json_answer(orjson.dumps(stored.response))
         start = _count("starting_after", -1, low=-1) + 1
         if run is not None:
             return self._follow(run, start)
@@ -160,7 +161,7 @@ class Views:
             run.dropped = True
             run.cancel()
         self._memory.delete(owner, id)
-        return _json(deleted_body(id))
+        return json_answer(deleted_body(id))
 
     def cancel(self, id: str) -> Response:
         owner = _record().owner
@@ -168,14 +169,14 @@ class Views:
         if run is not None:
             run.cancel()
             run.wait(CANCEL_WAIT)
-            return _json(orjson.dumps(run.reply.stored().response))
+            return json_answer(orjson.dumps(run.reply.stored().response))
         stored = self._memory.find(owner, id)
         if not stored.response["background"]:
             raise InvalidRequest("Only responses that were created with 'background' can be cancelled.", param="id")
         if stored.response["status"] not in ENDED:  # another server's, which will notice
             stored = stored._replace(response={**stored.response, "status": "cancelled"})
             self._memory.keep(owner, stored)
-        return _json(orjson.dumps(stored.response))
+        return json_answer(orjson.dumps(stored.response))
 
     def input_items(self, id: str) -> Response:
         owner = _record().owner
@@ -185,7 +186,7 @@ class Views:
             raise InvalidRequest("Invalid 'order': expected 'asc' or 'desc'.", param="order")
         items = self._memory.items_until(owner, self._memory.find(owner, id))
         after = request.args.get("after") or None
-        return _json(page_body(items, after=after, limit=limit, descending=order == "desc"))
+        return json_answer(page_body(items, after=after, limit=limit, descending=order == "desc"))
 
     def _follow(self, run: Run, start: int) -> Response:
         following = Following(run, start)
@@ -236,7 +237,3 @@ def _count(name: str, default: int, *, low: int, high: int = 2**53) -> int:
         bounds = f"from {low} to {high}" if high < 2**53 else f"of at least {low}"
         raise InvalidRequest(f"Invalid '{name}': expected an integer {bounds}.", param=name)
     return int(given)
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, 200, content_type="application/json")

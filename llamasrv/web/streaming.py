@@ -27,6 +27,7 @@ from llamasrv.domain.events import Event, Failed, Finished, Usage
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.errors import openai_body
+from llamasrv.web.answer import json_answer
 from llamasrv.web.record import Record
 
 log = logging.getLogger("llamasrv")
@@ -126,7 +127,7 @@ def whole_response(running: Running, reply: Reply, record: Record, *, num_choice
     record.reason = None if reason is None else reason.value
     if running.cancelled:
         return Response(b"", CLIENT_CLOSED)
-    return Response(reply.whole(collected), 200, content_type="application/json")
+    return json_answer(reply.whole(collected))
 
 
 def stream_response(
