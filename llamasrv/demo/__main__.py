@@ -55,8 +55,9 @@ def tokenizer(documents):
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--batch-tokens", default=1024, show_default=True, help="Tokens of a batch; four batches make a step.")
 @click.option("--workers", default=0, show_default=True, help="Processes that make batches; a GPU needs about a dozen.")
+@click.option("--share", "shares", multiple=True, type=(str, float), metavar="SKILL NUMBER", help="Another share of this skill than the corpus gives it; may be given more than once.")
 @click.option("--pause-file", type=click.Path(), help="Training waits while this file exists.")
-def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, workers, pause_file):
+def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, workers, shares, pause_file):
     """Train, or continue to train."""
     from llamasrv.demo.train import train as run
 
@@ -71,7 +72,17 @@ def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, wo
         pause_file=pause_file,
         rate=rate,
         workers=workers,
+        shares=_known(dict(shares)),
     )
+
+
+def _known(shares):
+    from llamasrv.demo.corpus import SKILLS
+
+    for skill in shares:
+        if skill not in SKILLS:
+            raise click.UsageError(f"there is no skill {skill!r}; there are: {', '.join(SKILLS)}")
+    return shares
 
 
 @main.command()

@@ -124,6 +124,7 @@ class _Rope:
 
 
 FAST = 8  # pairs of a head's dimensions that turn fast enough to tell neighbours apart
+PLACES = 8  # so many letters of a token are told by its embedding from the start
 SLOW = 16  # from this pair on they turn so slowly that contents are comparable at any distance
 
 
@@ -155,6 +156,25 @@ def begin_copying(model):
             _compare(block, head, asked, there)
             part = parts[(2 * number + head) % len(parts)]
             _move(block, head, part, part, 6.0)
+
+
+@torch.no_grad()
+def begin_spelling(model, tokens, strength=0.4):
+    """Let the embedding of each of `tokens` (a text or None by id) begin with its letters and their places in it.
+
+    Else all that tells what a token is made of has to be learned by heart, token by token. One code stands for a letter at
+    a place, one for a capital there; a token's codes are added to what it has. They lie where the tokens lie, and leave
+    the spaces alone that heads write into.
+    """
+    space = torch.linalg.svd(model.embedding, full_matrices=False).Vh[: model.config.width - 64]
+    letters = strength * torch.randn(PLACES, 26, len(space)) @ space
+    capitals = strength * torch.randn(PLACES, len(space)) @ space
+    for token, text in enumerate(tokens):
+        if text is not None and text.isascii() and text.isalpha():
+            for place, letter in enumerate(text[:PLACES]):
+                model.embedding[token] += letters[place, ord(letter.lower()) - ord("a")]
+                if letter.isupper():
+                    model.embedding[token] += capitals[place]
 
 
 def look_back(block, *, head, distance):

@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from llamasrv.demo.model import DemoModel
+from llamasrv.demo.model import DemoModel, begin_spelling
+from llamasrv.demo.tokenizer import vocabulary_and_merges
 from llamasrv.demo.train_batches import SKILL_NUMBERS, DocumentBatches, Workers, copying
 from llamasrv.demo.train_optimiser import Optimiser
 
@@ -32,11 +33,13 @@ REPORT_SECONDS = 20
 class Run:
     """The state of a training run: what a checkpoint holds."""
 
-    def __init__(self, folder, *, seed, device, batch_tokens, workers, threads):
+    def __init__(self, folder, *, seed, device, batch_tokens, workers, threads, shares=None):
         self.folder, self.seed, self.device, self.batch_tokens = Path(folder), seed, device, batch_tokens
         self.folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(seed)
-        self.model = DemoModel().to(device)
+        self.model = DemoModel()
+        begin_spelling(self.model, vocabulary_and_merges()[0])
+        self.model.to(device)
         # One batch a thread: beside other busy processes, threads that share each product would wait for the unluckiest.
         torch.set_num_threads(1)
         self.pool = ThreadPoolExecutor(threads if device == "cpu" else 1, initializer=torch.set_num_threads, initargs=(1,))
@@ -46,9 +49,9 @@ class Run:
         self.average = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         self.taken = self._load()
         if workers:
-            self.batches = Workers(workers, batch_tokens, seed=seed, taken=self.taken)
+            self.batches = Workers(workers, batch_tokens, seed=seed, taken=self.taken, shares=shares)
         else:
-            self.batches = DocumentBatches(batch_tokens, seed=seed, taken=self.taken)
+            self.batches = DocumentBatches(batch_tokens, seed=seed, taken=self.taken, shares=shares)
 
     def _load(self):
         path = self.folder / "last.pt"
@@ -106,8 +109,10 @@ class Run:
         return losses.detach()
 
 
-def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file, rate, workers):
-    run = Run(folder, seed=seed, device=device, batch_tokens=batch_tokens, workers=workers, threads=threads)
+def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file, rate, workers, shares=None):
+    run = Run(
+        folder, seed=seed, device=device, batch_tokens=batch_tokens, workers=workers, threads=threads, shares=shares
+    )
     clock = Clock(hours * 3600, cooldown_minutes * 60, pause_file)
     progress = Progress(run, clock)
     saved = time.monotonic()

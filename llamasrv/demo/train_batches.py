@@ -72,8 +72,8 @@ def _chunks(fresh, length, marked, rng):
 class DocumentBatches:
     """An endless stream of batches. `taken` counts documents, so that a resumed run goes on behind them."""
 
-    def __init__(self, batch_tokens, *, seed, taken=0, worker=0, workers=1):
-        self.documents = documents(seed, start=taken + worker, stride=workers)
+    def __init__(self, batch_tokens, *, seed, taken=0, worker=0, workers=1, shares=None):
+        self.documents = documents(seed, start=taken + worker, stride=workers, shares=shares)
         self.encode, self.batch_tokens = load_tokenizer().encode_document, batch_tokens
         self.taken, self.stride = taken, workers
         self.rng = random.Random(f"{seed} {taken} {worker}")
@@ -105,11 +105,11 @@ class DocumentBatches:
 class Workers:
     """The same stream, made by several processes at once. Each takes every n-th document."""
 
-    def __init__(self, count, batch_tokens, *, seed, taken):
+    def __init__(self, count, batch_tokens, *, seed, taken, shares=None):
         context = torch.multiprocessing.get_context("spawn")
         self.queue = context.Queue(4 * count)
         for worker in range(count):
-            options = {"seed": seed, "taken": taken, "worker": worker, "workers": count}
+            options = {"seed": seed, "taken": taken, "worker": worker, "workers": count, "shares": shares}
             context.Process(target=_work, args=(self.queue, batch_tokens, options), daemon=True).start()
 
     def next(self):

@@ -1,4 +1,4 @@
-"""How the network begins: it copies before it has learned anything. Needs the extra `train`."""
+"""How the network begins: it copies and knows letters before it has learned anything. Needs the extra `train`."""
 
 import random
 
@@ -6,7 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from llamasrv.demo.model import DemoModel  # noqa: E402
+from llamasrv.demo.model import DemoModel, begin_spelling  # noqa: E402
+from llamasrv.demo.tokenizer import vocabulary_and_merges  # noqa: E402
 from llamasrv.demo.train_batches import copying  # noqa: E402
 
 
@@ -21,3 +22,17 @@ def test_a_new_network_finds_what_followed_the_same_token():
         right += int((best == batch.targets).sum())
         all_of_them += len(batch.targets)
     assert right / all_of_them > 0.5
+
+
+def test_a_new_network_knows_the_first_letters_of_tokens_that_it_was_not_asked_about():
+    torch.manual_seed(1)
+    model, tokens = DemoModel(), vocabulary_and_merges()[0]
+    begin_spelling(model, tokens)
+    words = [i for i, text in enumerate(tokens) if text.isascii() and text.isalpha() and text.islower() and len(text) > 1]
+    random.Random(5).shuffle(words)
+    asked, others = words[: len(words) // 2], words[len(words) // 2 :]
+    letter = torch.tensor([[float(ord(tokens[i][0]) - ord("a") == n) for n in range(26)] for i in words])
+    embedding = model.embedding.detach()
+    read = torch.linalg.lstsq(embedding[asked], letter[: len(asked)]).solution
+    right = (embedding[others] @ read).argmax(-1) == letter[len(asked) :].argmax(-1)
+    assert right.float().mean() > 0.8

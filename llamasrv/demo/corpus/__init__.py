@@ -23,27 +23,27 @@ SKILLS = {
     "definitions": (facts.definitions, 1.2),
     "one word": (facts.one_word, 3),
     "uppercase": (facts.uppercase, 1.2),
-    "counting": (numbers.counting, 4),
+    "counting": (numbers.counting, 5),
     "arithmetic": (numbers.arithmetic, 9),
-    "spelling": (letters.spelling, 13),
+    "spelling": (letters.spelling, 8),
     "reversing": (letters.reversing, 0.3),
-    "letter drill": (letters.drill, 7),
+    "letter drill": (letters.drill, 5),
     "repeating": (letters.repeating, 6),
     "lists": (letters.lists, 5),
     "stories": (stories.stories, 1.2),
     "poems": (stories.poems, 1),
     "continuation": (stories.continuation, 0.7),
-    "JSON with keys": (structured.json_keys, 9),
+    "JSON with keys": (structured.json_keys, 11),
     "JSON arrays": (structured.json_arrays, 1),
-    "memory": (memory.memory, 7),
+    "memory": (memory.memory, 8),
     "not told": (memory.not_told, 1),
     "system facts": (memory.system_facts, 5),
     "persona": (memory.persona, 4),
     "manner": (memory.manner, 1),
-    "tool call": (tools.single_call, 6.5),
-    "parallel calls": (tools.parallel_calls, 2),
-    "no tool fits": (tools.no_call, 3),
-    "tool answer": (tools.tool_answer, 2),
+    "tool call": (tools.single_call, 9),
+    "parallel calls": (tools.parallel_calls, 3),
+    "no tool fits": (tools.no_call, 3.5),
+    "tool answer": (tools.tool_answer, 3),
     "Python": (code.one_liners, 0.6),
     "fill in the middle": (code.fill_in_the_middle, 1.5),
 }
@@ -51,13 +51,13 @@ SKILLS = {
 _LIGHT = (facts.capitals, facts.opposites, facts.colours, numbers.counting, letters.lists, talk.greeting)
 
 
-def documents(seed, *, start=0, stride=1, held_out=False, skills=tuple(SKILLS)):
-    """Documents number `start`, and every `stride`-th from there on."""
-    shares = [SKILLS[skill][1] for skill in skills]
+def documents(seed, *, start=0, stride=1, held_out=False, skills=tuple(SKILLS), shares=None):
+    """Documents number `start`, and every `stride`-th from there on. `shares` of some skills replace the table's."""
+    weights = [(shares or {}).get(skill, SKILLS[skill][1]) for skill in skills]
     number = start
     while True:
         d = Draw(f"{seed} {number} {held_out}", held_out=held_out)
-        skill = d.rng.choices(skills, shares)[0]
+        skill = d.rng.choices(skills, weights)[0]
         yield document(skill, dress(d, SKILLS[skill][0](d)))
         number += stride
 
