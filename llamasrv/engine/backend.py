@@ -15,7 +15,7 @@ import time
 from array import array
 from typing import Any
 
-from llamasrv.engine.cores import CORES, gnu_openmp
+from llamasrv.engine.cores import CORES, gnu_openmp, spare_one
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
 # OpenMP's threads would spin for a millisecond after each step and keep a core from the HTTP side; this is some 30 µs,
@@ -336,8 +336,8 @@ class LlamaBackend:
         p.type_k, p.type_v = CACHE_TYPES[o.cache_type_k], CACHE_TYPES[o.cache_type_v]
         p.no_perf = True
         _last_errors.clear()
-        self._threads = (p.n_threads, p.n_threads_batch)
-        self._sharing = 1
+        self._cores = _num_cores()
+        self._threads = self._threads_set = (p.n_threads, p.n_threads_batch)
         context = C.llama_init_from_model(self._model, p)
         if not context:
             raise LoadFailed(f"{self.info.path}: no context of {p.n_ctx} tokens can be made ({_reason()})")
@@ -367,14 +367,14 @@ class LlamaBackend:
             use_adapters(self._context, self._adapters, adapters)
             self._used = adapters
 
-    def decode(self) -> None:
+    def decode(self, crowd: float = 0.0) -> None:
         batch = self.batch
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
         assert batch.lane[:n].min() >= 0 and batch.lane[:n].max() < self.num_lanes
         padded = self._pad(n) if self._spare_lane and self._padding.choose(n, batch.num_outputs) else 0
         self._llama_batch.n_tokens = n + padded
-        self._share_threads()
+        self._share_threads(crowd)
         start = time.perf_counter()
         code = C.llama_decode(self._context, self._llama_batch)
         CORES.end(self)
@@ -391,11 +391,12 @@ class LlamaBackend:
         else:
             raise DecodeFailed(f"llama_decode returned {code} ({_reason()})", fatal=code == -3)
 
-    def _share_threads(self) -> None:
+    def _share_threads(self, crowd: float) -> None:
         sharing = CORES.begin(self)
-        if sharing != self._sharing:
-            self._sharing = sharing
-            C.llama_set_n_threads(self._context, *(max(1, threads // sharing) for threads in self._threads))
+        wanted = tuple(spare_one(max(1, threads // sharing), self._cores, crowd) for threads in self._threads)
+        if wanted != self._threads_set:
+            self._threads_set = wanted
+            C.llama_set_n_threads(self._context, *wanted)
 
     def _pad(self, n: int) -> int:
         """Rows on the spare lane that fill the batch up to whole blocks; their number."""

@@ -168,7 +168,7 @@ class FakeBackend:
             self.calls.append(("use", adapters))
         self._used = adapters
 
-    def decode(self) -> None:
+    def decode(self, crowd: float = 0.0) -> None:
         batch = self.batch
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs

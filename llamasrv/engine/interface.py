@@ -155,8 +155,11 @@ class Backend(Protocol):
     def use(self, adapters: tuple[tuple[int, float], ...]) -> None:
         """Compute with these adapters and scales from now on. Raises DecodeFailed."""
 
-    def decode(self) -> None:
-        """Compute the batch. Raises OutOfCells, DecodeAborted, DecodeFailed."""
+    def decode(self, crowd: float = 0.0) -> None:
+        """Compute the batch. Raises OutOfCells, DecodeAborted, DecodeFailed.
+
+        `crowd`: for what share of this step the rest of the process will want a core; may be more than 1.
+        """
 
     def logits(self, num_rows: int) -> np.ndarray:
         """Logits of the rows that asked for them, in batch order: float32 [num_rows, n_vocab], writable."""

@@ -45,6 +45,7 @@ IDLE_CHECK = 1.0  # seconds without work after which the books are checked
 GATHER_ALONE, GATHER_COMPANY = 0.03, 0.1  # of the next step: so long the first waits for others
 GATHER_LONGEST = 0.03  # seconds
 GATHER_SHORTEST = 0.0005  # seconds; less is not worth a wait
+REQUEST_SECONDS = 0.0003  # of the HTTP side's work for one that comes or goes
 MASK_PATIENCE = 0.01  # seconds that a step waits for masks; a sequence whose mask takes longer waits alone
 MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
 
@@ -73,6 +74,7 @@ class Loop:
         self._doorbell = Doorbell()
         self.embedder = Embedder(clock=clock)
         self._num_ended = 0  # written by the engine thread only
+        self._requests_seen = 0  # come and gone, up to the last step
         self._stopping = False
         self.constraints = Constraints()
         self._masks = Masks()
@@ -398,7 +400,7 @@ class Loop:
             self._masks.start(g for g in guides if g.binding)
         try:
             self.backend.use(plan.adapters)
-            self.backend.decode()
+            self.backend.decode(self._crowd(plan))
         except OutOfCells:
             self._relieve(plan)
             return False
@@ -417,6 +419,14 @@ class Loop:
         if guides:
             self._masks.settle(guides, MASK_PATIENCE)
         return True
+
+    def _crowd(self, plan: Plan) -> float:
+        """For what share of this step the HTTP side will be busy with those who came and went since the last one."""
+        requests = self.metrics.requests + self._num_ended
+        changed, self._requests_seen = requests - self._requests_seen, requests
+        if not changed or self.options.deterministic:
+            return 0.0
+        return REQUEST_SECONDS * changed / self.scheduler.time.predict(plan.num_prompt, plan.num_decodes)
 
     def _wake_readers(self, plan: Plan) -> None:
         """Before a decode, not after: whoever wakes works while the library computes, and leaves this thread the GIL.

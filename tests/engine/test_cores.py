@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llamasrv.engine.cores import RECENT, Cores, gnu_openmp
+from llamasrv.engine.cores import RECENT, Cores, gnu_openmp, spare_one
 
 
 class Clock:
@@ -71,3 +71,19 @@ def test_it_knows_whose_openmp_the_library_has(monkeypatch, tmp_path):
     assert not gnu_openmp()
     library.write_bytes(b"...libgomp.so.1...")
     assert gnu_openmp()
+
+
+@pytest.mark.parametrize(
+    "threads, cores, crowd, left",
+    [
+        (2, 2, 0.0, 2),
+        (2, 2, 0.9, 2),  # half as many threads take twice as long: worth it from a whole step of other work on
+        (2, 2, 1.1, 1),
+        (16, 16, 0.05, 16),
+        (16, 16, 0.1, 15),  # a sixteenth less is cheap
+        (8, 16, 5.0, 8),  # there are cores left
+        (1, 1, 5.0, 1),
+    ],
+)
+def test_a_step_leaves_a_core_to_others_where_they_want_it_for_longer_than_the_step_grows(threads, cores, crowd, left):
+    assert spare_one(threads, cores, crowd) == left
