@@ -393,10 +393,10 @@ class LlamaBackend:
 
     def _share_threads(self, crowd: float) -> None:
         sharing = CORES.begin(self)
-        wanted = tuple(spare_one(max(1, threads // sharing), self._cores, crowd) for threads in self._threads)
-        if wanted != self._threads_set:
-            self._threads_set = wanted
-            C.llama_set_n_threads(self._context, *wanted)
+        one, many = (spare_one(max(1, threads // sharing), self._cores, crowd) for threads in self._threads)
+        if (one, many) != self._threads_set:
+            self._threads_set = one, many
+            C.llama_set_n_threads(self._context, one, many)
 
     def _pad(self, n: int) -> int:
         """Rows on the spare lane that fill the batch up to whole blocks; their number."""

@@ -43,8 +43,8 @@ class Cores:
 def spare_one(threads: int, cores: int, crowd: float) -> int:
     """How many of a step's threads to use, where for the share `crowd` of it others want a core.
 
-    All threads wait for the slowest at every barrier. So where there is one for each core, what others compute lengthens
-    the step as if nothing else were computed meanwhile; a thread less lengthens it by its share of the work.
+    All threads wait for the slowest at every barrier. So where there is one for each core, what others compute
+    lengthens the step as if nothing else were computed meanwhile; a thread less lengthens it by its share of the work.
     """
     return threads - 1 if 1 < threads and cores <= threads and crowd * (threads - 1) > 1 else threads
 
