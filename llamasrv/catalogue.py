@@ -38,7 +38,8 @@ from llamasrv.models import gguf, memory
 from llamasrv.models.details import describe, digest
 from llamasrv.models.made import Made
 from llamasrv.models.made import read as read_made
-from llamasrv.models.registry import FOR_EVER, Model, Recipe, canonical
+from llamasrv.models.model import FOR_EVER, Model, Recipe
+from llamasrv.models.names import canonical
 from llamasrv.models.scan import Found, scan
 from llamasrv.option import nearest
 

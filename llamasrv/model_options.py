@@ -17,7 +17,7 @@ from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
-from llamasrv.models.registry import CATCH_ALL
+from llamasrv.models.names import CATCH_ALL
 
 FAKE_NAME = "fake"
 DEMO_NAME = "demo"

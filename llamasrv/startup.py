@@ -20,7 +20,8 @@ from llamasrv.engine.channels import off_hub
 from llamasrv.errors import ConfigError
 from llamasrv.models import memory
 from llamasrv.models.loader import Loader
-from llamasrv.models.registry import Model, Registry
+from llamasrv.models.model import Model
+from llamasrv.models.registry import Registry
 from llamasrv.models.remote import reach
 from llamasrv.models.trial import Trials
 from llamasrv.protocols.limits import Limits

@@ -6,7 +6,8 @@ import time
 
 from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.engine.fake import FakeBackend
-from llamasrv.models.registry import Model, Registry
+from llamasrv.models.model import Model
+from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
 from llamasrv.store import StoreOptions, open_store
 from llamasrv.web.app import create_app

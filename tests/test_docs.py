@@ -15,7 +15,8 @@ import pytest
 from llamasrv import cli, reference
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.fake import open_fake_backend
-from llamasrv.models.registry import Model, Registry
+from llamasrv.models.model import Model
+from llamasrv.models.registry import Registry
 from llamasrv.web.app import create_app
 from llamasrv.web.service import Service
 

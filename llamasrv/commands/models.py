@@ -14,7 +14,8 @@ from llamasrv import catalogue, files, startup
 from llamasrv.commands.server import connect
 from llamasrv.config import Settings
 from llamasrv.errors import ConfigError, Forbidden
-from llamasrv.models.registry import Model, canonical
+from llamasrv.models.model import Model
+from llamasrv.models.names import canonical
 from llamasrv.models.remove import remove
 from llamasrv.option import nearest
 

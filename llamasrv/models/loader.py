@@ -24,7 +24,7 @@ from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import LlamasrvError, ModelUnavailable, Unavailable
 from llamasrv.models.memory import as_gib, available_memory, give_back, resident_memory
-from llamasrv.models.registry import Model
+from llamasrv.models.model import Model
 
 log = logging.getLogger("llamasrv")
 

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.models.registry import canonical
+from llamasrv.models.names import canonical
 
 log = logging.getLogger("llamasrv")
 

@@ -16,7 +16,8 @@ from llamasrv.domain.request import EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.sequence import Sequence
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import Unavailable
-from llamasrv.models.registry import Model, Registry
+from llamasrv.models.model import Model
+from llamasrv.models.registry import Registry
 from llamasrv.pipeline.adapters import chosen
 from llamasrv.pipeline.best_of import BestOf
 from llamasrv.pipeline.embed import Embeddings, EmbeddingWork, Ranking, RankingWork

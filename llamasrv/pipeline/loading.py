@@ -7,7 +7,7 @@ from types import TracebackType
 
 from llamasrv.errors import DeadlineExceeded, Unavailable
 from llamasrv.models.loader import Loader
-from llamasrv.models.registry import Model
+from llamasrv.models.model import Model
 
 
 class Loading(Unavailable):

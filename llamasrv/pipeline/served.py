@@ -18,8 +18,8 @@ from llamasrv.domain.request import (
     GenerateRequest,
     ImagePart,
     InfillPrompt,
-    MixedPrompt,
     Message,
+    MixedPrompt,
     Part,
     Prompt,
     TextPart,
@@ -32,7 +32,7 @@ from llamasrv.engine.channels import off_hub
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import ModelInfo, Vocabulary
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
-from llamasrv.models.registry import Model
+from llamasrv.models.model import Model
 from llamasrv.pipeline.infill import encode_infill
 from llamasrv.pipeline.reading import Numbered, Parsed, Plain
 

@@ -14,7 +14,7 @@ from llamasrv import __version__
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.models.registry import Model
+from llamasrv.models.model import Model
 from llamasrv.web.service import Service
 
 Rows = tuple[tuple[str, str, float], ...]  # name, text, value

@@ -8,7 +8,7 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import Forbidden, InvalidRequest, LlamasrvError, Unsupported
 from llamasrv.models.loader import Loader
-from llamasrv.models.registry import Model
+from llamasrv.models.model import Model
 from llamasrv.models.remove import remove
 from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed
 from llamasrv.web.answer import json_answer

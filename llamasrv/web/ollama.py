@@ -9,7 +9,7 @@ from flask import Blueprint, Response, request
 
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import InvalidRequest, Unsupported
-from llamasrv.models.registry import Model
+from llamasrv.models.model import Model
 from llamasrv.pipeline.embed import Embeddings as MadeEmbeddings
 from llamasrv.protocols.errors import ollama_body
 from llamasrv.protocols.ollama.chat import Chat

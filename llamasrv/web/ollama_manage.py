@@ -17,8 +17,9 @@ from llamasrv.engine.channels import off_hub
 from llamasrv.errors import ConfigError, InvalidRequest, LlamasrvError, ModelNotFound, Unsupported
 from llamasrv.models import gguf, made
 from llamasrv.models.made import BlobWriter, Made
+from llamasrv.models.model import Model
+from llamasrv.models.names import canonical
 from llamasrv.models.pulls import Pull
-from llamasrv.models.registry import Model, canonical
 from llamasrv.protocols.errors import ollama_body
 from llamasrv.protocols.ollama.manage import SUCCESS, Create, Managing, pull_line, statuses
 from llamasrv.protocols.ollama.models import Named

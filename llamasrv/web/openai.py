@@ -6,7 +6,8 @@ from typing import Any
 
 from flask import Blueprint, Response
 
-from llamasrv.models.registry import CATCH_ALL, Model
+from llamasrv.models.model import Model
+from llamasrv.models.names import CATCH_ALL
 from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.models import ModelCard, model_body, model_list

@@ -16,7 +16,7 @@ from flask import Blueprint, Response, make_response, render_template, request, 
 from llamasrv import __version__
 from llamasrv.errors import NotFound, QueueFull
 from llamasrv.files import notice_of, templates_dir
-from llamasrv.models.registry import Model
+from llamasrv.models.model import Model
 from llamasrv.web.service import Service
 
 INTERVAL = 0.5  # seconds between snapshots

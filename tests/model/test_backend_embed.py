@@ -17,7 +17,8 @@ from llamasrv.engine.backend import open_model
 from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
-from llamasrv.models.registry import Model, Registry
+from llamasrv.models.model import Model
+from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
 
 KINDS = ["llama", "swa", "mamba", "hybrid", "bert"]

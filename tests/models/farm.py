@@ -9,7 +9,8 @@ from serving import wait_until
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.fake import FakeBackend
 from llamasrv.models.loader import Loader
-from llamasrv.models.registry import Model, Recipe, Registry
+from llamasrv.models.model import Model, Recipe
+from llamasrv.models.registry import Registry
 
 
 class Farm:

@@ -7,7 +7,9 @@ import pytest
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter
 from llamasrv.errors import ModelNotFound
-from llamasrv.models.registry import Model, Recipe, Registry, canonical
+from llamasrv.models.model import Model, Recipe
+from llamasrv.models.names import canonical
+from llamasrv.models.registry import Registry
 
 
 def registry(*names, **more):

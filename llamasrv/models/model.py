@@ -1,0 +1,196 @@
+"""One model that is served, whether it is loaded or not. When it is loaded and unloaded is decided by `loader.py`."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from llamasrv.domain.sequence import Adapters
+from llamasrv.engine.engine import Engine, EngineOptions
+from llamasrv.engine.interface import Adapter, Backend, Progress
+from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.errors import LlamasrvError, Unavailable
+from llamasrv.models.details import Details
+from llamasrv.models.made import Made
+
+FOR_EVER = -1.0  # of `keep_alive`: any negative number
+
+# `Model.state`, by what its engine says of itself.
+_STATES = {"loading": "loading", "ready": "loaded", "draining": "loaded", "failed": "failed", "stopped": "unloaded"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is loaded, and what that takes."""
+
+    open_backend: Callable[[Progress], Backend]
+    options: EngineOptions = field(default_factory=EngineOptions)
+    memory: int = 0  # bytes: weights, KV, buffers, as estimated
+    context: int = 0  # most tokens of one sequence
+
+
+class Model:
+    """One model: its names, what is known of its file, what the operator set for it, and its engine while it is loaded.
+
+    `current` is the engine, None while the model is not loaded; `engine` is the same, and raises then. Who works with
+    the engine or its vocabulary beyond one call that does not wait holds a `lease`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine | None = None,
+        *,
+        aliases: tuple[str, ...] = (),
+        details: Details | None = None,
+        recipe: Recipe | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
+        max_tokens: int | None = None,
+        shares_prefixes: bool = False,
+        keep_alive: float = FOR_EVER,
+        at_start: bool = False,
+        is_found: bool = False,
+        key: Any = None,
+    ) -> None:
+        self.name = name
+        self.aliases = aliases
+        self.recipe = recipe
+        self.sampling: Mapping[str, Any] = sampling or {}  # the operator's defaults, names of SamplingParams
+        self.chat_template = chat_template  # Jinja source that replaces the model's own
+        self.max_tokens = max_tokens  # most tokens of one choice, also where a request asks for more
+        self.shares_prefixes = shares_prefixes  # between owners
+        self.standing_adapters: Adapters = ()  # of requests that name none
+        self.at_start = at_start  # loaded when the server starts, without being asked for
+        self.is_found = is_found  # in the folder of models, and named nowhere else
+        self.key = key  # equal for two models made from the same options and files
+        self.created = int(time.time())
+        self.metrics = engine.metrics if engine is not None else EngineMetrics()  # of all its engines, in turn
+        self.keep_alive = keep_alive  # seconds that it stays without a request; negative: for ever
+        self.stay = keep_alive  # the same, as the last request wished
+        self.current = engine
+        self.error: LlamasrvError | None = None  # why the last attempt to load it failed
+        self.retired = False  # no longer in the registry; goes when nobody uses it
+        self.last_used = time.monotonic()
+        self.made: Made | None = None  # of what, where it was made from another
+        self._details = details
+        # Written by the loader.
+        self.phase = ""  # "waiting" for memory, "checking" its file, "loading", "unloading"; "" is none of these
+        self.num_loads = 0
+        self.load_seconds = 0.0  # that the last one took
+        self.num_unloads = 0
+        # One entry for each; adding to them and taking from them are atomic.
+        self.awaited: deque[None] = deque()  # requests that wait until it is loaded
+        self._leases: deque[None] = deque()
+
+    @property
+    def engine(self) -> Engine:
+        if self.current is None:
+            raise self.error or Unavailable("The model is not loaded.", code="model_loading")
+        return self.current
+
+    @property
+    def details(self) -> Details:
+        """What is known of it without loading it; of a model without a file, what its engine says."""
+        if self._details is None:
+            if self.current is None or self.state != "loaded":
+                return Details()
+            info = self.current.info
+            self._details = Details(
+                architecture=info.architecture, num_params=info.num_params, quantisation=info.file_type,
+                context=info.context_train, n_embd=info.n_embd, template=info.chat_template, size=info.size_bytes,
+                modified=float(self.created), metadata=info.metadata,
+            )  # fmt: skip
+        return self._details
+
+    @property
+    def state(self) -> str:
+        """unloaded, waiting, checking, loading, loaded, unloading or failed."""
+        if self.phase:
+            return self.phase
+        if self.current is not None:
+            return _STATES[self.current.status.state]
+        return "failed" if self.error is not None else "unloaded"
+
+    @property
+    def progress(self) -> float:
+        """The loaded share, from 0 to 1."""
+        return self.current.status.progress if self.current is not None else 0.0
+
+    @property
+    def context(self) -> int:
+        """Most tokens of one sequence: as loaded, else as it would be."""
+        if self.current is not None and self.state == "loaded":
+            return self.current.context
+        return self.recipe.context if self.recipe is not None else self.details.context
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes or would take, estimated; 0 where nobody can tell."""
+        return self.recipe.memory if self.recipe is not None else 0
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """LoRA adapters that a request may choose."""
+        options = self.recipe.options if self.recipe is not None else self.current and self.current.options
+        return options.adapters if options else ()
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end an answer, besides those of the request."""
+        return self.made.stop if self.made is not None else ()
+
+    @property
+    def num_predict(self) -> int | None:
+        """Tokens of an answer, where the request does not say."""
+        return self.made.num_predict if self.made is not None else None
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self._leases) or (self.current is not None and self.current.num_open > 0)
+
+    @property
+    def is_wanted(self) -> bool:
+        """In use, or about to be."""
+        return self.in_use or bool(self.awaited)
+
+    @property
+    def expires_at(self) -> float | None:
+        """When it will be unloaded if nobody asks for it, in seconds since 1970; None: not loaded, or never."""
+        if self.current is None or self.stay < 0:
+            return None
+        idle = 0.0 if self.in_use else time.monotonic() - self.last_used
+        return time.time() + max(0.0, self.stay - idle)
+
+    def touch(self, keep_alive: float | None = None) -> None:
+        """Somebody asks for it, and wants it to stay that long afterwards. What the operator keeps for ever stays."""
+        self.last_used = time.monotonic()
+        self.stay = self.keep_alive if keep_alive is None or self.keep_alive < 0 else keep_alive
+
+    def adopt(self, other: Model) -> None:
+        """Go on with the other's names and defaults; it is the same model, loaded in the same way."""
+        self.aliases, self.sampling, self.chat_template = other.aliases, other.sampling, other.chat_template
+        self.max_tokens, self.at_start, self._details = other.max_tokens, other.at_start, other._details
+        self.shares_prefixes = other.shares_prefixes
+        self.keep_alive = self.stay = other.keep_alive
+        self.made = other.made
+
+    def acquire(self) -> None:
+        """Keep it from being unloaded until `release`."""
+        self._leases.append(None)
+
+    def release(self) -> None:
+        self._leases.pop()
+        self.last_used = time.monotonic()
+
+    @contextmanager
+    def lease(self) -> Iterator[None]:
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
