@@ -40,6 +40,7 @@ class Spec:
         self.name, self.description, self.parameters = name, description, parameters
         self.asks, self.pairs, self.result, self.answer = asks.split("|"), pairs, result, answer
         self.noun = None  # of a made tool
+        self.root = name  # what it is called where it was not given another name
 
     def values(self, d, only=None):
         return {key: typed(kind, d.value(pool)) for key, kind, _, pool in self.parameters if only is None or key in only}
@@ -134,9 +135,9 @@ NO_TOOL = "I have no tool for that."
 SYSTEM = ["You are a helpful assistant.", "Use the tools when they help.", "You can call functions.", "You are a helpful assistant with tools.", "Call a tool when one fits.", "You are an agent."]
 
 
-def made_tool(d):
+def made_tool(d, verbs=VERBS):
     """A tool of a verb and a noun."""
-    verb, spoken_verb = d.any(VERBS).split(":")
+    verb, spoken_verb = d.any(verbs).split(":")
     noun = d.value(NOUNS) if d.held_out or d.chance(0.6) else d.invented()
     style = d.between(0, 7)
     name = {3: f"{verb}{noun.capitalize()}", 4: f"{verb}-{noun}", 5: f"{noun}_{verb}"}.get(style, f"{verb}_{noun}")
@@ -178,23 +179,49 @@ def schema(d, spec):
 
 
 def hand_made(d):
-    return d.value(tuple(SPECS))
+    """In training often under other names: what is always called the same is remembered and not read."""
+    spec = d.value(tuple(SPECS))
+    return spec if d.held_out or spec.name == "calculator" or d.chance(0.4) else renamed(d, spec)
 
 
-def any_tool(d):
-    return hand_made(d) if d.chance(0.4) else made_tool(d)
+def renamed(d, spec):
+    """The same tool; it and its parameters are called otherwise."""
+    rest = spec.name.split("_", 1)[-1]
+    verb = d.invented() if d.chance(0.3) else d.any(VERBS).split(":")[0]
+    camel = "".join(part.capitalize() for part in rest.split("_"))
+    name = d.any((f"{verb}_{rest}", f"{verb}_{rest}", f"{rest}_{verb}", f"{verb}{camel}", f"{verb}-{rest}"))
+    word = d.invented()
+    keys = {key: d.any((key, key, f"{word}_{key}", f"{key}_{word}", f"the_{key}", f"{key}_value")) for key, *_ in spec.parameters}
+    if len(keys) == 1 and d.chance(0.3):
+        keys = dict.fromkeys(keys, word)
+
+    def speak(text):
+        for old, new in keys.items():
+            text = text.replace(f"{{{old}}}", f"{{{new}}}")
+        return text
+
+    result = spec.result and (lambda d, a: spec.result(d, {old: a[new] for old, new in keys.items() if new in a}))
+    parameters = [(keys[key], *rest) for key, *rest in spec.parameters]
+    other = Spec(name, spec.description, parameters, "|".join(map(speak, spec.asks)), result, spec.answer and speak(spec.answer), spec.pairs)
+    other.root = spec.root
+    return other
+
+
+def any_tool(d, verbs=VERBS):
+    return hand_made(d) if d.chance(0.4) else made_tool(d, verbs)
 
 
 def theme(spec):
     """What a tool is about. Two tools of one theme could both be meant by one request."""
-    return spec.noun or {"get_current_weather": "get_weather"}.get(spec.name, spec.name)
+    return spec.noun or {"get_current_weather": "get_weather"}.get(spec.root, spec.root)
 
 
 def shelf(d, most):
-    """Up to `most` tools, no two of one theme."""
+    """Up to `most` tools, no two of one theme. Where all do the same, it is the rest of their names that tells."""
     chosen = {}
+    verbs = VERBS if d.held_out or d.chance(0.7) else (d.any(VERBS),)
     for _ in range(d.between(1, most)):
-        spec = any_tool(d)
+        spec = any_tool(d, verbs)
         chosen.setdefault(theme(spec), spec)
     return list(chosen.values())
 
