@@ -4,8 +4,10 @@ Owns the split: a wording (about one in nine) or a value (about one in sixteen) 
 to the evaluation, by a hash of what it says and not by chance. A `Draw` gives out one side only.
 """
 
+import json
 import random
 from functools import cache
+from pathlib import Path
 from zlib import crc32
 
 WORDINGS_PER_HELD_OUT = 9
@@ -15,6 +17,10 @@ INVENTED = 0.35
 _ONSETS = "b c d f g h j k l m n p r s t v w y z br cl dr fl gr kr pl pr qu sh sl st th tr ch".split()
 _VOWELS = "a e i o u a e i o u ai ea ee ie oo ou".split()
 _CODAS = ["", "", *"b d g k l m n p r s t x ck ll nd ng nt rd rn st y".split()]
+
+_TOKENS = json.loads(Path(__file__).parent.parent.joinpath("tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+PIECES = sorted({token.removeprefix("Ġ") for token in _TOKENS if token.removeprefix("Ġ").isascii() and token.removeprefix("Ġ").isalpha()})
+PIECES = [piece for piece in PIECES if len(piece) > 1]  # tokens of several letters
 
 
 class Draw:
@@ -36,9 +42,15 @@ class Draw:
 
         In training it is sometimes a word that nobody has ever seen, so that copying is learned, and not a list.
         """
-        chosen = self.any(split_values(pool)[self.held_out])
+        return self._or_unheard(self.any(split_values(pool)[self.held_out]), pool)
+
+    def _or_unheard(self, chosen, pool):
         inventable = not self.held_out and len(pool) >= VALUES_PER_HELD_OUT and str(chosen).isalpha()
-        return self.invented(chosen) if inventable and self.chance(INVENTED) else chosen
+        if not inventable or not self.chance(INVENTED):
+            return chosen
+        # Syllables begin with few tokens; any token may begin a value.
+        word = self.invented(chosen) if self.chance(0.4) else self.pieced(chosen)
+        return chosen if word in split_values(pool)[True] else word
 
     def invented(self, like=""):
         """A word of syllables, with a capital where `like` has one. Some words are held out here too."""
@@ -48,13 +60,21 @@ class Draw:
             if self.owns("invented", word):
                 return word.capitalize() if like[:1].isupper() else word
 
+    def pieced(self, like=""):
+        """A word of one or two tokens, whichever they are."""
+        while True:
+            word = "".join(self.any(PIECES) for _ in range(self.between(1, 2))).lower()
+            if self.owns("invented", word):
+                return word.capitalize() if like[:1].isupper() else word
+
     def values(self, pool, count):
         """Different ones. Where fewer are held out than wanted, the others fill up."""
         own, other = split_values(pool)[self.held_out], split_values(pool)[not self.held_out]
         chosen = self.rng.sample(own, min(count, len(own)))
         chosen += self.rng.sample(other, count - len(chosen))
         self.rng.shuffle(chosen)
-        return chosen
+        unheard = [self._or_unheard(value, pool) for value in chosen]
+        return unheard if len(set(unheard)) == count else chosen
 
     def few(self, pool, count):
         """Different ones of a closed class, where nothing is held out."""

@@ -4,11 +4,8 @@ A byte-pair token hides its letters, so spelling is drilled on many words, inven
 has been taken apart often enough.
 """
 
-import json
-from pathlib import Path
-
 from .chat import Chat
-from .draw import split_values
+from .draw import PIECES, split_values
 from .phrases import POLITE, framed, joined
 from .words import ADJECTIVES, ANIMALS, CATEGORIES, COLOURS, FOODS, NAMES, NUMBER_WORDS, THINGS, WORDS
 
@@ -44,9 +41,6 @@ PICK = """Which word is number {n} in this list: {x}?|What is word number {n} of
 
 # Every token of letters has to be taken apart now and then: nothing else tells what it is made of. Held out are words of
 # several such pieces alone.
-_TOKENS = json.loads(Path(__file__).parent.parent.joinpath("tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-PIECES = sorted({token.removeprefix("Ġ") for token in _TOKENS if token.removeprefix("Ġ").isascii() and token.removeprefix("Ġ").isalpha()})
-PIECES = [piece for piece in PIECES if len(piece) > 1]
 NEW_WORDS = sorted(set(split_values(WORDS)[1]) - set(PIECES))
 
 

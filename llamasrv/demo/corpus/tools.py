@@ -219,7 +219,7 @@ def theme(spec):
 def shelf(d, most):
     """Up to `most` tools, no two of one theme. Where all do the same, it is the rest of their names that tells."""
     chosen = {}
-    verbs = VERBS if d.held_out or d.chance(0.7) else (d.any(VERBS),)
+    verbs = VERBS if d.held_out or d.chance(0.6) else (d.any(VERBS),)
     for _ in range(d.between(1, most)):
         spec = any_tool(d, verbs)
         chosen.setdefault(theme(spec), spec)
@@ -274,9 +274,9 @@ def calling_none(d, specs):
 
 
 def answering(d, specs):
-    """Saying what came back."""
+    """Saying what came back: with a tool's own sentence, or as it is where nobody has ever heard of the tool."""
     spec = d.any(specs)
-    if spec.pairs and len(spec.parameters) == 1 and d.chance(0.3):
+    if spec.pairs and len(spec.parameters) == 1 and not d.held_out and d.chance(0.3):
         ask, both = twice(d, spec)
         results = [spec.result(d, arguments) for arguments in both]
         answer = " ".join(spec.answer.format(**{**a, **r}) for a, r in zip(both, results, strict=True))
@@ -288,7 +288,7 @@ def answering(d, specs):
         result, answer = d.any((str(value), {"result": value})), f"{arguments['expression']} = {value}"
     elif spec.result and d.chance(0.75) and all(key in arguments for key, *_ in spec.parameters):
         result = spec.result(d, arguments)
-        answer = spec.answer.format(**{**{k: spoken(v) for k, v in arguments.items()}, **result})
+        answer = plain_answer(result) if d.held_out else spec.answer.format(**{**{k: spoken(v) for k, v in arguments.items()}, **result})
     else:
         result, answer = plain_result(d)
     text = result if isinstance(result, str) else json.dumps(result)
@@ -309,7 +309,11 @@ def plain_result(d):
     pools = {"status": ("string", ("done", "ok", "open", "closed", "ready", "waiting"))}
     pools |= {key: SLOTS[key][:2] for key in ("id", "name", "city", "price", "color", "count", "owner", "day")}
     result = {key: typed(pools[key][0], d.any(pools[key][1])) for key in d.few(tuple(pools), d.between(1, 3))}
-    return result, "The result is: " + ", ".join(f"{key} {spoken(value)}" for key, value in result.items()) + "."
+    return result, plain_answer(result)
+
+
+def plain_answer(result):
+    return "The result is: " + ", ".join(f"{key} {spoken(value)}" for key, value in result.items()) + "."
 
 
 def session(d, specs, last):
