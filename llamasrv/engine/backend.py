@@ -261,6 +261,8 @@ def _penalties(p: SamplingParams, vocab: LlamaVocabulary, context_train: int) ->
 class LlamaBackend:
     """One model, one context. All but `info` and `vocab` belong to the engine thread."""
 
+    crowd = 0.0
+
     def __init__(self, path: str, options: Any, progress: Progress) -> None:
         """`options`: engine.options.EngineOptions. Raises LoadFailed."""
         self._options = options
@@ -367,14 +369,14 @@ class LlamaBackend:
             use_adapters(self._context, self._adapters, adapters)
             self._used = adapters
 
-    def decode(self, crowd: float = 0.0) -> None:
+    def decode(self) -> None:
         batch = self.batch
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
         assert batch.lane[:n].min() >= 0 and batch.lane[:n].max() < self.num_lanes
         padded = self._pad(n) if self._spare_lane and self._padding.choose(n, batch.num_outputs) else 0
         self._llama_batch.n_tokens = n + padded
-        self._share_threads(crowd)
+        self._share_threads()
         start = time.perf_counter()
         code = C.llama_decode(self._context, self._llama_batch)
         CORES.end(self)
@@ -391,9 +393,9 @@ class LlamaBackend:
         else:
             raise DecodeFailed(f"llama_decode returned {code} ({_reason()})", fatal=code == -3)
 
-    def _share_threads(self, crowd: float) -> None:
+    def _share_threads(self) -> None:
         sharing = CORES.begin(self)
-        one, many = (spare_one(max(1, threads // sharing), self._cores, crowd) for threads in self._threads)
+        one, many = (spare_one(max(1, threads // sharing), self._cores, self.crowd) for threads in self._threads)
         if (one, many) != self._threads_set:
             self._threads_set = one, many
             C.llama_set_n_threads(self._context, one, many)

@@ -103,6 +103,7 @@ class FakeBackend:
     generates = True
     state_facts: dict[str, Any] = {"library": "fake"}
     split = False
+    crowd = 0.0
     max_outputs = 64
     row_multiple = 1
 
@@ -168,7 +169,7 @@ class FakeBackend:
             self.calls.append(("use", adapters))
         self._used = adapters
 
-    def decode(self, crowd: float = 0.0) -> None:
+    def decode(self) -> None:
         batch = self.batch
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs

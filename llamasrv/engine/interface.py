@@ -150,16 +150,14 @@ class Backend(Protocol):
     can_cut_saved: bool  # a restored lane can be cut back to any length
     split: bool  # every lane has cells of its own
     state_facts: dict[str, Any]  # what a saved state depends on beside the model: library, number formats
+    crowd: float  # for what share of the next step the rest of the process will want a core; may be more than 1
     idle_cells: int  # cells that idle prefixes may keep before they slow decodes down noticeably
 
     def use(self, adapters: tuple[tuple[int, float], ...]) -> None:
         """Compute with these adapters and scales from now on. Raises DecodeFailed."""
 
-    def decode(self, crowd: float = 0.0) -> None:
-        """Compute the batch. Raises OutOfCells, DecodeAborted, DecodeFailed.
-
-        `crowd`: for what share of this step the rest of the process will want a core; may be more than 1.
-        """
+    def decode(self) -> None:
+        """Compute the batch. Raises OutOfCells, DecodeAborted, DecodeFailed."""
 
     def logits(self, num_rows: int) -> np.ndarray:
         """Logits of the rows that asked for them, in batch order: float32 [num_rows, n_vocab], writable."""

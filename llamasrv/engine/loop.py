@@ -400,7 +400,8 @@ class Loop:
             self._masks.start(g for g in guides if g.binding)
         try:
             self.backend.use(plan.adapters)
-            self.backend.decode(self._crowd(plan))
+            self.backend.crowd = self._crowd(plan)
+            self.backend.decode()
         except OutOfCells:
             self._relieve(plan)
             return False

@@ -1,8 +1,8 @@
 """How models are called.
 
-Names follow Ollama's rules: `name[:tag]` with optional host and namespace in front, a missing tag is `latest`, an exact
-match wins, otherwise each part is compared without regard to case. There is no fuzzy matching beyond that. The alias `*`
-answers to every name.
+Names follow Ollama's rules: `name[:tag]` with optional host and namespace in front, a missing tag is `latest`, an
+exact match wins, otherwise each part is compared without regard to case. There is no fuzzy matching beyond that. The
+alias `*` answers to every name.
 """
 
 from __future__ import annotations

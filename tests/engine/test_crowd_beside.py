@@ -6,7 +6,7 @@ import pytest
 def told(driver):
     """How much of each step from now on others want a core for."""
     decode, crowds = driver.backend.decode, []
-    driver.backend.decode = lambda crowd=0.0: (crowds.append(crowd), decode())
+    driver.backend.decode = lambda: (crowds.append(driver.backend.crowd), decode())
     return crowds
 
 
