@@ -1,7 +1,7 @@
 """The network of the demo model, in torch.
 
-Owns the architecture (llama.cpp's `qwen2`: RMSNorm, biased QKV, rotate-half RoPE, grouped queries, SwiGLU, tied
-embeddings) and how its weights begin. Knows nothing of text, files or optimisers.
+Owns the architecture (llama.cpp's `qwen2`: RMSNorm, biased QKV, rotate-half RoPE, grouped queries, SwiGLU, a head
+of its own) and how its weights begin. Knows nothing of files and optimisers, and of text only which letters a token has.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Config:
-    """The shape. The default is the largest that stays under 8 MB in Q8_0 with 2,048 tokens."""
+    """The shape. The default takes 5.4 MB in Q8_0 with 2,048 tokens, and learns twice as fast as one of 9 layers."""
 
     vocabulary: int = 2048
     width: int = 256

@@ -19,8 +19,8 @@ _VOWELS = "a e i o u a e i o u ai ea ee ie oo ou".split()
 _CODAS = ["", "", *"b d g k l m n p r s t x ck ll nd ng nt rd rn st y".split()]
 
 _TOKENS = json.loads(Path(__file__).parent.parent.joinpath("tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-PIECES = sorted({token.removeprefix("Ġ") for token in _TOKENS if token.removeprefix("Ġ").isascii() and token.removeprefix("Ġ").isalpha()})
-PIECES = [piece for piece in PIECES if len(piece) > 1]  # tokens of several letters
+_TEXTS = {token.removeprefix("Ġ") for token in _TOKENS}  # without the space that byte-level BPE writes so
+PIECES = sorted(text for text in _TEXTS if text.isascii() and text.isalpha() and len(text) > 1)  # of several letters
 
 
 class Draw:
@@ -54,18 +54,18 @@ class Draw:
 
     def invented(self, like=""):
         """A word of syllables, with a capital where `like` has one. Some words are held out here too."""
-        while True:
-            parts = [self.any(_ONSETS) + self.any(_VOWELS) for _ in range(self.between(1, 3))]
-            word = "".join(parts) + self.any(_CODAS)
-            if self.owns("invented", word):
-                return word.capitalize() if like[:1].isupper() else word
+        return self._unheard(like, lambda: self._syllables() + self.any(_CODAS))
 
     def pieced(self, like=""):
         """A word of one or two tokens, whichever they are."""
-        while True:
-            word = "".join(self.any(PIECES) for _ in range(self.between(1, 2))).lower()
-            if self.owns("invented", word):
-                return word.capitalize() if like[:1].isupper() else word
+        return self._unheard(like, lambda: "".join(self.any(PIECES) for _ in range(self.between(1, 2))).lower())
+
+    def _unheard(self, like, make):
+        word = self.until_owned("invented", make)
+        return word.capitalize() if like[:1].isupper() else word
+
+    def _syllables(self):
+        return "".join(self.any(_ONSETS) + self.any(_VOWELS) for _ in range(self.between(1, 3)))
 
     def values(self, pool, count):
         """Different ones. Where fewer are held out than wanted, the others fill up."""

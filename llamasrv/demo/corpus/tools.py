@@ -201,7 +201,7 @@ def renamed(d, spec):
         return text
 
     result = spec.result and (lambda d, a: spec.result(d, {old: a[new] for old, new in keys.items() if new in a}))
-    parameters = [(keys[key], *rest) for key, *rest in spec.parameters]
+    parameters = [(keys[key], *others) for key, *others in spec.parameters]
     other = Spec(name, spec.description, parameters, "|".join(map(speak, spec.asks)), result, spec.answer and speak(spec.answer), spec.pairs)
     other.root = spec.root
     return other
