@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from llamasrv.demo.corpus import SKILLS, chat, draw, facts, memory, numbers, talk, tools, words
+from llamasrv.demo.corpus import SKILLS, chat, draw, facts, memory, numbers, specs, talk, tools, words
 from llamasrv.demo.corpus import documents as stream
 from llamasrv.demo.corpus.chat import END_OF_TEXT, END_OF_TURN, Chat, document, render
 
@@ -107,7 +107,7 @@ def test_wordings_are_on_one_side(patterns):
     assert set(training) | set(held_out) == set(patterns)
 
 
-@pytest.mark.parametrize("pool", [words.NAMES, words.CITIES, words.WORDS, words.THINGS, tools.NOUNS, tools.SPECS])
+@pytest.mark.parametrize("pool", [words.NAMES, words.CITIES, words.WORDS, words.THINGS, tools.NOUNS, specs.SPECS])
 def test_values_are_on_one_side(pool):
     training, held_out = draw.split_values(pool)
     assert held_out and not set(training) & set(held_out)

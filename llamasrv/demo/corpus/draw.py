@@ -6,13 +6,13 @@ to the evaluation, by a hash of what it says and not by chance. A `Draw` gives o
 
 import json
 import random
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from zlib import crc32
 
 WORDINGS_PER_HELD_OUT = 9
 VALUES_PER_HELD_OUT = 16
-INVENTED = 0.35
+INVENTED = 0.45
 
 _ONSETS = "b c d f g h j k l m n p r s t v w y z br cl dr fl gr kr pl pr qu sh sl st th tr ch".split()
 _VOWELS = "a e i o u a e i o u ai ea ee ie oo ou".split()
@@ -21,6 +21,7 @@ _CODAS = ["", "", *"b d g k l m n p r s t x ck ll nd ng nt rd rn st y".split()]
 _TOKENS = json.loads(Path(__file__).parent.parent.joinpath("tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
 _TEXTS = {token.removeprefix("Ġ") for token in _TOKENS}  # without the space that byte-level BPE writes so
 PIECES = sorted(text for text in _TEXTS if text.isascii() and text.isalpha() and len(text) > 1)  # of several letters
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Draw:
@@ -53,15 +54,20 @@ class Draw:
         return chosen if word in split_values(pool)[True] else word
 
     def invented(self, like=""):
-        """A word of syllables, with a capital where `like` has one. Some words are held out here too."""
+        """A word of syllables, with capitals where `like` has them. Some words are held out here too."""
         return self._unheard(like, lambda: self._syllables() + self.any(_CODAS))
 
     def pieced(self, like=""):
-        """A word of one or two tokens, whichever they are."""
-        return self._unheard(like, lambda: "".join(self.any(PIECES) for _ in range(self.between(1, 2))).lower())
+        """A word of up to four tokens, whichever they are. Many words begin with one letter that others share."""
+        return self._unheard(like, lambda: "".join(self._piece() for _ in range(self.any((1, 1, 2, 2, 3, 4)))).lower())
+
+    def _piece(self):
+        return self.any(_LETTERS) if self.chance(0.3) else self.any(PIECES)
 
     def _unheard(self, like, make):
         word = self.until_owned("invented", make)
+        if len(like) > 1 and like.isupper():
+            return word[:4].upper()
         return word.capitalize() if like[:1].isupper() else word
 
     def _syllables(self):
@@ -127,7 +133,7 @@ def split_values(pool):
     return _split(tuple(pool), 1 / VALUES_PER_HELD_OUT, VALUES_PER_HELD_OUT)
 
 
-@cache
+@lru_cache(4096)  # lists with invented words in them never come again
 def _split(items, share, least):
     if len(items) < least:
         return items, items

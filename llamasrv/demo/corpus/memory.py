@@ -3,7 +3,7 @@
 from .chat import Chat, said
 from .facts import capitals, colours, opposites
 from .numbers import arithmetic
-from .phrases import OBEYING, OPENINGS, framed, joined, remembering
+from .phrases import OBEYING, OPENINGS, REMEMBERING, framed, joined, remembering
 from .talk import greeting, salutation
 from .words import ANIMALS, CITIES, COLOURS, FOODS, HOBBIES, JOBS, NAMES, THINGS
 
@@ -21,9 +21,11 @@ ABOUT_ME = {
     "word": (THINGS, ["Remember the word {v}.", "The secret word is {v}.", "The password is {v}.", "Keep the word {v} in mind.", "Please remember this word: {v}.", "The magic word is {v}.", "Note the word {v}.", "My word for you is {v}."], ["What was the word?", "Which word did I tell you?", "What is the secret word?", "Tell me the word.", "What is the word?", "Do you remember the word?", "Say the word again.", "What word should you remember?"], "The word is {v}."),
 }  # fmt: skip
 NOTED = "I will remember that."
+LAST_MESSAGE = ["What did I just ask you?", "What was my last message?", "Repeat my last message.", "What did I say last?", "Say again what I wrote last."]
+LAST_MESSAGE += framed(REMEMBERING, "my last message", "my last words", "what I wrote last", "what I said last")
 _NOUNS = {
     "name": ("my name",), "city": ("my city", "my home town"), "colour": ("my favourite colour", "my favorite color"), "food": ("my favourite food",),
-    "hobby": ("my hobby", "my favourite hobby"), "job": ("my job", "my profession"), "pet": ("my pet",), "age": ("my age",),
+    "hobby": ("my hobby", "my favourite hobby"), "job": ("my job", "my profession", "my occupation", "my trade"), "pet": ("my pet",), "age": ("my age",),
     "number": ("the number", "my number"), "word": ("the word", "my word"),
 }  # fmt: skip
 ABOUT_ME = {
@@ -90,14 +92,14 @@ def memory(d):
         turns.append(other.exchange())
     kind, value, _ = d.any(facts)
     _, _, asks, answer = ABOUT_ME[kind]
-    if len(facts) > 1 and d.chance(0.1):
+    if len(facts) > 1 and d.chance(0.15):
         (k1, v1, _), (k2, v2, _) = d.few(facts, 2)
         ask = f"{d.wording(ABOUT_ME[k1][2])} {d.wording(ABOUT_ME[k2][2])}"
         return Chat(ask, f"{ABOUT_ME[k1][3].format(v=v1)} {ABOUT_ME[k2][3].format(v=v2)}", "The user told me both before.", turns=turns, system=helpful(d))
     if len(turns) == 1 and d.chance(0.3):
         return Chat(f"{last_said} {d.say(asks)}", answer.format(v=value), f"The user has just said it: {value}.", system=helpful(d))
     if d.chance(0.04):
-        return Chat(d.say(["What did I just ask you?", "What was my last message?", "Repeat my last message.", "What did I say last?", "Say again what I wrote last."]), last_said, "I look at the last message of the user.", turns=turns)
+        return Chat(d.say(LAST_MESSAGE), last_said, "I look at the last message of the user.", turns=turns)
     return Chat(d.say(asks), answer.format(v=value), f"The user told me before: {value}.", turns=turns, system=helpful(d))
 
 

@@ -29,7 +29,8 @@ COUNT_TWOS = framed(POLITE, "count by twos from {a} to {b}", "count from {a} to 
 NEXT = ["What number comes after {a}?", "Which number comes after {a}?", "What comes after {a}?", "What is the next number after {a}?", "{a} and then?", "Name the number after {a}."]
 PREVIOUS = ["What number comes before {a}?", "Which number comes before {a}?", "What comes before {a}?", "What is the number before {a}?", "Name the number before {a}."]
 
-TOO_BIG = "That is too big for me. I only calculate with numbers up to 20."
+TOO_BIG = "That is too big for me. I only add and subtract small numbers."
+STEPS = 12  # as many are added to a large number, or taken from it
 
 
 def spoken(d, number):
@@ -82,9 +83,18 @@ def arithmetic(d):
         a, b = (a, b) if d.chance(0.5) else (b, a)
         return Chat(d.say(TIMES, a=spoken(d, a), b=spoken(d, b)), f"{a} * {b} = {a * b}", f"The user wants {a} times {b}.")
     if kind == 18:
-        a, b = d.between(21, 9999), d.between(2, 9999)
+        a, b = d.between(21, 9999), d.between(STEPS + 1, 9999)
         return Chat(d.say(d.any((PLUS, MINUS, TIMES)), a=a, b=b), TOO_BIG, "These numbers are too big for me.")
     return comparing(d)
+
+
+def larger_sums(d):
+    """Up to 99, a few steps from a number: what holds for the last digit of 32 - 8 holds for 12 - 8."""
+    a, b, plus = d.until_owned("larger", lambda: (d.between(21, 99), d.between(0, STEPS), d.chance(0.5)))
+    if not plus:
+        return Chat(d.say(MINUS, a=a, b=b), f"{a} - {b} = {a - b}", _count_back(a, b))
+    first, second = (a, b) if d.chance(0.5) else (b, a)
+    return Chat(d.say(PLUS, a=first, b=second), f"{first} + {second} = {a + b}", _count_on(a, b))
 
 
 def comparing(d):

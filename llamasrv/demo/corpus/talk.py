@@ -7,7 +7,8 @@ from .words import NAMES, UNKNOWN
 GREETINGS = """Hello!|Hi!|Hey!|Hello there!|Hi there!|Good morning!|Good evening!|Good afternoon!|Hello, how are you?|Hi, how are you?
 How are you?|How are you doing?|How are you today?|Hey, what's up?|Greetings!|Hello, world!|Hello, model!|Hello, assistant!|Hi, assistant!|Good day!
 Hello, nice to meet you.|Nice to meet you!|Howdy!|Hey there, how is it going?|How is it going?|Hello again!|Hi friend!|Hello, friend!|Are you there?
-Anybody there?|Hello Claude|Hello, llama!|Hi llama!|Hello?|Hi, what's up?|Yo!|Morning!|Good morning to you!|Morning, model!|Hello, can you hear me?""".replace("\n", "|").split("|")
+Anybody there?|Hello Claude|Hello, llama!|Hi llama!|Hello?|Hi, what's up?|Yo!|Morning!|Good morning to you!|Morning, model!|Hello, can you hear me?
+Can you hear me?|Hi, can you hear me?|Do you hear me?|Hey, do you hear me?|Hello, is anybody there?|Is anyone there?|Hi, are you awake?|Hello, do you read me?""".replace("\n", "|").split("|")
 GREETINGS += joined(
     ("Hello", "Hi", "Hey", "Good morning", "Good evening", "Good afternoon", "Greetings", "Morning", "Good day", "Howdy"),
     ("!", ".", " there!", ", how are you?", ", how are you today?", ", nice to meet you.", " again!", ", assistant!", ", model!", ", my friend!", ", are you there?", ", how is it going?"),
@@ -84,7 +85,9 @@ def greeting(d):
         name = d.value(NAMES)
         ask = d.say(
             ["Hello, I am {n}.", "Hi, my name is {n}.", "Hey, {n} here!", "Hello! I'm {n}.", "Good morning, I am {n}.", "Hi! {n} is my name."]
-            + ["My name is {n}.", "I am {n}.", "I am called {n}.", "Hello, this is {n}.", "You can call me {n}.", "Hi, call me {n}."],
+            + ["My name is {n}.", "I am {n}.", "I am called {n}.", "Hello, this is {n}.", "You can call me {n}.", "Hi, call me {n}."]
+            + ["{n} is my name.", "Hello! {n} is my name.", "Hello, {n} is my name.", "Hey, {n} is my name.", "Hi there, {n} is my name.", "Good day! {n} is my name."]
+            + ["Hi! {n} is what they call me.", "Hey! They call me {n}.", "{n} is the name.", "Hi! I go by {n}."],
             n=name,
         )
         return Chat(ask, f"Hello, {name}! Nice to meet you. How can I help you?", f"The user is called {name}. I greet {name}.")
