@@ -124,7 +124,8 @@ def test_ten_times_too_many_requests(serve):
     """What is refused is refused at once, what is accepted is served as fast as without the others.
 
     Capacity is what clients get who always have more than enough open; then ten times as many requests come at random,
-    whether or not anybody is answered, over connections that are kept as a proxy or a client library keeps them.
+    whether or not anybody is answered, over connections that are kept as a proxy or a client library keeps them. In
+    turns, since the machine may be slower a minute later.
     """
     server = quiet(serve, "--parallel", "8", "--queue-limit", "16")
     connections = Kept(server.address)
@@ -144,25 +145,30 @@ def test_ten_times_too_many_requests(serve):
         return sum(tokens for end, tokens in ends if end > began + 2) / (now - began - 2)
 
     async def run(seconds):
-        began = time.perf_counter()
-        await steadily(16, seconds, one)
-        alone = served_since(began)
-        began = time.perf_counter()
-        answers = await arrivals(10 * alone / 600, seconds, one)
+        alone, served, answers = [], [], []
+        for _ in range(4):
+            began = time.perf_counter()
+            await steadily(16, seconds / 2, one)
+            alone.append(served_since(began))
+            began = time.perf_counter()
+            answers += await arrivals(10 * alone[-1] / 600, seconds / 2, one)
+            served.append(served_since(began))
         after = time.perf_counter()
         await one()
-        return alone, served_since(began), answers, time.perf_counter() - after
+        return alone, served, answers, time.perf_counter() - after
 
     alone, served, answers, recovery = asyncio.run(run(OVERLOAD_SECONDS))
+    kept = statistics.median(served) / statistics.median(alone)
     refused = [answer for answer in answers if answer.status != 200]
     late = share([answer.seconds for answer in refused], 0.99)
     print(
-        f"\noverload: {alone:.0f} tokens/s, {alone / 600:.1f} requests/s; then {len(answers) / OVERLOAD_SECONDS:.0f} requests/s "
-        f"came, {len(refused)} refused, p50 {share([a.seconds for a in refused], 0.5) * 1000:.1f}, p99 {late * 1000:.1f} ms; "
-        f"accepted {served:.0f} tokens/s ({served / alone:.0%}); one more afterwards took {recovery:.2f} s"
+        f"\noverload: {statistics.median(alone):.0f} tokens/s, {statistics.median(alone) / 600:.1f} requests/s; then "
+        f"{len(answers) / OVERLOAD_SECONDS / 2:.0f} requests/s came, {len(refused)} refused, p50 "
+        f"{share([a.seconds for a in refused], 0.5) * 1000:.1f}, p99 {late * 1000:.1f} ms; accepted "
+        f"{statistics.median(served):.0f} tokens/s ({kept:.0%}); one more afterwards took {recovery:.2f} s"
     )
     assert {answer.status for answer in refused} == {429} and all(b"rate_limit" in a.body for a in refused)
-    assert late < 0.05 and served >= 0.9 * alone and recovery < 5
+    assert late < 0.05 and kept >= 0.9 and recovery < 5
 
 
 @pytest.mark.timeout(300)
