@@ -1,10 +1,11 @@
 """Training: the loop, its clock and its checkpoints.
 
 Owns a run folder: `last.pt` is the newest full state at the full learning rate, with a running average of the weights
-that shows how good they would be; `cooled.pt` holds the weights after a cooldown. A run killed at any time goes on from `last.pt`. The cooldown never touches `last.pt`, so training can go
-on after an export as if it had not happened.
+that shows how good they would be; `cooled.pt` holds the weights after a cooldown. A run killed at any time goes on from
+`last.pt`. The cooldown never touches `last.pt`, so training can go on after an export as if it had not happened.
 """
 
+import fcntl
 import json
 import os
 import random
@@ -36,6 +37,7 @@ class Run:
     def __init__(self, folder, *, seed, device, batch_tokens, workers, threads, shares=None):
         self.folder, self.seed, self.device, self.batch_tokens = Path(folder), seed, device, batch_tokens
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = lock(self.folder / "lock")
         torch.manual_seed(seed)
         self.model = DemoModel()
         begin_spelling(self.model, vocabulary_and_merges()[0])
@@ -191,6 +193,16 @@ class Progress:
         self.shown, self.tokens_then, self.spent_then = time.monotonic(), run.tokens, clock.spent
         losses = dict(sorted(self.skills.items(), key=lambda item: -item[1]))
         (run.folder / "losses.json").write_text(json.dumps(losses, indent=1))
+
+
+def lock(path):
+    """Held until the process ends: two trainings of one run would write over each other's checkpoints."""
+    file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise SystemExit(f"another process trains in {path.parent}") from None
+    return file
 
 
 def write_atomically(state, path):

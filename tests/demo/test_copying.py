@@ -36,3 +36,13 @@ def test_a_new_network_knows_the_first_letters_of_tokens_that_it_was_not_asked_a
     read = torch.linalg.lstsq(embedding[asked], letter[: len(asked)]).solution
     right = (embedding[others] @ read).argmax(-1) == letter[len(asked) :].argmax(-1)
     assert right.float().mean() > 0.8
+
+
+def test_only_one_process_trains_in_a_folder(tmp_path):
+    from llamasrv.demo.train import lock
+
+    first = lock(tmp_path / "lock")
+    with pytest.raises(SystemExit, match="another process trains in"):
+        lock(tmp_path / "lock")
+    first.close()
+    lock(tmp_path / "lock").close()
