@@ -263,7 +263,7 @@ class FakeEmbeddings:
         self.pooling = pooling
         self.size = 1 if pooling == "rank" else 32
         self.context, self.group_tokens, self.group_inputs = context, max(context, group_tokens), group_inputs
-        self.groups: list[list[int]] = []  # lengths of what was computed together
+        self.groups: list[list[int]] | deque[list[int]] = []  # lengths of what was computed together
         self.fail_next: list[Exception] = []
         self.closed = False
 
@@ -333,4 +333,6 @@ def open_fake_backend(
         adapters=adapters,
     )  # fmt: skip
     backend.calls, backend.chains = deque(maxlen=100), deque(maxlen=100)
+    if backend.embeddings is not None:
+        backend.embeddings.groups = deque(maxlen=100)
     return backend

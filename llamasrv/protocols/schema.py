@@ -19,7 +19,7 @@ from llamasrv.protocols.limits import Limits
 
 HONOURED, IGNORED, REFUSED = "honoured", "ignored", "refused"
 
-_SCHEMAS_KEPT = 64  # combinations of keys whose schema is kept; a client repeats its own
+_SCHEMAS_KEPT = 16  # combinations of keys whose schema is kept, of some 10 KB each; a client repeats its own
 
 
 class Complaint(str):
