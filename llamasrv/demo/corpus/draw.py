@@ -22,6 +22,7 @@ _TOKENS = json.loads(Path(__file__).parent.parent.joinpath("tokenizer.json").rea
 _TEXTS = {token.removeprefix("Ġ") for token in _TOKENS}  # without the space that byte-level BPE writes so
 PIECES = sorted(text for text in _TEXTS if text.isascii() and text.isalpha() and len(text) > 1)  # of several letters
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_ARTICLES = ("a", "an", "the")
 
 
 class Draw:
@@ -30,6 +31,7 @@ class Draw:
     def __init__(self, seed, *, held_out=False):
         self.rng = random.Random(seed)
         self.held_out = held_out
+        self._letter = self.rng.choice(_LETTERS)  # with which many unheard words of this document begin, to be told apart
         self.chance = lambda p: self.rng.random() < p
         self.any = self.rng.choice
         self.between = self.rng.randint
@@ -46,23 +48,27 @@ class Draw:
         return self._or_unheard(self.any(split_values(pool)[self.held_out]), pool)
 
     def _or_unheard(self, chosen, pool):
-        inventable = not self.held_out and len(pool) >= VALUES_PER_HELD_OUT and str(chosen).isalpha()
+        words = str(chosen).split(" ")
+        inventable = not self.held_out and len(pool) >= VALUES_PER_HELD_OUT and all(word.isalpha() for word in words)
         if not inventable or not self.chance(INVENTED):
             return chosen
         # Syllables begin with few tokens; any token may begin a value.
-        word = self.invented(chosen) if self.chance(0.4) else self.pieced(chosen)
-        return chosen if word in split_values(pool)[True] else word
+        make = self.invented if self.chance(0.4) else self.pieced
+        unheard = " ".join(word if word in _ARTICLES else make(word) for word in words)
+        return chosen if unheard in split_values(pool)[True] else unheard
 
     def invented(self, like=""):
         """A word of syllables, with capitals where `like` has them. Some words are held out here too."""
         return self._unheard(like, lambda: self._syllables() + self.any(_CODAS))
 
     def pieced(self, like=""):
-        """A word of up to four tokens, whichever they are. Many words begin with one letter that others share."""
+        """A word of up to four tokens, whichever they are."""
         return self._unheard(like, lambda: "".join(self._piece() for _ in range(self.any((1, 1, 2, 2, 3, 4)))).lower())
 
     def _piece(self):
-        return self.any(_LETTERS) if self.chance(0.3) else self.any(PIECES)
+        if self.chance(0.3):
+            return self._letter if self.chance(0.6) else self.any(_LETTERS)
+        return self.any(PIECES)
 
     def _unheard(self, like, make):
         word = self.until_owned("invented", make)

@@ -1,5 +1,5 @@
-"""Tools that are made up, but asked for as naturally as those written by hand: one kind looks something up, the other
-writes something down.
+"""Tools that are made up, but asked for as naturally as those written by hand: they look something up, write something
+down, or compute.
 
 What a request names is a word of the schema, as with real tools; the few tools written by hand are remembered, and then
 not read. For training alone: the evaluation asks for tools that were written by hand.
@@ -40,8 +40,36 @@ WRITE = ["Add {t} to my {b} {p} {v}.", "Create a {e} {t} {p} {v}.", "Put {t} in 
 ASKS = 3  # ways to ask for one tool; more would never be used
 
 
+# name: (how it is called, ways to ask for it)
+OPERATIONS = {
+    "add": (("add", "sum", "plus", "addition"), ["What is {x} + {y}?", "Add {x} and {y}.", "What is {x} plus {y}?", "How much is {x} + {y}?", "{x} + {y}", "What is the sum of {x} and {y}?"]),
+    "subtract": (("subtract", "minus", "difference", "subtraction"), ["What is {x} - {y}?", "Subtract {y} from {x}.", "What is {x} minus {y}?", "How much is {x} - {y}?", "{x} - {y}", "What is the difference of {x} and {y}?"]),
+    "multiply": (("multiply", "times", "product", "multiplication"), ["What is {x} * {y}?", "Multiply {x} by {y}.", "What is {x} times {y}?", "How much is {x} * {y}?", "{x} * {y}", "What is the product of {x} and {y}?", "What is {x} multiplied by {y}?"]),
+    "divide": (("divide", "quotient", "division", "div"), ["What is {x} / {y}?", "Divide {x} by {y}.", "What is {x} divided by {y}?", "How much is {x} / {y}?", "{x} / {y}", "How often does {y} go into {x}?"]),
+}  # fmt: skip
+OPERANDS = (("a", "b"), ("a", "b"), ("x", "y"), ("first", "second"), ("num1", "num2"), ("left", "right"), ("first_int", "second_int"))
+
+
 def kit(d):
-    return looking_up(d) if d.chance(0.6) else writing_down(d)
+    return d.any((looking_up, looking_up, looking_up, writing_down, writing_down, computing))(d)
+
+
+def computing(d):
+    operation = d.any(tuple(OPERATIONS))
+    called, asks = OPERATIONS[operation]
+    first, second = d.any(OPERANDS)
+    kind = d.any(("integer", "integer", "number"))
+    words = {"x": f"{{{first}}}", "y": f"{{{second}}}"}
+    made = Spec(
+        d.any((*called, f"{operation}_numbers", f"{operation}_two_numbers")),
+        d.any((f"{operation.capitalize()} two numbers.", f"{operation.capitalize()} {first} and {second}.", f"Returns the result of: {operation}")),
+        [(first, kind, "first number", BIG), (second, kind, "second number", BIG)],
+        "|".join(d.wording(asks).format(**words) for _ in range(ASKS)),
+        lambda d, a: {"result": d.between(2, 9999)},
+        "The result is: {result}.",
+    )
+    made.root = operation
+    return made
 
 
 def looking_up(d):
@@ -56,8 +84,7 @@ def looking_up(d):
         [(key, "string", described, pool)],
         "|".join(d.wording(LOOK_UP).format(**words, v=f"{{{key}}}") for _ in range(ASKS)),
         lambda d, a: {attribute: d.between(2, 999)},
-        f"The {attribute} {between} {{{key}}} is {{{attribute}}}.",
-        [d.wording(LOOK_UP_TWO).format(**words, x="{x}", y="{y}") for _ in range(ASKS)],
+        pairs=[d.wording(LOOK_UP_TWO).format(**words, x="{x}", y="{y}") for _ in range(ASKS)],
     )
     made.root = attribute
     return made
@@ -73,7 +100,6 @@ def writing_down(d):
         [(text, "string", f"{text.capitalize()} of the {entry}", texts), (detail, "string", f"{detail.capitalize()} of the {entry}", details)],
         "|".join(d.wording(WRITE).format(**words) for _ in range(ASKS)),
         lambda d, a: {"status": d.any(("created", "added", "ok"))},
-        f"I added {{{text}}} {between} {{{detail}}}.",
     )
     made.root = entry
     return made

@@ -104,7 +104,7 @@ def sentence(d):
 
 
 def repeating(d):
-    if d.chance(0.3):
+    if d.chance(0.3 if d.held_out else 0.45):
         word, count = d.value(WORDS), d.between(2, 8)
         number = str(count) if d.chance(0.5) else NUMBER_WORDS[count]
         return Chat(d.say(TIMES, q=quoted(d, word), n=number), " ".join([word] * count), f"I write {word} {count} times.")

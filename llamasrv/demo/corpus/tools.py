@@ -197,7 +197,7 @@ def calling_none(d, specs):
 def answering(d, specs):
     """Saying what came back: with a tool's own sentence, or as it is where nobody has ever heard of the tool."""
     spec = d.any(specs)
-    if spec.pairs and len(spec.parameters) == 1 and not d.held_out and d.chance(0.3):
+    if spec.pairs and spec.answer and len(spec.parameters) == 1 and not d.held_out and d.chance(0.3):
         ask, both = twice(d, spec)
         results = [spec.result(d, arguments) for arguments in both]
         answer = " ".join(spec.answer.format(**{**a, **r}) for a, r in zip(both, results, strict=True))
@@ -209,7 +209,7 @@ def answering(d, specs):
         result, answer = d.any((str(value), {"result": value})), f"{arguments['expression']} = {value}"
     elif spec.result and d.chance(0.75) and all(key in arguments for key, *_ in spec.parameters):
         result = spec.result(d, arguments)
-        answer = plain_answer(result) if d.held_out else spec.answer.format(**{**{k: spoken(v) for k, v in arguments.items()}, **result})
+        answer = plain_answer(result) if d.held_out or spec.answer is None else spec.answer.format(**{**{k: spoken(v) for k, v in arguments.items()}, **result})
     else:
         result, answer = plain_result(d)
     text = result if isinstance(result, str) else json.dumps(result)
