@@ -109,6 +109,11 @@ class Sequence:
         return len(self.tokens) - self.num_prompt
 
     @property
+    def is_resumed(self) -> bool:
+        """Whether it waits for the second time: it had to give way."""
+        return self.saved is not None or len(self.tokens) > self.num_prompt
+
+    @property
     def owed(self) -> int:
         """Tokens whose KV is still missing. One while decoding, more while a prompt is computed."""
         return len(self.tokens) - self.num_computed

@@ -203,16 +203,15 @@ class Scheduler:
 
     def _in_order(self, waiting: list[Sequence], now: float, most: int) -> list[Sequence]:
         def rank(s: Sequence) -> tuple:
-            resumed = s.num_generated > 0 or s.saved is not None
             return (
-                not resumed,
+                not s.is_resumed,
                 -s.priority - int((now - s.arrived) / AGEING),
                 self.served.get(s.owner, 0.0),
                 s.arrived,
                 s.id,
             )
 
-        return sorted(waiting, key=rank)[:most]
+        return sorted(_foremost(waiting, most), key=rank)[:most]
 
     def _next_adapters(self, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
         """Whose turn it is. A set that is new waits for those that are there: nobody gets in front by being new."""
@@ -239,6 +238,19 @@ class Scheduler:
             plan.adapters = seq.adapters
             plan.num_decodes, plan.num_prompt = (1, 0) if seq.num_tokens - start == 1 else (0, count)
         return plan
+
+
+def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:
+    """The eldest of each kind, in a line that is in the order of arrival: a thousand others are not even compared."""
+    taken: dict[tuple, int] = {}
+    foremost = []
+    for seq in waiting:
+        kind = (seq.owner, seq.priority, seq.is_resumed)
+        count = taken.get(kind, 0)
+        if count < most:
+            taken[kind] = count + 1
+            foremost.append(seq)
+    return foremost
 
 
 def _left_out(waiting: list[Sequence], running: list[Sequence]) -> list[Sequence]:

@@ -246,6 +246,14 @@ def test_a_long_queue_is_not_searched_when_no_place_is_free(num_waiting):
     assert looked == []
 
 
+def test_a_long_queue_of_one_owner_hides_nobody():
+    crowd = [sequence(5, owner="crowd", arrived=n / 1000) for n in range(1000)]
+    modest, urgent = sequence(5, owner="modest", arrived=2.0), sequence(5, owner="crowd", priority=1, arrived=3.0)
+    scheduler = with_owners(make(parallel=3), "crowd", "modest")
+    scheduler.served["crowd"] = 1.0
+    assert admitted(plan(scheduler, [*crowd, modest, urgent], now=4.0)) == [urgent, modest, crowd[0]]
+
+
 def test_with_nobody_decoding_a_small_rest_is_not_left_for_another_step():
     scheduler = make(parallel=8)
     scheduler.time.prompt_tokens_within = lambda seconds, rows: 128
