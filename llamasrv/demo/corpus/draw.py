@@ -63,15 +63,14 @@ class Draw:
 
     def pieced(self, like=""):
         """A word of up to four tokens, whichever they are."""
-        return self._unheard(like, lambda: "".join(self._piece() for _ in range(self.any((1, 1, 2, 2, 3, 4)))).lower())
+        return self._unheard(like, lambda: self.any(PIECES) if self.chance(0.3) else self._pieces(self.any((2, 2, 3, 4))))
 
-    def _piece(self):
-        if self.chance(0.3):
-            return self._letter if self.chance(0.6) else self.any(_LETTERS)
-        return self.any(PIECES)
+    def _pieces(self, count):
+        first = self.any(PIECES) if self.chance(0.5) else self._letter if self.chance(0.6) else self.any(_LETTERS)
+        return first + "".join(self.any(PIECES) if self.chance(0.8) else self.any(_LETTERS) for _ in range(count - 1))
 
     def _unheard(self, like, make):
-        word = self.until_owned("invented", make)
+        word = self.until_owned("invented", lambda: make().lower())
         if len(like) > 1 and like.isupper():
             return word[:4].upper()
         return word.capitalize() if like[:1].isupper() else word
