@@ -44,7 +44,7 @@ class Sequence:
         "id", "index", "params", "max_tokens", "stop", "logprobs", "prompt_logprobs", "cache_prompt", "deadline",
         "owner", "priority", "realm", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "finish",
         "arrived", "admitted", "first_token", "ended", "stream", "sampler", "stopper", "saved", "scores", "held_back",
-        "steering",
+        "steering", "num_foreseen",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +80,7 @@ class Sequence:
         self.steering = steering  # engine.steering.Steering, if a grammar or a thinking budget bears on it
         self.tokens = array("i", prompt)
         self.num_prompt = len(self.tokens)
+        self.num_foreseen = 0  # of the last tokens: nobody was told of them yet
         self.num_computed = 0
         self.reused = 0
         self.lane: Any = None  # an int while running

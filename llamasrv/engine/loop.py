@@ -337,7 +337,9 @@ class Loop:
             for i, (seq, match) in enumerate(plan.admit):
                 # An admission before this one may have moved what was matched.
                 self._admit(seq, self.memory.lookup(seq) if i and seq.saved is None else match)
-            plan.parts = [(seq, min(count, seq.owed)) for seq, count in plan.parts]
+            room = self.scheduler.batch_size - sum(count for _, count in plan.parts)
+            plan.parts = [(seq, _with_foreseen(seq, count, room // len(plan.admit))) for seq, count in plan.parts]
+            plan.num_prompt = sum(count for _, count in plan.parts[plan.num_decodes :])
         if self.running:
             self.memory.clear_idle()
         self.memory.make_room(sum(count for _, count in plan.parts))
@@ -369,6 +371,21 @@ class Loop:
             seq.sampler = Sampler(seq, self.backend)
             if seq.stop:
                 seq.stopper = StopMatcher(seq.stop)
+            if seq.steering is not None:
+                self._foresee(seq)
+
+    def _foresee(self, seq: Sequence) -> None:
+        """What must come first is computed with the prompt, as if it were a piece of it, and told with what follows."""
+        if seq.stop or seq.logprobs is not None or seq.prompt_logprobs or self.options.deterministic:
+            return  # each token is looked at by itself
+        most = self.backend.context - seq.num_tokens
+        if seq.max_tokens is not None:
+            most = min(most, seq.max_tokens)
+        tokens = seq.steering.foresee(most, self.backend.vocab.eog)
+        for token in tokens:
+            seq.sampler.note(token)
+        seq.tokens.extend(tokens)
+        seq.num_foreseen = len(tokens)
 
     def _preempt(self, seq: Sequence) -> None:
         """Take the lane away; keep its KV in host memory if there is room, else it is computed again."""
@@ -493,6 +510,8 @@ class Loop:
             if seq.max_tokens == 0:
                 self._end(seq, FinishReason.LENGTH)
                 continue
+            if seq.num_foreseen and self._tell_foreseen(seq):
+                continue
             row = rows[end - 1]
             if seq.steering is not None and seq.steering.is_late:
                 seq.steering.late_row = row.copy()
@@ -525,6 +544,19 @@ class Loop:
         if token is None:
             return None, None
         return token, sampling.log_probability(own, token, seq.logprobs, self.backend.vocab.pieces)
+
+    def _tell_foreseen(self, seq: Sequence) -> bool:
+        """Deliver what was computed with the prompt. True where that was all."""
+        tokens, seq.num_foreseen = seq.tokens[-seq.num_foreseen :], 0
+        seq.first_token = self.clock()
+        self._urgent = True
+        for token in tokens:
+            seq.stream.put(Delta(seq.index, token, self.backend.vocab.pieces[token]))
+        if seq.steering.is_complete:
+            self._end(seq, FinishReason.STOP)
+        else:
+            self._end_if_full(seq)
+        return seq.state is State.ENDED
 
     def _fail_choice(self, seq: Sequence) -> None:
         log.error("sequence %d: the model produced nothing to choose from", seq.id)
@@ -581,9 +613,7 @@ class Loop:
 
     def _advance(self, seq: Sequence, token: int, logprobs: TokenLogprob | None) -> None:
         """One more token: deliver it, and end the sequence where it ends."""
-        tokens = seq.tokens
-        tokens.append(token)
-        num_generated = len(tokens) - seq.num_prompt
+        seq.tokens.append(token)
         if seq.first_token is None:
             seq.first_token = self.clock()
             self._urgent = True
@@ -599,9 +629,13 @@ class Loop:
             return
         if seq.steering is not None and self._steer(seq, token):
             return
-        if seq.max_tokens is not None and num_generated >= seq.max_tokens:
+        self._end_if_full(seq)
+
+    def _end_if_full(self, seq: Sequence) -> None:
+        """End a sequence that may have no further token."""
+        if seq.max_tokens is not None and seq.num_generated >= seq.max_tokens:
             self._end(seq, FinishReason.LENGTH)
-        elif len(tokens) >= self.backend.context:
+        elif len(seq.tokens) >= self.backend.context:
             self._end(seq, FinishReason.CONTEXT)
 
     def _hold_back(self, seq: Sequence, delta: Delta) -> str | None:
@@ -658,7 +692,7 @@ class Loop:
         ended = seq.ended or 0.0
         admitted = seq.admitted if seq.admitted is not None else ended
         first = seq.first_token if seq.first_token is not None else ended
-        generated = seq.num_generated
+        generated = seq.num_generated - seq.num_foreseen
         m.finished[reason.value] = m.finished.get(reason.value, 0) + 1
         m.generated_tokens += generated
         m.longest_sequence = max(m.longest_sequence, seq.num_tokens)
@@ -684,3 +718,10 @@ class Loop:
             m.prefill_seconds += seconds
         else:
             m.decode_seconds += seconds
+
+
+def _with_foreseen(seq: Sequence, count: int, room: int) -> int:
+    """How many of its tokens a step computes: as planned, and what was foreseen since then where there is room."""
+    if count < seq.owed - seq.num_foreseen:
+        return count
+    return min(seq.owed, count + room)

@@ -5,7 +5,7 @@ One per sequence that has any of it; the engine asks it around every token. Know
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -44,6 +44,16 @@ class Steering:
                 queue = self.guide.forced()
             self._queue = queue
         return queue.pop(0) if queue else None
+
+    def foresee(self, most: int, ends: Collection[int]) -> list[int]:
+        """What must come first, whatever the model says: so many tokens at most, accepted, and none of `ends`."""
+        tokens: list[int] = []
+        while len(tokens) < most and (token := self.next_forced()) is not None:
+            if token in ends or not self.accept(token):
+                self._queue.insert(0, token)
+                break
+            tokens.append(token)
+        return tokens
 
     def accept(self, token: int) -> bool:
         """One more token. False where the grammar cannot be followed any further."""

@@ -58,13 +58,51 @@ def test_the_last_token_allowed_may_complete_it(drive):
     assert end.reason is FinishReason.LENGTH
 
 
-def test_what_must_come_is_computed_in_one_step(drive):
-    """Sixty forced tokens take two steps: one for the prompt, one for them and what follows."""
-    driver = drive()
-    forced = "x" * 60
+def steps_of(driver, *arguments, **settings):
     before = driver.engine.metrics.steps
-    text, _ = run(driver, steering=steering(driver, f'start: "{forced}" /[ab]/'))
-    assert text[:-1] == forced and driver.engine.metrics.steps - before <= 3
+    return *run(driver, *arguments, **settings), driver.engine.metrics.steps - before
+
+
+def test_what_must_come_first_is_computed_with_the_prompt(drive):
+    driver = drive()
+    text, _, steps = steps_of(driver, steering=steering(driver, f'start: "{"x" * 60}" /[ab]/'))
+    assert text[:-1] == "x" * 60 and steps == 1
+
+
+def test_what_must_come_later_is_computed_in_one_step(drive):
+    driver = drive()
+    text, _, steps = steps_of(driver, steering=steering(driver, f'start: /[ab]/ "{"x" * 60}" /[ab]/'))
+    assert text[1:-1] == "x" * 60 and steps == 2
+
+
+def test_an_answer_without_any_choice_takes_no_step_but_the_prompt_s(drive):
+    driver = drive()
+    text, end, steps = steps_of(driver, steering=steering(driver, 'start: "abc"'))
+    assert (text, end.reason, end.num_generated, steps) == ("abc", FinishReason.STOP, 3, 1)
+
+
+def test_what_has_no_room_beside_the_prompt_comes_in_the_next_step(drive):
+    driver = drive(batch_size=64)
+    text, end, steps = steps_of(driver, steering=steering(driver, f'start: "{"x" * 100}" /[ab]/'))
+    assert text[:-1] == "x" * 100 and end.num_generated == 101 and steps == 2
+
+
+def test_nobody_hears_of_it_before_the_prompt_is_computed(drive):
+    driver = drive()
+    driver.engine.scheduler.time.learn(512, 0, 100.0)  # so slow that the prompt comes in pieces
+    stream = driver.submit(chat("long " * 300), steering=steering(driver, 'start: "abc" /[ab]/'))
+    driver.turn()
+    assert driver.sequences[-1].num_foreseen == 3 and stream.take() == []
+    driver.engine.cancel(stream)
+    driver.finish()
+    (end,) = stream.take()
+    assert (end.reason, end.num_generated) == (FinishReason.CANCELLED, 0)
+
+
+def test_stop_strings_are_found_in_what_must_come(drive):
+    driver = drive()
+    text, end = run(driver, steering=steering(driver, 'start: "abcdef" /[ab]/'), stop=("cd",))
+    assert (text, end.reason, end.num_generated) == ("ab", FinishReason.STOP_STRING, 4)
 
 
 def test_forced_tokens_have_log_probabilities_where_those_are_wanted(drive):
