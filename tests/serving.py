@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.engine.fake import FakeBackend
+from llamasrv.engine.interface import DecodeFailed
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
@@ -81,3 +83,20 @@ def wait_until(condition, timeout=10.0):
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.001)
+
+
+def failing_midway(running, path, body):
+    """What a stream says whose first piece has been read when computing begins to fail."""
+    decode, heard, steps = running.backend.decode, threading.Event(), iter(range(8))
+
+    def failing():
+        if next(steps, None) is None:
+            assert heard.wait(10)
+            raise DecodeFailed("secret reason")
+        decode()
+
+    running.backend.decode = failing
+    pieces = running.client.post(path, json=body).iter_encoded()
+    first = next(pieces)
+    heard.set()
+    return first + b"".join(pieces)

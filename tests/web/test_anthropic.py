@@ -6,6 +6,7 @@ import json
 
 import pytest
 from protocols.anthropic.wire_client import add_up
+from serving import failing_midway
 
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import DecodeFailed
@@ -202,22 +203,9 @@ def test_a_failure_before_the_first_event_is_a_real_error(start):
         assert error(response)["type"] == "api_error" and b"secret" not in response.data
 
 
-def fail_at(backend, step):
-    """Decode as ever, and from this step on fail."""
-    decode, left = backend.decode, iter(range(step))
-
-    def failing():
-        if next(left, None) is None:
-            raise DecodeFailed("secret reason")
-        decode()
-
-    backend.decode = failing
-
-
 def test_a_failure_later_is_an_error_event_and_the_last(start):
     running = start()
-    fail_at(running.backend, 8)
-    *said, last, empty = running.client.post(MESSAGES, json={**BODY, "stream": True}).text.split("\n\n")
+    *said, last, empty = failing_midway(running, MESSAGES, {**BODY, "stream": True}).decode().split("\n\n")
     assert said[0].startswith("event: message_start")
     name, data = last.split("\n")
     assert (name, empty) == ("event: error", "")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from serving import wait_until
+from serving import failing_midway, wait_until
 
 from llamasrv.domain.key import Key
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import DecodeFailed
 from llamasrv.models.details import Details
 from llamasrv.web.service import WebOptions
 
@@ -184,22 +183,9 @@ def test_a_full_queue_is_503(start):
     busy.close()
 
 
-def fail_at(backend, step):
-    """Decode as ever, and from this step on fail."""
-    decode, left = backend.decode, iter(range(step))
-
-    def failing():
-        if next(left, None) is None:
-            raise DecodeFailed("secret reason")
-        decode()
-
-    backend.decode = failing
-
-
 def test_a_failure_later_is_a_line_and_the_last(start):
     running = start()
-    fail_at(running.backend, 8)
-    *said, last = running.client.post(CHAT, json=BODY).data.splitlines()
-    assert json.loads(said[0])["message"]["content"].startswith("You")
+    *said, last = failing_midway(running, CHAT, BODY).splitlines()
+    assert "".join(json.loads(line)["message"]["content"] for line in said).startswith("You")
     assert set(json.loads(last)) == {"error"} and b"secret" not in last
     wait_until(lambda: running.engine.num_open == 0)
