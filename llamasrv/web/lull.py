@@ -12,7 +12,7 @@ from collections.abc import Callable
 from gevent import get_hub, monkey
 
 REST = 8.0  # seconds for each second of refusing; to read the request took about as long again
-LEAST, MOST = 0.004, 0.02  # seconds at once; refusals are to be told within 0.05
+LEAST, MOST = 0.004, 0.012  # seconds at once; a crowd takes a few turns, and is to be told within 0.05
 
 _sleep = monkey.get_original("time", "sleep")
 
