@@ -1,10 +1,11 @@
 """The corpus: deterministic, rendered by the template that is served, and split for the evaluation for ever."""
 
+from collections import Counter
 from itertools import islice
 
 import pytest
 
-from llamasrv.demo.corpus import SKILLS, chat, draw, facts, memory, numbers, specs, talk, tools, words
+from llamasrv.demo.corpus import SKILLS, chat, draw, facts, kits, memory, numbers, specs, talk, tools, words
 from llamasrv.demo.corpus import documents as stream
 from llamasrv.demo.corpus.chat import END_OF_TEXT, END_OF_TURN, Chat, document, render
 
@@ -133,3 +134,25 @@ def test_tool_answers_name_a_tool_of_the_prompt():
             if line.startswith('{"name": "'):
                 name = line.split('"')[3]
                 assert f'"name": "{name}"' in made.given
+
+
+@pytest.mark.parametrize("make", [kits.looking_up, kits.writing_down, kits.computing])
+def test_a_made_up_tool_is_asked_for_all_that_its_schema_has(make):
+    for n in range(100):
+        d = draw.Draw(n)
+        spec = make(d)
+        request, arguments = spec.ask(d)
+        assert list(arguments) == [key for key, *_ in spec.parameters]
+        assert all(str(value).lower() in request.lower() for value in arguments.values())
+
+
+def test_the_evaluation_has_no_made_up_tools():
+    assert all(tools.hand_made(draw.Draw(n, held_out=True)) in specs.SPECS for n in range(50))
+
+
+def test_words_that_nobody_has_heard_of_begin_alike_within_a_document():
+    """What follows their first letter is then told by more than that letter."""
+    words = [[d.pieced() for _ in range(20)] for d in map(draw.Draw, range(20))]
+    alike = sum(max(Counter(word[0] for word in some).values()) for some in words) / 20
+    mixed = sum(max(Counter(some[n][0] for some in words).values()) for n in range(20)) / 20
+    assert alike > mixed + 1
