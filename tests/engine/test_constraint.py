@@ -99,6 +99,19 @@ def test_nobody_hears_of_it_before_the_prompt_is_computed(drive):
     assert (end.reason, end.num_generated) == (FinishReason.CANCELLED, 0)
 
 
+def test_what_must_come_survives_that_its_sequence_gives_way(drive):
+    driver = drive(num_cells=256, context=256, batch_size=64, parallel=6)
+    forced = "abcdefghij" * 8
+    grammar = f'start: "{forced}" /[xy]{{20}}/'
+    streams = [driver.submit(chat(f"no {n}"), steering=steering(driver, grammar)) for n in range(6)]
+    driver.finish()
+    for stream in streams:
+        items = stream.take()
+        text = text_of(items)
+        assert text[:80] == forced and set(text[80:]) <= set("xy") and end_of(items).num_generated == 100
+    assert driver.engine.metrics.preemptions
+
+
 def test_stop_strings_are_found_in_what_must_come(drive):
     driver = drive()
     text, end = run(driver, steering=steering(driver, 'start: "abcdef" /[ab]/'), stop=("cd",))
