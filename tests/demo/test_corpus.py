@@ -72,6 +72,20 @@ def test_thinking_is_written_as_the_template_asks_for_it(thinking, expected):
     assert made.text() == "<|im_start|>user\n2 + 2?<|im_end|>\n" + expected
 
 
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("Hm.\n</think>\n\nFour.<|im_end|>", True),
+        ("Hm, hm.\n</think>\n\nFour.<|im_end|>", True),
+        ("Hm.\n</think>\n\nFive.<|im_end|>", False),
+        ("Four.<|im_end|>", False),
+    ],
+)
+def test_the_answer_is_judged_and_not_the_thought(text, right):
+    made = document("memory", Chat("2 + 2?", "Four.", "Hm.", thinking=True))
+    assert made.accepts(text) == right
+
+
 def test_thoughts_of_earlier_turns_are_dropped():
     messages = [*chat.said("One.", "<think>\nHm.\n</think>\n\nTwo."), {"role": "user", "content": "Three."}]
     assert "Hm." not in render(messages)

@@ -15,6 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 TEMPLATE = Path(__file__).parent.parent.joinpath("template.jinja").read_text(encoding="utf-8")
 END_OF_TURN, END_OF_TEXT = "<|im_end|>", "<|endoftext|>"
+END_OF_THOUGHT = "</think>"
 FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"
 
 # What the model wrote in a rendered conversation: an assistant's turn with its end mark, without the thinking marks
@@ -104,9 +105,16 @@ class Document:
     needs: tuple | None = None
 
     def accepts(self, text):
+        """Whether this is the answer. The words of a thought before it are not compared."""
         if self.needs is None:
-            return text == self.expected
+            return _after_thought(text) == _after_thought(self.expected)
         return all(part in text for part in self.needs)
+
+
+def _after_thought(text):
+    """(whether there is a thought, what follows it)"""
+    _, mark, answer = text.rpartition(END_OF_THOUGHT)
+    return bool(mark), answer
 
 
 def document(skill, made):
