@@ -66,7 +66,7 @@ HOMES = {
     ),
     "llguidance": ("llamasrv.engine.constraint",),
     "numpy": ("llamasrv.engine",),
-    "gevent": ("llamasrv.engine.channels", "llamasrv.web.streaming", "llamasrv.web.worker", "llamasrv.web.connection", "llamasrv.web.dump", "llamasrv.web.turns", "llamasrv.web.lull"),
+    "gevent": ("llamasrv.engine.channels", "llamasrv.web.streaming", "llamasrv.web.worker", "llamasrv.web.connection", "llamasrv.web.dump", "llamasrv.web.turns"),
     "gunicorn": ("llamasrv.web.worker", "llamasrv.web.connection", "llamasrv.web.early", "llamasrv.commands.serve"),
     "huggingface_hub": ("llamasrv.models.pull",),
     "prometheus_client": ("llamasrv.web.figures",),

@@ -35,7 +35,6 @@ _STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in H
 class Answer(NamedTuple):
     head: str  # but its last lines
     body: bytes
-    refuses: bool
 
     def wire(self, *, close: bool) -> bytes:
         connection = "close" if close else "keep-alive"
@@ -107,5 +106,4 @@ def _answer(status: int, headers: list[tuple[str, str]], body: bytes, request_id
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{lines}"
         f"x-request-id: {request_id}\r\nrequest-id: {request_id}\r\n",
         body,
-        refuses=status != 200,
     )

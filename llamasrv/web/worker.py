@@ -43,7 +43,6 @@ from llamasrv.progress import LoadingDisplay
 from llamasrv.web import connection, dump
 from llamasrv.web.connection import HeadTime
 from llamasrv.web.early import Early
-from llamasrv.web.lull import Lull
 from llamasrv.web.service import Service
 from llamasrv.web.spans import Spans
 from llamasrv.web.turns import Turns
@@ -98,7 +97,6 @@ class Worker(GeventWorker):
         self.registry = self.service.registry
         self.early = Early(self.service)
         self.turns = Turns()
-        self.lull = Lull()
         self._spans = Spans() if config.current().log_spans else None
         if self._spans is not None:
             self.service.ledger.on_close = self._spans.enter
@@ -136,13 +134,10 @@ class Worker(GeventWorker):
     def handle_request(self, listener_name: Any, req: Any, sock: Any, address: Any) -> Any:
         # A client that reads nothing does not hold its sequence for ever.
         sock.settimeout(config.current().server_write_timeout)
-        began = time.perf_counter()
         if (answer := self.early.answer(req)) is not None:
             # Who waits to be told to send a body is not read any further.
             close = req.should_close() or req._expected_100_continue or not self.alive
             sock.sendall(answer.wire(close=close))
-            if answer.refuses:
-                self.lull.refused(time.perf_counter() - began)
             if close:
                 raise StopIteration  # gunicorn's way to end a connection
             return True
