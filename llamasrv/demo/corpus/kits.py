@@ -39,7 +39,6 @@ WRITE_ABOUT = ("Create a {e} in the {b}.", "Add a {e} to the {b}.", "Put a {e} i
 WRITE = ["Add {t} to my {b} {p} {v}.", "Create a {e} {t} {p} {v}.", "Put {t} in the {b} {p} {v}.", "New {e}: {t} {p} {v}.", "I want {t} {p} {v} in my {b}.", "I want {t} in my {b} {p} {v}.", "New {e} {p} {v}: {t}.", "Write {t} into the {b} {p} {v}.", "{E}: {t} {p} {v}.", "Make a {e} for {t} {p} {v}.", "Add a {e} called {t} {p} {v}.", "My {b} needs {t} {p} {v}.", "In my {b}: {t} {p} {v}.", "{t} {p} {v} should be in my {b}.", "Another {e}: {t} {p} {v}.", "Please note the {e} {t} {p} {v}.", "The {b} lacks {t} {p} {v}."]
 ASKS = 3  # ways to ask for one tool; more would never be used
 
-
 # name: (how it is called, ways to ask for it)
 OPERATIONS = {
     "add": (("add", "sum", "plus", "addition"), ["What is {x} + {y}?", "Add {x} and {y}.", "What is {x} plus {y}?", "How much is {x} + {y}?", "{x} + {y}", "What is the sum of {x} and {y}?"]),
@@ -60,16 +59,15 @@ def computing(d):
     first, second = d.any(OPERANDS)
     kind = d.any(("integer", "integer", "number"))
     words = {"x": f"{{{first}}}", "y": f"{{{second}}}"}
-    made = Spec(
+    return Spec(
         d.any((*called, f"{operation}_numbers", f"{operation}_two_numbers")),
         d.any((f"{operation.capitalize()} two numbers.", f"{operation.capitalize()} {first} and {second}.", f"Returns the result of: {operation}")),
         [(first, kind, "first number", BIG), (second, kind, "second number", BIG)],
         "|".join(d.wording(asks).format(**words) for _ in range(ASKS)),
         lambda d, a: {"result": d.between(2, 9999)},
         "The result is: {result}.",
+        root=operation,
     )
-    made.root = operation
-    return made
 
 
 def looking_up(d):
@@ -78,31 +76,29 @@ def looking_up(d):
     key = d.any((kind, kind, kind, f"{kind}_name", "query", "id", d.invented()))
     words = {"a": attribute, "A": attribute.capitalize(), "k": kind, "K": kind.capitalize(), "p": between}
     described = d.any((f"Name of the {kind}", f"The {kind}", f"A {kind}", kind.capitalize()))
-    made = Spec(
+    return Spec(
         _styled(d, d.any(LOOK_UP_NAMES).format(**words)),
         d.any(LOOK_UP_ABOUT).format(**words),
         [(key, "string", described, pool)],
         "|".join(d.wording(LOOK_UP).format(**words, v=f"{{{key}}}") for _ in range(ASKS)),
         lambda d, a: {attribute: d.between(2, 999)},
         pairs=[d.wording(LOOK_UP_TWO).format(**words, x="{x}", y="{y}") for _ in range(ASKS)],
+        root=attribute,
     )
-    made.root = attribute
-    return made
 
 
 def writing_down(d):
     entry, book = _noun(d, ENTRIES), _noun(d, BOOKS)
     (text, texts), (detail, details, between) = d.any(TEXTS), d.any(DETAILS)
     words = {"e": entry, "E": entry.capitalize(), "b": book, "p": between, "t": f"{{{text}}}", "v": f"{{{detail}}}"}
-    made = Spec(
+    return Spec(
         _styled(d, d.any(WRITE_NAMES).format(**words)),
         d.any(WRITE_ABOUT).format(**words),
         [(text, "string", f"{text.capitalize()} of the {entry}", texts), (detail, "string", f"{detail.capitalize()} of the {entry}", details)],
         "|".join(d.wording(WRITE).format(**words) for _ in range(ASKS)),
         lambda d, a: {"status": d.any(("created", "added", "ok"))},
+        root=entry,
     )
-    made.root = entry
-    return made
 
 
 def _noun(d, known):

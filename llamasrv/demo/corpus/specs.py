@@ -23,11 +23,11 @@ class Spec:
     `pairs` ask for two calls that differ in the first parameter, {x} and {y}.
     """
 
-    def __init__(self, name, description, parameters, asks, result=None, answer=None, pairs=()):
+    def __init__(self, name, description, parameters, asks, result=None, answer=None, pairs=(), root=None):
         self.name, self.description, self.parameters = name, description, parameters
         self.asks, self.pairs, self.result, self.answer = asks.split("|"), pairs, result, answer
         self.noun = None  # of a made tool
-        self.root = name  # what it is called where it was not given another name
+        self.root = root or name  # what it is about, whatever it is called
 
     def values(self, d, only=None):
         return {key: typed(kind, d.value(pool)) for key, kind, _, pool in self.parameters if only is None or key in only}

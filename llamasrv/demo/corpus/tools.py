@@ -98,7 +98,7 @@ def schema(d, spec):
 
 
 def hand_made(d):
-    """In training often under other names: what is always called the same is remembered and not read."""
+    """In training often another one, or under another name: what is always called the same is remembered and not read."""
     if not d.held_out and d.chance(0.55):
         return kit(d)
     spec = d.value(tuple(SPECS))
@@ -123,9 +123,7 @@ def renamed(d, spec):
 
     result = spec.result and (lambda d, a: spec.result(d, {old: a[new] for old, new in keys.items() if new in a}))
     parameters = [(keys[key], *others) for key, *others in spec.parameters]
-    other = Spec(name, spec.description, parameters, "|".join(map(speak, spec.asks)), result, spec.answer and speak(spec.answer), spec.pairs)
-    other.root = spec.root
-    return other
+    return Spec(name, spec.description, parameters, "|".join(map(speak, spec.asks)), result, spec.answer and speak(spec.answer), spec.pairs, spec.root)
 
 
 def any_tool(d, verbs=VERBS):
