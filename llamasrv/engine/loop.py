@@ -548,8 +548,7 @@ class Loop:
     def _tell_foreseen(self, seq: Sequence) -> bool:
         """Deliver what was computed with the prompt. True where that was all."""
         tokens, seq.num_foreseen = seq.tokens[-seq.num_foreseen :], 0
-        seq.first_token = self.clock()
-        self._urgent = True
+        self._note_first_token(seq)
         for token in tokens:
             seq.stream.put(Delta(seq.index, token, self.backend.vocab.pieces[token]))
         if seq.steering.is_complete:
@@ -614,9 +613,7 @@ class Loop:
     def _advance(self, seq: Sequence, token: int, logprobs: TokenLogprob | None) -> None:
         """One more token: deliver it, and end the sequence where it ends."""
         seq.tokens.append(token)
-        if seq.first_token is None:
-            seq.first_token = self.clock()
-            self._urgent = True
+        self._note_first_token(seq)
         vocab = self.backend.vocab
         if token in vocab.eog and (seq.steering is None or seq.steering.may_end()):
             self._end(seq, FinishReason.STOP)
@@ -630,6 +627,11 @@ class Loop:
         if seq.steering is not None and self._steer(seq, token):
             return
         self._end_if_full(seq)
+
+    def _note_first_token(self, seq: Sequence) -> None:
+        if seq.first_token is None:
+            seq.first_token = self.clock()
+            self._urgent = True
 
     def _end_if_full(self, seq: Sequence) -> None:
         """End a sequence that may have no further token."""
