@@ -1,29 +1,32 @@
 """One connection, below a request: heads within their time, replies in few writes, refusals in JSON.
 
-gunicorn's parts that are replaced here: how it reads from a socket, how it writes a reply's head, and what it answers
-to what is no HTTP. `install` puts ours in their places. Knows no route and no protocol.
+gunicorn's parts that are replaced here: how it begins a request, how it writes a reply's head, and what it answers to
+what is no HTTP. `install` puts ours in their places. Knows no route and no protocol.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gevent import Timeout, getcurrent
 from gunicorn import util
-from gunicorn.http import parser, unreader, wsgi
+from gunicorn.http import message, parser, wsgi
 
 from llamasrv.protocols.errors import refused_request
+from llamasrv.web.early import Answer
 from llamasrv.web.turns import Turns
 
 URGENT = (b"GET /livez ", b"GET /health ", b"GET /v1/health ", b"GET /readyz ")
 """Requests that wait for no others, as they begin on the wire."""
+CHUNK = 8192  # bytes that are read at once
 
 
 def install() -> None:
     """From now on, in this process and those that it forks."""
     util.write_error = write_error
     wsgi.Response = Response
-    parser.SocketUnreader = Unreader
+    parser.RequestParser.mesg_class = Request
 
 
 def write_error(sock: Any, status: int, reason: str, message: str) -> None:
@@ -84,44 +87,72 @@ def refuse(sock: Any, message: str) -> None:
         pass  # it was going to be closed anyway
 
 
-class HeadTime:
-    """How long a connection may take until the head of its next request is there: `idle` seconds until its first byte,
-    from then on `head` seconds. When the time is over the block ends, and with it the connection."""
+class Head:
+    """The wait for the head of a connection's next request: `idle` seconds until its first byte, from then on `head`
+    seconds. When the time is over the block ends, and with it the connection. `write`: seconds without progress.
 
-    def __init__(self, sock: Any, *, idle: float, head: float, turns: Turns) -> None:
+    `early` answers what needs no more than a head. Such a request is done with here, and the next one is waited for.
+    """
+
+    def __init__(
+        self, sock: Any, early: Callable[[bytes], Answer | None], turns: Turns, *, idle: float, head: float, write: float
+    ) -> None:
         self._sock = sock
+        self._early = early
         self._turns = turns
         self._idle = idle
         self._head = head
+        self._write = write
         self._timeout: Timeout | None = None
 
-    def __enter__(self) -> HeadTime:
+    def __enter__(self) -> Head:
         self._sock.settimeout(None)  # reading bodies and writing replies have left their own
         self._timeout = Timeout.start_new(self._idle)
-        getcurrent().head_time = self
+        getcurrent().head = self
         return self
 
-    def first_bytes(self, data: bytes) -> None:
-        """Of a request: it is begun when it is its turn, but what is urgent at once."""
-        getcurrent().head_time = None
-        if self._timeout is not None:
-            self._timeout.close()
-        if data and not data.startswith(URGENT):
-            self._turns.wait()
-        self._timeout = Timeout.start_new(self._head)
+    def first_bytes(self, data: bytes) -> bytes:
+        """Of a request that the application has to answer; `data` is there already. It is begun when it is its turn,
+        but what is urgent at once. Raises StopIteration, as gunicorn does, where the connection is at its end."""
+        while data := data or self._sock.recv(CHUNK):
+            self._stop()
+            if not data.startswith(URGENT):
+                self._turns.wait()
+            answer = self._early(data)
+            if answer is None:
+                self._timeout = Timeout.start_new(self._head)
+                return data
+            self._sock.settimeout(self._write)
+            sent = self._sock.send(answer.wire)  # nearly always all of it; `sendall` first asks for the buffer's size
+            if sent < len(answer.wire):
+                self._sock.sendall(answer.wire[sent:])
+            self._sock.settimeout(None)
+            self._timeout = Timeout.start_new(self._idle)
+            data = self._skip(data, answer.skip)
+            if answer.closes:
+                break
+        raise StopIteration
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        getcurrent().head_time = None
+    def _skip(self, data: bytes, size: int) -> bytes:
+        """What there is beyond the first so many bytes of what is sent."""
+        left = size - len(data)
+        while left > 0 and (more := self._sock.recv(min(CHUNK, left))):
+            left -= len(more)
+        return data[size:]
+
+    def _stop(self) -> None:
         timeout, self._timeout = self._timeout, None
         if timeout is not None:
             timeout.close()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        timeout = self._timeout
+        self._stop()
         return error is not None and error is timeout
 
 
-class Unreader(unreader.SocketUnreader):
-    def chunk(self, *args: Any) -> bytes:
-        data = super().chunk(*args)
-        waiting = getattr(getcurrent(), "head_time", None)
-        if waiting is not None:
-            waiting.first_bytes(data)
-        return data
+class Request(message.Request):
+    def parse(self, reader: Any) -> Any:
+        # Only here is it sure that a request begins, and not the rest of the last one's body.
+        reader.unread(getcurrent().head.first_bytes(reader.take_buffered()))
+        return super().parse(reader)

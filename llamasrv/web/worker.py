@@ -41,8 +41,8 @@ from llamasrv.log import reopen
 from llamasrv.models.registry import Registry
 from llamasrv.progress import LoadingDisplay
 from llamasrv.web import connection, dump
-from llamasrv.web.connection import HeadTime
-from llamasrv.web.early import Early
+from llamasrv.web.connection import Head
+from llamasrv.web.early import Answer, Early
 from llamasrv.web.service import Service
 from llamasrv.web.spans import Spans
 from llamasrv.web.turns import Turns
@@ -122,25 +122,24 @@ class Worker(GeventWorker):
         finally:
             self.num_connections -= 1
 
-    def timeout_ctx(self) -> HeadTime:
+    def timeout_ctx(self) -> Head:
         settings = config.current()
-        return HeadTime(
+        return Head(
             getcurrent().client,
+            self._answer_early,
+            self.turns,
             idle=settings.server_idle_timeout,
             head=settings.server_head_timeout,
-            turns=self.turns,
+            write=settings.server_write_timeout,
         )
+
+    def _answer_early(self, data: bytes) -> Answer | None:
+        # While it drains, connections are ended, and gunicorn does that.
+        return self.early.answer(data) if self.alive else None
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, address: Any) -> Any:
         # A client that reads nothing does not hold its sequence for ever.
         sock.settimeout(config.current().server_write_timeout)
-        if (answer := self.early.answer(req)) is not None:
-            # Who waits to be told to send a body is not read any further.
-            close = req.should_close() or req._expected_100_continue or not self.alive
-            sock.sendall(answer.wire(close=close))
-            if close:
-                raise StopIteration  # gunicorn's way to end a connection
-            return True
         self.num_requests += 1
         if not self.fate[1] and self.registry.readiness().state == "ready":
             self.fate[1] = 1

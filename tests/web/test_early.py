@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,14 +16,18 @@ from llamasrv.web.service import WebOptions
 NEVER_THE_SAME = ("Date", "x-request-id", "request-id", "Connection")
 
 
+def head(method, path, headers):
+    lines = [f"{method} {path} HTTP/1.1", *[f"{name}: {value}" for name, value in headers.items()]]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+
 def ask(early, method, path, headers):
     """Status, headers and body of the early answer; None where there is none."""
-    given = [(name.upper(), value) for name, value in headers.items()]
-    answer = early.answer(SimpleNamespace(method=method, path=path, headers=given))
+    answer = early.answer(head(method, path, headers))
     if answer is None:
         return None
-    head, _, body = answer.wire(close=False).partition(b"\r\n\r\n")
-    status, *lines = head.decode().split("\r\n")
+    wire, _, body = answer.wire.partition(b"\r\n\r\n")
+    status, *lines = wire.decode().split("\r\n")
     return int(status.split()[1]), dict(line.split(": ", 1) for line in lines), body
 
 
@@ -72,8 +75,36 @@ def test_what_takes_no_place_in_the_queue_is_not_refused(full, path):
     assert ask(Early(full.service), "POST", path, {"Host": "localhost"}) is None
 
 
-def test_a_page_of_another_site_is_left_to_the_application(full):
-    assert ask(Early(full.service), "POST", "/v1/completions", {"Host": "localhost", "Origin": "https://a.example"}) is None
+NOT_PLAIN = {
+    "another site's page": {"Origin": "https://a.example"},
+    "chunks": {"Transfer-Encoding": "chunked"},
+    "a body that waits to be asked for": {"Content-Length": "5", "Expect": "100-continue"},
+    "another protocol": {"Connection": "Upgrade", "Upgrade": "h2c"},
+    "no length": {"Content-Length": "+5"},
+    "a body that is large": {"Content-Length": "1048577"},
+    "two fields of a name": {"Content-Length": "5", "content-length": "5"},
+    "a name with a space": {"Content-Length ": "5"},
+    "a line that goes on": {"X-Other": "a\r\n b"},
+    "a line that ends half": {"X-Other": "a\nContent-Length: 5"},
+    "too many fields": {f"X-{n}": "" for n in range(100)},
+    "letters beyond ASCII": {"X-Other": "\u00e9"},
+}
+
+
+@pytest.mark.parametrize("headers", NOT_PLAIN.values(), ids=NOT_PLAIN)
+def test_what_is_not_plain_is_left_to_the_application(full, headers):
+    assert ask(Early(full.service), "POST", "/v1/completions", {"Host": "localhost", **headers}) is None
+
+
+@pytest.mark.parametrize("line", ["POST /v1/completions?x=1 HTTP/1.1", "POST /v1/completions HTTP/1.0", "POST  /v1/completions HTTP/1.1"])
+def test_so_is_a_line_that_is_not(full, line):
+    assert Early(full.service).answer(f"{line}\r\nHost: localhost\r\n\r\n".encode()) is None
+
+
+def test_no_part_of_a_head_is_answered(full):
+    whole = head("POST", "/v1/completions", {"Host": "localhost", "Content-Length": "5"})
+    assert not any(Early(full.service).answer(whole[:n]) for n in range(len(whole)))
+    assert Early(full.service).answer(whole + b"123").skip == len(whole) + 5
 
 
 def test_being_alive_is_told_in_the_same_words(running):
@@ -140,6 +171,26 @@ def test_a_server_that_is_full_refuses_before_there_is_a_body_and_the_connection
         assert head.startswith(b"HTTP/1.1 429 Too Many Requests") and b"Retry-After: " in head
         sock.sendall(b"12345GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         assert reply_to(sock)[0].startswith(b"HTTP/1.1 200 OK")
-        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n1")
+        assert reply_to(sock)[0].startswith(b"HTTP/1.1 429")
+        sock.sendall(b"23POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
         head, _ = reply_to(sock)
         assert head.startswith(b"HTTP/1.1 429") and b"Connection: close" in head and sock.recv(1) == b""
+
+
+def test_a_body_that_looks_like_a_head_stays_a_body(serve):
+    """Of a request that the application refused unread, and of a head that comes in two pieces."""
+    server = serve("--fake", "--parallel", "1", "--queue-limit", "0")
+    server.wait_for(" serves ")
+    inner = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection(server.address) as busy, socket.create_connection(server.address, timeout=10) as sock:
+        content = b'{"prompt":"x","stream":true,"ignore_eos":true,"max_tokens":8000}'
+        busy.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
+        assert busy.recv(100)
+        sock.sendall(b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(inner))
+        assert reply_to(sock)[0].startswith(b"HTTP/1.1 404")
+        sock.sendall(inner)
+        sock.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /nope HTTP/1.1\r\nX-A: ")
+        assert reply_to(sock)[0].startswith(b"HTTP/1.1 200")
+        sock.sendall(inner)
+        assert reply_to(sock)[0].startswith(b"HTTP/1.1 404")
