@@ -29,6 +29,7 @@ _SimpleQueue = monkey.get_original("queue", "SimpleQueue")
 _Empty = monkey.get_original("queue", "Empty")
 
 
+GATHERED = 128  # items that wake a reader who gathers
 WAKE_SECONDS = 0.004  # so long readers are woken one after another before the hub looks at anything else
 
 
@@ -140,7 +141,7 @@ class Mailbox:
 class Stream:
     """What one request hears: the items of all its choices, in order. The engine thread puts, one reader takes."""
 
-    __slots__ = ("_items", "_doorbell", "_waiter", "_rung", "open_choices", "_most_unread", "_overflow")
+    __slots__ = ("_items", "_doorbell", "_waiter", "_rung", "_enough", "is_due", "open_choices", "_most_unread", "_overflow")
 
     def __init__(
         self,
@@ -156,20 +157,30 @@ class Stream:
         self._doorbell = doorbell
         self._waiter: Any = None
         self._rung = False
+        self._enough = 1
+        self.is_due = False  # whether its reader is not to wait any longer
         self.open_choices = choices  # counted down by the engine thread as choices end
 
     def put(self, item: Any) -> None:
         """Engine thread only. Readers wake at the next `Doorbell.ring`."""
-        self._items.append(item)
-        if not self._rung:
-            self._rung = True
-            self._doorbell.ready.append(self)
+        items = self._items
+        items.append(item)
+        if len(items) >= self._enough or type(item) is End:
+            self.is_due = True
+            if not self._rung:
+                self._rung = True
+                self._doorbell.ready.append(self)
+
+    def gather(self) -> None:
+        """From now on wake the reader for many items at once, or for the end of a choice."""
+        self._enough = GATHERED
 
     def __len__(self) -> int:
         return len(self._items)
 
     def take(self) -> list[Any]:
         """Everything that is there now."""
+        self.is_due = False  # before: what comes meanwhile is due again
         items = self._items
         out = []
         try:
@@ -180,9 +191,7 @@ class Stream:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until there is something to take; False after `timeout` seconds without."""
-        if self._items:
-            return True
-        return self._doorbell.wait(self, timeout)
+        return self.is_due or self._doorbell.wait(self, timeout)
 
 
 class Doorbell:
@@ -240,7 +249,7 @@ class Doorbell:
     def wait(self, stream: Stream, timeout: float | None) -> bool:
         if not self._green:
             with self._condition:
-                return self._condition.wait_for(lambda: len(stream) > 0, timeout)
+                return self._condition.wait_for(lambda: stream.is_due, timeout)
         hub = self._hub
         timer = None
         waiter = getcurrent()

@@ -20,6 +20,7 @@ class BestOf:
         self.fingerprint = generation.fingerprint
         self.num_prompt = generation.num_prompt
         self.cancel = generation.cancel
+        self.gather = generation.gather
 
     @property
     def done(self) -> bool:

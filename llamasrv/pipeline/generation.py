@@ -71,6 +71,10 @@ class Generation:
             self.cancelled = True
             self._cancel()
 
+    def gather(self) -> None:
+        """Events come many at once from now on: for who tells them all together at the end."""
+        self._stream.gather()
+
     def events(self, timeout: float | None = None) -> list[Event]:
         """What has happened since the last call; waits for something. [] after `timeout` seconds without."""
         stream = self._stream

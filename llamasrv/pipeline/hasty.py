@@ -43,6 +43,9 @@ class Hasty:
             self.cancelled = True
             self._generation.cancel()
 
+    def gather(self) -> None:
+        """Nothing else: it always reads along, to see how lines end."""
+
     def events(self, timeout: float | None = None) -> list[Event]:
         out: list[Event] = []
         for event in self._generation.events(timeout):

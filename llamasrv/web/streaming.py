@@ -88,6 +88,8 @@ class Running(Protocol):
     @property
     def cancelled(self) -> bool: ...
 
+    def gather(self) -> None: ...
+
     def events(self, timeout: float | None = None) -> list[Event]: ...
 
     def cancel(self) -> None: ...
@@ -106,6 +108,7 @@ class Reply(Protocol):
 def whole_response(running: Running, reply: Reply, record: Record, *, num_choices: int, sock: Any) -> Response:
     """Wait for all of it. A client that leaves meanwhile cancels it."""
     collected = Collected(num_choices)
+    running.gather()
     watch = None
     try:
         events = running.events(WATCH_AFTER)

@@ -5,7 +5,8 @@ import sys
 import textwrap
 import time
 
-from llamasrv.engine.channels import Doorbell, Mailbox, RealThread, Stream
+from llamasrv.domain.events import FinishReason
+from llamasrv.engine.channels import GATHERED, Doorbell, End, Mailbox, RealThread, Stream
 
 
 def run(code):
@@ -40,6 +41,21 @@ def test_waiting_ends_after_its_time():
     started = time.monotonic()
     assert not Stream(Doorbell()).wait(0.01)
     assert time.monotonic() - started < 5
+
+
+def test_who_gathers_is_woken_by_many_items_or_by_an_end():
+    stream, end = Stream(Doorbell()), End(0, FinishReason.STOP, None, None, 1, 0, 1, 0.0, 0.0, 0.0)
+    stream.put("before")
+    stream.gather()
+    assert stream.wait(0) and stream.take() == ["before"]
+    for n in range(GATHERED):
+        assert not stream.wait(0)
+        stream.put(n)
+    assert stream.wait(0) and stream.take() == list(range(GATHERED))
+    stream.put("last")
+    assert not stream.wait(0)
+    stream.put(end)
+    assert stream.wait(0) and stream.take() == ["last", end]
 
 
 PATCHED = """

@@ -29,6 +29,9 @@ class Scripted:
         self.cancelled = False
         self.done = False
 
+    def gather(self):
+        pass
+
     def events(self, timeout=None):
         self.waits.append(timeout)
         events = self.script.pop(0) if self.script else None
