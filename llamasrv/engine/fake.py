@@ -332,7 +332,7 @@ def open_fake_backend(
         num_lanes=num_lanes, num_cells=num_cells, context=8192, batch_size=2048, ubatch_size=512, pooling=pooling,
         adapters=adapters,
     )  # fmt: skip
-    backend.calls, backend.chains = deque(maxlen=100), deque(maxlen=100)
+    backend.calls, backend.chains = deque(maxlen=1), deque(maxlen=1)
     if backend.embeddings is not None:
-        backend.embeddings.groups = deque(maxlen=100)
+        backend.embeddings.groups = deque(maxlen=1)
     return backend
