@@ -141,7 +141,9 @@ class Mailbox:
 class Stream:
     """What one request hears: the items of all its choices, in order. The engine thread puts, one reader takes."""
 
-    __slots__ = ("_items", "_doorbell", "_waiter", "_rung", "_enough", "is_due", "open_choices", "_most_unread", "_overflow")
+    __slots__ = (
+        "_items", "_doorbell", "_waiter", "_rung", "_enough", "is_due", "open_choices", "_most_unread", "_overflow",
+    )  # fmt: skip
 
     def __init__(
         self,

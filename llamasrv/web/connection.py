@@ -95,7 +95,14 @@ class Head:
     """
 
     def __init__(
-        self, sock: Any, early: Callable[[bytes], Answer | None], turns: Turns, *, idle: float, head: float, write: float
+        self,
+        sock: Any,
+        early: Callable[[bytes], Answer | None],
+        turns: Turns,
+        *,
+        idle: float,
+        head: float,
+        write: float,
     ) -> None:
         self._sock = sock
         self._early = early

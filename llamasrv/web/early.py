@@ -11,7 +11,7 @@ import re
 import time
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gunicorn.util import http_date
 

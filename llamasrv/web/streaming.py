@@ -88,11 +88,15 @@ class Running(Protocol):
     @property
     def cancelled(self) -> bool: ...
 
-    def gather(self) -> None: ...
-
     def events(self, timeout: float | None = None) -> list[Event]: ...
 
     def cancel(self) -> None: ...
+
+
+class Gathered(Running, Protocol):
+    """One that is told as a whole."""
+
+    def gather(self) -> None: ...
 
 
 class Reply(Protocol):
@@ -105,7 +109,7 @@ class Reply(Protocol):
     def whole(self, collected: Collected) -> bytes: ...
 
 
-def whole_response(running: Running, reply: Reply, record: Record, *, num_choices: int, sock: Any) -> Response:
+def whole_response(running: Gathered, reply: Reply, record: Record, *, num_choices: int, sock: Any) -> Response:
     """Wait for all of it. A client that leaves meanwhile cancels it."""
     collected = Collected(num_choices)
     running.gather()
