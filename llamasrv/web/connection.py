@@ -138,6 +138,8 @@ class Head:
             data = self._skip(data, answer.skip)
             if answer.closes:
                 break
+            if answer.refuses and not data:
+                self._turns.rest()
         raise StopIteration
 
     def _skip(self, data: bytes, size: int) -> bytes:

@@ -49,6 +49,7 @@ class Answer(NamedTuple):
     wire: bytes
     skip: int
     closes: bool  # the connection
+    refuses: bool
 
 
 class Early:
@@ -75,7 +76,7 @@ class Early:
             return None
         environ = {"PATH_INFO": path, "REQUEST_METHOD": "POST" if is_post else "GET", **fields}
         wire = self._refusal(environ, closes) if is_post else self._alive(environ, closes)
-        return None if wire is None else Answer(wire, head.end() + size, closes)
+        return None if wire is None else Answer(wire, head.end() + size, closes, refuses=is_post)
 
     def _alive(self, environ: dict[str, str], closes: bool) -> bytes:
         record = Record(environ, self._service.ledger)

@@ -2,7 +2,9 @@
 
 One thread serves every connection. Of a crowd that arrives at once only as many are begun in one turn of the hub as fit
 into a slice, in the order in which they came; between two slices streams are written, connections are accepted and
-urgent questions are answered. Knows no request, only greenlets.
+urgent questions are answered. Who was sent away, and may be back in a moment, rests until others were, too: then all
+that came back are heard at once. Each wake-up by itself takes the interpreter from the engine, and cores from its
+threads. Knows no request, only greenlets.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 from gevent import get_hub, getcurrent
 
 SLICE = 0.002  # seconds of new requests in one turn of the hub
+REST = 0.02  # seconds at most
 
 
 class Turns:
@@ -26,16 +29,29 @@ class Turns:
         self._seconds = seconds
         self._waiting: deque[list[Any]] = deque()
         self._timer: Any = None
+        self._resting: list[list[Any]] = []
+        self._rest: Any = None  # the timer that ends it
+        self._has_turn: Any = None  # the greenlet that runs now since it was its turn
         self._turn: float | None = None  # the hub's clock, which stands still during a turn
         self._end = 0.0  # of this turn's slice
 
     def wait(self) -> None:
-        if not self._waiting and self._is_time_left():
+        if getcurrent() is self._has_turn or (not self._waiting and self._is_time_left()):
             return
-        place = [getcurrent()]
-        self._waiting.append(place)
         if self._timer is None:
             self._later()
+        self._stand_in(self._waiting)
+
+    def rest(self) -> None:
+        """Until the rest of those who rest is over. Then it is the caller's turn."""
+        if self._rest is None:
+            self._rest = self._hub.loop.timer(REST)
+            self._rest.start(self._end_rest)
+        self._stand_in(self._resting)
+
+    def _stand_in(self, line: Any) -> None:
+        place = [getcurrent()]
+        line.append(place)
         try:
             self._hub.switch()
         finally:
@@ -52,6 +68,14 @@ class Turns:
         self._timer = self._hub.loop.timer(0)  # in the hub's next turn, and not before
         self._timer.start(self._go_on)
 
+    def _end_rest(self) -> None:
+        self._rest.close()
+        self._rest = None
+        self._waiting.extend(self._resting)
+        self._resting.clear()
+        if self._timer is None:
+            self._later()
+
     def _go_on(self) -> None:
         self._timer.close()
         self._timer = None
@@ -59,7 +83,9 @@ class Turns:
         while waiting:
             greenlet = waiting.popleft()[0]
             if greenlet is not None:
+                self._has_turn = greenlet
                 greenlet.switch()
+                self._has_turn = None
                 if self._clock() >= end:
                     break
         if waiting:

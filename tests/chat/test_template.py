@@ -140,7 +140,7 @@ def test_a_costly_template_is_stopped(source):
     started = time.process_time()
     with pytest.raises(InvalidRequest):
         render(source)
-    assert time.process_time() - started < 6
+    assert time.process_time() - started < 20  # all of it would take minutes
 
 
 def test_it_passes_on_only_variables_that_the_template_reads():

@@ -82,3 +82,38 @@ def test_a_time_limit_ends_the_waiting():
     work.run()
     with pytest.raises(gevent.Timeout):
         job.get(timeout=5)
+
+
+def rested(number):
+    """Who rests and then waits for a turn: what each did, and in which of the hub's turns."""
+    turns, did = Turns(), []
+
+    def one(n):
+        turns.rest()
+        did.append((n, "rested", gevent.get_hub().loop.now()))
+        turns.wait()
+        did.append((n, "began", gevent.get_hub().loop.now()))
+
+    gevent.joinall([gevent.spawn(one, n) for n in range(number)], timeout=10)
+    return did
+
+
+def test_those_who_rest_are_heard_in_one_turn_of_the_hub():
+    did = rested(5)
+    assert [n for n, what, _ in did if what == "rested"] == list(range(5))
+    assert len({now for _, what, now in did if what == "rested"}) == 1
+
+
+def test_after_a_rest_it_is_ones_turn():
+    did = rested(3)
+    assert [(n, what) for n, what, _ in did] == [(n, what) for n in range(3) for what in ("rested", "began")]
+
+
+def test_who_is_killed_while_it_rests_holds_nobody_up():
+    turns, did = Turns(), []
+    first = gevent.spawn(turns.rest)
+    second = gevent.spawn(lambda: did.append(turns.rest()))
+    gevent.sleep(0)
+    first.kill()
+    second.join(timeout=10)
+    assert did == [None]
