@@ -127,7 +127,8 @@ def test_ten_times_too_many_requests(serve):
     whether or not anybody is answered, over connections that are kept as a proxy or a client library keeps them. In
     turns, since the machine may be slower a minute later.
     """
-    server = quiet(serve, "--parallel", "8", "--queue-limit", "16")
+    # What a turn leaves idle must still be there in the next one.
+    server = quiet(serve, "--parallel", "8", "--queue-limit", "16", "--idle-timeout", "3600")
     connections = Kept(server.address)
     dice = random.Random(1)
     ends = []  # when, and how many tokens
