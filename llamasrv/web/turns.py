@@ -31,23 +31,27 @@ class Turns:
         self._timer: Any = None
         self._resting: list[list[Any]] = []
         self._rest: Any = None  # the timer that ends it
-        self._has_turn: Any = None  # the greenlet that runs now since it was its turn
+        self._rested: Any = None  # who comes from its rest just now: its next request needs no further turn
         self._turn: float | None = None  # the hub's clock, which stands still during a turn
         self._end = 0.0  # of this turn's slice
 
     def wait(self) -> None:
-        if getcurrent() is self._has_turn or (not self._waiting and self._is_time_left()):
+        if getcurrent() is self._rested:
+            self._rested = None
+            return
+        if not self._waiting and self._is_time_left():
             return
         if self._timer is None:
             self._later()
         self._stand_in(self._waiting)
 
     def rest(self) -> None:
-        """Until the rest of those who rest is over. Then it is the caller's turn."""
+        """Until the rest of those who rest is over. Then it is the caller's turn, until it lets others run."""
         if self._rest is None:
             self._rest = self._hub.loop.timer(REST)
             self._rest.start(self._end_rest)
         self._stand_in(self._resting)
+        self._rested = getcurrent()
 
     def _stand_in(self, line: Any) -> None:
         place = [getcurrent()]
@@ -83,9 +87,8 @@ class Turns:
         while waiting:
             greenlet = waiting.popleft()[0]
             if greenlet is not None:
-                self._has_turn = greenlet
                 greenlet.switch()
-                self._has_turn = None
+                self._rested = None
                 if self._clock() >= end:
                     break
         if waiting:

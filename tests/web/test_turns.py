@@ -109,6 +109,21 @@ def test_after_a_rest_it_is_ones_turn():
     assert [(n, what) for n, what, _ in did] == [(n, what) for n in range(3) for what in ("rested", "began")]
 
 
+def test_a_rest_gives_one_turn_and_no_more():
+    now, did = [0.0], []
+    turns = Turns(0.002, clock=lambda: now[0])
+
+    def crowd(n):
+        turns.rest()
+        for _ in range(5):  # as many requests at once
+            turns.wait()
+            now[0] += 0.001
+            did.append(n)
+
+    gevent.joinall([gevent.spawn(crowd, n) for n in range(2)], timeout=10)
+    assert sorted(did) == [0] * 5 + [1] * 5 and did != sorted(did)
+
+
 def test_who_is_killed_while_it_rests_holds_nobody_up():
     turns, did = Turns(), []
     first = gevent.spawn(turns.rest)
