@@ -64,7 +64,7 @@ HOMES = {
         "llamasrv.engine.backend", "llamasrv.engine.backend_embed", "llamasrv.engine.backend_lora",
         "llamasrv.engine.backend_rpc",
     ),
-    "llguidance": ("llamasrv.engine.constraint",),
+    "llguidance": ("llamasrv.engine.sampling.grammar_matcher",),
     "numpy": ("llamasrv.engine",),
     "gevent": ("llamasrv.engine.channels", "llamasrv.web.streaming", "llamasrv.web.worker", "llamasrv.web.connection", "llamasrv.web.dump", "llamasrv.web.turns"),
     "gunicorn": ("llamasrv.web.worker", "llamasrv.web.connection", "llamasrv.web.early", "llamasrv.commands.serve"),

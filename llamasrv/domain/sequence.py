@@ -77,7 +77,7 @@ class Sequence:
         self.owner = owner
         self.priority = priority
         self.realm = Realm(adapters, scope)
-        self.steering = steering  # engine.steering.Steering, if a grammar or a thinking budget bears on it
+        self.steering = steering  # engine.sampling.Steering, if a grammar or a thinking budget bears on it
         self.tokens = array("i", prompt)
         self.num_prompt = len(self.tokens)
         self.num_foreseen = 0  # of the last tokens: nobody was told of them yet
@@ -91,8 +91,8 @@ class Sequence:
         self.first_token: float | None = None
         self.ended: float | None = None
         self.stream: Any = None  # engine.channels.Stream
-        self.sampler: Any = None  # engine.sampler.Sampler, made at admission
-        self.stopper: Any = None  # engine.stops.StopMatcher, if there are stop strings
+        self.sampler: Any = None  # a Sampler, made at admission
+        self.stopper: Any = None  # a StopMatcher, if there are stop strings
         self.saved: Any = None  # engine.spill.Spilled: KV in host memory while preempted
         self.scores: list[Any] = []  # TokenLogprob of the prompt, as far as it is scored
         self.held_back: list[Any] = []  # deltas that may yet turn out to be a stop string

@@ -20,23 +20,23 @@ import numpy as np
 
 from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.domain.sequence import Sequence, State
-from llamasrv.engine import sampler as sampling
 from llamasrv.engine.channels import Delta, Doorbell, End, Mailbox, PromptScored, Stream
-from llamasrv.engine.constraint import Constraints
-from llamasrv.engine.crew import Crew
 from llamasrv.engine.disk import DiskStore
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import Backend, DecodeAborted, DecodeFailed, LoadFailed, OutOfCells, Progress
-from llamasrv.engine.masks import Masks
 from llamasrv.engine.memory import Memory
 from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.engine.native_pool import Crew
 from llamasrv.engine.options import EngineOptions, Status
 from llamasrv.engine.prefix_cache import Match
-from llamasrv.engine.sampler import CandidateFinder, Sampler
+from llamasrv.engine.sampling import sampler as sampling
+from llamasrv.engine.sampling.grammar_matcher import Constraints
+from llamasrv.engine.sampling.masks import Masks
+from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler
+from llamasrv.engine.sampling.stops import StopMatcher
 from llamasrv.engine.scheduler import Plan, Pool, Scheduler
 from llamasrv.engine.slots import Slots
 from llamasrv.engine.spill import Spilled
-from llamasrv.engine.stops import StopMatcher
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow, Unavailable
 
 log = logging.getLogger("llamasrv.engine")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.grammar import constrain
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Prompt
-from llamasrv.engine.budget import ThinkingBudget
-from llamasrv.engine.constraint import Grammar, lark_of_gbnf
-from llamasrv.engine.steering import Steering
+from llamasrv.engine.sampling.grammar_matcher import Grammar, lark_of_gbnf
+from llamasrv.engine.sampling.output_constraint import Steering
+from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 from llamasrv.errors import InvalidRequest
 from llamasrv.pipeline.served import Prepared, Served
 

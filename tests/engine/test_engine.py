@@ -10,9 +10,8 @@ from llamasrv.domain.sequence import Sequence, State
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.fake import BOS, FakeBackend
 from llamasrv.engine.interface import DecodeAborted, DecodeFailed, OutOfCells
-from llamasrv.engine.sampler import CandidateFinder
+from llamasrv.engine.sampling.sampler import CandidateFinder
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
-
 
 # answers
 
@@ -643,7 +642,7 @@ def test_ended_sequences_are_in_their_last_state(drive):
 
 
 def test_chains_that_look_at_every_token_work_side_by_side_and_choose_the_same(drive, monkeypatch):
-    monkeypatch.setattr("llamasrv.engine.sampler._SMALL", 0)
+    monkeypatch.setattr("llamasrv.engine.sampling.sampler._SMALL", 0)
     heavy = [SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=i) for i in range(6)]
     alone = [drive().answer(chat("side by side"), params=params) for params in heavy]
     driver = drive()

@@ -10,7 +10,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend import LlamaBackend, open_model
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed, OutOfCells
-from llamasrv.engine.sampler import CandidateFinder
+from llamasrv.engine.sampling.sampler import CandidateFinder
 
 OPTIONS = EngineOptions(context_cells=512, batch_size=256, ubatch_size=64, threads=1, parallel=4)
 
@@ -234,7 +234,7 @@ def full_chain_choice(backend, params, row):
 def test_candidates_do_not_change_the_choice(backend, change):
     """The choice among candidates is the choice among all tokens, for the same seed."""
     from llamasrv.domain.sequence import Sequence
-    from llamasrv.engine.sampler import Sampler
+    from llamasrv.engine.sampling.sampler import Sampler
 
     n = 32_000
     find = CandidateFinder(n)
@@ -249,7 +249,7 @@ def test_candidates_do_not_change_the_choice(backend, change):
 
 def test_penalties_among_candidates_are_those_among_all(backend):
     from llamasrv.domain.sequence import Sequence
-    from llamasrv.engine.sampler import Sampler
+    from llamasrv.engine.sampling.sampler import Sampler
 
     n = 32_000
     find = CandidateFinder(n)

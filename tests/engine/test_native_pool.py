@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from llamasrv.engine.crew import Crew
+from llamasrv.engine.native_pool import Crew
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 import pytest
 
-from llamasrv.engine.stops import StopMatcher
+from llamasrv.engine.sampling.stops import StopMatcher
 
 
 def run(stops, pieces):

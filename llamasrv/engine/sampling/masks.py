@@ -20,7 +20,7 @@ MOST_THREADS = 4
 
 
 class Guide(Protocol):
-    """What is computed; see `constraint.Guide`."""
+    """What is computed; see `grammar_matcher.Guide`."""
 
     pending: bool
     ready: bool

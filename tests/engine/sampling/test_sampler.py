@@ -4,7 +4,7 @@ import pytest
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence import Sequence
 from llamasrv.engine.fake import FakeBackend
-from llamasrv.engine.sampler import CandidateFinder, Sampler, log_probability
+from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, log_probability
 
 
 def random_row(n, seed):

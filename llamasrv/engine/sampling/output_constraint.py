@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from llamasrv.engine.budget import ThinkingBudget
-from llamasrv.engine.constraint import Guide
+from llamasrv.engine.sampling.grammar_matcher import Guide
+from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 
 
 class Steering:

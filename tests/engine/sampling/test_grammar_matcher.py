@@ -8,11 +8,11 @@ from engine_driver import GREEDY, chat, end_of, text_of
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine import constraint
-from llamasrv.engine.budget import ThinkingBudget
-from llamasrv.engine.constraint import Constraints, Guide, lark_of_gbnf
 from llamasrv.engine.fake import IM_END, FakeBackend, FakeVocabulary
-from llamasrv.engine.steering import Steering
+from llamasrv.engine.sampling import grammar_matcher as constraint
+from llamasrv.engine.sampling.grammar_matcher import Constraints, Guide, lark_of_gbnf
+from llamasrv.engine.sampling.output_constraint import Steering
+from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 from llamasrv.errors import InvalidRequest, Unavailable
 
 WORDS = 'start: ("one" | "two") " " /[0-9]{2}/ "!"\n'

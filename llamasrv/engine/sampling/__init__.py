@@ -1,0 +1,1 @@
+"""How a sequence's next token is chosen, and what it must not be."""
