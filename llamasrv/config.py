@@ -134,6 +134,12 @@ class Settings:
         "text", None, "--default-model", help="The model that answers where a client names none; else the first."
     )
 
+    models_names: str = _models(
+        "choice", "any", "--model-names", choices=("any", "known"),
+        help="Names that requests may call the only model by. any: every name (not on Ollama's routes, whose clients "
+        "pull what is missing); known: its own and its aliases. Of several models each has its own names.",
+    )  # fmt: skip
+
     server_host: str = _server(
         "text", "127.0.0.1", "--host", help="Address to listen on, or a path ending in .sock for a Unix socket."
     )

@@ -114,7 +114,9 @@ def build(settings: Settings) -> Service:
             trials.check(model.details, settings.models_load_timeout)
 
     loader = Loader(memory_limit=settings.models_memory, load_timeout=settings.models_load_timeout, check=check)
-    registry = Registry(catalogue.models(settings), loader=loader, aliases=settings.aliases)
+    registry = Registry(
+        catalogue.models(settings), loader=loader, aliases=settings.aliases, any_name=settings.models_names == "any"
+    )
     service = Service.of(registry, web_options(settings), response_store(settings))
     service.refresh = partial(update_models, registry, settings)
     _load_those_of_the_start(registry)
@@ -153,6 +155,7 @@ def update_models(registry: Registry, settings: Settings) -> None:
             model = old
         models.append(model)
     registry.replace(models, settings.aliases)
+    registry.any_name = settings.models_names == "any"
     loader.memory_limit, loader.load_timeout = settings.models_memory, settings.models_load_timeout
     for old in before.values():
         if old not in models:

@@ -15,13 +15,20 @@ from llamasrv.models.names import CATCH_ALL, canonical
 class Registry:
     """Finds a model by what a client calls it. The first one answers where a client names none.
 
-    Without a loader its models are as they are: loaded by whoever made them, and never unloaded.
+    Without a loader its models are as they are: loaded by whoever made them, and never unloaded. With `any_name` a
+    generation may ask for the only model by any name.
     """
 
     def __init__(
-        self, models: Sequence[Model], *, loader: Loader | None = None, aliases: Mapping[str, str] | None = None
+        self,
+        models: Sequence[Model],
+        *,
+        loader: Loader | None = None,
+        aliases: Mapping[str, str] | None = None,
+        any_name: bool = False,
     ) -> None:
         self.loader = loader
+        self.any_name = any_name
         self.replace(models, aliases or {})
 
     def replace(self, models: Sequence[Model], aliases: Mapping[str, str]) -> None:
@@ -110,7 +117,15 @@ class Registry:
             return self.loader.stop(timeout)
         return all([engine.stop(timeout) for engine in self.engines])
 
+    def for_request(self, name: str | None) -> Model:
+        """The model that answers a request for `name`: the only one answers to every name where `any_name` says so,
+        for clients bring names like gpt-3.5-turbo. Raises ModelNotFound."""
+        if self.any_name and len(self.models) == 1:
+            return self.models[0]
+        return self.find(name)
+
     def find(self, name: str | None) -> Model:
+        """The model that is called so. Raises ModelNotFound."""
         if name is None:
             return self.models[0]
         model = self._exact.get(name) or self._folded.get(canonical(name))

@@ -41,11 +41,11 @@ class Pipeline:
             registry.loader.on_unload.append(self._forget)
 
     def open(self, name: str | None, *, keep_alive: float | None = None, timeout: float | None = None) -> Served:
-        """The model of that name, loaded; waits until it is. Raises ModelNotFound, or Unavailable.
+        """The model for that name, loaded; waits until it is. Raises ModelNotFound, or Unavailable.
 
         It may be unloaded again as soon as the caller waits for anything else: who does holds a `lease`.
         """
-        model = self.registry.find(name)
+        model = self.registry.for_request(name)
         model.touch(keep_alive)
         loading: Loading | None = None
         while True:
@@ -95,7 +95,7 @@ class Pipeline:
     def submit(self, request: GenerateRequest, *, wait: bool = True) -> Generation | BestOf | Hasty:
         """Start a generation. Everything that can be known to be wrong is raised here. Where the model is not loaded,
         it is waited for, or Loading is raised without `wait`."""
-        model = self.registry.find(request.model)
+        model = self.registry.for_request(request.model)
         model.touch(request.keep_alive)
         if wait:
             self.open(request.model, keep_alive=request.keep_alive, timeout=request.timeout)

@@ -126,9 +126,8 @@ class _NoWork:
 
 def _submit_embed(service: Service) -> Callable[[EmbedRequest], Any]:
     def submit(asked: EmbedRequest) -> Any:
-        if asked.prompts:
-            return service.pipeline.submit_embed(asked)
-        return _NoWork(service.registry.find(asked.model).name)
+        model = service.registry.find(asked.model)
+        return service.pipeline.submit_embed(asked) if asked.prompts else _NoWork(model.name)
 
     return submit
 

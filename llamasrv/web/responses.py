@@ -80,7 +80,7 @@ class Views:
     def _in_background(self, asked: GenerateRequest, options: ResponseOptions, record: Record) -> Response:
         service = self._service
         service.background.check_room()
-        record.model = service.registry.find(asked.model).name
+        record.model = service.registry.for_request(asked.model).name
         try:
             running: Any = service.pipeline.submit(asked, wait=False)
         except Loading:

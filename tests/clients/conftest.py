@@ -29,6 +29,6 @@ def wait_until_ready(server):
 @pytest.fixture(scope="session")
 def server():
     aliases = [flag for alias in ALIASES for flag in ("--alias", alias)]
-    server = ServerProcess(["--port", "0", "--fake", "--embeddings", *aliases])
+    server = ServerProcess(["--port", "0", "--fake", "--embeddings", "--model-names", "known", *aliases])
     yield wait_until_ready(server)
     server.end()

@@ -53,6 +53,25 @@ def test_the_catch_all_answers_to_every_name():
     assert [models.find(name).name for name in ("a", "b", "anything/at:all")] == ["a", "b", "b"]
 
 
+@pytest.mark.parametrize("asked", ["gpt-3.5-turbo", "claude-haiku-4-5", "a/b:c", "", "m"])
+def test_a_request_may_call_the_only_model_by_any_name(asked):
+    models = Registry([Model("m", engine=None)], any_name=True)
+    assert models.for_request(asked).name == "m"
+
+
+@pytest.mark.parametrize("models, any_name", [(("m",), False), (("m", "n"), True)])
+def test_otherwise_a_request_must_know_the_name(models, any_name):
+    several = Registry([Model(name, engine=None) for name in models], any_name=any_name)
+    assert several.for_request("M").name == "m"
+    with pytest.raises(ModelNotFound):
+        several.for_request("gpt-3.5-turbo")
+
+
+def test_whoever_looks_for_a_model_must_know_its_name():
+    with pytest.raises(ModelNotFound):
+        Registry([Model("m", engine=None)], any_name=True).find("gpt-3.5-turbo")
+
+
 def test_without_a_name_the_first_answers():
     assert registry("a", "b").find(None).name == "a"
 
