@@ -1,6 +1,6 @@
 """The command line: `llamasrv serve | chat | pull | models | bench | check | key | rpc | parse`.
 
-Flags come from the options in config.py. Every refusal is one line on standard error: exit 78 for a wrong option, file
+Flags come from the options in config/. Every refusal is one line on standard error: exit 78 for a wrong option, file
 or model, 64 for a wrong command line. Commands are imported when they are called: a wrong option is told at once.
 """
 
@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 
 import click
 
-from llamasrv import __version__, config, reference
-from llamasrv.config import OPTIONS, Settings
+from llamasrv import __version__, config
+from llamasrv.config import OPTIONS, Settings, docgen
+from llamasrv.config.option import Option, nearest
 from llamasrv.domain.key import SCOPES
 from llamasrv.errors import ConfigError
-from llamasrv.option import Option, nearest
 
 EX_USAGE, EX_CONFIG, INTERRUPTED = 64, 78, 130
 
@@ -50,7 +50,7 @@ def with_options(*sections: str) -> Callable[[Function], Function]:
 
 
 def _flag(option: Option) -> Callable[[Function], Function]:
-    default = f"  [{reference.shown(option, option.default)}]" if option.default not in (None, (), False) else ""
+    default = f"  [{docgen.shown(option, option.default)}]" if option.default not in (None, (), False) else ""
     text = option.help + default
     if option.kind == "bool":
         names = f"{option.long_flag}/--no-{option.long_flag[2:]}"

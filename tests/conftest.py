@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from llamasrv.option import PREFIX
+from llamasrv.config.option import PREFIX
 
 
 class ServerProcess:

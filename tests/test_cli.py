@@ -20,11 +20,12 @@ from pathlib import Path
 import pytest
 from model.tiny_models import llama
 
-from llamasrv import cli, files
+from llamasrv import cli
+from llamasrv.config import paths
 from llamasrv.commands import bench
 from llamasrv.config import OPTIONS
 from llamasrv.errors import ConfigError
-from llamasrv.option import PREFIX
+from llamasrv.config.option import PREFIX
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_it_refuses(run, arguments, code, line):
 
 
 def test_without_a_model_it_says_what_to_give(run, monkeypatch):
-    monkeypatch.setattr(files, "demo_model", lambda: None)
+    monkeypatch.setattr(paths, "demo_model", lambda: None)
     code, line = one_line(*run("serve"))
     assert code == 78 and "--model FILE.gguf" in line
 
@@ -352,13 +353,13 @@ def test_serve_answers_with_a_real_model(serve, tiny):
 
 
 def test_shipped_files_are_found():
-    assert (files.templates_dir() / "chat" / "chatml.jinja").is_file()
-    assert (files.conf_dir() / "gunicorn.conf.py").is_file()
-    assert files.demo_model() is None or files.demo_model().is_file()
-    assert Path(files.__file__).parent.name == "llamasrv"
+    assert (paths.templates_dir() / "chat" / "chatml.jinja").is_file()
+    assert (paths.conf_dir() / "gunicorn.conf.py").is_file()
+    assert paths.demo_model() is None or paths.demo_model().is_file()
+    assert Path(paths.__file__).parents[1].name == "llamasrv"
 
 
-@pytest.mark.skipif(files.demo_model() is None, reason="this build carries no demonstration model")
+@pytest.mark.skipif(paths.demo_model() is None, reason="this build carries no demonstration model")
 def test_serve_without_a_model_serves_the_demonstration_and_says_so(serve):
     server = serve()
     assert "serves demo " in server.wait_for("serves")

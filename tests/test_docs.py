@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from llamasrv import cli, reference
+from llamasrv import cli
+from llamasrv.config import docgen
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.fake import open_fake_backend
 from llamasrv.models.model import Model
@@ -33,13 +34,13 @@ def section(title):
 
 
 def test_the_tables_in_the_readme_are_those_of_the_code():
-    """Renew them with `python -m llamasrv.reference`."""
-    assert reference.renewed(README) == README
-    assert all(f"<!-- {name} -->" in README for name in reference.TABLES)
+    """Renew them with `python -m llamasrv.config.docgen`."""
+    assert docgen.renewed(README) == README
+    assert all(f"<!-- {name} -->" in README for name in docgen.TABLES)
 
 
 def test_the_example_configuration_is_that_of_the_code():
-    assert (ROOT / "conf/llamasrv.toml").read_text("utf-8") == reference.as_toml()
+    assert (ROOT / "conf/llamasrv.toml").read_text("utf-8") == docgen.as_toml()
 
 
 def test_the_readme_names_every_route_and_no_other():

@@ -19,36 +19,32 @@ MODULES = {
 LEAVES = ("llamasrv", "llamasrv.errors", "llamasrv.domain")
 ENGINE = (*LEAVES, "llamasrv.engine")
 PIPELINE = (*ENGINE, "llamasrv.chat", "llamasrv.models", "llamasrv.pipeline")
-WEB = (*PIPELINE, "llamasrv.protocols", "llamasrv.store", "llamasrv.web", "llamasrv.files")
-START = (*WEB, "llamasrv.option", "llamasrv.config", "llamasrv.keys", "llamasrv.log", "llamasrv.notify", "llamasrv.progress", "llamasrv.model_options", "llamasrv.catalogue", "llamasrv.startup")
-COMMANDS = (*START, "llamasrv.reference", "llamasrv.commands", "llamasrv.demo")
+WEB = (*PIPELINE, "llamasrv.protocols", "llamasrv.store", "llamasrv.web", "llamasrv.config.paths")
+START = (*WEB, "llamasrv.config", "llamasrv.log", "llamasrv.startup")
+COMMANDS = (*START, "llamasrv.commands", "llamasrv.demo")
 ALLOWED = {
     "llamasrv.errors": (),
-    "llamasrv.files": (),
     "llamasrv.log": (),
-    "llamasrv.notify": (),
-    "llamasrv.progress": (),
     "llamasrv.domain": LEAVES,
     "llamasrv.engine": ENGINE,
-    "llamasrv.chat": (*LEAVES, "llamasrv.chat", "llamasrv.files"),
+    "llamasrv.chat": (*LEAVES, "llamasrv.chat", "llamasrv.config.paths"),
     "llamasrv.models": (*ENGINE, "llamasrv.models"),
     "llamasrv.pipeline": PIPELINE,
     "llamasrv.protocols": (*LEAVES, "llamasrv.protocols"),
     "llamasrv.store": (*LEAVES, "llamasrv.store"),
     "llamasrv.web.worker": START,
     "llamasrv.web": WEB,
-    "llamasrv.option": LEAVES,
-    "llamasrv.config": (*LEAVES, "llamasrv.option"),
-    "llamasrv.keys": (*LEAVES, "llamasrv.option", "llamasrv.config"),
-    "llamasrv.reference": (*LEAVES, "llamasrv.option", "llamasrv.config", "llamasrv.protocols"),
-    "llamasrv.model_options": START,
-    "llamasrv.catalogue": START,
+    "llamasrv.config": (*LEAVES, "llamasrv.config"),
+    "llamasrv.config.paths": (),
+    "llamasrv.config.docgen": (*LEAVES, "llamasrv.config", "llamasrv.protocols"),
     "llamasrv.startup": START,
+    "llamasrv.startup.progress": (),
+    "llamasrv.startup.systemd": (),
     "llamasrv.wsgi": START,
     "llamasrv.commands": COMMANDS,
     "llamasrv.cli": COMMANDS,
     "llamasrv.__main__": ("llamasrv.cli",),
-    "llamasrv.demo": (*LEAVES, "llamasrv.chat", "llamasrv.demo", "llamasrv.engine", "llamasrv.files"),
+    "llamasrv.demo": (*LEAVES, "llamasrv.chat", "llamasrv.demo", "llamasrv.engine", "llamasrv.config.paths"),
 }
 
 # Where each library may be imported. Those that are not listed may not be imported at all.
@@ -73,8 +69,8 @@ HOMES = {
     "redis": ("llamasrv.store.redis",),
     "psycopg": ("llamasrv.store.postgres",),
     "click": ("llamasrv.cli", "llamasrv.commands.key", "llamasrv.commands.models"),
-    "rich": ("llamasrv.commands", "llamasrv.progress"),
-    "tomli": ("llamasrv.config", "llamasrv.keys"),
+    "rich": ("llamasrv.commands", "llamasrv.startup.progress"),
+    "tomli": ("llamasrv.config",),
 }
 
 

@@ -8,8 +8,9 @@ import os
 import pytest
 from model.tiny_models import bert, llama
 
-from llamasrv import cli, files
-from llamasrv.option import PREFIX
+from llamasrv import cli
+from llamasrv.config import paths
+from llamasrv.config.option import PREFIX
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def run(capsys, monkeypatch, tmp_path):
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(files, "models_dir", lambda: tmp_path / "pulled")
+    monkeypatch.setattr(paths, "models_dir", lambda: tmp_path / "pulled")
 
     def call(*arguments):
         with pytest.raises(SystemExit) as end:

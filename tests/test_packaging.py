@@ -49,11 +49,12 @@ def unpacked(archive, target):
 
 
 def found_by(site):
-    """The shipped folders as an interpreter that knows only this installation finds them."""
+    """The shipped folders as an interpreter that knows only this installation, and what it depends on, finds them."""
+    dependencies = [path for path in sys.path if path.endswith("-packages")]  # of which no .pth file is read
     code = (
-        f"import site; site.addsitedir({str(site)!r})\n"
-        "from llamasrv import files\n"
-        "for folder in (files.templates_dir(), files.conf_dir()):\n"
+        f"import site, sys; site.addsitedir({str(site)!r}); sys.path += {dependencies}\n"
+        "from llamasrv.config import paths\n"
+        "for folder in (paths.templates_dir(), paths.conf_dir()):\n"
         "    print(folder)"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd="/", timeout=60)

@@ -23,11 +23,12 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.table import Table
 
-from llamasrv import model_options, startup
+from llamasrv import startup
 from llamasrv.commands import server
 from llamasrv.config import Settings
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
+from llamasrv.startup import model_options
 
 WORDS = "time year people way day thing life world school state family group country hand part place week work".split()
 TURNS = 3

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
-from llamasrv import __version__, files
+from llamasrv import __version__
 from llamasrv.commands import server
-from llamasrv.config import Settings
+from llamasrv.config import Settings, paths
 from llamasrv.errors import ConfigError
-from llamasrv.catalogue import NO_MODEL
+from llamasrv.startup.model_list import NO_MODEL
 
 HELP = """[bold]/reset[/]            forget the conversation
 [bold]/system[/] TEXT      set the system prompt and begin anew; without TEXT, remove it
@@ -136,7 +136,7 @@ def _server_for(settings: Settings) -> Any:
         return server.running(settings)
     if server.health(settings.url) == 200:
         return nullcontext(settings.url)
-    if files.demo_model() is None:
+    if paths.demo_model() is None:
         raise ConfigError(NO_MODEL + f", or the URL of a server; nothing answers at {settings.url}")
     return server.running(settings)
 

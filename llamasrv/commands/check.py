@@ -8,12 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from llamasrv import catalogue, keys, model_options, reference, startup
+from llamasrv import startup
 from llamasrv.chat.template import ChatTemplate, TemplateError
-from llamasrv.config import Settings
+from llamasrv.config import Settings, docgen, keys
+from llamasrv.config.option import as_size
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
-from llamasrv.option import as_size
+from llamasrv.startup import model_list, model_options
 
 
 def run(settings: Settings, print_config: bool) -> int:
@@ -25,13 +26,13 @@ def run(settings: Settings, print_config: bool) -> int:
             return 0  # the template alone was asked about
     settings = startup.prepare(settings)
     if print_config:
-        print(reference.as_toml(settings), end="")
+        print(docgen.as_toml(settings), end="")
         return 0
     console = Console()
     if settings.model_path is None and settings.model_fake:
         console.print("The configuration is right. The fake model needs no memory.")
         return 0
-    if settings.model_path is None or catalogue.names_several(settings):
+    if settings.model_path is None or model_list.names_several(settings):
         return _several(settings, console)
     header = gguf.read_header(settings.model_path)
     need = model_options.needed_memory(settings, header)
@@ -44,7 +45,7 @@ def run(settings: Settings, print_config: bool) -> int:
 
 
 def _several(settings: Settings, console: Console) -> int:
-    models = catalogue.models(settings)
+    models = model_list.models(settings)
     limit = settings.models_memory or memory.available_memory()
     table = Table("model", "file", "context", "memory (estimate)", "loaded")
     table.columns[3].justify = "right"

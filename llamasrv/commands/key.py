@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from llamasrv import keys
+from llamasrv.config import keys
 from llamasrv.errors import ConfigError
 
 

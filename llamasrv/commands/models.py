@@ -10,19 +10,20 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from llamasrv import catalogue, files, startup
+from llamasrv import startup
 from llamasrv.commands.server import connect
-from llamasrv.config import Settings
+from llamasrv.config import Settings, paths
+from llamasrv.config.option import nearest
 from llamasrv.errors import ConfigError, Forbidden
 from llamasrv.models.model import Model
 from llamasrv.models.names import canonical
 from llamasrv.models.remove import remove
-from llamasrv.option import nearest
+from llamasrv.startup import model_list
 
 
 def run(settings: Settings) -> int:
     """A line for each model that a server with these settings would serve."""
-    models = catalogue.models(startup.with_threads(settings))
+    models = model_list.models(startup.with_threads(settings))
     states = _states(settings)
     table = Table("name", "size", "quantisation", "context", "capabilities", "state")
     table.columns[0].overflow = "fold"
@@ -40,8 +41,8 @@ def run(settings: Settings) -> int:
 
 def remove_model(settings: Settings, name: str, *, asked: bool) -> int:
     """Delete the files of a model in the folder. `asked`: nobody has to be asked any more."""
-    folder = settings.models_dir or files.models_dir()
-    found = [model for model in catalogue.models(startup.with_threads(settings)) if model.is_found]
+    folder = settings.models_dir or paths.models_dir()
+    found = [model for model in model_list.models(startup.with_threads(settings)) if model.is_found]
     model = next((m for m in found if canonical(name) in map(canonical, (m.name, *m.aliases))), None)
     if model is None:
         raise ConfigError(f"{folder}: no model {name!r}{nearest(name, [m.name for m in found])}")

@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as Bars
 
-from llamasrv import files
-from llamasrv.config import Settings
+from llamasrv.config import Settings, paths
 from llamasrv.models.pull import Progress, PullFailed, pull
 
 EX_UNAVAILABLE = 69
@@ -29,12 +28,12 @@ JSON_EVERY = 0.2  # seconds between two objects about one file
 def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     """Pull one after the other; 69 when one of them failed."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    folder = settings.models_dir or files.models_dir()
+    folder = settings.models_dir or paths.models_dir()
     for name in names:
         display = _Lines(JSON_EVERY) if as_json else _Display(Console(stderr=True))
         try:
             with display:
-                paths = pull(name, folder, report=display.show)
+                files = pull(name, folder, report=display.show)
         except PullFailed as error:
             if as_json:
                 _say({"error": str(error)})
@@ -45,7 +44,7 @@ def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
             print(f"llamasrv: stopped; `llamasrv pull {name}` goes on from here", file=sys.stderr)
             raise
         if not as_json:
-            print(paths[0])
+            print(files[0])
     return 0
 
 

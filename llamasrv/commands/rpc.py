@@ -6,8 +6,8 @@ import signal
 import sys
 
 from llamasrv.errors import ConfigError
-from llamasrv.model_options import check_rpc
 from llamasrv.models.memory import available_cores
+from llamasrv.startup.model_options import check_rpc
 
 
 def run(host: str, port: int, threads: int) -> int:

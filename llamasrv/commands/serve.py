@@ -9,8 +9,8 @@ from typing import Any
 from gunicorn import util
 from gunicorn.app.base import Application
 
-from llamasrv import config, files, startup
-from llamasrv.config import Settings
+from llamasrv import config, startup
+from llamasrv.config import Settings, paths
 from llamasrv.errors import ConfigError
 
 
@@ -18,7 +18,7 @@ class Server(Application):
     """gunicorn without its command line: the configuration file is ours, the settings come from `config.current`."""
 
     def load_config(self) -> None:
-        self.load_config_from_file(str(files.conf_dir() / "gunicorn.conf.py"))
+        self.load_config_from_file(str(paths.conf_dir() / "gunicorn.conf.py"))
 
     def load(self) -> Any:
         return util.import_app(self.cfg.wsgi_app)

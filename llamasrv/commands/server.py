@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from llamasrv import config
 from llamasrv.config import Settings
+from llamasrv.config.option import PREFIX
 from llamasrv.errors import ConfigError
-from llamasrv.option import PREFIX
 
 
 @contextmanager

@@ -7,8 +7,22 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import NotFound
 
 from llamasrv.web import (
-    anthropic, embeddings, errors, llamacpp, llamacpp_slots, llamacpp_streams, lora, models, models_pull, ollama,
-    ollama_manage, openai, openapi, ops, responses, ui,
+    anthropic,
+    embeddings,
+    errors,
+    llamacpp,
+    llamacpp_slots,
+    llamacpp_streams,
+    lora,
+    models,
+    models_pull,
+    ollama,
+    ollama_manage,
+    openai,
+    openapi,
+    ops,
+    responses,
+    ui,
 )  # fmt: skip
 from llamasrv.web.late import LateStream
 from llamasrv.web.record import Record

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from flask import Blueprint, Response, request
 
-from llamasrv import __version__, files
+from llamasrv import __version__
+from llamasrv.config import paths
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidRequest, NotFound
 from llamasrv.pipeline.served import LONG_TEXT, Served
@@ -96,7 +97,7 @@ def blueprint(service: Service) -> Blueprint:
                 build=f"llamasrv {__version__}",
                 slots=options.slots,
                 metrics=options.metrics,
-                notice=files.notice_of(served.info.path),
+                notice=paths.notice_of(served.info.path),
                 ui=options.ui,
                 tool_template=served.info.templates.get("tool_use"),
                 abilities=_abilities(served),

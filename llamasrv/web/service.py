@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llamasrv import files
+from llamasrv.config import paths
 from llamasrv.domain.key import Key
 from llamasrv.models.pulls import Pulls
 from llamasrv.models.registry import Registry
@@ -54,7 +54,7 @@ class Service:
         self.access = Access()
         self.options = options
         self.pulls = Pulls(
-            options.folder or files.models_dir(),
+            options.folder or paths.models_dir(),
             notice=None if registry.loader is None else registry.loader.notice,
             on_pulled=lambda: self.refresh(),
         )

@@ -14,8 +14,8 @@ import orjson
 from flask import Blueprint, Response, make_response, render_template, request, send_from_directory
 
 from llamasrv import __version__
+from llamasrv.config.paths import notice_of, templates_dir
 from llamasrv.errors import NotFound, QueueFull
-from llamasrv.files import notice_of, templates_dir
 from llamasrv.models.model import Model
 from llamasrv.web.service import Service
 

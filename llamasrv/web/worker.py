@@ -33,13 +33,14 @@ from gunicorn.errors import HaltServer
 from gunicorn.sock import ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
-from llamasrv import __version__, config, files, keys, notify, startup
-from llamasrv.config import Settings
+from llamasrv import __version__, config, startup
+from llamasrv.config import Settings, keys, paths
 from llamasrv.engine.engine import Engine
 from llamasrv.errors import ConfigError, EngineFailure, ModelUnavailable
 from llamasrv.log import reopen
 from llamasrv.models.registry import Registry
-from llamasrv.progress import LoadingDisplay
+from llamasrv.startup import systemd
+from llamasrv.startup.progress import LoadingDisplay
 from llamasrv.web import connection, dump
 from llamasrv.web.connection import Head
 from llamasrv.web.early import Answer, Early
@@ -212,12 +213,12 @@ class Worker(GeventWorker):
         """Once a second: what systemd sees. Its watchdog is fed only while the engines move."""
         if loaded and not self._told_ready:
             self._told_ready = True
-            notify.tell("READY=1", f"STATUS=Serving {_listed([model.name for model in self.registry.models])}")
+            systemd.tell("READY=1", f"STATUS=Serving {_listed([model.name for model in self.registry.models])}")
         elif not loaded:
             loading = [f"{m.name} {m.progress:.0%}" for m in self.registry.models if m.state == "loading"]
-            notify.tell(f"STATUS=Loading {_listed(loading)}", f"EXTEND_TIMEOUT_USEC={EXTEND_START}000000")
+            systemd.tell(f"STATUS=Loading {_listed(loading)}", f"EXTEND_TIMEOUT_USEC={EXTEND_START}000000")
         if self._stalled() is None:
-            notify.tell("WATCHDOG=1")
+            systemd.tell("WATCHDOG=1")
 
     def _stalled(self) -> Engine | None:
         most = config.current().engine_stall_timeout
@@ -277,7 +278,7 @@ class Worker(GeventWorker):
     def _drain(self, servers: list[StreamServer]) -> None:
         settings = config.current()
         longest = settings.server_drain_notice + settings.server_drain_timeout + LAST_WORDS + ENGINE_STOP
-        notify.tell("STOPPING=1", "STATUS=Shutting down", f"EXTEND_TIMEOUT_USEC={longest * 1e6:.0f}")
+        systemd.tell("STOPPING=1", "STATUS=Shutting down", f"EXTEND_TIMEOUT_USEC={longest * 1e6:.0f}")
         self.registry.drain()
         if not self._hurry:
             if self.num_running:
@@ -326,7 +327,7 @@ def describe(registry: Registry, address: Any) -> list[str]:
             f"llamasrv {__version__} serves {model.name}{size} at {url}: context {engine.context} tokens, "
             f"{engine.options.parallel} in parallel, {engine.options.threads} threads"
         )
-        notice = files.notice_of(engine.info.path)
+        notice = paths.notice_of(engine.info.path)
         lines += [notice] if notice else []
     asleep = [model.name for model in registry.models if model.state != "loaded"]
     if asleep:
@@ -351,7 +352,7 @@ def settings_or_exit() -> Settings:
         print(f"llamasrv: {error}", file=sys.stderr)
         sys.exit(EX_CONFIG)
     config.use(settings)
-    notify.take_over()
+    systemd.take_over()
     if settings.server_api_key_file is not None and keys.is_open_to_others(settings.server_api_key_file):
         log.warning("%s can be read by everybody on this machine: chmod 600", settings.server_api_key_file)
     return settings

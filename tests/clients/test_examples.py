@@ -17,14 +17,14 @@ import pytest
 from clients.conftest import wait_until_ready
 from conftest import ServerProcess
 
-from llamasrv import files
+from llamasrv.config import paths
 
 LINES = (Path(__file__).parent / "data" / "examples.sh").read_text("utf-8").splitlines()
 TRAINED = Path(__file__).resolve().parents[2] / "../shared/models/trial-chat-4m-q8_0.gguf"
 
 
 def model_flags():
-    path = files.demo_model() or (TRAINED if TRAINED.is_file() else None)
+    path = paths.demo_model() or (TRAINED if TRAINED.is_file() else None)
     return ["--model", str(path)] if path else ["--fake"]
 
 

@@ -14,7 +14,7 @@ from clients.talk import post
 from conftest import ServerProcess
 from pydantic import BaseModel, Field
 
-from llamasrv import files
+from llamasrv.config import paths
 
 TRIAL = Path(__file__).resolve().parents[3] / "shared/models/trial-chat-4m-q8_0.gguf"
 
@@ -22,7 +22,7 @@ TRIAL = Path(__file__).resolve().parents[3] / "shared/models/trial-chat-4m-q8_0.
 @pytest.fixture(scope="module")
 def server():
     """On the demonstration model, or another small one with tools."""
-    model = files.demo_model() or TRIAL
+    model = paths.demo_model() or TRIAL
     if not model.is_file():
         pytest.skip("there is no small chat model here")
     server = ServerProcess(["--port", "0", "--model", str(model), "--alias", "demo"])

@@ -239,7 +239,7 @@ def test_88_labels_do_not_grow_with_what_clients_invent(server):
 
 
 def test_82_one_keys_bound_is_nobody_elses(serve, tmp_path):
-    from llamasrv import keys
+    from llamasrv.config import keys
 
     file = tmp_path / "keys.toml"
     file.write_text(

@@ -14,7 +14,8 @@ from clients.conftest import wait_until_ready
 from clients.talk import post, wait_for
 from faults.front import free_port, worker_of
 
-from llamasrv import config, model_options
+from llamasrv import config
+from llamasrv.startup import model_options
 from llamasrv.domain.params import SamplingParams
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory

@@ -73,10 +73,11 @@ ASK = {
 
 def test_200_mixed_requests_with_memory_for_two(serve, files, tmp_path):
     """All are answered; loads and unloads are counted; in the end the process holds what the estimates say."""
-    from llamasrv import catalogue, config
+    from llamasrv import config
+    from llamasrv.startup import model_list
 
     path = write(tmp_path / "c.toml", files, 2**40)
-    size = {m.name: m.memory for m in catalogue.models(config.load(environ={}, config=path))}
+    size = {m.name: m.memory for m in model_list.models(config.load(environ={}, config=path))}
     limit = size["large"] + max(size["chat"], size["embed"]) + 2**20
     assert limit < sum(size.values())
     server = serve("--config", write(path, files, limit), "--no-log-requests", "--no-check-models")

@@ -7,7 +7,7 @@ import json
 import pytest
 from serving import wait_until
 
-from llamasrv import files
+from llamasrv.config import paths
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.web.service import WebOptions
 
@@ -51,7 +51,7 @@ def test_properties_are_told(client):
 
 def test_the_demonstration_model_says_what_it_is(client, monkeypatch):
     assert "notice" not in client.get("/props").get_json()
-    monkeypatch.setattr(files, "notice_of", lambda path: files.DEMO_NOTICE)
+    monkeypatch.setattr(paths, "notice_of", lambda path: paths.DEMO_NOTICE)
     assert "llamasrv serve --model" in client.get("/props").get_json()["notice"]
 
 

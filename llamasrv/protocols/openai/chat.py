@@ -50,6 +50,7 @@ from llamasrv.protocols.schema import (
 )  # fmt: skip
 from llamasrv.protocols.thinking import thinking_variables
 
+
 class Modalities(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
         if type(value) is not list:

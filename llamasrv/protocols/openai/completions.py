@@ -19,8 +19,8 @@ from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.openai.prompts import Prompts
 from llamasrv.protocols.openai.forms import content_of
+from llamasrv.protocols.openai.prompts import Prompts
 from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of, smallest
 from llamasrv.protocols.openai.wire import FINISH, dumps, logprob, new_id, usage_body
 from llamasrv.protocols.schema import Count, Flag, Loader, String

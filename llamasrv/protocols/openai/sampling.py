@@ -9,6 +9,7 @@ import math
 from typing import Any, Union
 
 from llamasrv.domain.params import SAMPLER_ORDER
+from llamasrv.protocols.lora import Lora
 from llamasrv.protocols.openai.forms import (
     Choices,
     Grammar,
@@ -17,7 +18,6 @@ from llamasrv.protocols.openai.forms import (
     ResponseFormat,
     StructuredOutputs,
 )
-from llamasrv.protocols.lora import Lora
 from llamasrv.protocols.schema import (
     Count,
     Flag,

@@ -17,13 +17,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llamasrv import files
 from llamasrv.chat.template import fallback_source
-from llamasrv.config import ModelTable, Settings
+from llamasrv.config import ModelTable, Settings, paths
+from llamasrv.config.option import nearest
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter, Progress
 from llamasrv.errors import ConfigError
-from llamasrv.model_options import (
+from llamasrv.models import gguf, memory
+from llamasrv.models.details import describe, digest
+from llamasrv.models.made import Made
+from llamasrv.models.made import read as read_made
+from llamasrv.models.model import FOR_EVER, Model, Recipe
+from llamasrv.models.names import canonical
+from llamasrv.models.scan import Found, scan
+from llamasrv.startup.model_options import (
     DEMO_NAME,
     FAKE_NAME,
     check_rpc,
@@ -34,14 +41,6 @@ from llamasrv.model_options import (
     shape_of,
     template_source,
 )
-from llamasrv.models import gguf, memory
-from llamasrv.models.details import describe, digest
-from llamasrv.models.made import Made
-from llamasrv.models.made import read as read_made
-from llamasrv.models.model import FOR_EVER, Model, Recipe
-from llamasrv.models.names import canonical
-from llamasrv.models.scan import Found, scan
-from llamasrv.option import nearest
 
 log = logging.getLogger("llamasrv")
 
@@ -65,7 +64,7 @@ def models(settings: Settings) -> list[Model]:
             names.add(canonical(model.name))
     made += [model for model in _made_from_others(settings) if canonical(model.name) not in names]
     if not made:
-        made.append(the_one(dataclasses.replace(settings, model_path=files.demo_model())))
+        made.append(the_one(dataclasses.replace(settings, model_path=paths.demo_model())))
     return _default_first(settings, made)
 
 
@@ -79,7 +78,7 @@ def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:
         if one is not None:
             own = dataclasses.replace(own, model_path=one.header.path)
         elif own.model_path is None and table.name == DEMO_NAME:
-            own = dataclasses.replace(own, model_path=files.demo_model())
+            own = dataclasses.replace(own, model_path=paths.demo_model())
         if own.model_path is None:
             raise ConfigError(f"models.{table.name}: no path, and no model of that name in models.dir"
                               f"{nearest(table.name, [one.name for one in found])}")  # fmt: skip
@@ -103,7 +102,7 @@ def _made_from_others(settings: Settings) -> Iterator[Model]:
     """What clients made of other models. One whose file is gone is left out."""
     if settings.models_dir is None and not settings.models_manage and (settings.model_path or settings.model_fake):
         return
-    folder = settings.models_dir or files.models_dir()
+    folder = settings.models_dir or paths.models_dir()
     for one in read_made(folder):
         try:
             yield _of_made(settings, one, one.file(folder))
@@ -135,7 +134,7 @@ def _found_as(name: str, found: list[Found]) -> Found | None:
 def _folder(settings: Settings) -> list[Found]:
     if settings.models_dir is not None:
         return scan(settings.models_dir)
-    pulled = files.models_dir()
+    pulled = paths.models_dir()
     return scan(pulled) if _serves_pulled(settings) and pulled.is_dir() else []
 
 
@@ -156,7 +155,7 @@ def _default_first(settings: Settings, made: list[Model]) -> list[Model]:
 
 def names_several(settings: Settings) -> bool:
     """Whether more than one model may be served: then each chooses for itself what the settings leave open."""
-    pulled = settings.models_manage or (_serves_pulled(settings) and any(files.models_dir().glob("*")))
+    pulled = settings.models_manage or (_serves_pulled(settings) and any(paths.models_dir().glob("*")))
     return bool(settings.tables) or settings.models_dir is not None or pulled
 
 

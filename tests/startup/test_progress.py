@@ -7,8 +7,8 @@ import logging
 
 from rich.console import Console
 
-from llamasrv import progress
-from llamasrv.progress import LoadingDisplay
+from llamasrv.startup import progress
+from llamasrv.startup.progress import LoadingDisplay
 
 
 def test_on_a_terminal_it_is_a_bar_that_is_gone_afterwards():

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.config import Settings
+from llamasrv.config.option import nearest
 from llamasrv.domain.key import SCOPES, Key
 from llamasrv.errors import ConfigError
-from llamasrv.option import nearest
 
 if sys.version_info >= (3, 11):
     import tomllib

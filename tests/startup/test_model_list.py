@@ -8,7 +8,9 @@ import pytest
 from model.tiny_models import llama, lora
 from serving import wait_until
 
-from llamasrv import catalogue, config, files, startup
+from llamasrv import config, startup
+from llamasrv.config import paths
+from llamasrv.startup import model_list
 from llamasrv.config import Settings
 from llamasrv.errors import ConfigError, ModelNotFound
 from llamasrv.models import memory
@@ -21,8 +23,8 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def nothing_pulled(monkeypatch, tmp_path):
-    monkeypatch.setattr(files, "models_dir", lambda: tmp_path / "pulled")
-    monkeypatch.setattr(files, "cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr(paths, "models_dir", lambda: tmp_path / "pulled")
+    monkeypatch.setattr(paths, "cache_dir", lambda: tmp_path / "cache")
 
 
 @pytest.fixture
@@ -50,11 +52,11 @@ def settings(tmp_path):
 
 
 def names(settings):
-    return [model.name for model in catalogue.models(settings)]
+    return [model.name for model in model_list.models(settings)]
 
 
 def test_one_model_is_loaded_at_the_start_and_for_good(tiny):
-    (model,) = catalogue.models(Settings(model_path=tiny))
+    (model,) = model_list.models(Settings(model_path=tiny))
     assert (model.name, model.at_start, model.keep_alive) == ("tiny", True, -1)
     assert model.details.architecture == "llama" and model.memory > model.details.size and model.context == 2048
 
@@ -80,7 +82,7 @@ def test_tables_come_with_options_of_their_own(settings, tiny):
         keep_alive = -1
         load = true
     """)
-    a, b = catalogue.models(s)
+    a, b = model_list.models(s)
     assert (a.name, a.aliases, a.recipe.options.context_cells, a.recipe.options.parallel) == ("a", ("x", "y"), 1024, 2)
     assert (a.sampling, a.max_tokens, a.keep_alive, a.at_start) == ({"temperature": 0.7}, 5, 9, False)
     assert "im_start" in a.chat_template and "im_start" in a.details.template
@@ -91,7 +93,7 @@ def test_tables_come_with_options_of_their_own(settings, tiny):
 def test_a_folder_is_served_and_a_table_may_set_options_for_a_file_in_it(settings, folder):
     place = folder("m-Q8_0.gguf", "n-Q8_0.gguf")
     s = settings(f'[models]\ndir = "{place}"\n[models."m:Q8_0"]\nctx_size = 256')
-    models = catalogue.models(s)
+    models = model_list.models(s)
     assert [(m.name, m.is_found) for m in models] == [("m:Q8_0", False), ("n:Q8_0", True)]
     assert models[0].recipe.options.context_cells == 256 and "m" in models[0].aliases
 
@@ -112,13 +114,13 @@ def test_what_was_pulled_is_served_where_no_model_is_named(folder, tiny):
 
 
 def test_without_any_model_the_embedded_one_serves(monkeypatch, tiny):
-    monkeypatch.setattr(files, "demo_model", lambda: tiny)
-    (model,) = catalogue.models(Settings())
+    monkeypatch.setattr(paths, "demo_model", lambda: tiny)
+    (model,) = model_list.models(Settings())
     assert (model.name, model.at_start) == ("demo", True)
 
 
 def test_a_table_may_name_the_embedded_one(monkeypatch, tiny, settings):
-    monkeypatch.setattr(files, "demo_model", lambda: tiny)
+    monkeypatch.setattr(paths, "demo_model", lambda: tiny)
     assert names(settings(f'[models.demo]\n[models.other]\npath = "{tiny}"')) == ["demo", "other"]
 
 
@@ -126,7 +128,7 @@ def test_the_default_goes_first(settings, tiny):
     text = f'[models.a]\npath = "{tiny}"\n[models.b]\npath = "{tiny}"\nalias = "main"'
     assert names(settings(text, models_default="main")) == ["b", "a"]
     with pytest.raises(ConfigError, match=r"models\.default = 'aa': there is no such model; did you mean a\?"):
-        catalogue.models(settings(text, models_default="aa"))
+        model_list.models(settings(text, models_default="aa"))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_the_default_goes_first(settings, tiny):
 )
 def test_a_table_without_a_model_is_refused(settings, text, refusal):
     with pytest.raises(ConfigError, match=refusal):
-        catalogue.models(settings(text))
+        model_list.models(settings(text))
 
 
 def test_a_broken_file_in_the_folder_is_left_out(folder):
@@ -150,8 +152,8 @@ def test_a_broken_file_in_the_folder_is_left_out(folder):
 def test_one_of_several_leaves_memory_for_another(folder, monkeypatch):
     place = folder("m.gguf", "n.gguf")
     monkeypatch.setattr(memory, "available_memory", lambda: 40 << 20)
-    alone = catalogue.models(Settings(model_path=place / "m.gguf"))[0]
-    beside = catalogue.models(Settings(models_dir=place))[0]
+    alone = model_list.models(Settings(model_path=place / "m.gguf"))[0]
+    beside = model_list.models(Settings(models_dir=place))[0]
     assert beside.memory <= 20 << 20 and beside.context <= alone.context
 
 
@@ -168,7 +170,7 @@ def serving(settings, monkeypatch):
     """A registry of fake models made from settings, which may be read again."""
     from llamasrv.engine.fake import open_fake_backend
 
-    monkeypatch.setattr(catalogue, "_open", lambda path, options, progress: open_fake_backend(progress))
+    monkeypatch.setattr(model_list, "_open", lambda path, options, progress: open_fake_backend(progress))
     services = []
 
     def start(text):
@@ -192,7 +194,7 @@ def test_models_come_change_and_go_and_the_others_do_not_notice(serving, setting
         load(model, registry)
     stays, goes, changes = registry.models
     engine = stays.current
-    startup.update_models(
+    startup.service.update_models(
         registry,
         settings(table.format("stays") + "temp = 0.5\n" + table.format("changes") + "ctx_size = 256\n" + table.format("comes")),
     )
@@ -208,7 +210,7 @@ def test_models_come_change_and_go_and_the_others_do_not_notice(serving, setting
 def test_aliases_change_too(serving, settings, tiny):
     text = f'[models.m]\npath = "{tiny}"\n'
     registry = serving(text + '[aliases]\n"old" = "m"')
-    startup.update_models(registry, settings(text + '[aliases]\n"new" = "m"\n"*" = "m"'))
+    startup.service.update_models(registry, settings(text + '[aliases]\n"new" = "m"\n"*" = "m"'))
     assert registry.find("new").name == registry.find("anything").name == "m"
 
 
@@ -216,7 +218,7 @@ def test_wrong_settings_change_nothing(serving, settings, tiny):
     registry = serving(f'[models.m]\npath = "{tiny}"\n')
     before = registry.models
     with pytest.raises(ConfigError):
-        startup.update_models(registry, settings('[models.m]\npath = "/no/such.gguf"'))
+        startup.service.update_models(registry, settings('[models.m]\npath = "/no/such.gguf"'))
     assert registry.models is before
 
 
@@ -224,7 +226,7 @@ def test_new_models_of_the_start_are_loaded_at_once(serving, settings, tiny):
     text = f'[models.m]\npath = "{tiny}"\n'
     registry = serving(text)
     assert registry.readiness().state == "ready" and registry.default.state == "unloaded"
-    startup.update_models(registry, settings(text + "load = true"))
+    startup.service.update_models(registry, settings(text + "load = true"))
     wait_until(lambda: registry.default.state == "loaded")
 
 
@@ -238,15 +240,15 @@ def adapter(tmp_path):
 
 def test_a_models_adapters_come_with_its_table(tiny, adapter, settings):
     found = settings(f'[models.own]\npath = "{tiny}"\n[models.own.adapters]\nsql = {{path = "{adapter}", scale = 0.5}}\n')
-    (model,) = catalogue.models(found)
+    (model,) = model_list.models(found)
     (known,) = model.adapters
     assert (known.name, known.scale) == ("sql", 0.5) and known.digest.startswith("sha256:")
-    (bare,) = catalogue.models(Settings(model_path=tiny))
+    (bare,) = model_list.models(Settings(model_path=tiny))
     assert model.memory == bare.memory + adapter.stat().st_size and not bare.adapters
 
 
 def test_adapters_of_one_model_are_not_those_of_a_folder(tiny, adapter, folder):
-    made = catalogue.models(Settings(model_path=tiny, model_adapters=(f"sql={adapter}",), models_dir=folder("m.gguf")))
+    made = model_list.models(Settings(model_path=tiny, model_adapters=(f"sql={adapter}",), models_dir=folder("m.gguf")))
     assert [len(model.adapters) for model in made] == [1, 0]
 
 
@@ -254,7 +256,7 @@ def test_a_changed_adapter_is_another_model(tiny, tmp_path):
     keys = []
     for seed in (1, 2):
         path = lora(tmp_path / "a.gguf", seed=seed)
-        keys.append(catalogue.models(Settings(model_path=tiny, model_adapters=(f"a={path}",)))[0].key)
+        keys.append(model_list.models(Settings(model_path=tiny, model_adapters=(f"a={path}",)))[0].key)
     assert keys[0] != keys[1]
 
 
@@ -266,7 +268,7 @@ def test_an_adapter_in_a_folder_is_no_model(folder, tmp_path):
 @pytest.mark.parametrize("name, reason", [("none.gguf", "No such file"), ("tiny.gguf", "not a LoRA adapter")])
 def test_a_file_that_is_no_adapter_is_refused_at_the_start(tiny, name, reason):
     with pytest.raises(ConfigError, match=reason):
-        catalogue.models(Settings(model_path=tiny, model_adapters=(f"a={tiny.with_name(name)}",)))
+        model_list.models(Settings(model_path=tiny, model_adapters=(f"a={tiny.with_name(name)}",)))
 
 
 def test_pulled_models_are_served_beside_others_where_clients_may_pull(tiny, folder):

@@ -14,8 +14,8 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
-from llamasrv import catalogue, files, keys, log
-from llamasrv.config import Settings
+from llamasrv import log
+from llamasrv.config import Settings, keys, paths
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import ConfigError
 from llamasrv.models import memory
@@ -25,6 +25,7 @@ from llamasrv.models.registry import Registry
 from llamasrv.models.remote import reach
 from llamasrv.models.trial import Trials
 from llamasrv.protocols.limits import Limits
+from llamasrv.startup import model_list
 from llamasrv.store import DAY, Store, StoreOptions, open_store
 from llamasrv.web.service import Service, WebOptions
 
@@ -47,8 +48,8 @@ def prepare(settings: Settings) -> Settings:
     """The settings with everything filled in that depends on the machine and the model. Raises ConfigError."""
     keys.of(settings)
     settings = with_threads(settings)
-    models = catalogue.models(settings)
-    if len(models) > 1 or catalogue.names_several(settings) or models[0].details.path is None:
+    models = model_list.models(settings)
+    if len(models) > 1 or model_list.names_several(settings) or models[0].details.path is None:
         return settings
     only, recipe = models[0], models[0].recipe
     assert recipe is not None
@@ -81,7 +82,7 @@ def web_options(settings: Settings) -> WebOptions:
         stalled_seconds=settings.engine_stall_timeout / 10,
         slow_seconds=settings.log_slow_seconds,
         manage=settings.models_manage,
-        folder=settings.models_dir or files.models_dir(),
+        folder=settings.models_dir or paths.models_dir(),
         ui=settings.server_ui,
     )
 
@@ -91,7 +92,7 @@ def response_store(settings: Settings) -> Store | None:
     options = StoreOptions(max_bytes=settings.store_max_bytes, max_age=settings.store_max_days * DAY)
     if settings.store_url is not None:
         return open_store(settings.store_url, options)
-    path = files.state_dir() / "responses.db"
+    path = paths.state_dir() / "responses.db"
     try:
         return open_store(f"sqlite:///{quote(str(path))}", options)
     except ConfigError:
@@ -102,7 +103,7 @@ def response_store(settings: Settings) -> Store | None:
 def build(settings: Settings) -> Service:
     """The service, its models on their way: loading goes on in their threads. Call it in the process that serves."""
     settings = with_threads(settings)
-    trials = Trials(files.cache_dir() / "loaded", version=version("llama-cpp-python"))
+    trials = Trials(paths.cache_dir() / "loaded", version=version("llama-cpp-python"))
 
     def check(model: Model) -> None:
         """A file that was never loaded here goes through a process of its own: it could take others down with it.
@@ -115,7 +116,7 @@ def build(settings: Settings) -> Service:
 
     loader = Loader(memory_limit=settings.models_memory, load_timeout=settings.models_load_timeout, check=check)
     registry = Registry(
-        catalogue.models(settings), loader=loader, aliases=settings.aliases, any_name=settings.models_names == "any"
+        model_list.models(settings), loader=loader, aliases=settings.aliases, any_name=settings.models_names == "any"
     )
     service = Service.of(registry, web_options(settings), response_store(settings))
     service.refresh = partial(update_models, registry, settings)
@@ -144,7 +145,7 @@ def update_models(registry: Registry, settings: Settings) -> None:
     them any more; the rest does not notice. Raises ConfigError, and then nothing has changed."""
     loader = registry.loader
     assert loader is not None
-    fresh = off_hub(catalogue.models, with_threads(settings))
+    fresh = off_hub(model_list.models, with_threads(settings))
     before = {model.name: model for model in registry.models}
     models = []
     for model in fresh:

@@ -11,8 +11,7 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-from llamasrv import files
-from llamasrv.config import Settings
+from llamasrv.config import Settings, paths
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter
 from llamasrv.errors import ConfigError
@@ -54,7 +53,7 @@ def template_source(settings: Settings) -> str | None:
     if path is None and text is not None and "{" not in text and Path(text).is_file():
         path = Path(text)
     elif path is None and text is not None and "{" not in text:
-        path = files.templates_dir() / "chat" / f"{text}.jinja"
+        path = paths.templates_dir() / "chat" / f"{text}.jinja"
         if not path.is_file():
             names = ", ".join(sorted(p.stem for p in path.parent.glob("*.jinja")))
             raise ConfigError(f"model.chat_template = {text!r}: neither Jinja source nor one of {names}")
@@ -105,7 +104,7 @@ def engine_options(settings: Settings) -> EngineOptions:
         swap_bytes=settings.cache_swap,
         cache_bytes=settings.cache_ram,
         disk_bytes=settings.cache_disk,
-        disk_folder=str(settings.cache_disk_dir or files.prefixes_dir()) if settings.cache_disk else "",
+        disk_folder=str(settings.cache_disk_dir or paths.prefixes_dir()) if settings.cache_disk else "",
         idle_cells=settings.cache_idle_cells,
         coalesce=settings.engine_coalesce_ms / 1000,
         unread_tokens=settings.limits_unread_tokens,
@@ -126,4 +125,4 @@ def file_name(settings: Settings) -> str:
     path = settings.model_path
     if path is None:
         return FAKE_NAME
-    return DEMO_NAME if path == files.demo_model() else re.sub(r"-00001-of-\d{5}$", "", path.stem)
+    return DEMO_NAME if path == paths.demo_model() else re.sub(r"-00001-of-\d{5}$", "", path.stem)

@@ -1,7 +1,7 @@
 """Files that ship with the package: templates, configuration examples, the demo model.
 
 In a checkout and in an editable install `templates/` and `conf/` lie beside the package; a wheel carries them inside
-it. Knows no other module.
+it. Knows no option: where one may name another folder, its reader asks here for the default.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def _folder(name: str) -> Path:

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 from click.testing import CliRunner
 
-from llamasrv import keys
+from llamasrv.config import keys
 from llamasrv.cli import cli
 from llamasrv.config import load
 from llamasrv.domain.key import SCOPES, Key

@@ -4,7 +4,7 @@
 
 The command line, the environment, conf/llamasrv.toml and the README's table all follow from `Settings`. An unknown key
 or a bad value raises ConfigError with one line that says where, which key, which value and what would be right. Knows
-nothing of models, engines or HTTP, and reads no file but the one it is pointed at (and the key file). `reference.py`
+nothing of models, engines or HTTP, and reads no file but the one it is pointed at (and the key file). `docgen.py`
 writes the documents.
 """
 
@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from llamasrv.config.option import ADAPTER, PREFIX, Option, convert, nearest
 from llamasrv.errors import ConfigError
-from llamasrv.option import ADAPTER, PREFIX, Option, convert, nearest
 
 if sys.version_info >= (3, 11):
     import tomllib

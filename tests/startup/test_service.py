@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 from model.tiny_models import llama
 
-from llamasrv import files, model_options, startup
+from llamasrv import startup
+from llamasrv.config import paths
+from llamasrv.startup import model_options
 from llamasrv.config import Settings
 from llamasrv.domain.key import Key
 from llamasrv.engine.engine import EngineOptions
@@ -20,7 +22,7 @@ def tiny(tmp_path_factory):
 
 
 def test_context_and_threads_are_filled_in(tiny, monkeypatch):
-    monkeypatch.setattr(startup.memory, "available_cores", lambda: 5)
+    monkeypatch.setattr(startup.service.memory, "available_cores", lambda: 5)
     settings = startup.prepare(Settings(model_path=tiny))
     assert settings.engine_ctx_size == 4 * 2048
     assert (settings.engine_threads, settings.engine_threads_batch) == (5, 5)
@@ -37,14 +39,14 @@ def test_preparing_twice_changes_nothing(tiny):
 
 
 def test_the_embedded_model_is_served_where_none_is_named(tiny, monkeypatch):
-    monkeypatch.setattr(files, "demo_model", lambda: tiny)
+    monkeypatch.setattr(paths, "demo_model", lambda: tiny)
     settings = startup.prepare(Settings())
     assert settings.model_path == tiny
     assert model_options.served_name(settings) == "demo"
 
 
 def test_without_any_model_the_refusal_says_what_to_give(monkeypatch):
-    monkeypatch.setattr(files, "demo_model", lambda: None)
+    monkeypatch.setattr(paths, "demo_model", lambda: None)
     with pytest.raises(ConfigError, match="--model FILE.gguf"):
         startup.prepare(Settings())
 
@@ -104,7 +106,7 @@ def test_without_settings_the_engine_runs_on_its_own_defaults():
 def test_limits_keys_and_times_reach_the_web(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("two\n")
-    options = startup.web_options(
+    options = startup.service.web_options(
         Settings(
             limits_stops=3, limits_body_bytes=4096, limits_timeout=0, server_api_key=("one",), server_api_key_file=keys
         )

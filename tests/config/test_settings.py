@@ -9,9 +9,10 @@ import sys
 
 import pytest
 
-from llamasrv import config, reference
+from llamasrv import config
+from llamasrv.config import docgen
 from llamasrv.config import OPTIONS, Settings, load
-from llamasrv.option import convert
+from llamasrv.config.option import convert
 from llamasrv.domain.params import SamplingParams
 from llamasrv.errors import ConfigError
 from llamasrv.protocols.limits import Limits
@@ -85,7 +86,7 @@ def test_variables_of_a_kubernetes_service_of_the_same_name_are_no_options():
 
 
 def test_settings_of_a_process_can_be_set_once_for_its_children(monkeypatch):
-    monkeypatch.setattr(config, "_current", None)
+    monkeypatch.setattr(config.settings, "_current", None)
     monkeypatch.setenv("LLAMASRV_PORT", "17")
     assert config.current().server_port == 17
     config.use(Settings(server_port=18))
@@ -196,7 +197,7 @@ def test_a_file_that_is_not_text_is_told(tmp_path):
 def test_a_secret_is_never_told(toml):
     assert "hush" not in refusal(config=toml("[server]\napi_key = [1, 'hush']\n"))
     assert "hush" not in repr(load({"server_api_key": "hush"}, environ={}))
-    assert "hush" not in reference.as_toml(load({"server_api_key": "hush"}, environ={}))
+    assert "hush" not in docgen.as_toml(load({"server_api_key": "hush"}, environ={}))
 
 
 # Options that only make sense together
@@ -297,14 +298,14 @@ def test_a_default_is_a_value_that_would_be_accepted(option):
 
 
 def test_the_toml_document_names_every_option_and_changes_nothing(toml):
-    text = reference.as_toml()
+    text = docgen.as_toml()
     assert load(environ={}, config=toml(text)) == Settings()
     for option in OPTIONS:
         assert option.help in text and option.long_flag in text
 
 
 def test_the_toml_document_without_its_comment_marks_is_the_defaults(toml):
-    lines = [line[2:] if re.match(r"# \w+ = .+", line) else line for line in reference.as_toml().splitlines()]
+    lines = [line[2:] if re.match(r"# \w+ = .+", line) else line for line in docgen.as_toml().splitlines()]
     assert load(environ={}, config=toml("\n".join(lines))) == Settings()
     keys = {f"{s}.{k}" for s, table in tomllib.loads("\n".join(lines)).items() for k in table}
     assert keys == {option.key for option in OPTIONS if option.default is not None}
@@ -314,7 +315,7 @@ def test_printed_settings_can_be_read_again(toml):
     settings = load(
         {"sampling_temp": 0.3, "model_alias": "x", "model_path": 'a "b"\\c.gguf', "cache_ram": "1000B"}, environ={}
     )
-    assert load(environ={}, config=toml(reference.as_toml(settings))) == settings
+    assert load(environ={}, config=toml(docgen.as_toml(settings))) == settings
 
 
 def test_the_process_environment_is_read_by_default(monkeypatch):

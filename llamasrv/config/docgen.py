@@ -1,6 +1,6 @@
 """What the code says of itself, as documents: the README's tables, conf/llamasrv.toml, the settings in use.
 
-`python -m llamasrv.reference` in a checkout renews the first two; a test compares them with the code.
+`python -m llamasrv.config.docgen` in a checkout renews the first two; a test compares them with the code.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.config import OPTIONS, TABLE_KEYS, Settings
-from llamasrv.option import Option, as_size
+from llamasrv.config.option import Option, as_size
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.llamacpp.completion import CompletionSchema
 from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema
