@@ -36,7 +36,7 @@ from llamasrv.engine import backend_rpc as rpc
 from llamasrv.engine.backend_embed import LlamaEmbeddings, only_embeds
 from llamasrv.engine.backend_lora import load_adapters, use_adapters
 from llamasrv.engine.batch import Batch
-from llamasrv.engine.interface import DecodeAborted, DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress
+from llamasrv.engine.interface import DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress
 from llamasrv.engine.padding import BLOCK, Padding
 
 log = logging.getLogger("llamasrv.llama")
@@ -388,8 +388,6 @@ class LlamaBackend:
                 C.llama_synchronize(self._context)  # it answers later: wait here, where the GIL is free
         elif code == 1:
             raise OutOfCells
-        elif code == 2:
-            raise DecodeAborted
         else:
             raise DecodeFailed(f"llama_decode returned {code} ({_reason()})", fatal=code == -3)
 

@@ -85,6 +85,11 @@ class Embedder:
         """Inputs accepted and not answered."""
         return self._num_submitted - self._num_ended
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next input would be refused."""
+        return self.num_open >= self.queue_limit
+
     def submit(self, inputs: Sequence[Sequence[int]], *, deadline: float | None = None) -> Stream:
         """Hand in the inputs of one request."""
         backend = self.backend
@@ -95,6 +100,12 @@ class Embedder:
                 raise InvalidRequest("The input is empty.", param=f"input[{i}]")
             if len(tokens) > backend.context:
                 raise ContextTooLong(num_prompt=len(tokens), context=backend.context, param="input")
+        if len(inputs) > self.queue_limit:
+            raise InvalidRequest(
+                f"The request has {len(inputs)} inputs; this server takes at most {self.queue_limit} at once. "
+                "Send them in several requests.",
+                param="input",
+            )
         if self.num_open + len(inputs) > self.queue_limit:
             raise QueueFull(f"The queue is full ({self.num_open} inputs). Try again shortly.")
         stream = Stream(self._doorbell, len(inputs))

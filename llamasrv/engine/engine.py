@@ -72,8 +72,14 @@ class Engine(Loop):
             raise Unsupported("This model makes embeddings: it does not generate text.", param="model")
         for seq in sequences:
             self._validate(seq)
-        pending = self._num_submitted - self._num_ended
-        if pending + len(sequences) > self.options.queue_limit + self.options.parallel:
+        most, pending = self._most_pending, self._num_pending
+        if len(sequences) > most:
+            raise InvalidRequest(
+                f"This request makes {len(sequences)} sequences (its prompts times 'n'); this server takes at most "
+                f"{most} at once. Send fewer prompts, or ask for fewer choices.",
+                param="n",
+            )
+        if pending + len(sequences) > most:
             raise QueueFull(f"The queue is full ({pending} sequences). Try again shortly.", wait=self.metrics.last_wait)
         stream = Stream(self._doorbell, len(sequences), self.options.unread_tokens, self._overflow)
         now = self.clock()
@@ -165,12 +171,23 @@ class Engine(Loop):
     @property
     def num_open(self) -> int:
         """Sequences and embeddings accepted and not ended."""
-        return self._num_submitted - self._num_ended + self.embedder.num_open
+        return self._num_pending + self.embedder.num_open
 
     @property
     def is_full(self) -> bool:
-        """Whether the next sequence would be refused."""
-        return self.num_open >= self.options.queue_limit + self.options.parallel
+        """Whether the next request would be refused: the next input, of a model that only makes embeddings."""
+        if self._num_pending >= self._most_pending:
+            return True
+        return self.embedder.is_full and not self.backend.generates
+
+    @property
+    def _num_pending(self) -> int:
+        """Sequences accepted and not ended."""
+        return self._num_submitted - self._num_ended
+
+    @property
+    def _most_pending(self) -> int:
+        return self.options.queue_limit + self.options.parallel
 
     def snapshot(self) -> dict[str, Any]:
         """The state at a glance, without stopping anything: each figure is true, together they may be a step apart."""
@@ -180,7 +197,7 @@ class Engine(Loop):
             "status": self.status,
             "running": [_describe(s) for s in list(self.running)],
             "waiting": [_describe(s) for s in list(self.waiting)[:SHOWN_WAITING]],
-            "num_waiting": max(0, self._num_submitted - self._num_ended - len(self.running)),
+            "num_waiting": max(0, self._num_pending - len(self.running)),
             "cells": {
                 "total": lanes.num_cells if lanes else 0,
                 "used": lanes.used_cells if lanes else 0,

@@ -233,9 +233,6 @@ class FakeBackend:
         assert 0 <= lane < self.num_lanes
         self._kv[lane], self._cells[lane] = [], []
 
-    def length(self, lane: int) -> int:
-        return len(self._kv[lane])
-
     def save(self, lane: int) -> np.ndarray:
         self.calls.append(("save", lane))
         return np.array([*self._kv[lane], self._marks[lane]], np.int32)

@@ -24,10 +24,6 @@ class OutOfCells(BackendError):
     """No cells for this batch. Nothing changed: make room and try again."""
 
 
-class DecodeAborted(BackendError):
-    """Stopped from outside. Part of the batch may be in KV: ask `length` of each lane."""
-
-
 class DecodeFailed(BackendError):
     """The batch failed. What its lanes hold now is unknown: wipe them. `fatal`: the context is unusable."""
 
@@ -157,7 +153,7 @@ class Backend(Protocol):
         """Compute with these adapters and scales from now on. Raises DecodeFailed."""
 
     def decode(self) -> None:
-        """Compute the batch. Raises OutOfCells, DecodeAborted, DecodeFailed."""
+        """Compute the batch. Raises OutOfCells, DecodeFailed."""
 
     def logits(self, num_rows: int) -> np.ndarray:
         """Logits of the rows that asked for them, in batch order: float32 [num_rows, n_vocab], writable."""
@@ -170,8 +166,6 @@ class Backend(Protocol):
     def cut(self, lane: int, length: int) -> bool: ...
 
     def clear(self, lane: int) -> None: ...
-
-    def length(self, lane: int) -> int: ...
 
     def save(self, lane: int) -> np.ndarray: ...
 

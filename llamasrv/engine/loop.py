@@ -23,7 +23,7 @@ from llamasrv.domain.sequence import Sequence, State
 from llamasrv.engine.channels import Delta, Doorbell, End, Mailbox, PromptScored, Stream
 from llamasrv.engine.disk import DiskStore
 from llamasrv.engine.embedder import Embedder
-from llamasrv.engine.interface import Backend, DecodeAborted, DecodeFailed, LoadFailed, OutOfCells, Progress
+from llamasrv.engine.interface import Backend, DecodeFailed, LoadFailed, OutOfCells, Progress
 from llamasrv.engine.memory import Memory
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import Crew
@@ -42,6 +42,7 @@ from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooS
 log = logging.getLogger("llamasrv.engine")
 
 IDLE_CHECK = 1.0  # seconds without work after which the books are checked
+STUCK_CHECK = 0.05  # seconds after which those whom nothing could be done for are looked at again
 GATHER_ALONE, GATHER_COMPANY = 0.03, 0.1  # of the next step: so long the first waits for others
 GATHER_LONGEST = 0.03  # seconds
 GATHER_SHORTEST = 0.0005  # seconds; less is not worth a wait
@@ -87,6 +88,7 @@ class Loop:
         self._woke = 0.0
         self._moved: float | None = None  # when the last turn began
         self._company = 0  # most sequences at work together since a start last waited for company
+        self._stuck = False  # the last turn found nothing to do: only mail or time can change that
         self._urgent = False  # somebody waits for a first token or an end
         self._disk: DiskStore | None = None
         self.backend: Backend
@@ -165,6 +167,7 @@ class Loop:
         if wait and self.waiting and not self.running:
             self._gather()
         worked = bool(self.waiting or self.running) and self.step()
+        self._stuck = not worked
         if not self.running:
             self._doorbell.ring()  # else the next step does it
         return worked
@@ -201,9 +204,7 @@ class Loop:
     def _turn_safely(self) -> None:
         self._moved = self.clock()
         try:
-            if not self.turn(wait=True) and self.waiting:
-                # Nothing fits and nothing runs that could make room: only mail or time can change that.
-                self._take_mail(wait=True)
+            self.turn(wait=True)
         except Exception:
             # Our own mistake: tell everybody, start over with a fresh context.
             log.exception("the engine loop failed; its context is made anew")
@@ -248,7 +249,7 @@ class Loop:
     def _take_mail(self, wait: bool) -> None:
         timeout: float | None = 0
         if wait and not self.running:
-            timeout = 0.05 if self.waiting else IDLE_CHECK
+            timeout = (STUCK_CHECK if self._stuck else 0) if self.waiting else IDLE_CHECK
         mail = self._mailbox.take(timeout)
         if not mail and timeout == IDLE_CHECK:
             self.memory.lanes.check()
@@ -268,7 +269,8 @@ class Loop:
         """
         started = self.clock()
         share = GATHER_COMPANY if self._company > 1 else GATHER_ALONE
-        while self.waiting and not 1 < self._company <= len(self.waiting):
+        places = self.scheduler.parallel
+        while self.waiting and len(self.waiting) < places and not 1 < self._company <= len(self.waiting):
             step = self.scheduler.time.predict(sum(s.owed for s in self.waiting), 0)
             left = started + min(GATHER_LONGEST, share * step) - self.clock()
             if left < GATHER_SHORTEST:
@@ -332,11 +334,7 @@ class Loop:
         for seq in plan.preempt:
             self._preempt(seq)
         if plan.admit:
-            admitted = {id(seq) for seq, _ in plan.admit}
-            self.waiting = [s for s in self.waiting if id(s) not in admitted]
-            for i, (seq, match) in enumerate(plan.admit):
-                # An admission before this one may have moved what was matched.
-                self._admit(seq, self.memory.lookup(seq) if i and seq.saved is None else match)
+            self._admit_all(plan)
             room = self.scheduler.batch_size - sum(count for _, count in plan.parts)
             plan.parts = [(seq, _with_foreseen(seq, count, room // len(plan.admit))) for seq, count in plan.parts]
             plan.num_prompt = sum(count for _, count in plan.parts[plan.num_decodes :])
@@ -344,14 +342,30 @@ class Loop:
             self.memory.clear_idle()
         self.memory.make_room(sum(count for _, count in plan.parts))
 
+    def _admit_all(self, plan: Plan) -> None:
+        failed = set()
+        for i, (seq, match) in enumerate(plan.admit):
+            try:
+                # An admission before this one may have moved what was matched.
+                self._admit(seq, self.memory.lookup(seq) if i and seq.saved is None else match)
+            except Exception:
+                log.exception("sequence %d cannot be admitted", seq.id)
+                failed.add(id(seq))
+                if seq.lane is not None:
+                    self.memory.drop(seq.lane)
+                    seq.lane, seq.num_computed = None, 0
+                self._end(seq, FinishReason.FAILED, error=EngineFailure("Computing this request could not be begun."))
+        self.waiting = [s for s in self.waiting if s.state is State.WAITING]
+        if failed:
+            plan.parts = [part for part in plan.parts if id(part[0]) not in failed]
+
     def _admit(self, seq: Sequence, match: Match | None) -> None:
+        """Seat a sequence that waits; it runs once all of this is done."""
         now = self.clock()
         memory = self.memory
         branches = memory.branches(match)
         seq.lane = memory.seat(match)
         seq.num_computed = memory.lanes.lengths[seq.lane]
-        seq.state = State.RUNNING
-        self.running.append(seq)
         if seq.saved is not None:
             seq.num_computed = memory.restore(seq.lane, seq.saved, seq.saved.length)
             self._swapped_bytes -= seq.saved.data.nbytes
@@ -373,6 +387,8 @@ class Loop:
                 seq.stopper = StopMatcher(seq.stop)
             if seq.steering is not None:
                 self._foresee(seq)
+        seq.state = State.RUNNING
+        self.running.append(seq)
 
     def _foresee(self, seq: Sequence) -> None:
         """What must come first is computed with the prompt, as if it were a piece of it, and told with what follows."""
@@ -401,8 +417,6 @@ class Loop:
         self.memory.drop(seq.lane)
         seq.lane = None
         seq.num_computed = 0
-        if seq.steering is not None:
-            seq.steering.late_row = None  # it comes again with the rest
         seq.state = State.WAITING
         self.running.remove(seq)
         self.waiting.insert(0, seq)
@@ -421,10 +435,6 @@ class Loop:
             self.backend.decode()
         except OutOfCells:
             self._relieve(plan)
-            return False
-        except DecodeAborted:
-            for seq, _ in plan.parts:
-                self._resync(seq)
             return False
         except DecodeFailed as e:
             log.error("a step failed: %s", e)
@@ -468,12 +478,6 @@ class Loop:
             for seq, _ in plan.parts:
                 self._end(seq, FinishReason.FAILED, error=EngineFailure("There is no memory left for this request."))
 
-    def _resync(self, seq: Sequence) -> None:
-        length = min(self.backend.length(seq.lane), seq.num_tokens)
-        if length > seq.num_computed:
-            self.memory.lanes.extend(seq.lane, length - seq.num_computed)
-            seq.num_computed = length
-
     def _step_failed(self, plan: Plan, *, fatal: bool) -> None:
         """Only the sequences of this batch fail; what their lanes hold is not trusted again."""
         self.metrics.failed_steps += 1
@@ -513,10 +517,13 @@ class Loop:
             if seq.num_foreseen and self._tell_foreseen(seq):
                 continue
             row = rows[end - 1]
-            if seq.steering is not None and seq.steering.is_late:
-                seq.steering.late_row = row.copy()
-                self._late.append(seq)
-                continue
+            if seq.steering is not None:
+                if seq.steering.late_row is not None:
+                    continue  # preempted and computed again: its mask is still waited for
+                if seq.steering.is_late:
+                    seq.steering.late_row = row.copy()
+                    self._late.append(seq)
+                    continue
             ready.append((seq, row))
         if sum(seq.sampler.is_heavy for seq, _ in ready) > 1:
             answers = self._crew.map(self._choose, ready)
@@ -565,7 +572,7 @@ class Loop:
         """Choose for those whose mask has come; nobody waited for it but themselves."""
         late, self._late = self._late, []
         for seq in late:
-            if seq.state is not State.RUNNING or seq.steering.late_row is None:
+            if seq.state is State.ENDED:
                 continue
             if seq.steering.is_late:
                 self._late.append(seq)

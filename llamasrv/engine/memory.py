@@ -92,16 +92,24 @@ class Memory:
             if whole or not self.backend.can_share or not (lanes.free or len(lanes.resident) > 1):
                 lanes.take_over(source)
                 if not whole:
-                    self.backend.cut(source, match.length)
-                    lanes.cut(source, match.length)
+                    try:
+                        self.backend.cut(source, match.length)
+                        lanes.cut(source, match.length)
+                    except BaseException:
+                        self.drop(source)
+                        raise
                 return source
             lanes.touch(source)  # not the one to be evicted now
         if not lanes.free:
             self.evict()
         lane = lanes.take()
         if source is not None and match is not None:
-            self.backend.copy(source, lane, match.length)
-            lanes.share(source, lane, match.length)
+            try:
+                self.backend.copy(source, lane, match.length)
+                lanes.share(source, lane, match.length)
+            except BaseException:
+                self.drop(lane)
+                raise
         return lane
 
     def branches(self, match: Match | None) -> bool:

@@ -100,7 +100,7 @@ class Scheduler:
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
         starts = {s.id: _start(s, m) for s, m in plan.admit}
-        prompts += [s for s, _ in plan.admit]
+        prompts += [s for s, _ in plan.admit if starts[s.id] < s.num_tokens]  # the others have only a mask to wait for
         if self.deterministic:
             return self._one_alone(plan, decodes + prompts, starts, pool.max_outputs)
         adapters = plan.adapters = self._next_adapters(decodes, prompts)

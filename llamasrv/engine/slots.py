@@ -47,7 +47,11 @@ class Slots:
         if number in memory.lanes.held:
             raise Unavailable(f"Slot {number} is in use.")
         for lane in memory.lanes.resident:
-            if memory.lanes.lengths[lane] == len(tokens) and memory.cache.tokens(lane) == tokens:
+            if (
+                memory.lanes.lengths[lane] == len(tokens)
+                and memory.cache.realm(lane) == realm
+                and memory.cache.tokens(lane) == tokens
+            ):
                 return Spilled(tokens, memory.backend.save(lane), realm)
         found = memory.spilled.match(tokens, len(tokens), realm) if len(tokens) else None
         if found is None or found[1] < len(tokens) or found[0].length != len(tokens):

@@ -9,7 +9,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence import Sequence, State
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.fake import BOS, FakeBackend
-from llamasrv.engine.interface import DecodeAborted, DecodeFailed, OutOfCells
+from llamasrv.engine.interface import DecodeFailed, OutOfCells
 from llamasrv.engine.sampling.sampler import CandidateFinder
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
@@ -394,13 +394,31 @@ def test_the_context_is_made_anew_after_a_fatal_failure(drive):
     assert driver.answer(chat("kept before")) == prefix
 
 
-def test_an_aborted_decode_goes_on_from_what_is_in_kv(drive):
-    driver = drive()
-    stream = driver.submit(chat("interrupted"))
-    driver.turn(2)
-    driver.backend.fail_next = [DecodeAborted()]
+@pytest.mark.parametrize("call", ["chain", "copy", "restore"])
+def test_an_exception_while_admitting_fails_that_sequence_alone(drive, call):
+    """Those who were to be admitted had left the queue already: one failure, and all after it were in no list, and
+    never heard of an end."""
+    driver = drive(parallel=8)
+    shared = chat("a question that somebody else asks, too " + "x" * 40)
+    first = driver.submit(shared)
+    driver.turn(3)
+    if call == "restore":
+        driver.engine.preempt(driver.sequences[0])
+    whole = getattr(driver.backend, call)
+
+    def once(*args, **settings):
+        setattr(driver.backend, call, whole)
+        raise MemoryError("no more of it")
+
+    setattr(driver.backend, call, once)
+    settings = {"params": SamplingParams(seed=1)}
+    streams = [first, driver.submit(shared), *(driver.submit(chat(f"number {i}"), **settings) for i in range(3))]
     driver.finish()
-    assert text_of(stream.take()) == "You said: interrupted"
+    ends = [end_of(stream.take()) for stream in streams]
+    failed = [i for i, end in enumerate(ends) if end.reason is FinishReason.FAILED]
+    assert len(failed) == 1 and isinstance(ends[failed[0]].error, EngineFailure)
+    assert failed == {"chain": [2], "copy": [1], "restore": [0]}[call]
+    assert driver.engine.metrics.restarts == 0
 
 
 def test_logits_that_are_not_numbers_fail_one_sequence(drive):
@@ -511,6 +529,54 @@ def test_a_full_queue_refuses(drive):
     assert 1 <= min(later) and max(later) <= 20 and len(later) > 5, "all of them would come back together"
     driver.finish()
     driver.answer(chat("room again"))
+
+
+def test_more_choices_than_the_queue_could_ever_hold_are_refused_for_good(drive):
+    """With 429 the client would come back with them again and again."""
+    driver = drive(parallel=1, queue_limit=2)
+    with pytest.raises(InvalidRequest, match="4 sequences .* at most 3 at once") as refusal:
+        driver.engine.submit([driver.sequence(chat("x"), index=i) for i in range(4)])
+    assert refusal.value.param == "n"
+    driver.engine.submit([driver.sequence(chat("x"), index=i) for i in range(3)])
+    driver.finish()
+
+
+def test_inputs_that_wait_for_vectors_take_no_places_from_chats():
+    """One request of many inputs made every chat a 429, and the server unready."""
+    from engine_driver import Driver, no_leaks
+
+    driver = Driver(FakeBackend(pooling="mean"), parallel=1, queue_limit=2)
+    embedder = driver.engine.embedder
+    inputs = embedder.submit([[1, 2, 3]] * 40)
+    assert not driver.engine.is_full
+    chats = [driver.submit(chat(text)) for text in ("one", "two", "three")]
+    assert driver.engine.is_full
+    while not driver.engine.metrics.finished.get("stop") == 3:
+        driver.turn()
+    assert [text_of(stream.take()) for stream in chats] == ["You said: one", "You said: two", "You said: three"]
+    while embedder.num_open:
+        embedder.turn()
+    assert len(inputs.take()) == 40
+    no_leaks(driver)
+
+
+def test_a_model_that_only_makes_vectors_is_full_when_its_own_queue_is():
+    from engine_driver import Driver
+
+    backend = FakeBackend(pooling="mean")
+    backend.generates = False
+    driver = Driver(backend)
+    embedder = driver.engine.embedder
+    embedder.queue_limit = 2
+    with pytest.raises(InvalidRequest, match="3 inputs") as refusal:
+        embedder.submit([[1]] * 3)
+    assert refusal.value.param == "input"
+    embedder.submit([[1]] * 2)
+    assert driver.engine.is_full
+    with pytest.raises(QueueFull):
+        embedder.submit([[1]])
+    embedder.turn()
+    assert not driver.engine.is_full
 
 
 def test_a_prompt_longer_than_the_context_is_refused_before_anything_is_taken(drive):

@@ -2,6 +2,9 @@
 
 import pytest
 
+from llamasrv.engine.loop import IDLE_CHECK, STUCK_CHECK
+from llamasrv.engine.prefix_cache import Match
+
 
 @pytest.fixture
 def driver(drive):
@@ -42,6 +45,40 @@ def test_nobody_waits_where_a_step_is_short(driver):
     waits = arriving(driver, ["a", "b"])
     driver.engine.turn(wait=True)
     assert len(driver.engine.running) == 1 and len(waits) == 1
+
+
+def test_nobody_waits_where_enough_are_there_for_every_place(drive):
+    driver = drive(parallel=2)
+    predicting(driver, 1.0)
+    driver.submit("a"), driver.submit("b")
+    waits = arriving(driver, [])
+    driver.engine.turn(wait=True)
+    assert waits == [IDLE_CHECK]  # for the first mail alone
+    driver.finish()
+
+
+def test_the_next_one_starts_at_once_when_the_last_one_running_ends(drive):
+    """With nothing running and somebody waiting the thread slept 50 ms, also right after an end had made room."""
+    driver = drive(parallel=1)
+    for i in range(8):
+        driver.submit(f"number {i}", max_tokens=1)
+    waits = arriving(driver, [])
+    for _ in range(8):
+        assert driver.engine.turn(wait=True)
+    assert not driver.engine.num_open and waits == [IDLE_CHECK]  # for the first mail alone
+
+
+def test_where_nothing_can_be_done_the_thread_sleeps_until_mail_comes(drive):
+    driver = drive()
+    driver.submit("read from disk just now")
+    lookup = driver.engine.memory.lookup
+    driver.engine.memory.lookup = lambda seq: Match(None, 0, coming=seq.num_tokens)
+    waits = arriving(driver, [])
+    predicting(driver, 0.001)
+    assert not driver.engine.turn(wait=True) and waits == [IDLE_CHECK]
+    assert not driver.engine.turn(wait=True) and waits == [IDLE_CHECK, STUCK_CHECK]
+    driver.engine.memory.lookup = lookup
+    driver.finish()
 
 
 def test_the_wait_is_longer_where_there_was_company_and_ends_when_all_are_back(driver):

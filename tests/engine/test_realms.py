@@ -69,6 +69,21 @@ def test_a_preempted_sequence_leaves_its_prefix_to_its_own_scope(drive):
     assert reused(driver, chat(SYSTEM), **BOB) == 0 and reused(driver, chat(SYSTEM), **ANN) > len(SYSTEM)
 
 
+def test_a_slot_is_saved_as_its_own_scope_has_it(drive):
+    """Equal tokens in another lane were taken for its state, whatever they had been computed with."""
+    driver = drive(parallel=4)
+    prompt = chat(SYSTEM)
+    streams = [driver.submit(prompt, **who) for who in (ANN, BOB)]
+    driver.finish()
+    ann, bob = (end_of(stream.take()).lane for stream in streams)
+    slots, memory = driver.engine.slots, driver.engine.memory
+    saved = []
+    save, driver.backend.save = driver.backend.save, lambda lane: (saved.append(lane), save(lane))[1]
+    assert slots.save(bob, memory).realm.scope == "bob"
+    assert slots.save(ann, memory).realm.scope == "ann"
+    assert saved == [bob, ann]
+
+
 def test_a_saved_slot_goes_back_to_the_scope_it_came_from(drive):
     driver = drive(parallel=4)
     driver.engine.memory._time.prompt_seconds = lambda count: 1.0

@@ -1,5 +1,6 @@
 """Sequences under a grammar or a bound on thinking, on FakeBackend; and grammars that are refused, kept, let go."""
 
+import re
 import threading
 
 import numpy as np
@@ -235,6 +236,35 @@ def test_a_late_mask_holds_up_its_own_sequence_only(drive, monkeypatch):
     gate.set()
     driver.finish()
     assert set(text_of(held.take())) <= set("ab")
+
+
+@pytest.mark.parametrize("room", [1 << 20, 0])
+@pytest.mark.parametrize("when", ["before it is back", "after it is back"])
+def test_a_sequence_whose_mask_is_late_can_be_preempted(drive, monkeypatch, room, when):
+    """Brought back whole, it owed nothing: it was in no plan any more and held its lane until its deadline."""
+    driver = drive(swap_bytes=room)
+    monkeypatch.setattr("llamasrv.engine.loop.MASK_PATIENCE", 0.0)
+    monkeypatch.setattr("llamasrv.engine.loop.IDLE_CHECK", 0.01)
+    gate = threading.Event()
+    compute = Guide.compute
+
+    def slow(guide):
+        gate.wait(20)
+        compute(guide)
+
+    slowed = steering(driver, 'start: ("a" | "b") "cd" ("e" | "f")')
+    monkeypatch.setattr(Guide, "compute", slow)
+    held = driver.submit(chat("x"), steering=slowed)
+    driver.turn(2)
+    driver.engine.preempt(driver.sequences[0])
+    if when == "after it is back":
+        driver.turn(5)
+        assert driver.engine.running == driver.sequences
+    gate.set()
+    driver.finish(most=200)
+    items = held.take()
+    assert re.fullmatch("[ab]cd[ef]", text_of(items)) and end_of(items).reason is FinishReason.STOP
+    assert driver.engine.metrics.preemptions == 1
 
 
 def test_a_sequence_whose_mask_is_late_can_be_cancelled(drive, monkeypatch):
