@@ -3,8 +3,8 @@
     FOLDER/<key>/<name>.prefix     one prefix: head, tokens, state; written beside its place, then moved into it
 
 The key tells model, library and number formats apart: a state made with any other is not looked at. Files are read and
-written by a thread of this module's own; the engine thread hands over bytes and gets them, as it does with host memory.
-Knows no lanes and no library.
+written on a native thread, one after another; the engine thread hands over bytes and gets them, as it does with host
+memory. Knows no lanes and no library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from llamasrv.domain.sequence import Realm
-from llamasrv.engine.channels import Mailbox, RealThread
+from llamasrv.engine.channels import Mailbox
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.prefix_cache import KEY_LENGTH, Key, common_prefix, key_of
 from llamasrv.engine.spill import Spilled
@@ -64,8 +64,8 @@ class Stored:
 class DiskStore:
     """At most `limit` bytes in `folder`, the least recently used prefixes of any key leaving first.
 
-    Everything but the file work belongs to the engine thread. `post` puts a call into its mailbox; `give` is called
-    there with every prefix that was read.
+    Everything but the file work belongs to the engine thread. `work` has a job done on another one, in order; `post`
+    puts a call into the engine's mailbox; `give` is called there with every prefix that was read.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class DiskStore:
         largest: int,
         adapter_digests: tuple[str, ...] = (),
         can_cut: bool = True,
+        work: Callable[[Callable[[], None]], object],
         post: Callable[[Any], None],
         give: Callable[[Spilled], None],
         metrics: EngineMetrics | None = None,
@@ -90,12 +91,10 @@ class DiskStore:
         self._facts = {"format": FORMAT, **facts}
         self._folder = folder / hashlib.sha256(json.dumps(self._facts, sort_keys=True).encode()).hexdigest()[:32]
         self._digests = adapter_digests
-        self._post, self._give = post, give
+        self._work, self._post, self._give = work, post, give
         self._metrics = metrics or EngineMetrics()
         self._index: dict[Key, list[Stored]] = {}
         self._writing: list[tuple[array[int], Realm]] = []
-        self._work, self._ended = Mailbox(), Mailbox()
-        self._thread = RealThread(self._run)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._find()
@@ -103,13 +102,11 @@ class DiskStore:
             log.warning("prefixes are not kept in %s: %s", folder, error.strerror)
             self.limit = self.largest = 0
 
-    def start(self) -> None:
-        self._thread.start()
-
     def close(self) -> None:
         """Finish what is being written, within bounds."""
-        self._work.put(None)
-        if not self._ended.take(SHUTDOWN):
+        ended = Mailbox()
+        self._work(lambda: ended.put(True))
+        if not ended.take(SHUTDOWN):
             log.warning("prefixes could not be written to %s in time", self._root)
 
     def __len__(self) -> int:
@@ -137,7 +134,7 @@ class DiskStore:
         asked = stored.asked
         if asked is None:
             asked = stored.asked = time.monotonic()
-            self._work.put((self._read, stored))
+            self._work(lambda: self._read(stored))
         return time.monotonic() - asked < max(PATIENCE, worth)
 
     def write(self, tokens: array[int], realm: Realm, save: Callable[[], np.ndarray]) -> None:
@@ -148,7 +145,7 @@ class DiskStore:
         if data.nbytes > self.largest:
             return
         self._writing.append((tokens, realm))
-        self._work.put((self._write, tokens, realm, data))
+        self._work(lambda: self._write(tokens, realm, data))
 
     def _have_read(self, result: tuple[Stored, Spilled | None]) -> None:
         stored, entry = result
@@ -177,16 +174,7 @@ class DiskStore:
         for entries in self._index.values():
             entries[:] = [stored for stored in entries if stored.path != path]
 
-    # its own thread
-
-    def _run(self) -> None:
-        while True:
-            for work in self._work.take(None):
-                if work is None:
-                    self._ended.put(True)
-                    return
-                act, *arguments = work
-                act(*arguments)
+    # a native thread
 
     def _read(self, stored: Stored) -> None:
         entry = None

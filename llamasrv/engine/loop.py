@@ -26,7 +26,7 @@ from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import Backend, DecodeFailed, LoadFailed, OutOfCells, Progress
 from llamasrv.engine.memory import Memory
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.native_pool import Crew
+from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions, Status
 from llamasrv.engine.prefix_cache import Match
 from llamasrv.engine.sampling import sampler as sampling
@@ -77,8 +77,9 @@ class Loop:
         self._num_ended = 0  # written by the engine thread only
         self._requests_seen = 0  # come and gone, up to the last step
         self._stopping = False
-        self.constraints = Constraints()
-        self._masks = Masks()
+        self.pool = NativePool()
+        self.constraints = Constraints(self.pool)
+        self._masks = Masks(self.pool)
         self._late: list[Sequence] = []  # whose logits are kept until their mask is there
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -110,10 +111,12 @@ class Loop:
             self.open()
         except LoadFailed as e:
             self.status = Status("failed", reason=str(e))
+            self.pool.close()
             return
         except Exception:
             log.exception("loading %s failed", self.name)
             self.status = Status("failed", reason="loading the model failed; the log has the cause")
+            self.pool.close()
             return
         if self.embedder.backend is not None:
             self.embedder.start()
@@ -137,8 +140,8 @@ class Loop:
         )
         for timing in self.backend.timings * 3:
             self.scheduler.time.learn(*timing)
-        self._crew = Crew(options.threads or os.cpu_count() or 1)
-        self._finders = [CandidateFinder(self.backend.vocab.size) for _ in range(self._crew.size)]
+        self._choosers = self.pool.queue((options.threads or os.cpu_count() or 1) - 1)
+        self._finders = [CandidateFinder(self.backend.vocab.size) for _ in range(self._choosers.width + 1)]
         if self.backend.generates:
             self.constraints.open(self.backend.vocab)
         self._disk = self._open_disk()
@@ -157,8 +160,7 @@ class Loop:
         if self._disk is not None:
             self._disk.close()
         self.constraints.close()
-        self._masks.close()
-        self._crew.close()
+        self.pool.close()
         self.backend.close()
 
     def turn(self, *, wait: bool = False) -> bool:
@@ -241,9 +243,9 @@ class Loop:
             Path(options.disk_folder), options.disk_bytes,
             facts={"model": options.digest, **backend.state_facts}, largest=options.cache_bytes,
             adapter_digests=tuple(adapter.digest for adapter in backend.adapters), can_cut=backend.can_cut_saved,
-            post=self._mailbox.put, give=lambda entry: self.memory.spilled.put(entry), metrics=self.metrics,
+            work=self.pool.queue(1).put, post=self._mailbox.put, give=lambda entry: self.memory.spilled.put(entry),
+            metrics=self.metrics,
         )  # fmt: skip
-        disk.start()
         return disk
 
     def _take_mail(self, wait: bool) -> None:
@@ -526,7 +528,7 @@ class Loop:
                     continue
             ready.append((seq, row))
         if sum(seq.sampler.is_heavy for seq, _ in ready) > 1:
-            answers = self._crew.map(self._choose, ready)
+            answers = self._choosers.map(self._choose, ready)
         else:
             answers = [self._choose(item) for item in ready]
         chosen: list[tuple[Sequence, int, TokenLogprob | None]] = []

@@ -1,77 +1,139 @@
-"""Native threads that help the engine's own, where choosing tokens takes long.
+"""Native threads that work beside the engine's own.
 
-Native sampler chains leave the interpreter, so chains that look at a whole vocabulary run side by side. Knows nothing
-of what is done; the engine's thread takes its share and waits for the rest.
+Choosing tokens, computing masks, compiling grammars and file I/O all give up the GIL, so threads help. Each kind of job
+has a queue of a fixed width: at most that many of its jobs run at once, begun in the order they were put; a queue of
+width 1 is strictly ordered. The pool has a thread for every job that may run, so a slow kind never delays another one,
+and a job may wait for a job of another queue. Threads start when they are first needed and serve all queues.
+Knows nothing of what the jobs do.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from llamasrv.engine.channels import Mailbox, RealThread
+from llamasrv.engine.channels import Mailbox, RealThread, native_lock
 
+log = logging.getLogger("llamasrv.engine")
+
+Job = Callable[[], None]
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Crew:
-    """`size` pairs of hands, the caller's included. Of one engine; used by its thread alone."""
+class NativePool:
+    """One per engine. Any thread may use it; `close` it at the end."""
 
-    def __init__(self, size: int) -> None:
-        self.size = max(1, size)
-        self._calls = Mailbox()
-        self._done = Mailbox()
-        self._threads: list[RealThread] = []
+    def __init__(self) -> None:
+        self.num_threads = 0  # started so far
+        self._lock = native_lock()
+        self._calls = Mailbox()  # queues that want a thread; None ends one
+        self.num_idle = 0  # threads that wait, less the calls that wait for one
+        self._closed = False
+
+    def queue(self, width: int) -> JobQueue:
+        """A queue for one kind of job, at most `width` of which run at once."""
+        return JobQueue(self, width)
+
+    def close(self) -> None:
+        """Take no more jobs. Those that were put are still done, then the threads end; does not wait for them."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for _ in range(self.num_threads):
+                self._calls.put(None)
+
+    def _call(self, queue: JobQueue) -> None:
+        """Have a thread work on this queue. Holding the lock."""
+        if self.num_idle:
+            self.num_idle -= 1
+        else:
+            RealThread(self._serve).start()
+            self.num_threads += 1
+        self._calls.put(queue)
+
+    def _serve(self) -> None:
+        while (queue := self._calls.take_one()) is not None:
+            queue._work()
+            queue = None  # its jobs' owners must not live on while this thread waits
+
+
+class JobQueue:
+    """Jobs of one kind; see `NativePool.queue`."""
+
+    def __init__(self, pool: NativePool, width: int) -> None:
+        self.width = width
+        self._pool = pool
+        self._jobs: deque[Job] = deque()
+        self._running = 0
+
+    def put(self, job: Job) -> bool:
+        """Have a thread of the pool do it. False if the pool is closed. Never waits.
+
+        A job reports its result and its errors itself; what it raises is only logged.
+        """
+        assert self.width, "a queue of width 0 has no thread"
+        pool = self._pool
+        with pool._lock:
+            if pool._closed:
+                return False
+            if self._running < self.width:
+                pool._call(self)
+                self._running += 1
+            self._jobs.append(job)
+        return True
 
     def map(self, act: Callable[[T, int], R], items: Iterable[T]) -> list[R]:
-        """`act(item, hand)` of each item, in their order; `hand` from 0 to `size` - 1, each used by one at a time.
+        """`act(item, hand)` of each item; the results in the order of the items.
 
-        Raises what the first that failed raised, after all have ended.
+        The caller takes its share as hand 0; hands 1 to `width` are threads of the pool. No two threads use one hand at
+        the same time. Returns when all have ended. Raises what was raised for the first item that failed.
         """
         left = deque(enumerate(items))
-        results: list[Any] = [None] * len(left)
-        failed: list[tuple[int, BaseException]] = []
+        results: dict[int, R] = {}
+        failed: dict[int, Exception] = {}
+        ended = Mailbox()
 
         def share(hand: int) -> None:
             while left:
                 try:
                     at, item = left.popleft()
-                except IndexError:
+                except IndexError:  # another hand took the last one
                     return
                 try:
                     results[at] = act(item, hand)
                 except Exception as error:
-                    failed.append((at, error))
+                    failed[at] = error
 
-        helpers = min(self.size, len(left)) - 1
-        for hand in range(1, helpers + 1):
-            self._begin(hand)
-            self._calls.put((share, hand))
-        share(0)
-        heard = 0
-        while heard < helpers:
-            heard += len(self._done.take(None))
-        if failed:
-            raise min(failed, key=lambda entry: entry[0])[1]
-        return results
-
-    def close(self) -> None:
-        for _ in self._threads:
-            self._calls.put(None)
-        self._threads = []
-
-    def _begin(self, hand: int) -> None:
-        if len(self._threads) < hand:
-            self._threads.append(RealThread(self._serve))
-            self._threads[-1].start()
-
-    def _serve(self) -> None:
-        while True:
-            call = self._calls.take_one()
-            if call is None:
-                return
-            share, hand = call
+        def help_as(hand: int) -> None:
             share(hand)
-            self._done.put(hand)
+            ended.put(hand)
+
+        num_items = len(left)
+        hands = range(1, min(self.width + 1, num_items))
+        helpers = sum(self.put(lambda hand=hand: help_as(hand)) for hand in hands)  # type: ignore[misc]
+        share(0)
+        for _ in range(helpers):
+            ended.take_one()
+        if failed:
+            raise failed[min(failed)]
+        return [results[at] for at in range(num_items)]
+
+    def _work(self) -> None:
+        """Do jobs until none is left; on a thread of the pool."""
+        pool = self._pool
+        while True:
+            with pool._lock:
+                if not self._jobs:
+                    self._running -= 1
+                    pool.num_idle += 1
+                    return
+                job = self._jobs.popleft()
+            try:
+                job()
+            except Exception:
+                log.exception("a job of the native pool failed")
+            del job

@@ -34,9 +34,9 @@ class Store:
         self.given = []
         options = {"facts": {"model": model}, "largest": limit, **more}
         self.disk = DiskStore(
-            folder, limit, adapter_digests=digests, post=lambda mail: mail[0](mail[1]), give=self.given.append, **options
-        )
-        self.disk._work.put = lambda work: work[0](*work[1:])
+            folder, limit, adapter_digests=digests, work=lambda job: job(), post=lambda mail: mail[0](mail[1]),
+            give=self.given.append, **options,
+        )  # fmt: skip
 
     def write(self, text, adapters=(), size=None):
         data = np.arange(size or len(text), dtype=np.int32)
@@ -189,7 +189,10 @@ import numpy as np
 from llamasrv.domain.sequence import Realm
 from llamasrv.engine.disk import DiskStore
 os.fsync = lambda fd: None
-disk = DiskStore(Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, post=lambda mail: mail[0](mail[1]), give=print)
+disk = DiskStore(
+    Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, work=print, post=lambda mail: mail[0](mail[1]),
+    give=print,
+)
 for n in range(200):
     data = np.full(2**18, n, np.int32)
     disk._write(array("i", [n] * 50), Realm(), data)

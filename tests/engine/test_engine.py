@@ -10,7 +10,6 @@ from llamasrv.domain.sequence import Sequence, State
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.fake import BOS, FakeBackend
 from llamasrv.engine.interface import DecodeFailed, OutOfCells
-from llamasrv.engine.sampling.sampler import CandidateFinder
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
 # answers
@@ -711,10 +710,8 @@ def test_chains_that_look_at_every_token_work_side_by_side_and_choose_the_same(d
     monkeypatch.setattr("llamasrv.engine.sampling.sampler._SMALL", 0)
     heavy = [SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=i) for i in range(6)]
     alone = [drive().answer(chat("side by side"), params=params) for params in heavy]
-    driver = drive()
-    driver.engine._crew.size = 3
-    driver.engine._finders = [CandidateFinder(driver.backend.vocab.size) for _ in range(3)]
+    driver = drive(threads=3)
     streams = [driver.submit(chat("side by side"), params=params) for params in heavy]
     driver.finish()
-    assert [text_of(stream.take()) for stream in streams] == alone and len(driver.engine._crew._threads) == 2
-    driver.engine._crew.close()
+    assert [text_of(stream.take()) for stream in streams] == alone and driver.engine.pool.num_threads == 2
+    driver.engine.close()

@@ -20,15 +20,16 @@ import llguidance
 import numpy as np
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from llamasrv.engine.channels import Mailbox, Notice, RealThread, native_lock
+from llamasrv.engine.channels import Notice, native_lock
 from llamasrv.engine.interface import Vocabulary
+from llamasrv.engine.native_pool import NativePool
 from llamasrv.errors import InvalidRequest, Unavailable
 
 log = logging.getLogger("llamasrv.engine")
 
 MAX_GBNF = 256 * 1024  # characters
 COMPILE_SECONDS = 0.4  # that a request waits for its grammar
-COMPILERS = 2  # threads: they take cores from the model
+COMPILERS = 2  # grammars compiled at once: that takes cores from the model
 CACHE_BYTES = 64 << 20
 FEW = 4096  # tokens: below, listing them is cheaper than passing over the vocabulary
 _KEPT_BESIDE = 280_000  # bytes that a small grammar takes once it was used, as measured
@@ -50,7 +51,7 @@ def lark_of_gbnf(text: str) -> str:
 class Constraints:
     """Of one model. Make it on the HTTP side's thread; `open` it with the vocabulary; then any thread may ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: NativePool) -> None:
         self._vocab: Vocabulary
         self._texts: dict[int, bytes] = {}
         self._tokenizer: Any = None
@@ -58,9 +59,8 @@ class Constraints:
         self._lock = native_lock()
         self._kept: OrderedDict[bytes, Grammar] = OrderedDict()
         self._kept_bytes = 0
-        self._work = Mailbox()
+        self._queue = pool.queue(COMPILERS)
         self._notice = Notice()
-        self._threads: list[RealThread] = []
 
     def open(self, vocab: Vocabulary) -> None:
         """Make the tokenizer. That holds the GIL, for 150,000 tokens half a second, so it is done while loading and in
@@ -76,9 +76,6 @@ class Constraints:
             self._tokenizer = None
             self._kept.clear()
             self._kept_bytes = 0
-        for _ in self._threads:
-            self._work.put(None)
-        self._threads = []
 
     def discard(self) -> None:
         """After it has closed."""
@@ -92,10 +89,9 @@ class Constraints:
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
-            if not self._threads:
-                self._begin()
         job = _Job(text, triggers)
-        self._work.put(job)
+        if not self._queue.put(lambda: self._serve(job)):
+            raise Unavailable("The model is being unloaded. Try again shortly.")
         if not self._notice.wait(lambda: job.done, COMPILE_SECONDS):
             job.given_up = True
             if not job.begun:
@@ -107,27 +103,17 @@ class Constraints:
             self._keep(key, job.grammar)
         return job.grammar
 
-    def _begin(self) -> None:
-        for _ in range(COMPILERS):
-            thread = RealThread(self._serve)
-            thread.start()
-            self._threads.append(thread)
-
-    def _serve(self) -> None:
-        while True:
-            job = self._work.take_one()
-            if job is None:
-                return
-            if job.given_up:
-                continue
-            job.begun = True
-            try:
-                self._compile(job)
-            except Exception:
-                log.exception("compiling a grammar failed")
-                job.error = "it cannot be compiled"
-            job.done = True
-            self._notice.tell()
+    def _serve(self, job: _Job) -> None:
+        if job.given_up:
+            return
+        job.begun = True
+        try:
+            self._compile(job)
+        except Exception:
+            log.exception("compiling a grammar failed")
+            job.error = "it cannot be compiled"
+        job.done = True
+        self._notice.tell()
 
     def _keep(self, key: bytes, grammar: Grammar) -> None:
         if key in self._kept:

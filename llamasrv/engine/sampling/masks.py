@@ -1,7 +1,7 @@
 """Masks, computed while the model decodes.
 
-A few native threads, started with the first constraint. The engine hands over guides before it decodes and settles
-with them afterwards; a mask that is late holds up its own sequence only. Knows no grammars.
+The engine hands over guides before it decodes and waits for them afterwards; a mask that is late holds up its own
+sequence only. Knows no grammars.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import logging
 import os
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Protocol
 
-from llamasrv.engine.channels import Mailbox, RealThread
+from llamasrv.engine.channels import Mailbox
+from llamasrv.engine.native_pool import NativePool
 
 log = logging.getLogger("llamasrv.engine")
 
-MOST_THREADS = 4
+MOST_THREADS = 4  # that compute masks at once: they take cores from the model
 
 
 class Guide(Protocol):
@@ -32,20 +34,17 @@ class Guide(Protocol):
 class Masks:
     """Of one engine; used by its thread alone."""
 
-    def __init__(self) -> None:
-        self._work = Mailbox()
+    def __init__(self, pool: NativePool) -> None:
+        self._queue = pool.queue(max(2, min(MOST_THREADS, (os.cpu_count() or 1) // 2)))
         self._done = Mailbox()
-        self._threads: list[RealThread] = []
 
     def start(self, guides: Iterable[Guide]) -> None:
         """Begin to compute the masks that are missing."""
         for guide in guides:
             if guide.ready or guide.pending:
                 continue
-            if not self._threads:
-                self._begin()
             guide.pending = True
-            self._work.put(guide)
+            self._queue.put(partial(self._compute, guide))
 
     def settle(self, guides: list[Guide], patience: float) -> None:
         """Wait for these, but not longer than `patience` seconds."""
@@ -58,26 +57,11 @@ class Masks:
             self._done.take(deadline - now)
         self._done.take()
 
-    def close(self) -> None:
-        for _ in self._threads:
-            self._work.put(None)
-        self._threads = []
-
-    def _begin(self) -> None:
-        for _ in range(max(2, min(MOST_THREADS, (os.cpu_count() or 1) // 2))):
-            thread = RealThread(self._serve)
-            thread.start()
-            self._threads.append(thread)
-
-    def _serve(self) -> None:
-        while True:
-            guide = self._work.take_one()
-            if guide is None:
-                return
-            try:
-                guide.compute()
-            except Exception:
-                log.exception("computing a mask failed")
-                guide.error = "its mask cannot be computed"
-                guide.ready, guide.pending = True, False
-            self._done.put(guide)
+    def _compute(self, guide: Guide) -> None:
+        try:
+            guide.compute()
+        except Exception:
+            log.exception("computing a mask failed")
+            guide.error = "its mask cannot be computed"
+            guide.ready, guide.pending = True, False
+        self._done.put(guide)

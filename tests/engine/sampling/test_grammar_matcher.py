@@ -10,6 +10,7 @@ from engine_driver import GREEDY, chat, end_of, text_of
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.fake import IM_END, FakeBackend, FakeVocabulary
+from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.sampling import grammar_matcher as constraint
 from llamasrv.engine.sampling.grammar_matcher import Constraints, Guide, lark_of_gbnf
 from llamasrv.engine.sampling.output_constraint import Steering
@@ -192,7 +193,7 @@ def test_all_is_enforced_behind_the_mark(drive):
 
 def test_no_token_runs_past_the_end_of_the_mark():
     """What may be the beginning of a mark binds already."""
-    constraints = Constraints()
+    constraints = Constraints(NativePool())
     constraints.open(FakeVocabulary())
     guide = constraints.grammar(CALLS, ("##",)).guide()
     bound = []
@@ -350,10 +351,12 @@ def test_the_bound_and_a_grammar_agree(drive):
 
 @pytest.fixture
 def constraints():
-    made = Constraints()
+    pool = NativePool()
+    made = Constraints(pool)
     made.open(FakeVocabulary())
     yield made
     made.close()
+    pool.close()
 
 
 @pytest.mark.parametrize(
