@@ -261,7 +261,7 @@ def _penalties(p: SamplingParams, vocab: LlamaVocabulary, context_train: int) ->
 class LlamaBackend:
     """One model, one context. All but `info` and `vocab` belong to the engine thread."""
 
-    crowd = 0.0
+    front_end_load = 0.0
 
     def __init__(self, path: str, options: Any, progress: Progress) -> None:
         """`options`: engine.options.EngineOptions. Raises LoadFailed."""
@@ -393,7 +393,8 @@ class LlamaBackend:
 
     def _share_threads(self) -> None:
         sharing = CORES.begin(self)
-        one, many = (spare_one(max(1, threads // sharing), self._cores, self.crowd) for threads in self._threads)
+        load = self.front_end_load
+        one, many = (spare_one(max(1, threads // sharing), self._cores, load) for threads in self._threads)
         if (one, many) != self._threads_set:
             self._threads_set = one, many
             C.llama_set_n_threads(self._context, one, many)

@@ -40,13 +40,13 @@ class Cores:
         self._until.pop(who, None)
 
 
-def spare_one(threads: int, cores: int, crowd: float) -> int:
-    """How many of a step's threads to use, where for the share `crowd` of it others want a core.
+def spare_one(threads: int, cores: int, load: float) -> int:
+    """How many of a step's threads to use, where for the share `load` of it others want a core.
 
     All threads wait for the slowest at every barrier. So where there is one for each core, what others compute
     lengthens the step as if nothing else were computed meanwhile; a thread less lengthens it by its share of the work.
     """
-    return threads - 1 if 1 < threads and cores <= threads and crowd * (threads - 1) > 1 else threads
+    return threads - 1 if 1 < threads and cores <= threads and load * (threads - 1) > 1 else threads
 
 
 CORES = Cores()

@@ -1,6 +1,6 @@
 """The engine: what other threads may ask of the one that turns sequences into tokens.
 
-Checks what is handed in before it crosses over, and tells the state at a glance; the work is in loop.py. Every method
+Checks what is handed in before it crosses over, and tells the state at a glance; the work is in core.py. Every method
 here may be called from anywhere.
 """
 
@@ -16,7 +16,7 @@ from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence import Sequence
 from llamasrv.engine.channels import End, RealThread, Stream
 from llamasrv.engine.interface import Backend, ModelInfo, Progress, Vocabulary
-from llamasrv.engine.loop import Loop
+from llamasrv.engine.core import EngineCore
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions, Status
 from llamasrv.engine.spill import Spilled
@@ -27,7 +27,7 @@ __all__ = ["Engine", "EngineOptions", "Status"]
 SHOWN_WAITING = 50  # of those that wait, so many are in a snapshot
 
 
-class Engine(Loop):
+class Engine(EngineCore):
     """`start` it, `submit` sequences, read their streams; `drain` and `stop` it.
 
     Make it on the HTTP side's thread.

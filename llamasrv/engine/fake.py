@@ -103,7 +103,7 @@ class FakeBackend:
     generates = True
     state_facts: dict[str, Any] = {"library": "fake"}
     split = False
-    crowd = 0.0
+    front_end_load = 0.0
     max_outputs = 64
     row_multiple = 1
 

@@ -146,7 +146,7 @@ class Backend(Protocol):
     can_cut_saved: bool  # a restored lane can be cut back to any length
     split: bool  # every lane has cells of its own
     state_facts: dict[str, Any]  # what a saved state depends on beside the model: library, number formats
-    crowd: float  # for what share of the next step the rest of the process will want a core; may be more than 1
+    front_end_load: float  # the share of the next step for which the HTTP side will want a core; may be more than 1
     idle_cells: int  # cells that idle prefixes may keep before they slow decodes down noticeably
 
     def use(self, adapters: tuple[tuple[int, float], ...]) -> None:

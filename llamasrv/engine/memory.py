@@ -15,7 +15,7 @@ from llamasrv.engine.lanes import LaneTable
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.prefix_cache import KEY_LENGTH, Match, PrefixCache, common_prefix
 from llamasrv.engine.spill import Spilled, SpillStore
-from llamasrv.engine.steptime import StepTime
+from llamasrv.engine.cost_model import CostModel
 
 # Seconds of computing; what takes less is computed again.
 WORTH_SPILLING = 0.002
@@ -32,7 +32,7 @@ class Memory:
         backend: Backend,
         *,
         cache_bytes: int,
-        time: StepTime,
+        time: CostModel,
         metrics: EngineMetrics,
         disk: DiskStore | None = None,
     ) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from llamasrv.domain.sequence import Adapters, Sequence
 from llamasrv.engine.batch import Part
 from llamasrv.engine.prefix_cache import Match
-from llamasrv.engine.steptime import StepTime
+from llamasrv.engine.cost_model import CostModel
 
 FOLLOW = 16  # so many tokens under way elsewhere are worth waiting for
 HEADROOM = 16  # cells kept back per running sequence when another is admitted
@@ -73,7 +73,7 @@ class Scheduler:
         self.target = target
         self.row_multiple = row_multiple
         self.deterministic = deterministic
-        self.time = StepTime()
+        self.cost = CostModel()
         self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
         self._turn = 0
         self._line: list[Adapters] = []  # sets of adapters that are at work: whose turn is next, first
@@ -130,7 +130,7 @@ class Scheduler:
 
     def account(self, plan: Plan, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
-        self.time.learn(plan.num_prompt, plan.num_decodes, seconds)
+        self.cost.learn(plan.num_prompt, plan.num_decodes, seconds)
         for seq, count in plan.parts:
             self.served[seq.owner] = self.served.get(seq.owner, 0.0) + count
 
@@ -153,7 +153,7 @@ class Scheduler:
         keep its sequence a step behind the others from then on.
         """
         room = self.batch_size - num_decodes
-        within = self.time.prompt_tokens_within
+        within = self.cost.prompt_tokens_within
         if not num_decodes:
             fits = max(self.ubatch_size, within(CHUNK_SECONDS, 0) // self.ubatch_size * self.ubatch_size)
             return min(room, sum(rests) if sum(rests) <= fits + self.ubatch_size // 4 else fits)

@@ -74,7 +74,7 @@ def test_it_knows_whose_openmp_the_library_has(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "threads, cores, crowd, left",
+    "threads, cores, load, left",
     [
         (2, 2, 0.0, 2),
         (2, 2, 0.9, 2),  # half as many threads take twice as long: worth it from a whole step of other work on
@@ -85,5 +85,5 @@ def test_it_knows_whose_openmp_the_library_has(monkeypatch, tmp_path):
         (1, 1, 5.0, 1),
     ],
 )
-def test_a_step_leaves_a_core_to_others_where_they_want_it_for_longer_than_the_step_grows(threads, cores, crowd, left):
-    assert spare_one(threads, cores, crowd) == left
+def test_a_step_leaves_a_core_to_others_where_they_want_it_for_longer_than_the_step_grows(threads, cores, load, left):
+    assert spare_one(threads, cores, load) == left

@@ -224,7 +224,7 @@ class Served(Driver):
     def __init__(self, folder, backend=None, **options):
         settings = {"parallel": 4, "disk_bytes": MEGABYTE, "disk_folder": str(folder), "digest": "m"} | options
         super().__init__(backend or FakeBackend(), **settings)
-        self.engine.scheduler.time.prompt_seconds = lambda count: count * 0.01
+        self.engine.scheduler.cost.prompt_seconds = lambda count: count * 0.01
 
     def ask(self, prompt, **settings):
         """How much of it was reused. Waits for the disk as the engine's own loop does."""
@@ -358,7 +358,7 @@ def test_a_disk_that_is_slower_than_computing_is_not_waited_for(tmp_path, monkey
     served.end()
     monkeypatch.setattr("llamasrv.engine.disk.PATIENCE", 0.0)
     again = Served(tmp_path)
-    again.engine.scheduler.time.prompt_seconds = lambda count: count * 0.0005
+    again.engine.scheduler.cost.prompt_seconds = lambda count: count * 0.0005
     gate = threading.Event()
     get = again.engine._disk._get
     again.engine._disk._get = lambda stored: (gate.wait(10), get(stored))[1]

@@ -273,7 +273,7 @@ def test_an_evicted_prefix_comes_back_from_host_memory(drive):
     driver = drive(num_cells=400, context=400)
     question = chat("keep this " + "k" * 80)
     first = driver.answer(question)
-    driver.engine.scheduler.time.prompt_seconds = lambda n: 1.0 if n > 8 else 0.0
+    driver.engine.scheduler.cost.prompt_seconds = lambda n: 1.0 if n > 8 else 0.0
     driver.answer(chat("other " + "o" * 100))
     driver.answer(chat("third " + "t" * 100))
     assert len(driver.engine.memory.spilled) >= 1

@@ -38,7 +38,7 @@ def test_every_running_sequence_that_owes_one_token_is_computed():
 
 def test_a_prompt_takes_the_whole_batch_when_nobody_decodes():
     scheduler = make()
-    scheduler.time.prompt_tokens_within = lambda seconds, rows: 100_000
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 100_000
     new = sequence(2000)
     assert plan(scheduler, [new]).parts == [(new, 512)]
 
@@ -46,8 +46,8 @@ def test_a_prompt_takes_the_whole_batch_when_nobody_decodes():
 def test_a_prompt_takes_what_the_latency_target_leaves_beside_decodes():
     scheduler = make()
     for _ in range(200):
-        scheduler.time.learn(128, 1, 0.01 + 128 * 0.001)
-        scheduler.time.learn(0, 1, 0.01)
+        scheduler.cost.learn(128, 1, 0.01 + 128 * 0.001)
+        scheduler.cost.learn(0, 1, 0.01)
     decoding, new = sequence(10, computed=9), sequence(2000)
     parts = plan(scheduler, [new], [decoding]).parts
     assert parts[0] == (decoding, 1)
@@ -63,14 +63,14 @@ def test_a_prompt_always_advances():
 
 def test_several_prompts_share_one_batch():
     scheduler = make()
-    scheduler.time.prompt_tokens_within = lambda seconds, rows: 100_000
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 100_000
     a, b = sequence(100), sequence(200)
     assert plan(scheduler, [a, b]).parts == [(a, 100), (b, 200)]
 
 
 def test_the_shortest_rest_goes_first_unless_another_is_old():
     scheduler = make()
-    scheduler.time.prompt_tokens_within = lambda seconds, rows: 128
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 128
     long, short = sequence(400, arrived=0.0), sequence(100, arrived=0.0)
     long.num_computed = 1
     assert plan(scheduler, [], [long, short]).parts[0] == (short, 100)
@@ -161,7 +161,7 @@ def test_owners_share_a_step_s_prompt_tokens():
     """However many prompts one of them has, and however short they are."""
     scheduler = with_owners(make(parallel=8, batch_size=100), "flood", "calm")
     flood, calm = [sequence(40, computed=1, owner="flood") for _ in range(5)], sequence(90, computed=1, owner="calm")
-    scheduler.time.prompt_tokens_within = lambda seconds, rows: 0
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 0
     parts = plan(scheduler, [], [*flood, calm]).parts
     assert sum(count for seq, count in parts if seq is calm) == 50
     assert [count for seq, count in parts if seq is not calm] == [39, 11]
@@ -170,7 +170,7 @@ def test_owners_share_a_step_s_prompt_tokens():
 def test_what_an_owner_does_not_need_of_a_step_is_the_others_():
     scheduler = with_owners(make(parallel=8, batch_size=100), "flood", "calm")
     flood, calm = sequence(500, computed=1, owner="flood"), sequence(21, computed=1, owner="calm")
-    scheduler.time.prompt_tokens_within = lambda seconds, rows: 0
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 0
     assert plan(scheduler, [], [flood, calm]).parts == [(calm, 20), (flood, 80)]
 
 
@@ -201,7 +201,7 @@ def test_of_two_newcomers_with_a_common_prefix_one_leads():
     leader, follower, other = sequence(300), sequence(310), sequence(50)
     common = lambda a, b: 300 if other not in (a, b) else 0  # noqa: E731
     scheduler = make()
-    scheduler.time.prompt_tokens_within = lambda seconds, rows: 100_000
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 100_000
     assert admitted(plan(scheduler, [leader, follower, other], common=common)) == [leader, other]
 
 
@@ -256,7 +256,7 @@ def test_a_long_queue_of_one_owner_hides_nobody():
 
 def test_with_nobody_decoding_a_small_rest_is_not_left_for_another_step():
     scheduler = make(parallel=8)
-    scheduler.time.prompt_tokens_within = lambda seconds, rows: 128
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 128
     prompts = [sequence(38) for _ in range(4)]
     assert [count for _, count in plan(scheduler, prompts).parts] == [38] * 4
     assert sum(count for _, count in plan(scheduler, [*prompts, sequence(38)]).parts) == 128
@@ -264,7 +264,7 @@ def test_with_nobody_decoding_a_small_rest_is_not_left_for_another_step():
 
 def test_the_more_short_prompts_wait_beside_few_that_decode_the_longer_a_step_may_be():
     scheduler = make(parallel=8)
-    scheduler.time.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
     sizes = []
     for waiting, decoding in ((1, 1), (2, 1), (3, 2), (7, 1)):
         running = [sequence(10, computed=9) for _ in range(decoding)]
@@ -275,7 +275,7 @@ def test_the_more_short_prompts_wait_beside_few_that_decode_the_longer_a_step_ma
 def test_a_long_prompt_stretches_no_step():
     """It came along with short ones, and streams stood still for it."""
     scheduler = make(parallel=8)
-    scheduler.time.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
     decoding = sequence(10, computed=9)
     assert plan(scheduler, [sequence(400), sequence(400)], [decoding]).num_prompt == 96
     assert plan(scheduler, [sequence(400), sequence(50), sequence(50)], [decoding]).num_prompt == 96

@@ -18,7 +18,7 @@ def restart(real, tmp_path, monkeypatch):
     def start(kind="llama", **options):
         settings = {"disk_bytes": 1 << 26, "disk_folder": str(tmp_path / "prefixes"), "digest": kind} | options
         engine = real(kind, **settings)
-        engine.engine.scheduler.time.prompt_seconds = lambda count: count * 0.01  # as if the model were large
+        engine.engine.scheduler.cost.prompt_seconds = lambda count: count * 0.01  # as if the model were large
         return engine
 
     return start

@@ -91,7 +91,7 @@ def test_what_has_no_room_beside_the_prompt_comes_in_the_next_step(drive):
 
 def test_nobody_hears_of_it_before_the_prompt_is_computed(drive):
     driver = drive()
-    driver.engine.scheduler.time.learn(512, 0, 100.0)  # so slow that the prompt comes in pieces
+    driver.engine.scheduler.cost.learn(512, 0, 100.0)  # so slow that the prompt comes in pieces
     stream = driver.submit(chat("long " * 300), steering=steering(driver, 'start: "abc" /[ab]/'))
     driver.turn()
     assert driver.sequences[-1].num_foreseen == 3 and stream.take() == []
@@ -219,7 +219,7 @@ def test_what_the_grammar_does_not_know_before_the_mark_lets_go_of_it(drive):
 
 def test_a_late_mask_holds_up_its_own_sequence_only(drive, monkeypatch):
     driver = drive()
-    monkeypatch.setattr("llamasrv.engine.loop.MASK_PATIENCE", 0.0)
+    monkeypatch.setattr("llamasrv.engine.core.MASK_PATIENCE", 0.0)
     gate = threading.Event()
     compute = Guide.compute
 
@@ -244,8 +244,8 @@ def test_a_late_mask_holds_up_its_own_sequence_only(drive, monkeypatch):
 def test_a_sequence_whose_mask_is_late_can_be_preempted(drive, monkeypatch, room, when):
     """Brought back whole, it owed nothing: it was in no plan any more and held its lane until its deadline."""
     driver = drive(swap_bytes=room)
-    monkeypatch.setattr("llamasrv.engine.loop.MASK_PATIENCE", 0.0)
-    monkeypatch.setattr("llamasrv.engine.loop.IDLE_CHECK", 0.01)
+    monkeypatch.setattr("llamasrv.engine.core.MASK_PATIENCE", 0.0)
+    monkeypatch.setattr("llamasrv.engine.core.IDLE_CHECK", 0.01)
     gate = threading.Event()
     compute = Guide.compute
 
@@ -270,7 +270,7 @@ def test_a_sequence_whose_mask_is_late_can_be_preempted(drive, monkeypatch, room
 
 def test_a_sequence_whose_mask_is_late_can_be_cancelled(drive, monkeypatch):
     driver = drive()
-    monkeypatch.setattr("llamasrv.engine.loop.MASK_PATIENCE", 0.0)
+    monkeypatch.setattr("llamasrv.engine.core.MASK_PATIENCE", 0.0)
     gate = threading.Event()
     slowed = steering(driver, "start: /[ab]{3}/")
     monkeypatch.setattr(Guide, "compute", lambda guide: gate.wait(20))

@@ -9,7 +9,7 @@ _FORGET = 0.98
 _OUTLIER = 8.0  # a step so many times slower than predicted says more about the machine than about the model
 
 
-class StepTime:
+class CostModel:
     """Seconds. Starts cautious; a few steps make it fit."""
 
     def __init__(self, a: float = 0.002, b: float = 0.002, c: float = 0.002) -> None:

@@ -1,6 +1,6 @@
 import random
 
-from llamasrv.engine.steptime import StepTime
+from llamasrv.engine.cost_model import CostModel
 
 
 def train(model, a, b, c, steps=300, noise=0.0, seed=1):
@@ -11,20 +11,20 @@ def train(model, a, b, c, steps=300, noise=0.0, seed=1):
 
 
 def test_it_learns_the_cost_of_a_step():
-    model = StepTime()
+    model = CostModel()
     train(model, 0.005, 0.0005, 0.002, noise=0.1)
     assert abs(model.predict(100, 8) - 0.071) < 0.01
 
 
 def test_it_tells_how_many_prompt_tokens_fit():
-    model = StepTime()
+    model = CostModel()
     train(model, 0.005, 0.0005, 0.002)
     assert 145 <= model.prompt_tokens_within(0.1, 10) <= 155
     assert model.prompt_tokens_within(0.001, 10) == 0
 
 
 def test_one_stall_does_not_unlearn_it():
-    model = StepTime()
+    model = CostModel()
     train(model, 0.005, 0.0005, 0.002)
     before = model.predict(64, 8)
     model.learn(64, 8, 30.0)
@@ -32,7 +32,7 @@ def test_one_stall_does_not_unlearn_it():
 
 
 def test_long_decoding_alone_does_not_make_it_forget_what_prompts_cost():
-    model = StepTime()
+    model = CostModel()
     train(model, 0.005, 0.0005, 0.002)
     for _ in range(20_000):
         model.learn(0, 8, 0.021)
@@ -40,7 +40,7 @@ def test_long_decoding_alone_does_not_make_it_forget_what_prompts_cost():
 
 
 def test_it_never_predicts_less_than_nothing():
-    model = StepTime()
+    model = CostModel()
     for _ in range(100):
         model.learn(0, 1, 1e-6)
     assert model.predict(0, 0) > 0 and model.prompt_tokens_within(1.0, 0) >= 0
@@ -48,7 +48,7 @@ def test_it_never_predicts_less_than_nothing():
 
 def test_a_few_short_steps_are_enough_to_know_them():
     """A start that was believed for hundreds of them made requests wait for company that was not worth it."""
-    model = StepTime()
+    model = CostModel()
     for _ in range(5):
         model.learn(14, 0, 0.0002)
     assert model.predict(14, 0) < 0.0004

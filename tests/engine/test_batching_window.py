@@ -2,7 +2,7 @@
 
 import pytest
 
-from llamasrv.engine.loop import IDLE_CHECK, STUCK_CHECK
+from llamasrv.engine.core import IDLE_CHECK, STUCK_CHECK
 from llamasrv.engine.prefix_cache import Match
 
 
@@ -30,7 +30,7 @@ def arriving(driver, texts):
 
 
 def predicting(driver, seconds):
-    driver.engine.scheduler.time.predict = lambda num_prompt, num_decodes: seconds
+    driver.engine.scheduler.cost.predict = lambda num_prompt, num_decodes: seconds
 
 
 def test_the_first_of_several_waits_for_those_who_come_along(driver):

@@ -43,15 +43,15 @@ log = logging.getLogger("llamasrv.engine")
 
 IDLE_CHECK = 1.0  # seconds without work after which the books are checked
 STUCK_CHECK = 0.05  # seconds after which those whom nothing could be done for are looked at again
-GATHER_ALONE, GATHER_COMPANY = 0.03, 0.1  # of the next step: so long the first waits for others
-GATHER_LONGEST = 0.03  # seconds
-GATHER_SHORTEST = 0.0005  # seconds; less is not worth a wait
+WINDOW_ALONE, WINDOW_BURST = 0.03, 0.1  # of the next step: so long the first waits for others
+WINDOW_LONGEST = 0.03  # seconds
+WINDOW_SHORTEST = 0.0005  # seconds; less is not worth a wait
 REQUEST_SECONDS = 0.0003  # of the HTTP side's work for one that comes or goes
 MASK_PATIENCE = 0.01  # seconds that a step waits for masks; a sequence whose mask takes longer waits alone
 MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
 
 
-class Loop:
+class EngineCore:
     """What one engine thread has and does. Tests drive it by hand: `open`, then `turn` by turn."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Loop:
         self._next_expiry_check = 0.0
         self._woke = 0.0
         self._moved: float | None = None  # when the last turn began
-        self._company = 0  # most sequences at work together since a start last waited for company
+        self._burst = 0  # most sequences at work together since a start last waited for company
         self._stuck = False  # the last turn found nothing to do: only mail or time can change that
         self._urgent = False  # somebody waits for a first token or an end
         self._disk: DiskStore | None = None
@@ -139,7 +139,7 @@ class Loop:
             deterministic=options.deterministic,
         )
         for timing in self.backend.timings * 3:
-            self.scheduler.time.learn(*timing)
+            self.scheduler.cost.learn(*timing)
         self._choosers = self.pool.queue((options.threads or os.cpu_count() or 1) - 1)
         self._finders = [CandidateFinder(self.backend.vocab.size) for _ in range(self._choosers.width + 1)]
         if self.backend.generates:
@@ -167,7 +167,7 @@ class Loop:
         """One turn of the loop; with `wait`, sleep while there is nothing to do. True when something was computed."""
         self._take_mail(wait)
         if wait and self.waiting and not self.running:
-            self._gather()
+            self._wait_for_burst()
         worked = bool(self.waiting or self.running) and self.step()
         self._stuck = not worked
         if not self.running:
@@ -181,7 +181,7 @@ class Loop:
             self._catch_up()
         plan = self._plan(started)
         self._carry_out(plan)
-        self._company = max(self._company, len(self.running))
+        self._burst = max(self._burst, len(self.running))
         if not plan.parts:
             if self._late:
                 self._masks.settle([s.steering.guide for s in self._late], IDLE_CHECK)
@@ -231,7 +231,7 @@ class Loop:
     def _forget_context(self) -> None:
         self.slots = Slots()
         self.memory = Memory(
-            self.backend, cache_bytes=self.options.cache_bytes, time=self.scheduler.time, metrics=self.metrics,
+            self.backend, cache_bytes=self.options.cache_bytes, time=self.scheduler.cost, metrics=self.metrics,
             disk=self._disk,
         )  # fmt: skip
 
@@ -256,32 +256,32 @@ class Loop:
         if not mail and timeout == IDLE_CHECK:
             self.memory.lanes.check()
             self.scheduler.forget_owners(self.waiting, self.running)
-            self._company = 0
+            self._burst = 0
         self._follow(mail)
 
     def _follow(self, mail: list[Any]) -> None:
         for act, argument in mail:
             act(argument)
 
-    def _gather(self) -> None:
+    def _wait_for_burst(self) -> None:
         """Wait a moment for those who may come along with the first, longer where there was company just now.
 
         What is computed together ends together: steps that are full for as long as they last are worth more than a
         start a few milliseconds sooner.
         """
         started = self.clock()
-        share = GATHER_COMPANY if self._company > 1 else GATHER_ALONE
+        share = WINDOW_BURST if self._burst > 1 else WINDOW_ALONE
         places = self.scheduler.parallel
-        while self.waiting and len(self.waiting) < places and not 1 < self._company <= len(self.waiting):
-            step = self.scheduler.time.predict(sum(s.owed for s in self.waiting), 0)
-            left = started + min(GATHER_LONGEST, share * step) - self.clock()
-            if left < GATHER_SHORTEST:
+        while self.waiting and len(self.waiting) < places and not 1 < self._burst <= len(self.waiting):
+            step = self.scheduler.cost.predict(sum(s.owed for s in self.waiting), 0)
+            left = started + min(WINDOW_LONGEST, share * step) - self.clock()
+            if left < WINDOW_SHORTEST:
                 break
             mail = self._mailbox.take(left)
             if not mail:
                 break
             self._follow(mail)
-        self._company = 0
+        self._burst = 0
 
     # commands
 
@@ -433,7 +433,7 @@ class Loop:
             self._masks.start(g for g in guides if g.binding)
         try:
             self.backend.use(plan.adapters)
-            self.backend.crowd = self._crowd(plan)
+            self.backend.front_end_load = self._front_end_load(plan)
             self.backend.decode()
         except OutOfCells:
             self._relieve(plan)
@@ -450,13 +450,13 @@ class Loop:
             self._masks.settle(guides, MASK_PATIENCE)
         return True
 
-    def _crowd(self, plan: Plan) -> float:
+    def _front_end_load(self, plan: Plan) -> float:
         """For what share of this step the HTTP side will be busy with those who came and went since the last one."""
         requests = self.metrics.requests + self._num_ended
         changed, self._requests_seen = requests - self._requests_seen, requests
         if not changed or self.options.deterministic:
             return 0.0
-        return REQUEST_SECONDS * changed / self.scheduler.time.predict(plan.num_prompt, plan.num_decodes)
+        return REQUEST_SECONDS * changed / self.scheduler.cost.predict(plan.num_prompt, plan.num_decodes)
 
     def _wake_readers(self, plan: Plan) -> None:
         """Before a decode, not after: whoever wakes works while the library computes, and leaves this thread the GIL.
@@ -465,7 +465,7 @@ class Loop:
         step of a tiny model. First tokens and ends never wait, and nothing waits for a long step.
         """
         now = self.clock()
-        soon = now + self.scheduler.time.predict(plan.num_prompt, plan.num_decodes)
+        soon = now + self.scheduler.cost.predict(plan.num_prompt, plan.num_decodes)
         if self._urgent or plan.num_prompt or soon - self._woke >= self.options.coalesce:
             self._doorbell.ring()
             self._woke, self._urgent = now, False

@@ -1,0 +1,48 @@
+"""What the backend is told of the work that waits beside a step."""
+
+import pytest
+
+
+def told(driver):
+    """How much of each step from now on others want a core for."""
+    decode, loads = driver.backend.decode, []
+    driver.backend.decode = lambda: (loads.append(driver.backend.front_end_load), decode())
+    return loads
+
+
+@pytest.fixture
+def driver(drive):
+    driver = drive(parallel=8)
+    driver.engine.scheduler.cost.predict = lambda num_prompt, num_decodes: 0.001
+    return driver
+
+
+def test_those_who_come_and_go_are_a_load(driver):
+    loads = told(driver)
+    for text in "abcdef":
+        driver.submit(text, max_tokens=2)
+    driver.turn()
+    assert loads[0] > 1
+    driver.turn()
+    assert loads[1] == 0  # nobody came or went
+    driver.submit("g", max_tokens=1)
+    driver.turn()
+    assert loads[2] > 1  # six went, one came
+    driver.finish()
+
+
+def test_beside_a_long_step_there_is_no_load(driver):
+    driver.engine.scheduler.cost.predict = lambda num_prompt, num_decodes: 1.0
+    loads = told(driver)
+    for text in "abcdef":
+        driver.submit(text)
+    driver.finish()
+    assert max(loads) < 0.01
+
+
+def test_where_answers_must_repeat_exactly_nothing_is_told(drive):
+    driver = drive(deterministic=True)
+    loads = told(driver)
+    driver.submit("a")
+    driver.finish()
+    assert not any(loads)
