@@ -112,10 +112,7 @@ def test_25_stop_strings_are_bounded(server, stop):
     ids=["many", "outside", "negative", "words", "huge", "everything"],
 )  # fmt: skip
 def test_26_biases_are_bounded(server, bias):
-    status, reply = ask(server, {"prompt": "x", "max_tokens": 2, "logit_bias": bias})
-    assert status in (200, 400), reply
-    if len(bias) > 10_000 or "99999999" in bias or "x" in bias:
-        assert status == 400
+    refused(server, {"prompt": "x", "max_tokens": 2, "logit_bias": bias})
 
 
 @pytest.mark.parametrize("fields", [{"top_p": 0}, {"temperature": 0}, {"temperature": 2}, {"top_k": 1}, {"min_p": 1}])
@@ -138,9 +135,9 @@ def test_28_messages_are_checked(server, messages):
     assert error["param"].startswith("messages")
 
 
-@pytest.mark.parametrize("prompt", ["", []])
-def test_29_an_empty_prompt_is_defined(server, prompt):
-    assert ask(server, {"prompt": prompt, "max_tokens": 1})[0] in (200, 400)
+@pytest.mark.parametrize("prompt, status", [("", 200), ([], 400)])
+def test_29_an_empty_prompt_is_defined(server, prompt, status):
+    assert ask(server, {"prompt": prompt, "max_tokens": 1})[0] == status
 
 
 @pytest.mark.parametrize("prompt", [[-1], [10**6], [2**31], [2**70], [[1], [10**6]], [1.5]])
@@ -225,14 +222,16 @@ HOSTILE = {
     "false": False,
     "no schema": [1, 2],
 }  # fmt: skip
+CARRIED_OUT = ("bomb", "long", "pattern")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_37_38_39_40_a_hostile_schema_is_refused_or_carried_out_and_never_a_crash(server, name):
-    status, reply = ask(server, form(HOSTILE[name]), CHAT)
-    assert status in (200, 400), reply
-    if name in ("remote", "file", "false", "no schema", "impossible", "deep") or status == 400:
-        assert status == 400 and reply["error"]["message"]
+    if name in CARRIED_OUT:
+        status, reply = ask(server, form(HOSTILE[name]), CHAT)
+        assert status == 200 and reply["choices"][0]["message"]["content"]
+    else:
+        refused(server, form(HOSTILE[name]), CHAT)
 
 
 @pytest.mark.parametrize("grammar", ['root ::= root "a"', "root ::= nothing", "root ::= (", "x" * 100_000])
