@@ -97,6 +97,19 @@ def test_one_kind_of_request_goes_to_one_replica(front, replicas):
     assert all(after > b for after, b in zip(served(replicas), before))
 
 
+@pytest.mark.parametrize("by", ["Authorization", "X-Api-Key", None])
+def test_requests_of_one_key_go_to_one_replica_from_wherever_they_come(front, replicas, by):
+    """The address counts only where there is no key: it used to be added to it."""
+    before = served(replicas)
+    for n in range(2, 22):
+        connection = http.client.HTTPConnection(*front.address, timeout=30, source_address=(f"127.0.0.{n}", 0))
+        connection.request("POST", TEXT, '{"prompt":"x","max_tokens":1}', {by: "Bearer one-key"} if by else {})
+        assert connection.getresponse().read()
+        connection.close()
+    after = sorted(now - then for now, then in zip(served(replicas), before))
+    assert after == [0, 20] if by else min(after) > 0
+
+
 def test_connections_to_the_replicas_are_kept(front, replicas):
     """Fifty requests from fifty connections use a few between nginx and the replicas."""
     def connections():
