@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from serving import check_no_leaks, open_engine, pipeline_on, read
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
-from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, TextPrompt, TokenPrompt, ToolCall
+from llamasrv.domain.request import (
+    ChatPrompt,
+    Content,
+    GenerateRequest,
+    Message,
+    TextPart,
+    TextPrompt,
+    TokenPrompt,
+    Tool,
+    ToolCall,
+)
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.engine import Engine, EngineOptions, Status
 from llamasrv.engine.fake import BOS, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, IM_END, IM_START, FakeBackend
@@ -22,7 +33,7 @@ from llamasrv.errors import (
     Unavailable,
     Unsupported,
 )
-from llamasrv.pipeline import Generation
+from llamasrv.pipeline import Generation, served, steer
 from llamasrv.pipeline.reading import Plain
 
 
@@ -349,6 +360,53 @@ def test_a_prompt_that_is_far_too_long_is_refused_without_reading_it_all(engine,
         del engine.vocab.tokenize
     assert caught.value.num_prompt == pytest.approx(1_000_000, rel=0.01)
     assert sum(read) < 10_000
+
+
+MUCH = "word " * 5_000
+USER = Message("user", "x")
+SCHEMA = {"type": "object", "properties": {f"p{n}": {"type": "string", "description": "word " * 10} for n in range(500)}}
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        ChatPrompt((Message("user", MUCH),)),
+        ChatPrompt((Message("user", (TextPart(MUCH),)),)),
+        ChatPrompt((USER,), tools=(Tool("f", parameters=SCHEMA),)),
+        ChatPrompt((USER,), tools=(Tool("f", MUCH),)),
+        ChatPrompt((USER, Message("assistant", "y", reasoning=MUCH), USER)),
+        ChatPrompt((USER, Message("assistant", tool_calls=(ToolCall("1", "f", f'{{"a":"{MUCH}"}}'),)), USER)),
+        ChatPrompt((USER,), template_kwargs={"documents": [{"text": MUCH}]}),
+    ],
+    ids=["text", "parts", "parameters", "description", "reasoning", "calls", "variables"],
+)
+def test_a_long_prompt_is_worked_on_beside_the_hub(pipeline, prompt, monkeypatch):
+    """Whatever it is long of: 156 KB of tools counted as the 22 characters of the question."""
+    beside = []
+
+    def off_hub(function, *args):
+        beside.append(function)
+        return function(*args)
+
+    monkeypatch.setattr(served, "off_hub", off_hub)
+    monkeypatch.setattr(steer, "off_hub", off_hub)
+    one = pipeline.open("fake")
+    with suppress(ContextTooLong):
+        one.prepare_all(GenerateRequest((prompt,)))
+    assert len(beside) == 1
+    one.render(prompt)
+    assert len(beside) == 2
+    one.prepare_all(GenerateRequest(user("short")))
+    one.render(user("short")[0])
+    assert len(beside) == 2
+
+
+def test_so_is_the_grammar_of_a_long_form(pipeline, engine, monkeypatch):
+    beside = []
+    monkeypatch.setattr(steer, "off_hub", lambda function: beside.append(function) or function())
+    for schema in ({"type": "object"}, SCHEMA):
+        pipeline.submit(GenerateRequest(user("x"), content=Content("json", schema))).cancel()
+        assert bool(beside) == (schema is SCHEMA)
 
 
 def test_a_long_text_of_few_tokens_is_read_to_its_end(engine, pipeline):

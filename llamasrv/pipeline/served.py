@@ -166,7 +166,7 @@ class Served:
         out = []
         for prompt in request.prompts:
             try:
-                if _size(prompt) > LONG_TEXT:
+                if is_long(prompt):
                     prepared = off_hub(self._fitting, prompt, choice, room)
                 else:
                     prepared = self._fitting(prompt, choice, room)
@@ -248,7 +248,8 @@ class Served:
 
     def render(self, prompt: ChatPrompt) -> str:
         """The prompt's text as the model's template writes it."""
-        return self._voice(prompt).template.render(prompt).text
+        template = self._voice(prompt).template
+        return (off_hub(template.render, prompt) if is_long(prompt) else template.render(prompt)).text
 
     def _voice(self, prompt: ChatPrompt) -> Voice:
         voice = self.tool_voice if prompt.tools else self.voice
@@ -396,10 +397,18 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
 
 
+def is_long(prompt: Prompt, form: Any = None) -> bool:
+    """Whether rendering and tokenising the prompt, or building the grammar of a form, would keep the hub from others."""
+    return _size(prompt) > LONG_TEXT or _json_size(form) > LONG_TEXT
+
+
 def _size(prompt: Prompt) -> int:
+    """About how many characters are to be rendered and tokenised."""
     if isinstance(prompt, ChatPrompt):
-        contents = [message.content for message in prompt.messages if message.content]
-        return sum(map(_content_size, contents))
+        size = sum(map(_message_size, prompt.messages))
+        if prompt.tools:
+            size += _json_size([(t.name, t.description, t.parameters) for t in prompt.tools])
+        return size + _json_size(prompt.template_kwargs) if prompt.template_kwargs else size
     if isinstance(prompt, TextPrompt):
         return len(prompt.text) + len(prompt.suffix or "")
     if isinstance(prompt, MixedPrompt):
@@ -409,7 +418,31 @@ def _size(prompt: Prompt) -> int:
     return 0
 
 
-def _content_size(content: str | tuple[Part, ...]) -> int:
+def _message_size(message: Message) -> int:
+    content = message.content
     if isinstance(content, str):
-        return len(content)
-    return sum(len(part.text) for part in content if isinstance(part, TextPart))
+        size = len(content)
+    else:
+        size = sum(len(part.text) for part in content or () if isinstance(part, TextPart))
+    if message.reasoning:
+        size += len(message.reasoning)
+    for call in message.tool_calls:
+        size += len(call.name) + len(call.arguments)
+    return size
+
+
+def _json_size(value: Any) -> int:
+    """About how long it is when it is written; counts no further than where it is long in any case."""
+    size, rest = 0, [value]
+    while rest and size <= LONG_TEXT:
+        value = rest.pop()
+        if isinstance(value, str):
+            size += len(value) + 3
+        elif isinstance(value, Mapping):
+            rest += value
+            rest += value.values()
+        elif isinstance(value, (list, tuple)):
+            rest += value
+        else:
+            size += 4
+    return size

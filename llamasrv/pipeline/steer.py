@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from llamasrv.chat.formats import ChatFormat
-from llamasrv.chat.grammar import constrain
+from llamasrv.chat.grammar import Constraint, constrain
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Prompt
+from llamasrv.engine.channels import off_hub
 from llamasrv.engine.sampling.grammar_matcher import Grammar, lark_of_gbnf
 from llamasrv.engine.sampling.output_constraint import Steering
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 from llamasrv.errors import InvalidRequest
-from llamasrv.pipeline.served import Prepared, Served
+from llamasrv.pipeline.served import Prepared, Served, is_long
 
 _PLAIN = ChatFormat("plain")  # raw prompts: all that is written is content
 
@@ -52,23 +56,30 @@ def _may_think(prepared: Prepared, prompt: Prompt) -> bool:
     return prompt.template_kwargs.get("enable_thinking") is not False and not prepared.voice.thinks_when_told
 
 
+def _built_off_hub(format: ChatFormat, **options: Any) -> Constraint | None:
+    built: Constraint | None = off_hub(partial(constrain, format, **options))
+    return built
+
+
 def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, prompt: Prompt) -> Grammar | None:
     content, choice = request.content, request.tool_choice
     if content is None and not prepared.tools:
         return None
     compiled = served.engine.constraints.grammar
     controls = served.vocab.controls
+    long = is_long(prompt, None if content is None else content.value)
+    build = _built_off_hub if long else constrain
     if content is not None:
         if content.kind == "gbnf":
             content = Content("lark", lark_of_gbnf(content.value))
         # By itself first: behind thinking, or beside calls, a form that nothing satisfies would only show when it is
         # too late.
-        alone = constrain(_PLAIN, content=content, special_tokens=controls)
+        alone = build(_PLAIN, content=content, special_tokens=controls)
         if alone is not None:
             only = compiled(alone.grammar)
             if prepared.voice is None:
                 return only
-    constraint = constrain(
+    constraint = build(
         prepared.voice.format if prepared.voice is not None else _PLAIN,
         prompt=prepared.text,
         continues=prepared.continues,
