@@ -86,14 +86,17 @@ class Early:
 
     def _refusal(self, environ: dict[str, str], closes: bool) -> bytes | None:
         service, path = self._service, environ["PATH_INFO"]
+        key = None
         try:
-            service.access.check(service.access.identify(environ, path), path, "POST")
+            key = service.access.identify(environ, path)
+            service.access.check(key, path, "POST")
             if not service.registry.is_full:
                 return None
             raise service.registry.queue_full()
         except LlamasrvError as error:
             record = Record(environ, service.ledger)
             record.route = path
+            record.owner = "" if key is None else key.name
             record.error = error.code or str(error.status)
             status, headers, body = told(error, environ, record.id)
             record.close(status)

@@ -84,6 +84,7 @@ def _attributes(record: Record, operation: str, status: int) -> dict[str, Any]:
         "gen_ai.usage.output_tokens": None if usage is None else usage.completion_tokens,
         "llamasrv.cached_tokens": None if usage is None else usage.cached_tokens,
         "llamasrv.queue_seconds": None if usage is None else usage.queue_seconds,
+        "llamasrv.key": record.owner or None,
         "http.route": record.route,
         "http.response.status_code": status,
         "error.type": record.error,

@@ -142,6 +142,13 @@ class TestKeys:
             early, late = ask(Early(running.service), "POST", "/v1/completions", headers), of_application(running.client, "POST", "/v1/completions", headers)
             assert (early[0], without(early[1]), early[2]) == (late[0], without(late[1]), late[2]) and early[0] == 401
 
+    def test_who_is_refused_is_in_the_log(self, running, monkeypatch):
+        seen = []
+        monkeypatch.setattr(running.service.ledger, "on_close", lambda record, status: seen.append((record.owner, status)))
+        ask(Early(running.service), "POST", "/v1/completions", {"X-Api-Key": "key-of-ann"})
+        ask(Early(running.service), "POST", "/v1/completions", {"X-Api-Key": "nobody's"})
+        assert seen == [("ann", 429), ("", 401)]
+
     def test_looking_counts_nothing(self, running):
         assert ask(Early(running.service), "POST", "/v1/completions", {"X-Api-Key": "key-of-bob"}) is None
         assert running.service.access.quotas["bob"].num_open == 0

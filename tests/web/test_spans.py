@@ -10,6 +10,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from llamasrv.domain.key import Key
+from llamasrv.web.service import WebOptions
 from llamasrv.web.spans import Spans
 
 SECRET = "a word that nobody may see"
@@ -49,6 +51,16 @@ def test_a_refusal_is_one_with_its_code(traced):
     client.post("/v1/completions", data=b"{")
     (span,) = spans()
     assert span.attributes["error.type"] == "invalid_json" and span.attributes["http.response.status_code"] == 400
+
+
+def test_it_tells_whose_key_it_was(start):
+    running = start(web=WebOptions(keys=(Key.of("ann", "key-of-ann"),)))
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    running.service.ledger.on_close = Spans(provider).enter
+    running.client.post("/v1/completions", data=b"{", headers={"X-Api-Key": "key-of-ann"})
+    assert [span.attributes["llamasrv.key"] for span in exporter.get_finished_spans()] == ["ann"]
 
 
 def test_what_does_no_work_has_none(traced):
