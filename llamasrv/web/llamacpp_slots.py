@@ -48,33 +48,33 @@ def blueprint(service: Service) -> Blueprint:
             facts = {"model": served.model.details.digest or served.info.name, "sizes": [
                 served.info.num_params, served.info.size_bytes, served.info.n_vocab,
             ], **engine.backend.state_facts}  # fmt: skip
-            return json_answer(act(engine, SlotFiles(options.slot_folder, facts), number))
+            return json_answer(act(engine, SlotFiles(options.slot_folder, facts), number, options.limits))
 
     return routes
 
 
-def _save(engine: Engine, kept: SlotFiles, number: int) -> bytes:
-    name = _file_name(kept)
+def _save(engine: Engine, kept: SlotFiles, number: int, limits: Limits) -> bytes:
+    name = _file_name(kept, limits)
     start = time.perf_counter()
     state = engine.save_slot(number)
     size = off_hub(kept.write, name, state)
     return saved_body(number, name, state.length, size, time.perf_counter() - start)
 
 
-def _restore(engine: Engine, kept: SlotFiles, number: int) -> bytes:
-    name = _file_name(kept)
+def _restore(engine: Engine, kept: SlotFiles, number: int, limits: Limits) -> bytes:
+    name = _file_name(kept, limits)
     start = time.perf_counter()
     state, size = off_hub(kept.read, name)
     engine.restore_slot(number, state)
     return restored_body(number, name, state.length, size, time.perf_counter() - start)
 
 
-def _erase(engine: Engine, kept: SlotFiles, number: int) -> bytes:
+def _erase(engine: Engine, kept: SlotFiles, number: int, limits: Limits) -> bytes:
     return erased_body(number, engine.erase_slot(number))
 
 
-def _file_name(kept: SlotFiles) -> str:
-    name = read_json(request.environ, Limits()).get("filename")
+def _file_name(kept: SlotFiles, limits: Limits) -> str:
+    name = read_json(request.environ, limits).get("filename")
     if not isinstance(name, str):
         raise InvalidRequest("Missing required parameter: 'filename'.", param="filename")
     kept.path(name)

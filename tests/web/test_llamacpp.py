@@ -9,6 +9,7 @@ from serving import wait_until
 
 from llamasrv.config import paths
 from llamasrv.engine.engine import EngineOptions
+from llamasrv.protocols.limits import Limits
 from llamasrv.web.service import WebOptions
 
 
@@ -160,6 +161,13 @@ def test_a_slot_goes_to_a_file_and_back(keeping, start, tmp_path):
     restored = another.post("/slots/5?action=restore", json={"filename": "talk.bin"}).get_json()
     assert (restored["id_slot"], restored["n_restored"], restored["n_read"]) == (5, 104, saved["n_written"])
     assert complete(another, LONG + "x")["timings"]["cache_n"] == 100
+
+
+def test_the_body_of_a_slots_request_has_the_servers_bounds(start, tmp_path):
+    """It was read with the default ones, whatever the operator had said."""
+    client = start(web=WebOptions(slot_folder=tmp_path, limits=Limits(body_bytes=20))).client
+    refused = client.post("/slots/0?action=save", json={"filename": "a name that is too long"})
+    assert refused.status_code == 413
 
 
 def test_an_erased_slot_is_forgotten(keeping):
