@@ -50,7 +50,8 @@ class PromptScored(NamedTuple):
 
 
 class End(NamedTuple):
-    """The last item of a choice; exactly one. `error` is set for FAILED and DEADLINE."""
+    """The last item of a choice; exactly one. `error` is set for FAILED and DEADLINE. `num_prompt` counts the prompt's
+    tokens as far as they were computed or reused."""
 
     index: int  # type: ignore[assignment]
     reason: FinishReason

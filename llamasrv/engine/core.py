@@ -704,6 +704,8 @@ class EngineCore:
         admitted = seq.admitted if seq.admitted is not None else ended
         first = seq.first_token if seq.first_token is not None else ended
         generated = seq.num_generated - seq.num_foreseen
+        # Nothing is charged for that was not computed: a client may have left the queue.
+        prompt = seq.num_prompt if seq.first_token is not None else min(seq.num_prompt, seq.num_computed)
         m.finished[reason.value] = m.finished.get(reason.value, 0) + 1
         m.generated_tokens += generated
         m.longest_sequence = max(m.longest_sequence, seq.num_tokens)
@@ -712,7 +714,7 @@ class EngineCore:
         if generated > 1:
             m.token_time.observe((ended - first) / (generated - 1))
         return End(
-            seq.index, reason, stop, error, seq.num_prompt, seq.reused, generated,
+            seq.index, reason, stop, error, prompt, seq.reused, generated,
             max(0.0, admitted - seq.arrived), max(0.0, first - admitted), max(0.0, ended - first),
             lane,
         )  # fmt: skip

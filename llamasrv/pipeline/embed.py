@@ -57,7 +57,9 @@ class Work:
         engine = served.engine
         self.model = served.model.name
         self.num_prompt = sum(map(len, inputs))
+        self.num_computed = 0  # tokens of the inputs that were answered
         self.cancelled = False
+        self._lengths = list(map(len, inputs))
         self._count = len(inputs)
         self._embedder = engine.embedder
         self._stream = engine.embedder.submit(
@@ -82,6 +84,7 @@ class Work:
                     if item.error is not None:
                         raise item.error
                     numbers[item.index] = item.vector
+                    self.num_computed += self._lengths[item.index]
                     missing -= 1
         finally:
             if missing:

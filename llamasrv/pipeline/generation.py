@@ -159,7 +159,7 @@ def _usage_of(end: End, choice: Plain) -> Usage:
 def _usage(ends: list[End], choices: Sequence[Plain], prompts: list[list[int]], each: int) -> Usage:
     reused = [min((e.num_reused for e in ends if e.index // each == p), default=0) for p in range(len(prompts))]
     return Usage(
-        prompt_tokens=sum(map(len, prompts)),
+        prompt_tokens=sum(max(e.num_prompt for e in ends if e.index // each == p) for p in range(len(prompts))),
         cached_tokens=sum(reused),  # the choices of one prompt share it: it was cached if it was for all of them
         completion_tokens=sum(e.num_generated for e in ends),
         reasoning_tokens=sum(choice.num_reasoning for choice in choices),

@@ -21,7 +21,7 @@ from llamasrv.protocols.openai.responses.reply import Keep, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored
 from llamasrv.web.memory import Memory, ResponseNotFound
 from llamasrv.web.quota import Quota
-from llamasrv.web.streaming import Running
+from llamasrv.web.streaming import Running, settle
 
 log = logging.getLogger("llamasrv")
 request_log = logging.getLogger("llamasrv.request")
@@ -149,7 +149,7 @@ class Run:
             if time.monotonic() >= beat:
                 beat = time.monotonic() + BEAT
                 self._renew()
-        running.cancel()
+        self._usage = settle(running) or self._usage
 
     def _log(self) -> None:
         """As the requests have theirs, which for this one said no more than that it was queued."""
@@ -211,7 +211,9 @@ class Following:
         return chunks
 
     def cancel(self) -> None:
-        self.cancelled = not self.done
+        """Read no further. The run goes on."""
+        self.cancelled = self.cancelled or not self.done
+        self.done = True
 
     def chunks(self, events: Any) -> list[bytes]:
         return list(events)

@@ -15,7 +15,7 @@ from llamasrv.protocols.openai.rerank import RerankEndpoint
 from llamasrv.web.answer import json_answer
 from llamasrv.web.limits import read_json
 from llamasrv.web.service import Service
-from llamasrv.web.streaming import CLIENT_CLOSED, Watch
+from llamasrv.web.streaming import CLIENT_CLOSED, Client, Watch
 
 
 class Endpoint(Protocol):
@@ -66,7 +66,7 @@ def compute(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any]) 
             error.param = endpoint.prompt_field
             error.message = error.message.replace("'prompt'", f"'{endpoint.prompt_field}'")
         raise
-    watch = Watch(environ.get("gunicorn.socket"), running.cancel)
+    watch = Watch(Client.of(environ), running.cancel)
     try:
         made = running.result()
     except LlamasrvError:
@@ -75,6 +75,6 @@ def compute(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any]) 
         return Response(b"", CLIENT_CLOSED)
     finally:
         watch.close()
+        record.usage = Usage(prompt_tokens=running.num_computed)  # also of one that was given up
     record.model = made.model
-    record.usage = Usage(prompt_tokens=made.prompt_tokens)
     return json_answer(endpoint.whole(options, made))

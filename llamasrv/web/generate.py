@@ -13,7 +13,7 @@ from llamasrv.pipeline.loading import Loading
 from llamasrv.web.late import late_response
 from llamasrv.web.limits import read_json
 from llamasrv.web.service import Service
-from llamasrv.web.streaming import OPENAI, Framing, Reply, stream_response, whole_response
+from llamasrv.web.streaming import NOBODY, OPENAI, Client, Framing, Reply, stream_response, whole_response
 
 
 class Replies(Protocol):
@@ -50,8 +50,7 @@ def respond(
     record = environ["llamasrv.record"]
     settings = service.options
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
-    client = environ.get("gunicorn.socket")
-    sock = client if conversation is None else None  # one that is kept goes on without its client
+    client = Client.of(environ) if conversation is None else NOBODY  # a stream that is kept goes on without its client
 
     def answer() -> Response:
         try:
@@ -68,16 +67,14 @@ def respond(
         if begin is not None:  # it wants to see what was submitted, before there are events
             begin(running)
         if asked.stream:
-            return stream_response(running, reply, record, sock=sock, keepalive=settings.keepalive, framing=framing)
-        return whole_response(running, reply, record, num_choices=len(asked.prompts) * asked.n, sock=sock)
+            return stream_response(running, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
+        return whole_response(running, reply, record, num_choices=len(asked.prompts) * asked.n, client=client)
 
     try:
         response = answer()
     except Loading as loading:
         early = framing if asked.stream else None
-        response = late_response(loading, answer, record, sock=sock, keepalive=settings.keepalive, framing=early)
+        response = late_response(loading, answer, record, client=client, keepalive=settings.keepalive, framing=early)
     if conversation is None:
         return response
-    return service.streams.keep(
-        record.owner, conversation, response, framing, sock=client, keepalive=settings.keepalive
-    )
+    return service.streams.keep(record.owner, conversation, response, framing, keepalive=settings.keepalive)

@@ -15,7 +15,7 @@ from flask import Response
 from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.loading import Loading
 from llamasrv.web.record import Record
-from llamasrv.web.streaming import CLIENT_CLOSED, EventStream, Framing, Watch
+from llamasrv.web.streaming import CLIENT_CLOSED, Client, EventStream, Framing, Watch
 
 log = logging.getLogger("llamasrv")
 
@@ -25,12 +25,12 @@ def late_response(
     answer: Callable[[], Response],
     record: Record,
     *,
-    sock: Any,
+    client: Client,
     keepalive: float,
     framing: Framing | None,
 ) -> Response:
     """The response of `answer`, once the model is loaded. `framing` None: nothing may be written before."""
-    watch = Watch(sock, loading.cancel)
+    watch = Watch(client, loading.cancel)
     patience = keepalive if framing is not None and framing.ping is not None else None
     try:
         response = _answered(loading, answer, patience)
@@ -40,7 +40,7 @@ def late_response(
         return response
     if loading.cancelled or framing is None:
         return Response(b"", CLIENT_CLOSED)
-    stream = LateStream(loading, answer, record, sock=sock, keepalive=keepalive, framing=framing)
+    stream = LateStream(loading, answer, record, client=client, keepalive=keepalive, framing=framing)
     return Response(stream, 200, framing.headers, direct_passthrough=True)
 
 
@@ -64,7 +64,7 @@ class LateStream:
         answer: Callable[[], Response],
         record: Record,
         *,
-        sock: Any,
+        client: Client,
         keepalive: float,
         framing: Framing,
     ) -> None:
@@ -73,7 +73,7 @@ class LateStream:
         self._record = record
         self._keepalive = keepalive
         self._framing = framing
-        self._watch: Watch | None = Watch(sock, loading.cancel, interim=False)
+        self._watch: Watch | None = Watch(client, loading.cancel, interim=False)
         self._inner: Iterator[bytes] | None = None
         self._begun = False
 
@@ -111,6 +111,12 @@ class LateStream:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
+
+    def cancel(self) -> None:
+        """Have it end early. From any greenlet: whoever iterates sees the end."""
+        self._loading.cancel()
+        if isinstance(self._inner, EventStream):
+            self._inner.cancel()
 
     def close(self) -> None:
         """Called in any case, and at any time."""

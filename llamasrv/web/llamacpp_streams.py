@@ -8,7 +8,6 @@ from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.llamacpp.streams import StreamLookup
 from llamasrv.web.answer import json_answer
 from llamasrv.web.limits import read_json
-from llamasrv.web.llamacpp import NATIVE
 from llamasrv.web.resume import Follower
 from llamasrv.web.service import Service
 
@@ -20,17 +19,14 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/v1/stream")
     def follow_stream() -> Response:
-        environ = request.environ
-        record = environ["llamasrv.record"]
+        record = request.environ["llamasrv.record"]
         start = request.args.get("from", "0")
         if not (start.isascii() and start.isdigit() and len(start) <= 15):
             raise InvalidRequest("Invalid 'from': expected a number of bytes.", param="from")
         kept = service.streams.find(record.owner, _conversation())
         kept.check(int(start))
-        body = Follower(
-            kept, int(start), sock=environ.get("gunicorn.socket"), keepalive=service.options.keepalive, record=record
-        )
-        return Response(body, 200, NATIVE.headers, direct_passthrough=True)
+        body = Follower(kept, int(start), keepalive=service.options.keepalive, record=record)
+        return Response(body, 200, kept.framing.headers, direct_passthrough=True)
 
     @routes.delete("/v1/stream")
     def end_stream() -> Response:

@@ -113,6 +113,7 @@ class _NoWork:
     """The vectors of no texts."""
 
     cancelled = False
+    num_computed = 0
 
     def __init__(self, model: str) -> None:
         self._made = MadeEmbeddings(model, (), 0, "", 0, "")

@@ -23,7 +23,7 @@ from llamasrv.web.generate import respond
 from llamasrv.web.limits import read_json
 from llamasrv.web.record import Record
 from llamasrv.web.service import Service
-from llamasrv.web.streaming import Framing, named, stream_response
+from llamasrv.web.streaming import Client, Framing, named, stream_response
 
 PREFIXES = ("/v1/responses", "/responses")
 LEFT_OUT = "x-llamasrv-tools-left-out"
@@ -194,7 +194,7 @@ class Views:
             following,
             following,
             _record(),
-            sock=request.environ.get("gunicorn.socket"),
+            client=Client.of(request.environ),
             keepalive=self._service.options.keepalive,
             framing=Framing(named, error_event),
         )

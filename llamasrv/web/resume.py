@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from flask import Response
 
 from llamasrv.errors import InvalidRequest, NotFound, QueueFull
 from llamasrv.web.record import Record
-from llamasrv.web.streaming import CLIENT_CLOSED, OPENAI, PING, Framing
+from llamasrv.web.streaming import CLIENT_CLOSED, OPENAI, Framing
 
 log = logging.getLogger("llamasrv")
 
@@ -37,8 +38,9 @@ class Kept:
         self.started = time.time()
         self.completed: float | None = None
         self.total = 0  # bytes written so far
-        self._pieces: list[bytes] = []
-        self._start = 0  # where in the stream the first piece begins
+        self._data = bytearray()  # from `_start` to `total`
+        self._start = 0
+        self._sizes: deque[int] = deque()  # of the writes that are kept
         self._news = threading.Condition()
         self._body: Any = None
 
@@ -64,16 +66,19 @@ class Kept:
 
     def _add(self, data: bytes) -> None:
         with self._news:
-            self._pieces.append(data)
+            self._data += data
+            self._sizes.append(len(data))
             self.total += len(data)
-            while self.total - self._start > MOST_BYTES and len(self._pieces) > 1:
-                self._start += len(self._pieces.pop(0))
+            while self.total - self._start > MOST_BYTES and len(self._sizes) > 1:
+                size = self._sizes.popleft()
+                del self._data[:size]
+                self._start += size
             self._news.notify_all()
 
     def cancel(self) -> None:
         """End it where it is. It stays readable."""
         if self._body is not None and not self.done:
-            self._body.close()
+            self._body.cancel()
 
     def check(self, start: int) -> None:
         """Raises where reading from this byte on is not possible any more."""
@@ -89,12 +94,7 @@ class Kept:
             if self.total <= start:
                 return None if self.done else b""
             self.check(start)
-            at, out = self._start, []
-            for piece in self._pieces:
-                if at + len(piece) > start:
-                    out.append(piece[max(0, start - at) :])
-                at += len(piece)
-            return b"".join(out)
+            return bytes(memoryview(self._data)[start - self._start :])
 
 
 class Follower:
@@ -103,25 +103,28 @@ class Follower:
     `record` is closed at the end, where it is not that of the stream itself.
     """
 
-    def __init__(self, kept: Kept, start: int, *, sock: Any, keepalive: float, record: Record | None = None) -> None:
+    def __init__(self, kept: Kept, start: int, *, keepalive: float, record: Record | None = None) -> None:
         self._kept, self._next, self._keepalive, self._record = kept, start, keepalive, record
-        self._ended = False
+        self._ended = self._lost = False
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        try:
-            data = self._kept.read(self._next, self._keepalive)
-        except InvalidRequest as error:  # it fell behind: what is kept does not reach back as far any more
-            framing = self._kept.framing
-            self._next = self._kept.total
-            return framing.frame(framing.error(error)) + framing.last
-        if data is None:
-            self._ended = True
-            raise StopIteration
-        self._next += len(data)
-        return data or PING  # only said to this reader: it counts nowhere
+        framing, data = self._kept.framing, None
+        while not self._lost:
+            try:
+                data = self._kept.read(self._next, self._keepalive)
+            except InvalidRequest as error:  # it fell behind: what is kept does not reach back as far any more
+                self._lost = True
+                return framing.frame(framing.error(error)) + framing.last
+            if data is None:
+                break
+            self._next += len(data)
+            if data or framing.ping:
+                return data or framing.ping  # the ping is only for this reader: it counts nowhere
+        self._ended = True
+        raise StopIteration
 
     def close(self) -> None:
         if self._record is not None:
@@ -146,9 +149,7 @@ class Streams:
             raise QueueFull(f"{MOST_STREAMS} streams are kept already.")
         return name
 
-    def keep(
-        self, owner: str, name: str, response: Response, framing: Framing, *, sock: Any, keepalive: float
-    ) -> Response:
+    def keep(self, owner: str, name: str, response: Response, framing: Framing, *, keepalive: float) -> Response:
         """The same response, whose body goes on without its reader."""
         self.end(owner, name)
         kept = self._kept[owner, name] = Kept(name, framing)
@@ -156,7 +157,7 @@ class Streams:
         whole = isinstance(body, list)  # it had ended before it could begin
         kept.begin(_Whole(body) if whole else body)
         if not whole:
-            response.response = Follower(kept, 0, sock=sock, keepalive=keepalive)
+            response.response = Follower(kept, 0, keepalive=keepalive)
         return response
 
     def find(self, owner: str, name: str) -> Kept:
@@ -198,6 +199,9 @@ class _Whole:
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._pieces)
+
+    def cancel(self) -> None:
+        return None
 
     def close(self) -> None:
         return None

@@ -15,9 +15,9 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from flask import Response
 from gevent import get_hub
@@ -37,9 +37,24 @@ WATCH_AFTER = 0.1  # seconds: a shorter request ends before anybody needs to wat
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 FIRST_LOOK = 0.005  # seconds after a probe; then twice that, up to a second
 LOOK = 1.0  # seconds that a silent stream waits at most before it looks at its client
+SETTLE = 60.0  # seconds that the end of what was given up is waited for: a step, mostly
 CLIENT_CLOSED = 499  # in the log only: nobody is there to read it
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+
+class Client(NamedTuple):
+    """Who a reply goes to. `sock` None: nobody whose leaving could be noticed."""
+
+    sock: Any = None
+    skips_interim: bool = True
+
+    @classmethod
+    def of(cls, environ: Mapping[str, Any]) -> Client:
+        return cls(environ.get("gunicorn.socket"), environ.get("SERVER_PROTOCOL") != "HTTP/1.0")
+
+
+NOBODY = Client()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +108,16 @@ class Running(Protocol):
     def cancel(self) -> None: ...
 
 
+def settle(running: Running) -> Usage | None:
+    """Give it up and wait for its end: what was computed counts, however its client left. None: it has ended before,
+    or it is not the one that computes."""
+    running.cancel()
+    deadline, usage = time.monotonic() + SETTLE, None
+    while not running.done and (left := deadline - time.monotonic()) > 0:
+        usage = _usage_of(running.events(left)) or usage
+    return usage
+
+
 class Gathered(Running, Protocol):
     """One that is told as a whole."""
 
@@ -109,7 +134,7 @@ class Reply(Protocol):
     def whole(self, collected: Collected) -> bytes: ...
 
 
-def whole_response(running: Gathered, reply: Reply, record: Record, *, num_choices: int, sock: Any) -> Response:
+def whole_response(running: Gathered, reply: Reply, record: Record, *, num_choices: int, client: Client) -> Response:
     """Wait for all of it. A client that leaves meanwhile cancels it."""
     collected = Collected(num_choices)
     running.gather()
@@ -121,15 +146,14 @@ def whole_response(running: Gathered, reply: Reply, record: Record, *, num_choic
             if running.done:
                 break
             if watch is None:
-                watch = Watch(sock, running.cancel)
+                watch = Watch(client, running.cancel)
             events = running.events()
     finally:
-        running.cancel()
         if watch is not None:
             watch.close()
+        record.usage = settle(running) or collected.usage
     if collected.error is not None:
         raise collected.error
-    record.usage = collected.usage
     reason = collected.choices[0].reason
     record.reason = None if reason is None else reason.value
     if running.cancelled:
@@ -138,30 +162,38 @@ def whole_response(running: Gathered, reply: Reply, record: Record, *, num_choic
 
 
 def stream_response(
-    running: Running, reply: Reply, record: Record, *, sock: Any, keepalive: float, framing: Framing = OPENAI
+    running: Running, reply: Reply, record: Record, *, client: Client, keepalive: float, framing: Framing = OPENAI
 ) -> Response:
     """Begin with the first event, or without it when it does not come in time."""
     watch = None
+    events: list[Event] = []
     try:
         events = running.events(min(WATCH_AFTER, keepalive))
         if not events and not running.done:
-            watch = Watch(sock, running.cancel)
+            watch = Watch(client, running.cancel)
             events = running.events(keepalive)
         for event in events[:1]:
             if type(event) is Failed:
                 raise event.error
     except BaseException:
-        running.cancel()
         if watch is not None:
             watch.close()
+        record.usage = settle(running) or _usage_of(events)
         raise
-    stream = EventStream(running, reply, record, events, watch=watch, sock=sock, keepalive=keepalive, framing=framing)
+    stream = EventStream(
+        running, reply, record, events, watch=watch, client=client, keepalive=keepalive, framing=framing
+    )
     if not running.done:
         return Response(stream, 200, framing.headers, direct_passthrough=True)
     # All of it is there: a body of known length needs no chunks, each of which would be a write.
     body = b"".join(stream)
     stream.close()
     return Response(body, 200, framing.headers)
+
+
+def _usage_of(events: Sequence[Event]) -> Usage | None:
+    last = events[-1] if events else None  # nothing comes after it
+    return last if type(last) is Usage else None
 
 
 class EventStream:
@@ -176,7 +208,7 @@ class EventStream:
         events: list[Event],
         *,
         watch: Watch | None,
-        sock: Any,
+        client: Client,
         keepalive: float,
         framing: Framing,
     ) -> None:
@@ -185,7 +217,7 @@ class EventStream:
         self._record = record
         self._events: list[Event] | None = events
         self._watch = watch
-        self._sock = sock
+        self._client = client
         self._keepalive = keepalive
         self._framing = framing
         self._ended = False
@@ -210,7 +242,7 @@ class EventStream:
         if events is not None:  # those that came before the headers
             return events
         if self._watch is None:
-            self._watch = Watch(self._sock, self._running.cancel)
+            self._watch = Watch(self._client, self._running.cancel)
         self._watch.interim = False
         if not self._watch.watching:
             return self._running.events(self._keepalive)
@@ -225,6 +257,7 @@ class EventStream:
 
     def _write(self, events: list[Event]) -> bytes:
         running = self._running
+        self._record.usage = _usage_of(events) or self._record.usage
         if running.cancelled:  # nobody reads any more, and what is cut off must not look complete
             raise StopIteration
         framing = self._framing
@@ -234,8 +267,6 @@ class EventStream:
         for event in events:
             if type(event) is Finished:
                 self._record.reason = self._record.reason or event.reason.value
-            elif type(event) is Usage:
-                self._record.usage = event
         if self._reply.failed:
             self._record.reason = "failed"
         if running.done or self._reply.failed:
@@ -251,12 +282,16 @@ class EventStream:
         told = LlamasrvError(f"The server had an error. Request id: {self._record.id}.", code="internal_error")
         return self._framing.frame(self._framing.error(told)) + self._framing.last
 
+    def cancel(self) -> None:
+        """Have it end early. From any greenlet: whoever iterates sees the end."""
+        self._running.cancel()
+
     def close(self) -> None:
-        """Called in any case, and at any time: after the last write, or when the client is gone."""
-        running = self._running
-        running.cancel()
+        """Called in any case, by whoever iterates: after the last write, or when the client is gone."""
         if self._watch is not None:
             self._watch.close()
+        events, self._events = self._events, None
+        self._record.usage = settle(self._running) or _usage_of(events or ()) or self._record.usage
         if not self._ended and self._record.reason is None:
             self._record.reason = "cancelled"
         self._record.close(200 if self._ended else CLIENT_CLOSED)
@@ -267,11 +302,12 @@ class Watch:
 
     A client that has only stopped sending looks like one that has closed, until something is written to it: the one
     reads on, the other's machine answers with a reset. So then an interim reply is sent, which clients skip; `interim`
-    False says that the reply itself has begun, whose next write tells as well.
+    False says that the reply itself has begun, whose next write tells as well. HTTP/1.0 knows no interim replies.
     """
 
-    def __init__(self, sock: Any, gone: Callable[[], None], *, interim: bool = True) -> None:
-        self.interim = interim
+    def __init__(self, client: Client, gone: Callable[[], None], *, interim: bool = True) -> None:
+        sock = client.sock
+        self.interim = interim and client.skips_interim
         self.half_closed = False
         self._io: Any = None
         self._timer: Any = None

@@ -477,6 +477,21 @@ def test_cancel_frees_its_cells_within_one_step(drive, turns):
     assert driver.engine.memory.lanes.used_cells == 0
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2, 8])
+def test_an_end_counts_as_much_of_the_prompt_as_was_computed(drive, turns):
+    """Nothing of one that left the queue, part of one that left amid its prompt, else all."""
+    driver = drive(batch_size=32, ubatch_size=32)
+    params = SamplingParams(temperature=0, ignore_eos=True)
+    stream = driver.submit(chat("a question that takes several chunks " * 3), params=params)
+    driver.turn(turns)
+    seq = driver.sequences[0]
+    computed = min(seq.num_prompt, seq.num_computed)
+    assert (computed == seq.num_prompt) == (turns == 8) and (computed == 0) == (turns == 0)
+    driver.engine.cancel(stream)
+    driver.finish()
+    assert end_of(stream.take()).num_prompt == computed
+
+
 def test_cancelling_one_choice_of_a_request_cancels_all(drive):
     driver = drive()
     stream = driver.engine.submit([driver.sequence(chat("several"), index=i) for i in range(3)])

@@ -151,6 +151,17 @@ def test_tokens_are_counted_when_a_request_has_ended(start):
     assert [complete(running).status_code for _ in range(2)] == [200, 429]
 
 
+@pytest.mark.parametrize("reads", [0, 1])
+def test_tokens_are_counted_for_who_hangs_up(start, reads):
+    running = limited(start, tokens_per_minute=5)
+    body = {**HELLO, "stream": True, "max_tokens": 900, "ignore_eos": True}
+    reply = running.client.post("/v1/completions", json=body, headers=BEARER, buffered=False)
+    for _ in range(reads):
+        next(reply.response)
+    reply.close()
+    assert complete(running).status_code == 429
+
+
 def test_requests_at_once_are_bounded_and_given_back(start):
     running = limited(start, concurrency=1)
     assert [complete(running).status_code for _ in range(3)] == [200] * 3

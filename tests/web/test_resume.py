@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from serving import RunningService, wait_until
@@ -10,6 +11,7 @@ from serving import RunningService, wait_until
 from llamasrv.domain.key import Key
 from llamasrv.errors import QueueFull
 from llamasrv.web import resume
+from llamasrv.web.ollama import NDJSON
 from llamasrv.web.service import WebOptions
 
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "stream": True}
@@ -134,12 +136,60 @@ def test_only_the_end_of_a_long_stream_is_kept(running, monkeypatch):
 def test_who_falls_too_far_behind_is_told(monkeypatch):
     monkeypatch.setattr(resume, "MOST_BYTES", 10)
     kept = resume.Kept("a")
-    follower = resume.Follower(kept, 0, sock=None, keepalive=1.0)
+    follower = resume.Follower(kept, 0, keepalive=1.0)
     for piece in (b"12345678", b"abcdefgh", b"ABCDEFGH"):
         kept._add(piece)
     kept.completed = 1.0
     assert b"still kept is 16" in next(follower)
     assert list(follower) == []
+
+
+def test_nothing_follows_what_tells_that_it_fell_behind(monkeypatch):
+    """An error and [DONE] were followed by what came later."""
+    monkeypatch.setattr(resume, "MOST_BYTES", 10)
+    kept = resume.Kept("a")
+    follower = resume.Follower(kept, 0, keepalive=0.01)
+    for piece in (b"12345678", b"abcdefgh"):
+        kept._add(piece)
+    assert next(follower).endswith(b"data: [DONE]\n\n")
+    kept._add(b"more")
+    assert list(follower) == []
+
+
+def test_a_silent_stream_of_lines_gets_no_comments(monkeypatch):
+    kept = resume.Kept("a", NDJSON)
+    read = []
+
+    def scripted(start, timeout):
+        read.append(start)
+        if len(read) == 3:
+            kept._add(b"{}\n")
+        return Kept.read(kept, start, 0) if len(read) < 5 else None
+
+    Kept = resume.Kept
+    monkeypatch.setattr(kept, "read", scripted)
+    assert list(resume.Follower(kept, 0, keepalive=1.0)) == [b"{}\n"]
+    assert len(read) == 5
+
+
+def test_what_is_followed_is_called_what_it_is(client):
+    body = {"messages": CHAT["messages"], "model": "fake"}
+    whole = client.post("/api/chat", json=body, headers={"X-Conversation-Id": "ollama"}).get_data()
+    followed = follow(client, "ollama")
+    assert followed.content_type == "application/x-ndjson" and followed.get_data() == whole
+    begin(client, "openai").get_data()
+    assert follow(client, "openai").content_type.startswith("text/event-stream")
+
+
+def test_reading_on_costs_what_is_read_and_not_what_is_kept():
+    """Each read went through all pieces: a stream of n pieces took n * n steps for each reader."""
+    kept = resume.Kept("a")
+    for _ in range(20_000):
+        kept._add(b"data: {}\n\n")
+    began = time.perf_counter()
+    for start in range(0, kept.total, 10):
+        kept.read(max(start, kept.total - 10), 0)
+    assert time.perf_counter() - began < 2  # 30 s before
 
 
 def test_what_ended_long_ago_is_forgotten(client, monkeypatch):

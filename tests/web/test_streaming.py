@@ -9,6 +9,7 @@ from llamasrv.errors import EngineFailure, Unavailable
 from llamasrv.web.record import Ledger, Record
 from llamasrv.web.streaming import (
     CLIENT_CLOSED,
+    NOBODY,
     PING,
     WATCH_AFTER,
     Framing,
@@ -43,6 +44,11 @@ class Scripted:
     def cancel(self):
         if not self.done:
             self.cancelled = True
+            self.script = [[Finished(0, FinishReason.CANCELLED), COMPUTED]]
+
+
+COMPUTED = Usage(prompt_tokens=3, completion_tokens=2)
+"""By those that were given up."""
 
 
 class Plain:
@@ -83,7 +89,7 @@ def counts(monkeypatch):
 
 
 def stream(running, record, **options):
-    options = {"sock": None, "keepalive": 15.0, "framing": PLAIN, **options}
+    options = {"client": NOBODY, "keepalive": 15.0, "framing": PLAIN, **options}
     response = stream_response(running, Plain(), record, **options)
     return response.response if response.is_streamed else response
 
@@ -108,7 +114,7 @@ def test_what_a_protocol_cannot_ping_the_reply_says(record):
     reply = Plain()
     reply.chunks = lambda events: [b"still here"] if not events else [type(e).__name__.encode() for e in events]
     running = Scripted([Text(0, "a")], None, END)
-    response = stream_response(running, reply, record, sock=None, keepalive=15.0, framing=LINES)
+    response = stream_response(running, reply, record, client=NOBODY, keepalive=15.0, framing=LINES)
     assert list(response.response) == [b"Text\n", b"still here\n", b"Finished\nUsage\n"]
     assert list(stream(Scripted([Text(0, "a")], None, END), record, framing=LINES)) == [b"Text\n", b"Finished\nUsage\n"]
 
@@ -197,18 +203,64 @@ def test_a_failure_while_waiting_first_cancels(record):
 
 def test_a_whole_reply_is_one_of_the_same_events(record):
     running = Scripted(None, [Text(0, "a")], [Text(0, "b"), *END])
-    response = whole_response(running, Plain(), record, num_choices=1, sock=None)
+    response = whole_response(running, Plain(), record, num_choices=1, client=NOBODY)
     assert response.data == b"ab" and record.reason == "stop"
     assert running.waits == [WATCH_AFTER, None, None]
 
 
 def test_a_whole_reply_that_fails_is_an_error(record):
     with pytest.raises(EngineFailure):
-        whole_response(Scripted([Failed(0, EngineFailure("no")), Usage()]), Plain(), record, num_choices=1, sock=None)
+        whole_response(Scripted([Failed(0, EngineFailure("no")), Usage()]), Plain(), record, num_choices=1, client=NOBODY)
 
 
 def test_nobody_is_answered_who_left(record):
     running = Scripted([Finished(0, FinishReason.CANCELLED), Usage()])
     running.cancelled = True
-    response = whole_response(running, Plain(), record, num_choices=1, sock=None)
+    response = whole_response(running, Plain(), record, num_choices=1, client=NOBODY)
     assert (response.status_code, response.data) == (CLIENT_CLOSED, b"")
+
+
+class TestWhatWasComputedCounts:
+    """However a client leaves: tokens were free for whoever hung up, and the log had none, since the record was closed
+    before the generation had ended."""
+
+    def test_when_it_left_amid_the_stream(self, record):
+        body = stream(Scripted([Text(0, "a")], [Text(0, "b")]), record)
+        next(body)
+        body.close()
+        assert record.usage == COMPUTED
+
+    def test_when_it_left_before_the_first_write(self, record):
+        stream(Scripted([Text(0, "a")], END), record).close()
+        assert record.usage == COMPUTED
+
+    def test_when_the_end_was_there_but_not_written(self, record):
+        running = Scripted([Text(0, "a")], [Finished(0, FinishReason.CANCELLED), COMPUTED])
+        body = stream(running, record)
+        next(body)
+        running.cancelled = True
+        assert list(body) == []
+        body.close()
+        assert record.usage == COMPUTED
+
+    def test_when_one_choice_failed(self, record):
+        body = stream(Scripted([Text(0, "a")], [Failed(0, EngineFailure("no"))]), record)
+        assert len(list(body)) == 2
+        body.close()
+        assert record.usage == COMPUTED
+
+    def test_when_it_failed_before_anything_was_written(self, record):
+        with pytest.raises(EngineFailure):
+            stream(Scripted([Failed(0, EngineFailure("no"))]), record)
+        assert record.usage == COMPUTED
+
+    def test_when_a_whole_reply_failed(self, record):
+        running = Scripted([Text(0, "a")], [Failed(0, EngineFailure("no")), COMPUTED])
+        with pytest.raises(EngineFailure):
+            whole_response(running, Plain(), record, num_choices=1, client=NOBODY)
+        assert record.usage == COMPUTED
+
+    def test_when_waiting_for_a_whole_reply_broke_off(self, record):
+        with pytest.raises(RuntimeError):
+            whole_response(Scripted([Text(0, "a")], RuntimeError("ours")), Plain(), record, num_choices=1, client=NOBODY)
+        assert record.usage == COMPUTED
