@@ -20,7 +20,6 @@ from llamasrv.domain.request import (
     InfillPrompt,
     Message,
     MixedPrompt,
-    Part,
     Prompt,
     TextPart,
     TextPrompt,
@@ -398,7 +397,7 @@ def _frozen(value: Any) -> Any:
 
 
 def is_long(prompt: Prompt, form: Any = None) -> bool:
-    """Whether rendering and tokenising the prompt, or building the grammar of a form, would keep the hub from others."""
+    """Whether rendering and tokenising the prompt, or building a grammar of `form`, would keep the hub from others."""
     return _size(prompt) > LONG_TEXT or _json_size(form) > LONG_TEXT
 
 

@@ -111,7 +111,7 @@ class Follower:
         return self
 
     def __next__(self) -> bytes:
-        framing, data = self._kept.framing, None
+        framing = self._kept.framing
         while not self._lost:
             try:
                 data = self._kept.read(self._next, self._keepalive)
@@ -121,8 +121,8 @@ class Follower:
             if data is None:
                 break
             self._next += len(data)
-            if data or framing.ping:
-                return data or framing.ping  # the ping is only for this reader: it counts nowhere
+            if written := data or framing.ping:  # the ping is only for this reader: it counts nowhere
+                return written
         self._ended = True
         raise StopIteration
 
