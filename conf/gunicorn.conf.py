@@ -10,7 +10,7 @@ from llamasrv.web.worker import child_exit, settings_or_exit, when_ready  # noqa
 _settings = settings_or_exit()
 
 bind = [
-    f"unix:{_settings.socket_path}" if _settings.socket_path else f"{_settings.server_host}:{_settings.server_port}"
+    f"unix:{_settings.socket_path}" if _settings.socket_path else f"{_settings.server.host}:{_settings.server.port}"
 ]
 wsgi_app = "llamasrv.wsgi:app"
 worker_class = "llamasrv.web.worker.Worker"
@@ -19,14 +19,14 @@ worker_class = "llamasrv.web.worker.Worker"
 workers = 1
 preload_app = False
 max_requests = 0
-worker_connections = _settings.server_connections
+worker_connections = _settings.server.connections
 backlog = 2048
 
 # Watches the worker's hub only: a long request does not trip it, a blocked process does.
 timeout = 60
 # The worker ends streams itself at the drain timeout; gunicorn's own limit only has to come later.
-graceful_timeout = int(_settings.server_drain_timeout + _settings.server_drain_notice) + 10
-keepalive = _settings.server_idle_timeout
+graceful_timeout = int(_settings.server.drain_timeout + _settings.server.drain_notice) + 10
+keepalive = _settings.server.idle_timeout
 worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 limit_request_line = 8190
@@ -39,4 +39,4 @@ control_socket_disable = True
 # llamasrv logs by itself, to standard error.
 errorlog = None
 accesslog = None
-loglevel = "debug" if _settings.log_level == "debug" else "warning"
+loglevel = "debug" if _settings.log.level == "debug" else "warning"

@@ -6,7 +6,6 @@ or model, 64 for a wrong command line. Commands are imported when they are calle
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -120,7 +119,7 @@ def bench(settings: Settings, model: Path | None, sequences: str, tokens: int) -
     from llamasrv.commands.bench import run
 
     if model is not None:
-        settings = dataclasses.replace(settings, model_path=model)
+        settings = settings.having(model={"path": model})
     if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", sequences) or not all(1 <= int(n) <= 256 for n in sequences.split(",")):
         raise ConfigError(f"--sequences {sequences!r}: must be numbers from 1 to 256, separated by commas")
     return run(settings, tuple(int(n) for n in sequences.split(",")), tokens)

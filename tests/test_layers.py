@@ -34,7 +34,7 @@ ALLOWED = {
     "llamasrv.store": (*LEAVES, "llamasrv.store"),
     "llamasrv.web.worker": START,
     "llamasrv.web": WEB,
-    "llamasrv.config": (*LEAVES, "llamasrv.config"),
+    "llamasrv.config": (*LEAVES, "llamasrv.config", "llamasrv.engine.options"),
     "llamasrv.config.paths": (),
     "llamasrv.config.docgen": (*LEAVES, "llamasrv.config", "llamasrv.protocols"),
     "llamasrv.startup": START,

@@ -7,7 +7,6 @@ The two take turns, since the speed of a machine that others use, too, changes b
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 import selectors
@@ -48,10 +47,10 @@ class Pair:
 def run(settings: Settings, levels: tuple[int, ...], tokens: int) -> int:
     """Measure at each number of sequences, and print the table."""
     most = max(levels)
-    if most > settings.engine_parallel:
-        settings = dataclasses.replace(settings, engine_parallel=most)
+    if most > settings.engine.parallel:
+        settings = settings.having(engine={"parallel": most})
     settings = startup.prepare(settings)
-    if settings.model_path is None:
+    if settings.model.path is None:
         raise ConfigError("the fake model has no kernels to measure")
     take_turns = _by_level if _fits_twice(settings) else _one_after_the_other
     console = Console()
@@ -67,7 +66,7 @@ def run(settings: Settings, levels: tuple[int, ...], tokens: int) -> int:
 def _table(settings: Settings, pairs: list[Pair], tokens: int) -> Table:
     table = Table(
         "sequences", "kernels, tokens/s", "over HTTP, tokens/s", "ratio", "from", "to",
-        title=f"{model_options.served_name(settings)}: {tokens} tokens a sequence, {settings.engine_threads} threads, "
+        title=f"{model_options.served_name(settings)}: {tokens} tokens a sequence, {settings.engine.threads} threads, "
         f"medians of {TURNS} turns",
     )  # fmt: skip
     for column in table.columns:
@@ -84,9 +83,9 @@ def _table(settings: Settings, pairs: list[Pair], tokens: int) -> Table:
 def _fits_twice(settings: Settings) -> bool:
     """Whether there is room for the model beside the server that has loaded it, too; of a GPU or another machine
     that is not known."""
-    if settings.model_path is None or settings.engine_rpc or (settings.engine_n_gpu_layers and _has_gpu()):
+    if settings.model.path is None or settings.engine.rpc or (settings.engine.gpu_layers != 0 and _has_gpu()):
         return False
-    need = model_options.needed_memory(settings, gguf.read_header(settings.model_path))
+    need = model_options.needed_memory(settings, gguf.read_header(settings.model.path))
     return 2 * need.total < memory.available_memory()
 
 
@@ -117,7 +116,7 @@ def _one_after_the_other(settings: Settings, levels: tuple[int, ...], tokens: in
 def _kernels(settings: Settings) -> Any:
     from llamasrv.engine.backend import open_model
 
-    return open_model(str(settings.model_path), model_options.engine_options(settings), lambda share: True)
+    return open_model(str(settings.model.path), model_options.engine_options(settings), lambda share: True)
 
 
 def _ceiling(kernels: Any, level: int, tokens: int) -> float:

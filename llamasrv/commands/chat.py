@@ -124,15 +124,15 @@ def run(settings: Settings, url: str | None, system: str | None, model: str | No
         server.connect(url, 1)  # refuses what is no URL; connects to nothing yet
     with nullcontext(url) if url else _server_for(settings) as where:
         keys = settings.api_keys()
-        extra = settings.sampling()
-        if settings.limits_n_predict > 0:
-            extra["max_tokens"] = settings.limits_n_predict
+        extra = settings.sampling_defaults()
+        if settings.limits.n_predict is not None:
+            extra["max_tokens"] = settings.limits.n_predict
         talk = Conversation(where, keys[0] if keys else None, model, extra if url else {}, system)
         return _in_terminal(talk) if sys.stdin.isatty() else _piped(talk)
 
 
 def _server_for(settings: Settings) -> Any:
-    if settings.model_path or settings.model_fake:
+    if settings.model.path or settings.model.fake:
         return server.running(settings)
     if server.health(settings.url) == 200:
         return nullcontext(settings.url)

@@ -22,19 +22,19 @@ def run(settings: Settings, print_config: bool) -> int:
     source = model_options.template_source(settings)
     if source is not None and not print_config:
         print(json.dumps(_format(source), ensure_ascii=False, indent=2))
-        if settings.model_path is None and not settings.model_fake:
+        if settings.model.path is None and not settings.model.fake:
             return 0  # the template alone was asked about
     settings = startup.prepare(settings)
     if print_config:
         print(docgen.as_toml(settings), end="")
         return 0
     console = Console()
-    if settings.model_path is None and settings.model_fake:
+    if settings.model.path is None and settings.model.fake:
         console.print("The configuration is right. The fake model needs no memory.")
         return 0
-    if settings.model_path is None or model_list.names_several(settings):
+    if settings.model.path is None or model_list.names_several(settings):
         return _several(settings, console)
-    header = gguf.read_header(settings.model_path)
+    header = gguf.read_header(settings.model.path)
     need = model_options.needed_memory(settings, header)
     console.print(_model_table(settings, header, need))
     console.print(_memory_table(need, memory.available_memory()))
@@ -46,7 +46,7 @@ def run(settings: Settings, print_config: bool) -> int:
 
 def _several(settings: Settings, console: Console) -> int:
     models = model_list.models(settings)
-    limit = settings.models_memory or memory.available_memory()
+    limit = settings.models.memory or memory.available_memory()
     table = Table("model", "file", "context", "memory (estimate)", "loaded")
     table.columns[3].justify = "right"
     for model in models:
@@ -56,14 +56,14 @@ def _several(settings: Settings, console: Console) -> int:
             when if model.memory <= limit else "[red]never: it does not fit[/]",
         )  # fmt: skip
     console.print(table)
-    whose = "the limit of all" if settings.models_memory else "free on this machine"
+    whose = "the limit of all" if settings.models.memory else "free on this machine"
     console.print(f"{_rounded(limit)} are {whose}: the one that was used least recently makes room.")
     console.print("The configuration is right.")
     return 0
 
 
 def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> Table:
-    table = Table(title=str(settings.model_path), show_header=False, title_justify="left")
+    table = Table(title=str(settings.model.path), show_header=False, title_justify="left")
     rows = {
         "name": model_options.served_name(settings),
         "architecture": header.architecture,
@@ -71,8 +71,8 @@ def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> 
         "quantisation": header.file_type or "unknown",
         "trained context": f"{header.number('context_length')} tokens",
         "served context": f"{need.context} tokens for one sequence, {need.cells} cells for all",
-        "in parallel": str(settings.engine_parallel),
-        "threads": f"{settings.engine_threads}, {settings.engine_threads_batch} for batches",
+        "in parallel": str(settings.engine.parallel),
+        "threads": f"{settings.engine.threads}, {settings.engine.threads_batch} for batches",
         "chat template": _template(settings, header),
         "listens at": settings.url,
         "keys": str(len(keys.of(settings))) if keys.of(settings) else "none needed",

@@ -41,7 +41,7 @@ def run(settings: Settings) -> int:
 
 def remove_model(settings: Settings, name: str, *, asked: bool) -> int:
     """Delete the files of a model in the folder. `asked`: nobody has to be asked any more."""
-    folder = settings.models_dir or paths.models_dir()
+    folder = settings.models.dir or paths.models_dir()
     found = [model for model in model_list.models(startup.with_threads(settings)) if model.is_found]
     model = next((m for m in found if canonical(name) in map(canonical, (m.name, *m.aliases))), None)
     if model is None:

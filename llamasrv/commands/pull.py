@@ -28,7 +28,7 @@ JSON_EVERY = 0.2  # seconds between two objects about one file
 def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     """Pull one after the other; 69 when one of them failed."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    folder = settings.models_dir or paths.models_dir()
+    folder = settings.models.dir or paths.models_dir()
     for name in names:
         display = _Lines(JSON_EVERY) if as_json else _Display(Console(stderr=True))
         try:

@@ -36,7 +36,7 @@ def check_address(settings: Settings) -> None:
     """Whether the address can be listened on, unless a listening socket was handed to this process."""
     if settings.socket_path is not None or "LISTEN_FDS" in os.environ or "GUNICORN_FD" in os.environ:
         return
-    host, port = settings.server_host.strip("[]"), settings.server_port
+    host, port = settings.server.host.strip("[]"), settings.server.port
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:

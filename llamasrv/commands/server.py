@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import http.client
 import os
 import signal
@@ -23,8 +22,8 @@ from llamasrv.errors import ConfigError
 @contextmanager
 def running(settings: Settings) -> Iterator[str]:
     """The URL of a server with these settings on a free port of loopback. Its errors and its progress bar are shown."""
-    settings = dataclasses.replace(
-        settings, server_host="127.0.0.1", server_port=_free_port(), log_level="warning", log_requests=False
+    settings = settings.having(
+        server={"host": "127.0.0.1", "port": _free_port()}, log={"level": "warning", "requests": False}
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     process = subprocess.Popen(

@@ -1,17 +1,7 @@
 """Options: what each is, where its value comes from, and the documents made from it. Knows no model and no HTTP."""
 
-from llamasrv.config.settings import (
-    CONFIG_VARIABLE,
-    OPTIONS,
-    TABLE_KEYS,
-    ModelTable,
-    Settings,
-    as_environment,
-    current,
-    load,
-    load_again,
-    use,
-)
+from llamasrv.config.settings import OPTIONS, TABLE_KEYS, ModelTable, Settings
+from llamasrv.config.sources import CONFIG_VARIABLE, as_environment, current, load, load_again, use
 
 __all__ = [
     "CONFIG_VARIABLE",

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config import OPTIONS, TABLE_KEYS, Settings
-from llamasrv.config.option import Option, as_size
+from llamasrv.config.settings import OPTIONS, TABLE_KEYS, Settings, value_of
+from llamasrv.config.option import Option, written
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.llamacpp.completion import CompletionSchema
 from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema
@@ -35,10 +35,10 @@ def as_toml(settings: Settings | None = None) -> str:
             lines += [f"# {option.help}", f"#   {option.long_flag}, {option.variable}: {option.expects}"]
             lines += [f"# {key} = {shown(option, option.default)}".rstrip(), ""]
         else:
-            value = getattr(settings, option.name)
+            value = value_of(settings, option)
             if option.secret and value:
                 lines.append(f'# {key} = "***"')
-            elif value is not None:
+            elif written(option, value) is not None:
                 lines.append(f"{key} = {shown(option, value)}")
     lines += _tables(settings) if settings is not None else ["", *MODEL_TABLES]
     return "\n".join(lines).replace("\n\n\n", "\n\n").strip() + "\n"
@@ -48,13 +48,13 @@ def _tables(settings: Settings) -> list[str]:
     """What is no option by itself: models with options of their own, and further names."""
     lines = []
     for table in settings.tables:
-        lines += ["", f"[models.{shown(_TEXT, table.name)}]", *(["load = true"] if table.load else [])]
+        lines += ["", f"[models.{_toml(table.name)}]", *(["load = true"] if table.load else [])]
         for key, option in TABLE_KEYS.items():
             if option.name in table.values:
                 lines.append(f"{key} = {shown(option, table.values[option.name])}")
     if settings.aliases:
         lines += ["", "[aliases]"]
-        lines += [f"{shown(_TEXT, alias)} = {shown(_TEXT, name)}" for alias, name in settings.aliases.items()]
+        lines += [f"{_toml(alias)} = {_toml(name)}" for alias, name in settings.aliases.items()]
     return lines
 
 
@@ -77,20 +77,19 @@ MODEL_TABLES = """\
 
 def shown(option: Option, value: Any) -> str:
     """A value as the TOML file writes it."""
+    return _toml(written(option, value))
+
+
+def _toml(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return "[" + ", ".join(shown(option, item) for item in value) + "]"
-    if option.kind == "size":
-        return shown(_TEXT, as_size(value))
+        return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, (int, float)):
         return str(value)
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-
-
-_TEXT = Option("", (), "text", None, "")
 
 
 def as_markdown() -> str:
@@ -98,7 +97,7 @@ def as_markdown() -> str:
     rows = ["| flag | TOML key | default | value | meaning |", "|---|---|---|---|---|"]
     for option in OPTIONS:
         flags = ", ".join(f"`{flag}`" for flag in option.flags)
-        default = f"`{shown(option, option.default)}`" if option.default not in (None, ()) else ""
+        default = f"`{shown(option, option.default)}`" if shown(option, option.default) not in ("", "[]") else ""
         rows.append(f"| {flags} | `{option.key}` | {default} | {option.expects} | {option.help} |")
     return "\n".join(rows) + "\n"
 

@@ -32,7 +32,7 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 def of(settings: Settings) -> tuple[Key, ...]:
     """All keys that let somebody in; none: everybody may come. Raises ConfigError."""
     keys = [Key.of(f"key-{n}", key) for n, key in enumerate(settings.api_keys(), 1)]
-    path = settings.server_api_key_file
+    path = settings.server.api_key_file
     if path is not None and path.suffix == ".toml":
         keys += read(path)
     if len({key.name for key in keys}) < len(keys):

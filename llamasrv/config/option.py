@@ -1,4 +1,4 @@
-"""One option: what is declared of it, and how its values are read from text, from TOML and from the command line."""
+"""One option: what is declared of it, how its values are read from text, TOML and flags, and how they are written."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.domain.params import SAMPLER_ORDER
+from llamasrv.engine.options import Adapter
 from llamasrv.errors import ConfigError
 
 PREFIX = "LLAMASRV_"  # of the environment's variables
@@ -20,22 +21,32 @@ PREFIX = "LLAMASRV_"  # of the environment's variables
 class Option:
     """One option as declared. `default` None means unset: something else (the model, the machine) decides."""
 
-    section: str
+    key: str  # in the TOML file, with its table
     flags: tuple[str, ...]
     kind: str
-    default: Any
     help: str
+    default: Any = None
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
     unit: int = 1  # what a plain number counts, of a size
-    name: str = ""  # the attribute of Settings
+    unset: tuple[str, ...] = ()  # how None is written, on the command line and in files
+    place: tuple[str, str] = ("", "")  # of the value: a section of Settings and a field of it
 
     @property
-    def key(self) -> str:
-        """The key in the TOML file, with its table."""
-        return f"{self.section}.{self.name.removeprefix(self.section + '_')}"
+    def section(self) -> str:
+        """The table of the TOML file."""
+        return self.key.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """The name among the flags that were given."""
+        return self.key.replace(".", "_")
+
+    @property
+    def is_list(self) -> bool:
+        return self.kind in ("list", "adapters", "endpoints", "samplers")
 
     @property
     def variable(self) -> str:
@@ -52,7 +63,8 @@ class Option:
             return ", ".join(self.choices)
         words = {
             "int": "a whole number", "float": "a number", "bool": "true or false", "text": "text", "path": "a path",
-            "list": "a list", "size": "a size like 4MiB",
+            "list": "a list", "adapters": "a list", "endpoints": "a list", "samplers": "a list",
+            "size": "a size like 4MiB", "ms": "a number",
         }[self.kind]  # fmt: skip
         if self.kind == "size" or (self.low is None and self.high is None):
             return words
@@ -68,9 +80,28 @@ def _short(number: float | None) -> str:
 def convert(option: Option, value: Any, where: str) -> Any:
     """The value with its right type; ConfigError, beginning with `where`, if it cannot be."""
     try:
+        if option.unset and isinstance(value, (str, int, float)) and _plain(value) in option.unset:
+            return None
         return _CONVERTERS[option.kind](option, value)
     except ValueError as error:
         raise ConfigError(f"{where}: {str(error) or f'must be {option.expects}'}") from None
+
+
+def _plain(value: str | int | float) -> str:
+    return value.strip().lower() if isinstance(value, str) else f"{value:g}" if type(value) is float else str(value)
+
+
+def written(option: Option, value: Any) -> Any:
+    """The value as `convert` would read it from a file: None where there is nothing to write."""
+    if value is None:
+        return int(option.unset[0]) if option.unset else None
+    if option.kind == "ms":
+        return value * 1000
+    if option.kind == "size":
+        return as_size(value)
+    if option.kind == "adapters":
+        return tuple(f"{one.name}={one.path}" + (f"@{one.scale:g}" if one.scale != 1 else "") for one in value)
+    return value
 
 
 def _int(option: Option, value: Any) -> int:
@@ -126,25 +157,22 @@ def _choice(option: Option, value: Any) -> str:
     raise ValueError(f"must be one of {option.expects}{nearest(str(value), option.choices)}")
 
 
+def _ms(option: Option, value: Any) -> float:
+    return _float(option, value) / 1000
+
+
 def _list(option: Option, value: Any) -> tuple[str, ...]:
-    if option.name == "model_adapters":
-        return _adapters(value)
     if isinstance(value, str):
         value = re.split(r"[,;]", value)
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
         raise ValueError("must be a list of text")
-    items = tuple(piece.strip() for item in value for piece in re.split(r"[,;]", item) if piece.strip())
-    if option.name == "sampling_samplers":
-        _check_samplers(items)
-    if option.name == "engine_rpc":
-        _check_endpoints(items)
-    return items
+    return tuple(piece.strip() for item in value for piece in re.split(r"[,;]", item) if piece.strip())
 
 
-ADAPTER = re.compile(r"([\w.-]{1,64})=(.+?)(?:@(-?\d{1,4}(?:\.\d{1,6})?))?")  # name, file, scale
+_ADAPTER = re.compile(r"([\w.-]{1,64})=(.+?)(?:@(-?\d{1,4}(?:\.\d{1,6})?))?")  # name, file, scale
 
 
-def _adapters(value: Any) -> tuple[str, ...]:
+def _adapters(option: Option, value: Any) -> tuple[Adapter, ...]:
     """NAME=FILE@SCALE, each; a bare FILE is named after itself. A table has NAME = FILE, or NAME = {path, scale}."""
     if isinstance(value, Mapping):
         tables = {name: one if isinstance(one, Mapping) else {"path": one} for name, one in value.items()}
@@ -157,34 +185,38 @@ def _adapters(value: Any) -> tuple[str, ...]:
         raise ValueError("must be a list of NAME=FILE")
     texts = [piece.strip() for item in value for piece in item.split(",") if piece.strip()]
     named = [text if "=" in text else f"{Path(text).stem}={text}" for text in texts]
-    names = []
+    adapters = []
     for text in named:
-        match = ADAPTER.fullmatch(text)
+        match = _ADAPTER.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} must be NAME=FILE.gguf, with @SCALE where it is not 1")
-        names.append(match[1].lower())
-    if len(set(names)) < len(names):
+        adapters.append(Adapter(match[1], match[2], float(match[3] or 1)))
+    if len({adapter.name.lower() for adapter in adapters}) < len(adapters):
         raise ValueError("two adapters have the same name")
-    return tuple(named)
+    return tuple(adapters)
 
 
 _ENDPOINT = re.compile(r"[A-Za-z0-9.-]+:(\d{1,5})")
 MOST_ENDPOINTS = 16  # GGML_RPC_MAX_SERVERS
 
 
-def _check_endpoints(texts: tuple[str, ...]) -> None:
+def _endpoints(option: Option, value: Any) -> tuple[str, ...]:
+    texts = _list(option, value)
     for text in texts:
         match = _ENDPOINT.fullmatch(text)
         if match is None or not 0 < int(match[1]) < 65536:
             raise ValueError(f"{text!r} must be HOST:PORT")
     if len(set(texts)) < len(texts) or len(texts) > MOST_ENDPOINTS:
         raise ValueError(f"at most {MOST_ENDPOINTS} machines, each once")
+    return texts
 
 
-def _check_samplers(names: tuple[str, ...]) -> None:
+def _samplers(option: Option, value: Any) -> tuple[str, ...]:
+    names = _list(option, value)
     for name in names:
         if name not in SAMPLER_ORDER:
             raise ValueError(f"unknown sampler {name!r}{nearest(name, SAMPLER_ORDER)}")
+    return names
 
 
 def _size(option: Option, value: Any) -> int:
@@ -214,7 +246,8 @@ def as_size(value: float | None) -> str:
 
 _CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "int": _int, "float": _float, "bool": _bool, "text": _text, "path": _path,
-    "choice": _choice, "list": _list, "size": _size,
+    "choice": _choice, "list": _list, "size": _size, "ms": _ms,
+    "adapters": _adapters, "endpoints": _endpoints, "samplers": _samplers,
 }  # fmt: skip
 
 
@@ -225,3 +258,10 @@ def nearest(name: str, names: Sequence[str] | Mapping[str, Any]) -> str:
         tails[tail] for tail in difflib.get_close_matches(name.rpartition(".")[2], list(tails), 1, 0.6)
     ]
     return f"; did you mean {found[0]}?" if found else ""
+
+
+def reason(error: Exception) -> str:
+    """Why a file cannot be read, for error lines."""
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8 text"
+    return getattr(error, "strerror", None) or type(error).__name__

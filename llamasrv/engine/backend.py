@@ -545,7 +545,7 @@ def _reason() -> str:
 
 def _load(path: str, options: Any, progress: Progress) -> Any:
     params = C.llama_model_default_params()
-    params.n_gpu_layers = options.gpu_layers
+    params.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
     if options.rpc:
         devices = rpc.devices(options.rpc, path)
         params.devices = ctypes.cast(devices, ctypes.c_void_p)

@@ -13,7 +13,6 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -237,10 +236,12 @@ class EngineCore:
 
     def _open_disk(self) -> DiskStore | None:
         options, backend = self.options, self.backend
-        if not options.disk_bytes or not options.digest or backend.split or not backend.generates:
+        if not options.disk_bytes or options.disk_folder is None or not options.digest:
+            return None
+        if backend.split or not backend.generates:
             return None
         disk = DiskStore(
-            Path(options.disk_folder), options.disk_bytes,
+            options.disk_folder, options.disk_bytes,
             facts={"model": options.digest, **backend.state_facts}, largest=options.cache_bytes,
             adapter_digests=tuple(adapter.digest for adapter in backend.adapters), can_cut=backend.can_cut_saved,
             work=self.pool.queue(1).put, post=self._mailbox.put, give=lambda entry: self.memory.spilled.put(entry),

@@ -11,6 +11,7 @@ import numpy as np
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.batch import Batch
+from llamasrv.engine.options import Adapter as Adapter
 
 Progress = Callable[[float], bool]
 """Told the loaded share (0 to 1) now and then; False from it gives up loading."""
@@ -58,16 +59,6 @@ class ModelInfo:
     eos_token: str = ""
     sampling_defaults: dict[str, Any] = field(default_factory=dict)  # the author's, names of SamplingParams
     metadata: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """A LoRA adapter of a model. `scale` is what it counts where a request names it without one."""
-
-    name: str
-    path: str
-    scale: float = 1.0
-    digest: str = ""  # of its file
 
 
 class Vocabulary(Protocol):

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from llamasrv.engine.interface import Adapter
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter of a model. `scale` is what it counts where a request names it without one."""
+
+    name: str
+    path: str
+    scale: float = 1.0
+    digest: str = ""  # of its file
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How a model runs. Zero means: choose from the model and the machine."""
+    """How a model runs. None means: choose from the model and the machine."""
 
-    context_cells: int = 0
+    context_cells: int | None = None
     parallel: int = 16
-    threads: int = 0
-    threads_batch: int = 0
+    threads: int | None = None
+    threads_batch: int | None = None
     batch_size: int = 2048
     ubatch_size: int = 512
-    gpu_layers: int = -1
+    gpu_layers: int | None = None  # None: all
     rpc: tuple[str, ...] = ()  # HOST:PORT of machines that compute layers
     flash_attn: str = "auto"
     cache_type_k: str = "f16"
@@ -28,15 +37,15 @@ class EngineOptions:
     swap_bytes: int = 1 << 30  # host memory for preempted sequences
     cache_bytes: int = 1 << 30  # host memory for evicted prefixes
     disk_bytes: int = 0  # disk for prefixes that several prompts had
-    disk_folder: str = ""
+    disk_folder: Path | None = None
     digest: str = ""  # of the model; without it nothing is kept on disk
     coalesce: float = 0.002  # seconds within which the tokens of short steps may share a wake-up
     unread_tokens: int = 10_000  # tokens of a choice that may wait for their reader; beyond, it counts as gone
-    idle_cells: int = 0  # cells that idle prefixes may keep in the pool; 0: chosen by the back end
+    idle_cells: int | None = None  # cells that idle prefixes may keep in the pool; None: chosen by the back end
     adapters: tuple[Adapter, ...] = ()  # LoRA adapters to load beside the model
     embeddings: bool = False  # a model that generates makes embeddings, too
     pooling: str | None = None  # none, mean, cls, last or rank; None: as the model says, else the mean
-    embedding_ctx: int = 0  # most tokens of one embedding
+    embedding_ctx: int | None = None  # most tokens of one embedding; None: as the model was trained
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,13 +46,13 @@ class Loader:
     def __init__(
         self,
         *,
-        memory_limit: int = 0,
+        memory_limit: int | None = None,
         load_timeout: float = 300.0,
         check: Callable[[Model], None] | None = None,
         free_memory: Callable[[], int] = available_memory,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`memory_limit` 0: what the machine has free. `check` may raise LoadFailed before a model is loaded."""
+        """`memory_limit` None: what the machine has free. `check` may raise LoadFailed before a model is loaded."""
         self.memory_limit = memory_limit
         self.load_timeout = load_timeout
         self.notice = Notice()  # told whenever a model's state may have changed

@@ -70,9 +70,9 @@ class Shape:
     flash_attn: bool = True
     split: bool = False  # every lane has cells of its own
     embeddings: bool = False  # a model that generates makes embeddings, too
-    embedding_context: int = 0  # most tokens of one embedding; 0: chosen
+    embedding_context: int | None = None  # most tokens of one embedding; None: chosen
     remote: bool = False  # other machines hold the layers that would be on a GPU
-    gpu_layers: int = -1
+    gpu_layers: int | None = None  # None: all
 
 
 def estimate(header: Header, cells: int, shape: Shape) -> Need:
@@ -99,7 +99,7 @@ def _share_here(header: Header, shape: Shape) -> float:
     if not shape.remote:
         return 1.0
     layers = header.number("block_count") + 1  # the output counts as one
-    return 0.0 if shape.gpu_layers < 0 else max(0.0, 1 - shape.gpu_layers / layers)
+    return 0.0 if shape.gpu_layers is None else max(0.0, 1 - shape.gpu_layers / layers)
 
 
 def _embedding(header: Header, shape: Shape) -> tuple[int, int]:

@@ -57,29 +57,29 @@ def models(settings: Settings) -> list[Model]:
     several = len(made) + len(found) > 1
     for one in found:
         if one.header.path.resolve() not in taken and canonical(one.name) not in names:
-            own = dataclasses.replace(settings, model_path=one.header.path, model_adapters=())
+            own = settings.having(model={"path": one.header.path}, engine={"adapters": ()})
             model = _model(own, one.name, one.header, aliases=one.aliases, several=several, found=one)
             model.is_found = True
             made.append(model)
             names.add(canonical(model.name))
     made += [model for model in _made_from_others(settings) if canonical(model.name) not in names]
     if not made:
-        made.append(the_one(dataclasses.replace(settings, model_path=paths.demo_model())))
+        made.append(the_one(settings.having(model={"path": paths.demo_model()})))
     return _default_first(settings, made)
 
 
 def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:
     """What the configuration names."""
-    if settings.model_fake or settings.model_path is not None:
+    if settings.model.fake or settings.model.path is not None:
         yield the_one(settings)
     for table in settings.tables:
         own = settings.of(table)
-        one = _found_as(table.name, found) if own.model_path is None else None
+        one = _found_as(table.name, found) if own.model.path is None else None
         if one is not None:
-            own = dataclasses.replace(own, model_path=one.header.path)
-        elif own.model_path is None and table.name == DEMO_NAME:
-            own = dataclasses.replace(own, model_path=paths.demo_model())
-        if own.model_path is None:
+            own = own.having(model={"path": one.header.path})
+        elif own.model.path is None and table.name == DEMO_NAME:
+            own = own.having(model={"path": paths.demo_model()})
+        if own.model.path is None:
             raise ConfigError(f"models.{table.name}: no path, and no model of that name in models.dir"
                               f"{nearest(table.name, [one.name for one in found])}")  # fmt: skip
         try:
@@ -89,10 +89,10 @@ def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:
 
 
 def _of_table(settings: Settings, table: ModelTable, found: Found | None) -> Model:
-    assert settings.model_path is not None
-    header = found.header if found is not None else gguf.read_header(settings.model_path)
-    stay = table.values.get("models_keep_alive", FOR_EVER if table.load else settings.models_keep_alive)
-    aliases = (*settings.model_alias, *(found.aliases if found is not None else ()))
+    assert settings.model.path is not None
+    header = found.header if found is not None else gguf.read_header(settings.model.path)
+    stay = table.values.get("models_keep_alive", FOR_EVER if table.load else settings.models.keep_alive)
+    aliases = (*settings.model.alias, *(found.aliases if found is not None else ()))
     return _model(
         settings, table.name, header, aliases=aliases, several=True, found=found, keep_alive=stay, at_start=table.load
     )
@@ -100,9 +100,9 @@ def _of_table(settings: Settings, table: ModelTable, found: Found | None) -> Mod
 
 def _made_from_others(settings: Settings) -> Iterator[Model]:
     """What clients made of other models. One whose file is gone is left out."""
-    if settings.models_dir is None and not settings.models_manage and (settings.model_path or settings.model_fake):
+    if settings.models.dir is None and not settings.models.manage and (settings.model.path or settings.model.fake):
         return
-    folder = settings.models_dir or paths.models_dir()
+    folder = settings.models.dir or paths.models_dir()
     for one in read_made(folder):
         try:
             yield _of_made(settings, one, one.file(folder))
@@ -112,11 +112,11 @@ def _made_from_others(settings: Settings) -> Iterator[Model]:
 
 def _of_made(settings: Settings, one: Made, path: Path) -> Model:
     table = next((table for table in settings.tables if canonical(table.name) == canonical(one.base)), None)
-    own = dataclasses.replace(settings if table is None else settings.of(table), model_path=path, model_alias=())
+    own = (settings if table is None else settings.of(table)).having(model={"path": path, "alias": ()})
     if one.num_ctx:
-        own = dataclasses.replace(own, engine_ctx_size=one.num_ctx)
+        own = own.having(engine={"context_cells": one.num_ctx})
     if one.template is not None:
-        own = dataclasses.replace(own, model_chat_template=one.template, model_chat_template_file=None)
+        own = own.having(model={"chat_template": one.template, "chat_template_file": None})
     header = gguf.read_header(path)
     model = _model(own, one.name, header, aliases=(), several=True)
     model.made = one
@@ -132,19 +132,19 @@ def _found_as(name: str, found: list[Found]) -> Found | None:
 
 
 def _folder(settings: Settings) -> list[Found]:
-    if settings.models_dir is not None:
-        return scan(settings.models_dir)
+    if settings.models.dir is not None:
+        return scan(settings.models.dir)
     pulled = paths.models_dir()
     return scan(pulled) if _serves_pulled(settings) and pulled.is_dir() else []
 
 
 def _serves_pulled(settings: Settings) -> bool:
     """Whether models that were pulled are served without being named: unless others are, or clients may pull them."""
-    return settings.models_manage or (settings.model_path is None and not settings.model_fake)
+    return settings.models.manage or (settings.model.path is None and not settings.model.fake)
 
 
 def _default_first(settings: Settings, made: list[Model]) -> list[Model]:
-    wanted = settings.models_default
+    wanted = settings.models.default
     if wanted is None:
         return made
     for model in made:
@@ -155,8 +155,8 @@ def _default_first(settings: Settings, made: list[Model]) -> list[Model]:
 
 def names_several(settings: Settings) -> bool:
     """Whether more than one model may be served: then each chooses for itself what the settings leave open."""
-    pulled = settings.models_manage or (_serves_pulled(settings) and any(paths.models_dir().glob("*")))
-    return bool(settings.tables) or settings.models_dir is not None or pulled
+    pulled = settings.models.manage or (_serves_pulled(settings) and any(paths.models_dir().glob("*")))
+    return bool(settings.tables) or settings.models.dir is not None or pulled
 
 
 # One model
@@ -165,12 +165,12 @@ def names_several(settings: Settings) -> bool:
 def the_one(settings: Settings) -> Model:
     """The model that --model names, or --fake: loaded when the server starts, and for good."""
     name = served_name(settings)
-    aliases = tuple(alias for alias in (*settings.model_alias, file_name(settings)) if alias != name)
-    if settings.model_fake:
+    aliases = tuple(alias for alias in (*settings.model.alias, file_name(settings)) if alias != name)
+    if settings.model.fake:
         return _fake(settings, name, aliases)
-    if settings.model_path is None:
+    if settings.model.path is None:
         raise ConfigError(NO_MODEL)
-    header = gguf.read_header(settings.model_path)
+    header = gguf.read_header(settings.model.path)
     return _model(
         settings, name, header, aliases=aliases, several=names_several(settings), keep_alive=FOR_EVER, at_start=True
     )
@@ -187,16 +187,16 @@ def _model(
     keep_alive: float | None = None,
     at_start: bool = False,
 ) -> Model:
-    if settings.engine_rpc:
-        check_rpc(f"engine.rpc = {', '.join(settings.engine_rpc)}")
+    if settings.engine.rpc:
+        check_rpc(f"engine.rpc = {', '.join(settings.engine.rpc)}")
     template = template_source(settings)
     details = found.details if found is not None and template is None else describe(header, template=template)
     if found is not None:
         details = dataclasses.replace(details, projector=found.details.projector)
-    if settings.engine_embeddings and "completion" in details.capabilities:
+    if settings.engine.embeddings and "completion" in details.capabilities:
         details = dataclasses.replace(details, capabilities=(*details.capabilities, "embedding"))
     need = _need(settings, header, several=several)
-    options = engine_options(dataclasses.replace(settings, engine_ctx_size=need.cells))
+    options = engine_options(settings.having(engine={"context_cells": need.cells}))
     options = dataclasses.replace(options, digest=details.digest, adapters=tuple(map(_known, options.adapters)))
     need_all = need.total + sum(Path(adapter.path).stat().st_size for adapter in options.adapters)
     return Model(
@@ -204,11 +204,11 @@ def _model(
         aliases=aliases,
         details=details,
         recipe=Recipe(partial(_open, str(header.path), options), options, memory=need_all, context=need.context),
-        sampling=settings.sampling(),
+        sampling=settings.sampling_defaults(),
         chat_template=template,
-        max_tokens=settings.limits_n_predict if settings.limits_n_predict >= 0 else None,
-        shares_prefixes=settings.cache_prefix_scope == "all",
-        keep_alive=settings.models_keep_alive if keep_alive is None else keep_alive,
+        max_tokens=settings.limits.n_predict,
+        shares_prefixes=settings.cache.prefix_scope == "all",
+        keep_alive=settings.models.keep_alive if keep_alive is None else keep_alive,
         at_start=at_start,
         key=(header.path, details.digest, options),
     )
@@ -240,10 +240,10 @@ def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
         name,
         aliases=aliases,
         recipe=Recipe(opening, options),
-        sampling=settings.sampling(),
+        sampling=settings.sampling_defaults(),
         chat_template=template_source(settings),
-        max_tokens=settings.limits_n_predict if settings.limits_n_predict >= 0 else None,
-        shares_prefixes=settings.cache_prefix_scope == "all",
+        max_tokens=settings.limits.n_predict,
+        shares_prefixes=settings.cache.prefix_scope == "all",
         at_start=True,
         key=(FAKE_NAME, options),
     )
@@ -254,7 +254,7 @@ def _need(settings: Settings, header: gguf.Header, *, several: bool) -> memory.N
     is told when it is loaded."""
     if not several:
         return needed_memory(settings, header)
-    available = settings.models_memory or memory.available_memory()
+    available = settings.models.memory or memory.available_memory()
     for most in (available // 2, available):
         try:
             return needed_memory(settings, header, available=most)

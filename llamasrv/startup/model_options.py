@@ -5,6 +5,7 @@ What a file or the machine has to be asked for is asked here. Knows no other mod
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import re
@@ -12,8 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from llamasrv.config import Settings, paths
-from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import Adapter
+from llamasrv.engine.options import EngineOptions
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
 from llamasrv.models.names import CATCH_ALL
@@ -25,31 +25,31 @@ DEMO_NAME = "demo"
 def needed_memory(settings: Settings, header: gguf.Header, *, available: int | None = None) -> memory.Need:
     """What the model will need; its context is chosen where the settings leave it open."""
     shape = shape_of(settings)
-    if settings.engine_ctx_size:
-        return memory.estimate(header, settings.engine_ctx_size, shape)
+    if settings.engine.context_cells is not None:
+        return memory.estimate(header, settings.engine.context_cells, shape)
     return memory.choose(header, shape, memory.available_memory() if available is None else available)
 
 
 def shape_of(settings: Settings) -> memory.Shape:
     return memory.Shape(
-        parallel=settings.engine_parallel,
-        batch_size=settings.engine_batch_size,
-        ubatch_size=settings.engine_ubatch_size,
-        cache_type_k=settings.engine_cache_type_k,
-        cache_type_v=settings.engine_cache_type_v,
-        flash_attn=settings.engine_flash_attn != "off",
-        split=settings.engine_deterministic,
-        embeddings=settings.engine_embeddings,
-        embedding_context=settings.engine_embedding_ctx,
-        remote=bool(settings.engine_rpc),
-        gpu_layers=settings.engine_n_gpu_layers,
+        parallel=settings.engine.parallel,
+        batch_size=settings.engine.batch_size,
+        ubatch_size=settings.engine.ubatch_size,
+        cache_type_k=settings.engine.cache_type_k,
+        cache_type_v=settings.engine.cache_type_v,
+        flash_attn=settings.engine.flash_attn != "off",
+        split=settings.engine.deterministic,
+        embeddings=settings.engine.embeddings,
+        embedding_context=settings.engine.embedding_ctx,
+        remote=bool(settings.engine.rpc),
+        gpu_layers=settings.engine.gpu_layers,
     )
 
 
 def template_source(settings: Settings) -> str | None:
     """The Jinja source that replaces the model's own template, if the operator gave one."""
-    path = settings.model_chat_template_file
-    text = settings.model_chat_template
+    path = settings.model.chat_template_file
+    text = settings.model.chat_template
     if path is None and text is not None and "{" not in text and Path(text).is_file():
         path = Path(text)
     elif path is None and text is not None and "{" not in text:
@@ -85,44 +85,24 @@ def _library_has(part: str) -> bool:
 
 
 def engine_options(settings: Settings) -> EngineOptions:
-    return EngineOptions(
+    """The engine's section, with what only all of the settings together tell."""
+    options = settings.engine
+    if options.deterministic and options.context_cells is not None:
         # With a stream of cells for each lane the engine counts the cells of one.
-        context_cells=settings.engine_ctx_size // (settings.engine_parallel if settings.engine_deterministic else 1),
-        parallel=settings.engine_parallel,
-        threads=max(0, settings.engine_threads),
-        threads_batch=max(0, settings.engine_threads_batch),
-        batch_size=settings.engine_batch_size,
-        ubatch_size=settings.engine_ubatch_size,
-        gpu_layers=settings.engine_n_gpu_layers,
-        rpc=settings.engine_rpc,
-        flash_attn=settings.engine_flash_attn,
-        cache_type_k=settings.engine_cache_type_k,
-        cache_type_v=settings.engine_cache_type_v,
-        deterministic=settings.engine_deterministic,
-        queue_limit=settings.engine_queue_limit,
-        step_target=settings.engine_step_target_ms / 1000,
-        swap_bytes=settings.cache_swap,
-        cache_bytes=settings.cache_ram,
-        disk_bytes=settings.cache_disk,
-        disk_folder=str(settings.cache_disk_dir or paths.prefixes_dir()) if settings.cache_disk else "",
-        idle_cells=settings.cache_idle_cells,
-        coalesce=settings.engine_coalesce_ms / 1000,
-        unread_tokens=settings.limits_unread_tokens,
-        adapters=tuple(Adapter(name, path, scale) for name, path, scale in settings.adapters()),
-        embeddings=settings.engine_embeddings,
-        pooling=settings.engine_pooling,
-        embedding_ctx=settings.engine_embedding_ctx,
-    )
+        options = dataclasses.replace(options, context_cells=options.context_cells // options.parallel)
+    if options.disk_bytes and options.disk_folder is None:
+        options = dataclasses.replace(options, disk_folder=paths.prefixes_dir())
+    return options
 
 
 def served_name(settings: Settings) -> str:
     """What clients call the model: the first alias, else the file's name without its ending."""
-    aliases = [name for name in settings.model_alias if name != CATCH_ALL]
+    aliases = [name for name in settings.model.alias if name != CATCH_ALL]
     return aliases[0] if aliases else file_name(settings)
 
 
 def file_name(settings: Settings) -> str:
-    path = settings.model_path
+    path = settings.model.path
     if path is None:
         return FAKE_NAME
     return DEMO_NAME if path == paths.demo_model() else re.sub(r"-00001-of-\d{5}$", "", path.stem)

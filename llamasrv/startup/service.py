@@ -34,14 +34,14 @@ def configure_log(settings: Settings) -> None:
     """Raises ConfigError where the log's file cannot be written to."""
     try:
         log.configure(
-            level=settings.log_level,
-            form=settings.log_format,
-            requests=settings.log_requests,
-            llama=settings.log_llama,
-            path=settings.log_file,
+            level=settings.log.level,
+            form=settings.log.format,
+            requests=settings.log.requests,
+            llama=settings.log.llama,
+            path=settings.log.file,
         )
     except OSError as error:
-        raise ConfigError(f"log.file = {str(settings.log_file)!r}: {error.strerror or error}") from None
+        raise ConfigError(f"log.file = {str(settings.log.file)!r}: {error.strerror or error}") from None
 
 
 def prepare(settings: Settings) -> Settings:
@@ -53,45 +53,44 @@ def prepare(settings: Settings) -> Settings:
         return settings
     only, recipe = models[0], models[0].recipe
     assert recipe is not None
-    lanes = settings.engine_parallel if settings.engine_deterministic else 1
-    return dataclasses.replace(
-        settings, model_path=only.details.path, engine_ctx_size=recipe.options.context_cells * lanes
-    )
+    cells = recipe.options.context_cells
+    if cells is not None and settings.engine.deterministic:
+        cells *= settings.engine.parallel
+    return settings.having(model={"path": only.details.path}, engine={"context_cells": cells})
 
 
 def with_threads(settings: Settings) -> Settings:
     """A thread for each core where nothing else is asked for."""
-    threads = settings.engine_threads if settings.engine_threads > 0 else memory.available_cores()
-    batch = settings.engine_threads_batch if settings.engine_threads_batch > 0 else threads
-    return dataclasses.replace(settings, engine_threads=threads, engine_threads_batch=batch)
+    threads = settings.engine.threads or memory.available_cores()
+    return settings.having(engine={"threads": threads, "threads_batch": settings.engine.threads_batch or threads})
 
 
 def web_options(settings: Settings) -> WebOptions:
-    names = [f.name for f in dataclasses.fields(Limits) if hasattr(settings, f"limits_{f.name}")]
-    limits: dict[str, Any] = {name: getattr(settings, f"limits_{name}") for name in names}
+    names = [f.name for f in dataclasses.fields(Limits) if hasattr(settings.limits, f.name)]
+    limits: dict[str, Any] = {name: getattr(settings.limits, name) for name in names}
     return WebOptions(
         limits=Limits(**limits),
         keys=keys.of(settings),
-        hosts=settings.server_allowed_hosts,
-        origins=settings.server_cors_origins,
+        hosts=settings.server.allowed_hosts,
+        origins=settings.server.cors_origins,
         # A key leaves room in the queue for the others.
-        most_open=max(1, (settings.engine_queue_limit + settings.engine_parallel) * 3 // 4),
-        keepalive=settings.server_keepalive,
-        timeout=settings.limits_timeout or None,
-        slot_folder=settings.cache_slot_save_path,
-        stalled_seconds=settings.engine_stall_timeout / 10,
-        slow_seconds=settings.log_slow_seconds,
-        manage=settings.models_manage,
-        folder=settings.models_dir or paths.models_dir(),
-        ui=settings.server_ui,
+        most_open=max(1, (settings.engine.queue_limit + settings.engine.parallel) * 3 // 4),
+        keepalive=settings.server.keepalive,
+        timeout=settings.limits.timeout,
+        slot_folder=settings.cache.slot_save_path,
+        stalled_seconds=settings.server.stall_timeout / 10,
+        slow_seconds=settings.log.slow_seconds,
+        manage=settings.models.manage,
+        folder=settings.models.dir or paths.models_dir(),
+        ui=settings.server.ui,
     )
 
 
 def response_store(settings: Settings) -> Store | None:
     """Where responses are kept. A place that was named must work; where none was, memory does for one that does not."""
-    options = StoreOptions(max_bytes=settings.store_max_bytes, max_age=settings.store_max_days * DAY)
-    if settings.store_url is not None:
-        return open_store(settings.store_url, options)
+    options = StoreOptions(max_bytes=settings.store.max_bytes, max_age=settings.store.max_days * DAY)
+    if settings.store.url is not None:
+        return open_store(settings.store.url, options)
     path = paths.state_dir() / "responses.db"
     try:
         return open_store(f"sqlite:///{quote(str(path))}", options)
@@ -111,12 +110,12 @@ def build(settings: Settings) -> Service:
         machines = model.recipe.options.rpc if model.recipe is not None else ()
         for endpoint in machines:
             reach(endpoint)
-        if settings.models_check and len(registry.models) > 1 and not machines:
-            trials.check(model.details, settings.models_load_timeout)
+        if settings.models.check and len(registry.models) > 1 and not machines:
+            trials.check(model.details, settings.models.load_timeout)
 
-    loader = Loader(memory_limit=settings.models_memory, load_timeout=settings.models_load_timeout, check=check)
+    loader = Loader(memory_limit=settings.models.memory, load_timeout=settings.models.load_timeout, check=check)
     registry = Registry(
-        model_list.models(settings), loader=loader, aliases=settings.aliases, any_name=settings.models_names == "any"
+        model_list.models(settings), loader=loader, aliases=settings.aliases, any_name=settings.models.names == "any"
     )
     service = Service.of(registry, web_options(settings), response_store(settings))
     service.refresh = partial(update_models, registry, settings)
@@ -156,8 +155,8 @@ def update_models(registry: Registry, settings: Settings) -> None:
             model = old
         models.append(model)
     registry.replace(models, settings.aliases)
-    registry.any_name = settings.models_names == "any"
-    loader.memory_limit, loader.load_timeout = settings.models_memory, settings.models_load_timeout
+    registry.any_name = settings.models.names == "any"
+    loader.memory_limit, loader.load_timeout = settings.models.memory, settings.models.load_timeout
     for old in before.values():
         if old not in models:
             threading.Thread(target=loader.retire, args=(old,), daemon=True).start()

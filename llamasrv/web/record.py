@@ -30,7 +30,7 @@ class Ledger:
         self.errors: Counter[str] = Counter()  # by code
         self.seconds: dict[str, Histogram] = {}  # by route
         self.num_open = 0
-        self.slow_seconds = 0.0  # from here on a request gets a line of its own; 0: never
+        self.slow_seconds: float | None = None  # from here on a request gets a line of its own; None: never
         self.on_close: Callable[[Record, int], None] | None = None  # after the last byte, with the status
 
     def enter(self, record: Record, status: int, seconds: float) -> None:
@@ -79,7 +79,7 @@ class Record:
         if self.quota is not None:
             usage = self.usage or Usage()
             self.quota.leave(usage.prompt_tokens + usage.completion_tokens)
-        slow = 0 < ledger.slow_seconds <= seconds
+        slow = ledger.slow_seconds is not None and ledger.slow_seconds <= seconds
         if slow or log.isEnabledFor(logging.INFO):
             log.log(
                 logging.WARNING if slow else logging.INFO,

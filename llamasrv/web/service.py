@@ -31,7 +31,7 @@ class WebOptions:
     keepalive: float = 15.0  # seconds without a byte before a stream gets a comment
     timeout: float | None = None  # seconds a request may take from its arrival; None: for ever
     stalled_seconds: float = 30.0  # a step that takes longer: not ready
-    slow_seconds: float = 0.0  # from here on a request gets a line of its own; 0: never
+    slow_seconds: float | None = None  # from here on a request gets a line of its own; None: never
     slots: bool = True  # GET /slots
     slot_folder: Path | None = None  # where POST /slots saves states; None: it does not
     props: bool = True  # GET /props

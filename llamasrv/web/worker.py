@@ -98,7 +98,7 @@ class Worker(GeventWorker):
         self.registry = self.service.registry
         self.early = Early(self.service)
         self.turns = Turns()
-        self._spans = Spans() if config.current().log_spans else None
+        self._spans = Spans() if config.current().log.spans else None
         if self._spans is not None:
             self.service.ledger.on_close = self._spans.enter
 
@@ -129,9 +129,9 @@ class Worker(GeventWorker):
             getcurrent().client,
             self._answer_early,
             self.turns,
-            idle=settings.server_idle_timeout,
-            head=settings.server_head_timeout,
-            write=settings.server_write_timeout,
+            idle=settings.server.idle_timeout,
+            head=settings.server.head_timeout,
+            write=settings.server.write_timeout,
         )
 
     def _answer_early(self, data: bytes) -> Answer | None:
@@ -140,7 +140,7 @@ class Worker(GeventWorker):
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, address: Any) -> Any:
         # A client that reads nothing does not hold its sequence for ever.
-        sock.settimeout(config.current().server_write_timeout)
+        sock.settimeout(config.current().server.write_timeout)
         self.num_requests += 1
         if not self.fate[1] and self.registry.readiness().state == "ready":
             self.fate[1] = 1
@@ -221,7 +221,7 @@ class Worker(GeventWorker):
             systemd.tell("WATCHDOG=1")
 
     def _stalled(self) -> Engine | None:
-        most = config.current().engine_stall_timeout
+        most = config.current().server.stall_timeout
         return next((engine for engine in self.registry.engines if engine.stalled_seconds > most), None)
 
     def _check_engines(self) -> None:
@@ -277,7 +277,7 @@ class Worker(GeventWorker):
 
     def _drain(self, servers: list[StreamServer]) -> None:
         settings = config.current()
-        longest = settings.server_drain_notice + settings.server_drain_timeout + LAST_WORDS + ENGINE_STOP
+        longest = settings.server.drain_notice + settings.server.drain_timeout + LAST_WORDS + ENGINE_STOP
         systemd.tell("STOPPING=1", "STATUS=Shutting down", f"EXTEND_TIMEOUT_USEC={longest * 1e6:.0f}")
         self.registry.drain()
         if not self._hurry:
@@ -285,13 +285,13 @@ class Worker(GeventWorker):
                 log.info(
                     "shutting down; still running: %d, for at most %d s",
                     self.num_running,
-                    settings.server_drain_timeout,
+                    settings.server.drain_timeout,
                 )
-            self._wait(settings.server_drain_notice, until_quiet=False)
+            self._wait(settings.server.drain_notice, until_quiet=False)
         for server in servers:
             server.close()
         if not self._hurry:
-            self._wait(settings.server_drain_timeout)
+            self._wait(settings.server.drain_timeout)
         # Whatever still runs gets its last event from here.
         stopped = self.registry.stop(1.0 if self._hurry else ENGINE_STOP)
         self._hurry = False
@@ -353,8 +353,8 @@ def settings_or_exit() -> Settings:
         sys.exit(EX_CONFIG)
     config.use(settings)
     systemd.take_over()
-    if settings.server_api_key_file is not None and keys.is_open_to_others(settings.server_api_key_file):
-        log.warning("%s can be read by everybody on this machine: chmod 600", settings.server_api_key_file)
+    if settings.server.api_key_file is not None and keys.is_open_to_others(settings.server.api_key_file):
+        log.warning("%s can be read by everybody on this machine: chmod 600", settings.server.api_key_file)
     return settings
 
 

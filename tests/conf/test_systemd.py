@@ -49,9 +49,9 @@ def test_the_service_is_well_locked_up(units):
 def test_its_times_fit_those_of_the_options():
     unit = dict(re.findall(r"^(\w+)=(.+)$", (CONF / "llamasrv.service").read_text(), re.MULTILINE))
     options = Settings()
-    assert int(unit["TimeoutStopSec"]) >= options.server_drain_timeout + options.server_drain_notice + 10
-    assert int(unit["WatchdogSec"]) > options.engine_stall_timeout
-    assert int(unit["LimitNOFILE"]) > options.server_connections + 100
+    assert int(unit["TimeoutStopSec"]) >= options.server.drain_timeout + options.server.drain_notice + 10
+    assert int(unit["WatchdogSec"]) > options.server.stall_timeout
+    assert int(unit["LimitNOFILE"]) > options.server.connections + 100
     assert unit["Type"] == "notify" and unit["RestartPreventExitStatus"] == "78"
 
 

@@ -8,12 +8,15 @@ import re
 import sys
 
 import pytest
+from options import settings_with
 
 from llamasrv import config
 from llamasrv.config import docgen
 from llamasrv.config import OPTIONS, Settings, load
-from llamasrv.config.option import convert
+from llamasrv.config.option import convert, written
+from llamasrv.config.settings import value_of
 from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.options import Adapter
 from llamasrv.errors import ConfigError
 from llamasrv.protocols.limits import Limits
 
@@ -35,6 +38,10 @@ def toml(tmp_path):
     return write
 
 
+def value(settings, name):
+    return next(value_of(settings, option) for option in OPTIONS if option.name == name)
+
+
 def refusal(**arguments) -> str:
     with pytest.raises(ConfigError) as error:
         load(**({"environ": {}} | arguments))
@@ -53,12 +60,12 @@ def test_without_anything_the_defaults_hold():
 def test_the_environment_goes_before_the_file_and_flags_before_both(toml):
     path = toml("[server]\nport = 1\nhost = '127.0.0.3'\n[engine]\nparallel = 3\n")
     settings = load({"server_port": "3"}, environ={"LLAMASRV_PORT": "2", "LLAMASRV_PARALLEL": "2"}, config=path)
-    assert (settings.server_port, settings.engine_parallel, settings.server_host) == (3, 2, "127.0.0.3")
+    assert (settings.server.port, settings.engine.parallel, settings.server.host) == (3, 2, "127.0.0.3")
 
 
 def test_the_environment_may_name_the_file(toml):
     path = toml("[server]\nport = 99\n")
-    assert load(environ={"LLAMASRV_CONFIG": str(path)}).server_port == 99
+    assert load(environ={"LLAMASRV_CONFIG": str(path)}).server.port == 99
 
 
 def test_settings_survive_the_way_through_the_environment():
@@ -69,6 +76,9 @@ def test_settings_survive_the_way_through_the_environment():
             "engine_deterministic": True,
             "sampling_temp": "0.25",
             "server_port": 0,
+            "engine_threads": 3,
+            "engine_coalesce_ms": 1.5,
+            "model_adapters": "sql=a.gguf@0.5",
         },
         environ={},
     )
@@ -86,21 +96,28 @@ def test_variables_of_a_kubernetes_service_of_the_same_name_are_no_options():
 
 
 def test_settings_of_a_process_can_be_set_once_for_its_children(monkeypatch):
-    monkeypatch.setattr(config.settings, "_current", None)
+    monkeypatch.setattr(config.sources, "_current", None)
     monkeypatch.setenv("LLAMASRV_PORT", "17")
-    assert config.current().server_port == 17
-    config.use(Settings(server_port=18))
-    assert config.current().server_port == 18
+    assert config.current().server.port == 17
+    config.use(settings_with(server_port=18))
+    assert config.current().server.port == 18
 
 
 # Values
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "value"),
+    ("name", "given", "value_"),
     [
         ("server_port", "8_081", 8081),
         ("server_port", 0, 0),
+        ("engine_ctx_size", "0", None),
+        ("engine_threads", -1, None),
+        ("engine_n_gpu_layers", "ALL", None),
+        ("engine_n_gpu_layers", "0", 0),
+        ("limits_timeout", 0.0, None),
+        ("models_memory", 0, None),
+        ("engine_step_target_ms", "150", 0.15),
         ("sampling_temp", 1, 1.0),
         ("sampling_temp", "1e-1", 0.1),
         ("engine_deterministic", "on", True),
@@ -118,8 +135,8 @@ def test_settings_of_a_process_can_be_set_once_for_its_children(monkeypatch):
         ("cache_ram", "10B", 10),
     ],
 )
-def test_it_reads(name, given, value):
-    assert getattr(load({name: given}, environ={}), name) == value
+def test_it_reads(name, given, value_):
+    assert value(load({name: given}, environ={}), name) == value_
 
 
 @pytest.mark.parametrize(
@@ -249,15 +266,15 @@ def test_a_key_file_without_a_key_is_refused(tmp_path):
 
 
 def test_only_sampling_options_that_were_given_are_defaults_for_requests():
-    assert load(environ={}).sampling() == {}
-    given = load({"sampling_temp": 0.5, "sampling_typical": 0.9, "sampling_seed": -1}, environ={}).sampling()
+    assert load(environ={}).sampling_defaults() == {}
+    given = load({"sampling_temp": 0.5, "sampling_typical": 0.9, "sampling_seed": -1}, environ={}).sampling_defaults()
     assert given == {"temperature": 0.5, "typical_p": 0.9, "seed": None}
 
 
 def test_every_sampling_option_is_a_sampling_parameter():
     names = {field.name for field in dataclasses.fields(SamplingParams)}
     settings = {o.name: 1 for o in OPTIONS if o.section == "sampling"}
-    assert set(dataclasses.replace(Settings(), **settings).sampling()) <= names
+    assert set(settings_with(**settings).sampling_defaults()) <= names
 
 
 def test_limits_have_the_defaults_of_the_protocols():
@@ -279,7 +296,7 @@ def test_limits_have_the_defaults_of_the_protocols():
     ],
 )
 def test_the_url_is_what_a_client_on_this_machine_uses(host, port, url):
-    assert Settings(server_host=host, server_port=port).url == url
+    assert settings_with(server_host=host, server_port=port).url == url
 
 
 # Declarations and documents
@@ -292,9 +309,8 @@ def test_names_flags_and_variables_are_unique():
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda o: o.name)
 def test_a_default_is_a_value_that_would_be_accepted(option):
-    if option.default is not None:
-        text = f"{option.default}B" if option.kind == "size" else option.default
-        assert convert(option, text, "here") == option.default
+    if written(option, option.default) is not None:
+        assert convert(option, written(option, option.default), "here") == option.default
 
 
 def test_the_toml_document_names_every_option_and_changes_nothing(toml):
@@ -308,7 +324,7 @@ def test_the_toml_document_without_its_comment_marks_is_the_defaults(toml):
     lines = [line[2:] if re.match(r"# \w+ = .+", line) else line for line in docgen.as_toml().splitlines()]
     assert load(environ={}, config=toml("\n".join(lines))) == Settings()
     keys = {f"{s}.{k}" for s, table in tomllib.loads("\n".join(lines)).items() for k in table}
-    assert keys == {option.key for option in OPTIONS if option.default is not None}
+    assert keys == {option.key for option in OPTIONS if written(option, option.default) is not None}
 
 
 def test_printed_settings_can_be_read_again(toml):
@@ -322,24 +338,25 @@ def test_the_process_environment_is_read_by_default(monkeypatch):
     for name in [name for name in os.environ if name.startswith("LLAMASRV_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("LLAMASRV_CTX_SIZE", "1024")
-    assert load().engine_ctx_size == 1024
+    assert load().engine.context_cells == 1024
 
 
 # LoRA adapters
 
 
 def test_adapters_are_named_files_with_a_scale(toml):
-    assert load({"model_adapters": ("sql=a/sql.gguf@0.5,b/polite.gguf",)}).adapters() == (
-        ("sql", "a/sql.gguf", 0.5), ("polite", "b/polite.gguf", 1.0),
+    assert load({"model_adapters": ("sql=a/sql.gguf@0.5,b/polite.gguf",)}).engine.adapters == (
+        Adapter("sql", "a/sql.gguf", 0.5), Adapter("polite", "b/polite.gguf", 1.0),
     )  # fmt: skip
     settings = load(config=toml('[model.adapters]\nsql = "a.gguf"\nother = {path = "b.gguf", scale = 2}\n'))
-    assert settings.adapters() == (("sql", "a.gguf", 1.0), ("other", "b.gguf", 2.0))
-    assert load(environ=config.as_environment(settings)).adapters() == settings.adapters()
+    assert settings.engine.adapters == (Adapter("sql", "a.gguf"), Adapter("other", "b.gguf", 2.0))
+    assert load(environ=config.as_environment(settings)).engine.adapters == settings.engine.adapters
 
 
 def test_a_models_table_has_adapters_of_its_own(toml):
     settings = load(config=toml('[models.qwen]\npath = "q.gguf"\n[models.qwen.adapters]\nsql = "a.gguf"\n'))
-    assert settings.of(settings.tables[0]).adapters() == (("sql", "a.gguf", 1.0),) and settings.adapters() == ()
+    assert settings.of(settings.tables[0]).engine.adapters == (Adapter("sql", "a.gguf"),)
+    assert settings.engine.adapters == ()
 
 
 @pytest.mark.parametrize("adapters", ['["a=1.gguf", "A=2.gguf"]', '["a b=1.gguf"]', "{a = 1}", "{a = {file = 'x'}}", "3"])
@@ -361,20 +378,20 @@ def test_a_models_table_has_options_of_its_own(toml):
     a, b = settings.tables
     assert (a.name, a.load, b.name, b.load) == ("a", True, "b:7b", False)
     own = settings.of(a)
-    assert (str(own.model_path), own.engine_ctx_size, own.engine_parallel, own.sampling_temp) == ("m.gguf", 64, 2, 0.5)
-    assert settings.engine_ctx_size == 0 and own.tables == ()
+    assert (str(own.model.path), own.engine.context_cells, own.engine.parallel, own.sampling.temperature) == ("m.gguf", 64, 2, 0.5)
+    assert settings.engine.context_cells is None and own.tables == ()
 
 
 def test_a_table_knows_nothing_of_the_one_model_that_a_flag_names(toml):
     path = toml("[models.a]")
     settings = load({"model_path": "one.gguf", "model_alias": ("x",)}, environ={}, config=path)
     own = settings.of(settings.tables[0])
-    assert own.model_path is None and own.model_alias == ()
+    assert own.model.path is None and own.model.alias == ()
 
 
 def test_a_table_may_be_called_like_an_option(toml):
     settings = load(environ={}, config=toml('[models]\nmemory = "1GiB"\n[models.dir]\npath = "m.gguf"'))
-    assert settings.models_memory == 2**30 and [table.name for table in settings.tables] == ["dir"]
+    assert settings.models.memory == 2**30 and [table.name for table in settings.tables] == ["dir"]
 
 
 def test_aliases_are_a_table(toml):
@@ -403,4 +420,4 @@ def test_options_can_be_loaded_again_from_where_they_came(toml):
     settings = load({"engine_threads": 2}, environ={}, config=path)
     path.write_text("[engine]\nparallel = 4\nthreads = 9")
     again = config.load_again(settings)
-    assert (again.engine_parallel, again.engine_threads) == (4, 2)
+    assert (again.engine.parallel, again.engine.threads) == (4, 2)

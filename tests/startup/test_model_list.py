@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from model.tiny_models import llama, lora
+from options import settings_with
 from serving import wait_until
 
 from llamasrv import config, startup
 from llamasrv.config import paths
 from llamasrv.startup import model_list
 from llamasrv.config import Settings
+from llamasrv.engine.options import Adapter
 from llamasrv.errors import ConfigError, ModelNotFound
 from llamasrv.models import memory
 
@@ -56,7 +56,7 @@ def names(settings):
 
 
 def test_one_model_is_loaded_at_the_start_and_for_good(tiny):
-    (model,) = model_list.models(Settings(model_path=tiny))
+    (model,) = model_list.models(settings_with(model_path=tiny))
     assert (model.name, model.at_start, model.keep_alive) == ("tiny", True, -1)
     assert model.details.architecture == "llama" and model.memory > model.details.size and model.context == 2048
 
@@ -104,13 +104,13 @@ def test_a_file_is_served_once(settings, folder):
 
 
 def test_a_named_model_goes_before_a_folder(folder, tiny):
-    assert names(Settings(model_path=tiny, models_dir=folder("m.gguf"))) == ["tiny", "m"]
+    assert names(settings_with(model_path=tiny, models_dir=folder("m.gguf"))) == ["tiny", "m"]
 
 
 def test_what_was_pulled_is_served_where_no_model_is_named(folder, tiny):
     folder("m.gguf", place="pulled")
     assert names(Settings()) == ["m"]
-    assert names(Settings(model_path=tiny)) == ["tiny"]
+    assert names(settings_with(model_path=tiny)) == ["tiny"]
 
 
 def test_without_any_model_the_embedded_one_serves(monkeypatch, tiny):
@@ -146,20 +146,20 @@ def test_a_table_without_a_model_is_refused(settings, text, refusal):
 def test_a_broken_file_in_the_folder_is_left_out(folder):
     place = folder("good.gguf")
     (place / "bad.gguf").write_bytes(b"GGUF" + bytes(100))
-    assert names(Settings(models_dir=place)) == ["good"]
+    assert names(settings_with(models_dir=place)) == ["good"]
 
 
 def test_one_of_several_leaves_memory_for_another(folder, monkeypatch):
     place = folder("m.gguf", "n.gguf")
     monkeypatch.setattr(memory, "available_memory", lambda: 40 << 20)
-    alone = model_list.models(Settings(model_path=place / "m.gguf"))[0]
-    beside = model_list.models(Settings(models_dir=place))[0]
+    alone = model_list.models(settings_with(model_path=place / "m.gguf"))[0]
+    beside = model_list.models(settings_with(models_dir=place))[0]
     assert beside.memory <= 20 << 20 and beside.context <= alone.context
 
 
 def test_one_that_never_fits_is_listed_all_the_same(folder, monkeypatch):
     place = folder("m.gguf", "n.gguf")
-    assert names(Settings(models_dir=place, models_memory=1 << 20)) == ["m", "n"]
+    assert names(settings_with(models_dir=place, models_memory=1 << 20)) == ["m", "n"]
 
 
 # Settings that change while serving
@@ -174,7 +174,7 @@ def serving(settings, monkeypatch):
     services = []
 
     def start(text):
-        services.append(startup.build(dataclasses.replace(settings(text), models_check=False, store_url="none")))
+        services.append(startup.build(settings(text).having(models={"check": False}, store={"url": "none"})))
         return services[-1].registry
 
     yield start
@@ -243,12 +243,12 @@ def test_a_models_adapters_come_with_its_table(tiny, adapter, settings):
     (model,) = model_list.models(found)
     (known,) = model.adapters
     assert (known.name, known.scale) == ("sql", 0.5) and known.digest.startswith("sha256:")
-    (bare,) = model_list.models(Settings(model_path=tiny))
+    (bare,) = model_list.models(settings_with(model_path=tiny))
     assert model.memory == bare.memory + adapter.stat().st_size and not bare.adapters
 
 
 def test_adapters_of_one_model_are_not_those_of_a_folder(tiny, adapter, folder):
-    made = model_list.models(Settings(model_path=tiny, model_adapters=(f"sql={adapter}",), models_dir=folder("m.gguf")))
+    made = model_list.models(settings_with(model_path=tiny, model_adapters=(Adapter("sql", str(adapter)),), models_dir=folder("m.gguf")))
     assert [len(model.adapters) for model in made] == [1, 0]
 
 
@@ -256,22 +256,22 @@ def test_a_changed_adapter_is_another_model(tiny, tmp_path):
     keys = []
     for seed in (1, 2):
         path = lora(tmp_path / "a.gguf", seed=seed)
-        keys.append(model_list.models(Settings(model_path=tiny, model_adapters=(f"a={path}",)))[0].key)
+        keys.append(model_list.models(settings_with(model_path=tiny, model_adapters=(Adapter("a", str(path)),)))[0].key)
     assert keys[0] != keys[1]
 
 
 def test_an_adapter_in_a_folder_is_no_model(folder, tmp_path):
     lora(folder("m.gguf") / "adapter.gguf")
-    assert names(Settings(models_dir=tmp_path / "folder")) == ["m"]
+    assert names(settings_with(models_dir=tmp_path / "folder")) == ["m"]
 
 
 @pytest.mark.parametrize("name, reason", [("none.gguf", "No such file"), ("tiny.gguf", "not a LoRA adapter")])
 def test_a_file_that_is_no_adapter_is_refused_at_the_start(tiny, name, reason):
     with pytest.raises(ConfigError, match=reason):
-        model_list.models(Settings(model_path=tiny, model_adapters=(f"a={tiny.with_name(name)}",)))
+        model_list.models(settings_with(model_path=tiny, model_adapters=(Adapter("a", str(tiny.with_name(name))),)))
 
 
 def test_pulled_models_are_served_beside_others_where_clients_may_pull(tiny, folder):
     folder("p.gguf", place="pulled")
-    assert names(Settings(model_path=tiny)) == ["tiny"]
-    assert names(Settings(model_path=tiny, models_manage=True)) == ["tiny", "p"]
+    assert names(settings_with(model_path=tiny)) == ["tiny"]
+    assert names(settings_with(model_path=tiny, models_manage=True)) == ["tiny", "p"]

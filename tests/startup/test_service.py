@@ -6,11 +6,12 @@ import dataclasses
 
 import pytest
 from model.tiny_models import llama
+from options import settings_with
 
 from llamasrv import startup
 from llamasrv.config import paths
 from llamasrv.startup import model_options
-from llamasrv.config import Settings
+from llamasrv.config import Settings, load
 from llamasrv.domain.key import Key
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.errors import ConfigError
@@ -23,25 +24,25 @@ def tiny(tmp_path_factory):
 
 def test_context_and_threads_are_filled_in(tiny, monkeypatch):
     monkeypatch.setattr(startup.service.memory, "available_cores", lambda: 5)
-    settings = startup.prepare(Settings(model_path=tiny))
-    assert settings.engine_ctx_size == 4 * 2048
-    assert (settings.engine_threads, settings.engine_threads_batch) == (5, 5)
+    settings = startup.prepare(settings_with(model_path=tiny))
+    assert settings.engine.context_cells == 4 * 2048
+    assert (settings.engine.threads, settings.engine.threads_batch) == (5, 5)
 
 
 def test_what_the_operator_chose_stays(tiny):
-    chosen = Settings(model_path=tiny, engine_ctx_size=512, engine_threads=3, engine_threads_batch=4)
+    chosen = settings_with(model_path=tiny, engine_ctx_size=512, engine_threads=3, engine_threads_batch=4)
     assert startup.prepare(chosen) == chosen
 
 
 def test_preparing_twice_changes_nothing(tiny):
-    once = startup.prepare(Settings(model_path=tiny))
+    once = startup.prepare(settings_with(model_path=tiny))
     assert startup.prepare(once) == once
 
 
 def test_the_embedded_model_is_served_where_none_is_named(tiny, monkeypatch):
     monkeypatch.setattr(paths, "demo_model", lambda: tiny)
     settings = startup.prepare(Settings())
-    assert settings.model_path == tiny
+    assert settings.model.path == tiny
     assert model_options.served_name(settings) == "demo"
 
 
@@ -62,11 +63,11 @@ def test_without_any_model_the_refusal_says_what_to_give(monkeypatch):
     ],
 )
 def test_a_model_is_called_by_its_first_alias_or_its_file(tmp_path, file, aliases, name):
-    assert model_options.served_name(Settings(model_path=tmp_path / file, model_alias=aliases)) == name
+    assert model_options.served_name(settings_with(model_path=tmp_path / file, model_alias=aliases)) == name
 
 
 def test_all_names_of_a_model_find_it():
-    service = startup.build(Settings(model_fake=True, model_alias=("first", "second", "*")))
+    service = startup.build(settings_with(model_fake=True, model_alias=("first", "second", "*")))
     try:
         for name in ("first", "second", "fake", "anything", None):
             assert service.registry.find(name).name == "first"
@@ -77,21 +78,23 @@ def test_all_names_of_a_model_find_it():
 def test_a_template_may_be_named_written_or_read(tmp_path):
     path = tmp_path / "t.jinja"
     path.write_text("{{ 1 }}")
-    assert "im_start" in model_options.template_source(Settings(model_chat_template="chatml"))
-    assert model_options.template_source(Settings(model_chat_template="{{ 2 }}")) == "{{ 2 }}"
-    assert model_options.template_source(Settings(model_chat_template_file=path)) == "{{ 1 }}"
+    assert "im_start" in model_options.template_source(settings_with(model_chat_template="chatml"))
+    assert model_options.template_source(settings_with(model_chat_template="{{ 2 }}")) == "{{ 2 }}"
+    assert model_options.template_source(settings_with(model_chat_template_file=path)) == "{{ 1 }}"
     assert model_options.template_source(Settings()) is None
 
 
 def test_every_engine_option_comes_from_a_setting():
     """Set to something else, each option of the command line changes the engine's."""
-    changed = Settings(
+    changed = load(
+        dict(
         engine_ctx_size=512, engine_parallel=2, engine_threads=3, engine_threads_batch=4, engine_batch_size=5,
-        engine_ubatch_size=6, engine_n_gpu_layers=7, engine_flash_attn="on", engine_cache_type_k="q8_0",
+        engine_ubatch_size=4, engine_n_gpu_layers=7, engine_flash_attn="on", engine_cache_type_k="q8_0",
         engine_cache_type_v="q4_0", engine_deterministic=True, engine_queue_limit=8, engine_step_target_ms=9,
-        cache_ram=10, cache_swap=11, cache_idle_cells=12, engine_coalesce_ms=13, limits_unread_tokens=14,
+        cache_ram=10, cache_swap=11, cache_idle_cells=12, engine_coalesce_ms=13, limits_unread_tokens=16,
         engine_embeddings=True, engine_pooling="cls", engine_embedding_ctx=14, cache_disk=15, model_adapters=("a=b",),
         engine_rpc=("host:1",),
+        ), environ={},
     )  # fmt: skip
     made, default = model_options.engine_options(changed), EngineOptions()
     same = [f.name for f in dataclasses.fields(made) if getattr(made, f.name) == getattr(default, f.name)]
@@ -107,8 +110,8 @@ def test_limits_keys_and_times_reach_the_web(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("two\n")
     options = startup.service.web_options(
-        Settings(
-            limits_stops=3, limits_body_bytes=4096, limits_timeout=0, server_api_key=("one",), server_api_key_file=keys
+        settings_with(
+            limits_stops=3, limits_body_bytes=4096, limits_timeout=None, server_api_key=("one",), server_api_key_file=keys
         )
     )
     assert (options.limits.stops, options.limits.body_bytes, options.timeout) == (3, 4096, None)

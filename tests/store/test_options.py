@@ -10,7 +10,7 @@ from llamasrv.store import DAY, Entry
 
 
 def store(**flags):
-    return startup.response_store(config.load(flags, environ={}))
+    return startup.service.response_store(config.load(flags, environ={}))
 
 
 def test_without_a_word_it_is_a_file_of_the_user(tmp_path, monkeypatch):

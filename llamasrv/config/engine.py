@@ -1,0 +1,146 @@
+"""The options of the engine: each a field of the dataclass that it takes, whose default is the option's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from llamasrv.config.option import Option
+from llamasrv.engine.options import EngineOptions
+
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+POOLINGS = ("none", "mean", "cls", "last", "rank")
+
+
+def _option(
+    section: str,
+    key: str,
+    kind: str,
+    *flags: str,
+    help: str,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    unit: int = 1,
+    unset: tuple[str, ...] = (),
+) -> Option:
+    return Option(f"{section}.{key}", flags, kind, help, None, low, high, choices, False, unit, unset)
+
+
+_model = partial(_option, "model")
+_engine = partial(_option, "engine")
+_limits = partial(_option, "limits")
+_cache = partial(_option, "cache")
+
+# By the name of the field.
+_DECLARED: Mapping[str, Option] = {
+    "adapters": _model(
+        "adapters", "adapters", "--lora",
+        help="LoRA adapters that requests may choose, separated by commas: NAME=FILE.gguf, with @SCALE where it is not "
+        "1. In a file also a table.",
+    ),
+    "context_cells": _engine(
+        "ctx_size", "int", "-c", "--ctx-size", low=0, high=16_777_216, unset=("0",),
+        help="Cells of KV, shared by all sequences; 0 chooses from the model and the memory at hand.",
+    ),
+    "parallel": _engine(
+        "parallel", "int", "-np", "--parallel", low=1, high=256,
+        help="Most sequences computed at once, and a quarter more for keys that would have none; others wait.",
+    ),
+    "threads": _engine(
+        "threads", "int", "-t", "--threads", low=-1, high=1024, unset=("-1", "0"),
+        help="Threads for steps of one row; -1: one for each core.",
+    ),
+    "threads_batch": _engine(
+        "threads_batch", "int", "-tb", "--threads-batch", low=-1, high=1024, unset=("-1", "0"),
+        help="Threads for steps of several rows; -1: as many as --threads.",
+    ),
+    "batch_size": _engine(
+        "batch_size", "int", "-b", "--batch-size", low=1, high=65_536, help="Most rows in one step."
+    ),
+    "ubatch_size": _engine(
+        "ubatch_size", "int", "-ub", "--ubatch-size", low=1, high=65_536,
+        help="Most rows that the back end computes together.",
+    ),
+    "gpu_layers": _engine(
+        "n_gpu_layers", "int", "-ngl", "--n-gpu-layers", "--gpu-layers", low=-1, high=100_000,
+        unset=("-1", "all", "auto"),
+        help="Layers to place on a GPU, where llama.cpp was built for one; -1, all or auto: as many as there are.",
+    ),
+    "rpc": _engine(
+        "rpc", "endpoints", "--rpc",
+        help="Other machines that compute layers of the model, HOST:PORT each, separated by commas: `llamasrv rpc` "
+        "runs there. Only within a network that you trust.",
+    ),
+    "flash_attn": _engine(
+        "flash_attn", "choice", "-fa", "--flash-attn", choices=("auto", "on", "off"), help="Flash attention."
+    ),
+    "cache_type_k": _engine(
+        "cache_type_k", "choice", "-ctk", "--cache-type-k", choices=CACHE_TYPES, help="Number format of the keys in KV."
+    ),
+    "cache_type_v": _engine(
+        "cache_type_v", "choice", "-ctv", "--cache-type-v", choices=CACHE_TYPES,
+        help="Number format of the values in KV. Quantised formats need flash attention.",
+    ),
+    "deterministic": _engine(
+        "deterministic", "bool", "--deterministic",
+        help="The same request gives exactly the same answer whatever runs beside it; slower, no prefix is reused.",
+    ),
+    "queue_limit": _engine(
+        "queue_limit", "int", "--queue-limit", low=0, high=100_000,
+        help="Most sequences that wait; further requests are refused with 429.",
+    ),
+    "embeddings": _engine(
+        "embeddings", "bool", "--embeddings", "--embedding",
+        help="A model that generates answers embeddings, too. Models made for embeddings always do.",
+    ),
+    "pooling": _engine(
+        "pooling", "choice", "--pooling", choices=POOLINGS,
+        help="How the tokens of an input become one vector. Unset: as the model says, else the mean.",
+    ),
+    "embedding_ctx": _engine(
+        "embedding_ctx", "int", "--embedding-ctx-size", low=0, high=1_048_576, unset=("0",),
+        help="Longest input of an embedding, in tokens; 0: what the model was trained on, at most 2048.",
+    ),
+    "step_target": _engine(
+        "step_target_ms", "ms", "--step-target-ms", low=1.0, high=60_000.0,
+        help="Milliseconds that a step may take while streams decode: long prompts are cut into parts that fit.",
+    ),
+    "coalesce": _engine(
+        "coalesce_ms", "ms", "--coalesce-ms", low=0.0, high=1000.0,
+        help="Milliseconds within which the tokens of very short steps may reach a client together.",
+    ),
+    "unread_tokens": _limits(
+        "unread_tokens", "int", "--max-unread-tokens", low=16, high=16_777_216,
+        help="Most tokens of a choice that wait for a client to read them; then it counts as gone.",
+    ),
+    "cache_bytes": _cache(
+        "ram", "size", "--cache-ram", low=0, high=2**50, unit=2**20,
+        help="Memory outside KV for prefixes that had to leave it; a plain number counts MiB, 0 forgets them.",
+    ),
+    "disk_bytes": _cache(
+        "disk", "size", "--cache-disk", low=0, high=2**50, unit=2**20,
+        help="Disk for beginnings that several prompts had, so that a restart finds them; a plain number counts MiB, "
+        "0 keeps none.",
+    ),
+    "disk_folder": _cache(
+        "disk_dir", "path", "--cache-disk-dir", help="The folder for them (~/.cache/llamasrv/prefixes)."
+    ),
+    "swap_bytes": _cache(
+        "swap", "size", "--cache-swap", low=0, high=2**50, unit=2**20,
+        help="Memory outside KV for sequences that had to make room; a plain number counts MiB, 0 computes them again.",
+    ),
+    "idle_cells": _cache(
+        "idle_cells", "int", "--cache-idle-cells", low=0, high=16_777_216, unset=("0",),
+        help="Cells of KV that idle prefixes may keep while others are computed; 0: the back end chooses.",
+    ),
+}  # fmt: skip
+
+_defaults: Mapping[str, Any] = {f.name: f.default for f in dataclasses.fields(EngineOptions)}
+
+ENGINE: tuple[Option, ...] = tuple(
+    dataclasses.replace(option, default=_defaults[field], place=("engine", field))
+    for field, option in _DECLARED.items()
+)

@@ -1,0 +1,382 @@
+"""The sections of the settings: each option once, with its name, flags, default, range and meaning.
+
+The command line, the environment, conf/llamasrv.toml and the tables of conf/README.md all follow from these classes,
+and from engine.py for the section that is the engine's own dataclass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from llamasrv.config.option import Option
+
+
+def _option(
+    section: str,
+    kind: str,
+    default: Any,
+    *flags: str,
+    help: str,
+    key: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+    unit: int = 1,
+    unset: tuple[str, ...] = (),
+) -> Any:
+    """A field of a section with its option. `key` is its name in the file where that is not the field's."""
+    option = Option(f"{section}.{key}", flags, kind, help, default, low, high, choices, secret, unit, unset)
+    return field(default=default, repr=not secret, metadata={"option": option})
+
+
+_model = partial(_option, "model")
+_models = partial(_option, "models")
+_server = partial(_option, "server")
+_engine = partial(_option, "engine")
+_sampling = partial(_option, "sampling")
+_limits = partial(_option, "limits")
+_cache = partial(_option, "cache")
+_store = partial(_option, "store")
+_log = partial(_option, "log")
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    """The one model that the command line names."""
+
+    path: Path | None = _model("path", None, "-m", "--model", help="The GGUF file to serve.")
+    alias: tuple[str, ...] = _model(
+        "list", (), "-a", "--alias", help="Further names that clients may call the model by, separated by commas."
+    )
+    chat_template: str | None = _model(
+        "text", None, "--chat-template",
+        help="A Jinja chat template, or the name of a packaged one (chatml, plain), instead of the model's own.",
+    )  # fmt: skip
+    chat_template_file: Path | None = _model(
+        "path", None, "--chat-template-file", help="The same, read from a file."
+    )
+    fake: bool = _model(
+        "bool", False, "--fake", help="Serve a model without weights that repeats what it is told: for trying clients."
+    )
+
+
+@dataclass(frozen=True)
+class ModelsSection:
+    """Which models are served, and how long they stay loaded."""
+
+    dir: Path | None = _models(
+        "path", None, "--models-dir",
+        help="The folder of models: all GGUF files in it are served, and pulled ones go there.",
+    )  # fmt: skip
+    manage: bool = _models(
+        "bool", False, "--models-manage", help="Let clients pull, load, unload and delete models over HTTP."
+    )
+    memory: int | None = _models(
+        "size", None, "--memory-limit", low=0, high=2**50, unit=2**20, unset=("0",),
+        help="Memory that all loaded models may take together, by estimate; a plain number counts MiB, 0 is what the "
+        "machine has free. The one that was used least recently makes room.",
+    )  # fmt: skip
+    keep_alive: float = _models(
+        "float", 300.0, "--keep-alive", low=-1.0, high=1e9,
+        help="Seconds that a model stays loaded after its last request; -1: for ever. The one that --model names, and "
+        "those with load = true, stay for ever unless their own table says otherwise.",
+    )  # fmt: skip
+    load_timeout: float = _models(
+        "float", 300.0, "--load-timeout", low=1.0, high=86_400.0,
+        help="Most seconds that a request waits for its model to be loaded.",
+    )  # fmt: skip
+    check: bool = _models(
+        "bool", True, "--check-models",
+        help="Where several models are served, load a file that was never loaded here in a process of its own first.",
+    )  # fmt: skip
+    default: str | None = _models(
+        "text", None, "--default-model", help="The model that answers where a client names none; else the first."
+    )
+    names: str = _models(
+        "choice", "any", "--model-names", choices=("any", "known"),
+        help="Names that requests may call the only model by. any: every name (not on Ollama's routes, whose clients "
+        "pull what is missing); known: its own and its aliases. Of several models each has its own names.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ServerSection:
+    """Where and whom the server answers."""
+
+    host: str = _server(
+        "text", "127.0.0.1", "--host", help="Address to listen on, or a path ending in .sock for a Unix socket."
+    )
+    port: int = _server("int", 8080, "--port", low=0, high=65535, help="Port to listen on; 0 picks a free one.")
+    api_key: tuple[str, ...] = _server(
+        "list", (), "--api-key", secret=True,
+        help="Keys, separated by commas, of which every request must carry one. A file is safer than a flag.",
+    )  # fmt: skip
+    api_key_file: Path | None = _server(
+        "path", None, "--api-key-file",
+        help="A file of keys: with the ending .toml as `llamasrv key` writes it, else one key a line.",
+    )  # fmt: skip
+    ui: bool = _server("bool", True, "--ui", help="Pages for browsers: a playground, a live view, the API.")
+    allow_keyless: bool = _server(
+        "bool", False, "--allow-keyless", help="Listen on other addresses than loopback although there is no key."
+    )
+    allowed_hosts: tuple[str, ...] = _server(
+        "list", (), "--allowed-hosts",
+        help="Names that requests may call this server by, or *. Without any: every name where there are keys, else "
+        "only addresses and names that no page elsewhere can take.",
+    )  # fmt: skip
+    cors_origins: tuple[str, ...] = _server(
+        "list", (), "--cors-origins", help="Origins whose pages may use this server from a browser, or *."
+    )
+    connections: int = _server(
+        "int",
+        2000,
+        "--connections",
+        low=1,
+        high=100_000,
+        help="Most connections open at once; more are refused with 503.",
+    )
+    idle_timeout: int = _server(
+        "int", 75, "--idle-timeout", low=1, high=86_400,
+        help="Seconds that a connection may stay open without a request. Keep it above the proxy's own.",
+    )  # fmt: skip
+    head_timeout: float = _server(
+        "float", 10.0, "--head-timeout", low=0.1, high=3600.0,
+        help="Seconds that the head of a request may take from its first byte.",
+    )  # fmt: skip
+    write_timeout: float = _server(
+        "float", 60.0, "--write-timeout", low=0.1, high=3600.0,
+        help="Seconds that a client may take no byte of what is written before it counts as gone.",
+    )  # fmt: skip
+    keepalive: float = _server(
+        "float", 15.0, "--keepalive", "--sse-ping-interval", low=0.1, high=3600.0,
+        help="Seconds of silence after which a stream gets a comment line, so that nobody takes it for dead.",
+    )  # fmt: skip
+    drain_timeout: int = _server(
+        "int", 30, "--drain-timeout", low=1, high=86_400,
+        help="Seconds that running requests have left to finish after SIGTERM.",
+    )  # fmt: skip
+    drain_notice: float = _server(
+        "float", 0.0, "--drain-notice", low=0.0, high=600.0,
+        help="Seconds after SIGTERM during which connections are still accepted while /readyz says 503, "
+        "for a load balancer to notice.",
+    )  # fmt: skip
+    stall_timeout: float = _engine(
+        "float", 300.0, "--stall-timeout", low=1.0, high=86_400.0,
+        help="Seconds that one step may take; then the process is replaced. /readyz says 503 after a tenth of it.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SamplingSection:
+    """Defaults for requests, under the names of SamplingParams; None: not set by the operator."""
+
+    temperature: float | None = _sampling(
+        "float", None, "--temp", "--temperature", low=0.0, high=100.0, key="temp",
+        help="Temperature (llama.cpp: 0.8); 0 is greedy."
+    )
+    top_k: int | None = _sampling(
+        "int", None, "--top-k", low=0, high=1_000_000, help="Keep the k likeliest tokens (40); 0 is off."
+    )
+    top_p: float | None = _sampling(
+        "float", None, "--top-p", low=0.0, high=1.0, help="Keep the likeliest tokens that sum up to p (0.95); 1 is off."
+    )
+    min_p: float | None = _sampling(
+        "float", None, "--min-p", low=0.0, high=1.0,
+        help="Drop tokens less likely than p times the likeliest (0.05); 0 is off.",
+    )  # fmt: skip
+    typical_p: float | None = _sampling(
+        "float", None, "--typical", "--typical-p", low=0.0, high=1.0, key="typical",
+        help="Locally typical sampling (1.0: off)."
+    )
+    top_n_sigma: float | None = _sampling(
+        "float", None, "--top-nsigma", "--top-n-sigma", low=-1.0, high=100.0,
+        help="Keep tokens within n standard deviations of the best logit (-1: off).",
+    )  # fmt: skip
+    dynatemp_range: float | None = _sampling(
+        "float", None, "--dynatemp-range", low=0.0, high=100.0, help="Dynamic temperature, range (0: off)."
+    )
+    dynatemp_exponent: float | None = _sampling(
+        "float", None, "--dynatemp-exp", low=0.0, high=100.0, key="dynatemp_exp",
+        help="Dynamic temperature, exponent (1.0)."
+    )
+    xtc_probability: float | None = _sampling(
+        "float", None, "--xtc-probability", low=0.0, high=1.0, help="Chance of excluding the top choices (0: off)."
+    )
+    xtc_threshold: float | None = _sampling(
+        "float", None, "--xtc-threshold", low=0.0, high=1.0, help="Probability from which a choice is a top one (0.1)."
+    )
+    repeat_penalty: float | None = _sampling(
+        "float", None, "--repeat-penalty", low=0.01, high=100.0, help="Divides logits of recent tokens (1.0: off)."
+    )
+    repeat_last_n: int | None = _sampling(
+        "int", None, "--repeat-last-n", low=-1, high=16_777_216,
+        help="Tokens that the penalties look back (64); -1 is the whole context.",
+    )  # fmt: skip
+    presence_penalty: float | None = _sampling(
+        "float", None, "--presence-penalty", low=-100.0, high=100.0, help="Subtracted once from used tokens (0: off)."
+    )
+    frequency_penalty: float | None = _sampling(
+        "float",
+        None,
+        "--frequency-penalty",
+        low=-100.0,
+        high=100.0,
+        help="Subtracted for each use of a token (0: off).",
+    )
+    dry_multiplier: float | None = _sampling(
+        "float", None, "--dry-multiplier", low=0.0, high=100.0, help="DRY penalty against repeated phrases (0: off)."
+    )
+    dry_base: float | None = _sampling(
+        "float", None, "--dry-base", low=1.0, high=100.0, help="DRY: how fast the penalty grows (1.75)."
+    )
+    dry_allowed_length: int | None = _sampling(
+        "int", None, "--dry-allowed-length", low=0, high=100_000, help="DRY: repeated tokens that are free (2)."
+    )
+    dry_penalty_last_n: int | None = _sampling(
+        "int", None, "--dry-penalty-last-n", low=-1, high=16_777_216,
+        help="DRY: tokens to look back (64); -1 is the whole context.",
+    )  # fmt: skip
+    mirostat: int | None = _sampling(
+        "int", None, "--mirostat", low=0, high=2, help="Mirostat version (0: off); replaces the other filters."
+    )
+    mirostat_tau: float | None = _sampling(
+        "float", None, "--mirostat-ent", low=0.0, high=100.0, key="mirostat_ent",
+        help="Mirostat: target entropy, tau (5.0)."
+    )
+    mirostat_eta: float | None = _sampling(
+        "float", None, "--mirostat-lr", low=0.0, high=1.0, key="mirostat_lr",
+        help="Mirostat: learning rate, eta (0.1)."
+    )
+    samplers: tuple[str, ...] | None = _sampling(
+        "samplers", None, "--samplers",
+        help="Order of the samplers, separated by commas or semicolons "
+        "(penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature).",
+    )  # fmt: skip
+    seed: int | None = _sampling(
+        "int", None, "-s", "--seed", low=-1, high=4_294_967_295, help="Seed of requests that bring none (-1: fresh)."
+    )
+    ignore_eos: bool | None = _sampling(
+        "bool", None, "--ignore-eos", help="Go on past the model's end token (false)."
+    )
+
+
+@dataclass(frozen=True)
+class LimitsSection:
+    """What one request may ask for."""
+
+    n_predict: int | None = _limits(
+        "int", None, "-n", "--n-predict", "--predict", low=-1, high=16_777_216, unset=("-1",),
+        help="Most tokens generated for one choice, also when a request asks for more; -1: until the context is full.",
+    )  # fmt: skip
+    timeout: float | None = _limits(
+        "float", 3600.0, "--timeout", low=0.0, high=1_000_000.0, unset=("0",),
+        help="Most seconds for one request, waiting included; 0 is no limit.",
+    )  # fmt: skip
+    body_bytes: int = _limits(
+        "size", 4 * 2**20, "--max-body-bytes", low=1024, high=2**40, help="Largest request body."
+    )
+    body_seconds: float = _limits(
+        "float", 30.0, "--body-timeout", low=0.1, high=3600.0,
+        help="Seconds without a byte of a request's body after which it is refused with 408.",
+    )  # fmt: skip
+    json_depth: int = _limits(
+        "int", 100, "--max-json-depth", low=5, high=500, help="Deepest nesting of a JSON body."
+    )
+    messages: int = _limits(
+        "int", 10_000, "--max-messages", low=1, high=1_000_000, help="Most messages in one conversation."
+    )
+    parts: int = _limits(
+        "int", 1_000, "--max-parts", low=1, high=1_000_000, help="Most content parts of one message."
+    )
+    tools: int = _limits("int", 1_024, "--max-tools", low=1, high=65_536, help="Most tools of one request.")
+    prompts: int = _limits(
+        "int", 512, "--max-prompts", low=1, high=65_536, help="Most prompts of one completions request."
+    )
+    inputs: int = _limits(
+        "int", 2048, "--max-inputs", low=1, high=65_536,
+        help="Most inputs of one embeddings request, and documents of one ranking.",
+    )  # fmt: skip
+    choices: int = _limits(
+        "int",
+        128,
+        "--max-choices",
+        low=1,
+        high=65_536,
+        help="Most choices of one request: prompts times n (or best_of).",
+    )
+    stops: int = _limits("int", 16, "--max-stops", low=1, high=1024, help="Most stop strings of one request.")
+    stop_chars: int = _limits("int", 256, "--max-stop-chars", low=1, high=65_536, help="Longest stop string.")
+    logit_bias: int = _limits(
+        "int", 10_000, "--max-logit-bias", low=1, high=1_000_000, help="Most entries of logit_bias."
+    )
+    top_logprobs: int = _limits(
+        "int", 20, "--max-top-logprobs", low=0, high=1_000, help="Most alternatives told for each token."
+    )
+    background: int = _limits(
+        "int", 16, "--max-background", low=0, high=1_000,
+        help="Most responses that go on without their client at once; further ones are refused with 429.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StoreSection:
+    """Where responses are kept."""
+
+    url: str | None = _store(
+        "text", None, "--store", secret=True,
+        help="Where responses are kept: sqlite:///FILE, redis://..., postgresql://..., memory, or none; unset: "
+        "responses.db in $STATE_DIRECTORY or ~/.local/state/llamasrv.",
+    )  # fmt: skip
+    max_bytes: int = _store(
+        "size", 2**30, "--store-max-bytes", low=2**20, high=2**50,
+        help="Most that is kept of them; then those of the conversations that rested longest go. Redis: its own "
+        "maxmemory.",
+    )  # fmt: skip
+    max_days: float = _store(
+        "float", 30.0, "--store-max-days", low=0.001, high=100_000.0,
+        help="Days without use after which a conversation goes.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CacheSection:
+    """What is kept of prompts, beside what the engine takes."""
+
+    slot_save_path: Path | None = _cache(
+        "path", None, "--slot-save-path",
+        help="The folder where POST /slots/N saves states to and restores them from; unset: it does neither.",
+    )  # fmt: skip
+    prefix_scope: str = _cache(
+        "choice", "key", "--prefix-scope", choices=("key", "all"),
+        help="Who reuses what a prompt begins with: requests with the same API key, or all. What is reused is answered "
+        "sooner, so across keys it would tell that somebody sent it.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LogSection:
+    """What is logged, and where."""
+
+    level: str = _log(
+        "choice", "info", "--log-level", choices=("debug", "info", "warning", "error"), help="Least urgent line to log."
+    )
+    format: str = _log(
+        "choice", "text", "--log-format", choices=("text", "json"), help="Form of a log line, on standard error."
+    )
+    requests: bool = _log("bool", True, "--log-requests", help="One line for each request, without its content.")
+    llama: bool = _log("bool", False, "--log-llama", help="Log what llama.cpp says, too.")
+    file: Path | None = _log(
+        "path", None, "--log-file", help="A file for the log instead of standard error; SIGUSR1 opens it anew."
+    )
+    slow_seconds: float | None = _log(
+        "float", None, "--log-slow-seconds", low=0.0, high=1_000_000.0, unset=("0",),
+        help="Seconds from which a request gets a warning of its own; 0: never.",
+    )  # fmt: skip
+    spans: bool = _log(
+        "bool", False, "--log-spans",
+        help="Send a span for each request to the collector that OpenTelemetry's own variables (OTEL_*) name.",
+    )  # fmt: skip
