@@ -5,7 +5,7 @@ Addresses, times and the model come from llamasrv's own options (LLAMASRV_* and 
 
 import os
 
-from llamasrv.web.worker import child_exit, settings_or_exit, when_ready  # noqa: F401 (gunicorn calls the hooks)
+from llamasrv.web.http.worker import child_exit, settings_or_exit, when_ready  # noqa: F401 (gunicorn calls the hooks)
 
 _settings = settings_or_exit()
 
@@ -13,7 +13,7 @@ bind = [
     f"unix:{_settings.socket_path}" if _settings.socket_path else f"{_settings.server.host}:{_settings.server.port}"
 ]
 wsgi_app = "llamasrv.wsgi:app"
-worker_class = "llamasrv.web.worker.Worker"
+worker_class = "llamasrv.web.http.worker.Worker"
 
 # One process owns the model, its KV and its thread; none of them survives a fork.
 workers = 1

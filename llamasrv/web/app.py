@@ -6,10 +6,11 @@ from flask import Flask, Response, request
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import NotFound
 
-from llamasrv.web import (
+from llamasrv.web import errors
+from llamasrv.web.ops.request_log import Record
+from llamasrv.web.routes import (
     anthropic,
     embeddings,
-    errors,
     llamacpp,
     llamacpp_slots,
     llamacpp_streams,
@@ -24,11 +25,10 @@ from llamasrv.web import (
     responses,
     ui,
 )  # fmt: skip
-from llamasrv.web.late import LateStream
-from llamasrv.web.record import Record
-from llamasrv.web.resume import Follower
 from llamasrv.web.service import Service
-from llamasrv.web.streaming import EventStream
+from llamasrv.web.streams.late import LateStream
+from llamasrv.web.streams.resume import Follower
+from llamasrv.web.streams.streaming import EventStream
 
 BLUEPRINTS = (
     ui.blueprint, ops.blueprint, openai.blueprint, responses.blueprint, anthropic.blueprint, ollama.blueprint,

@@ -14,11 +14,11 @@ from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
 from llamasrv.protocols.limits import Limits
 from llamasrv.store import Store
-from llamasrv.web.auth import Access
-from llamasrv.web.background import Background
-from llamasrv.web.memory import Memory
-from llamasrv.web.record import Ledger
-from llamasrv.web.resume import Streams
+from llamasrv.web.access.auth import Access
+from llamasrv.web.ops.request_log import Ledger
+from llamasrv.web.streams.background import Background
+from llamasrv.web.streams.memory import Memory
+from llamasrv.web.streams.resume import Streams
 
 
 @dataclass(frozen=True, slots=True)

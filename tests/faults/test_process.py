@@ -22,7 +22,7 @@ from faults.front import body_of, descriptors, free_port, request, status_of, ta
 from gunicorn.config import Config
 from model.tiny_models import llama
 
-from llamasrv.web.worker import Worker
+from llamasrv.web.http.worker import Worker
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "/v1/completions"

@@ -12,7 +12,7 @@ from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openapi import Route, document, operation_of
 from llamasrv.protocols.schema import rows
-from llamasrv.web.openapi import routes_of
+from llamasrv.web.routes.openapi import routes_of
 
 
 @pytest.fixture(scope="module")

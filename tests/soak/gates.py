@@ -216,7 +216,7 @@ def test_the_time_of_a_refusal_tells_nothing_of_the_key():
     """Welch's t of keys that begin rightly against random ones, over the comparison itself."""
     from llamasrv.domain.key import Key
     from llamasrv.errors import Unauthorized
-    from llamasrv.web.auth import Access
+    from llamasrv.web.access.auth import Access
 
     right = "sk-" + "k" * 40
     access = Access([Key.of("a", right), Key.of("b", "other")])

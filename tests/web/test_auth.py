@@ -10,7 +10,7 @@ import pytest
 
 from llamasrv.domain.key import SCOPES, Key
 from llamasrv.errors import Unauthorized
-from llamasrv.web.auth import ANY, OPEN, PAGE, ROUTES, Access, scope_of
+from llamasrv.web.access.auth import ANY, OPEN, PAGE, ROUTES, Access, scope_of
 from llamasrv.web.service import WebOptions
 
 HELLO = {"prompt": "Hello", "max_tokens": 1}

@@ -10,7 +10,7 @@ import pytest
 from llamasrv.domain.key import Key
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.protocols.errors import dialect
-from llamasrv.web.early import GENERATING, Early
+from llamasrv.web.http.early import GENERATING, Early
 from llamasrv.web.service import WebOptions
 
 NEVER_THE_SAME = ("Date", "x-request-id", "request-id", "Connection")

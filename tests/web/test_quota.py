@@ -8,7 +8,7 @@ import pytest
 
 from llamasrv.domain.key import Key
 from llamasrv.errors import RateLimited
-from llamasrv.web.quota import Quota
+from llamasrv.web.access.quota import Quota
 
 
 class Clock:

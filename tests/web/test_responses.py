@@ -17,8 +17,8 @@ from llamasrv.errors import ConfigError
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.stored import Stored
 from llamasrv.store import Entry, StoreError
-from llamasrv.web import background
-from llamasrv.web.responses import LEFT_OUT
+from llamasrv.web.streams import background
+from llamasrv.web.routes.responses import LEFT_OUT
 from llamasrv.web.service import WebOptions
 
 

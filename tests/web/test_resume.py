@@ -10,8 +10,8 @@ from serving import RunningService, wait_until
 
 from llamasrv.domain.key import Key
 from llamasrv.errors import QueueFull
-from llamasrv.web import resume
-from llamasrv.web.ollama import NDJSON
+from llamasrv.web.streams import resume
+from llamasrv.web.routes.ollama import NDJSON
 from llamasrv.web.service import WebOptions
 
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "stream": True}

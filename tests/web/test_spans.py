@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from llamasrv.domain.key import Key
 from llamasrv.web.service import WebOptions
-from llamasrv.web.spans import Spans
+from llamasrv.web.ops.spans import Spans
 
 SECRET = "a word that nobody may see"
 

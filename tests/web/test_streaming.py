@@ -6,8 +6,8 @@ import pytest
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
 from llamasrv.errors import EngineFailure, Unavailable
-from llamasrv.web.record import Ledger, Record
-from llamasrv.web.streaming import (
+from llamasrv.web.ops.request_log import Ledger, Record
+from llamasrv.web.streams.streaming import (
     CLIENT_CLOSED,
     NOBODY,
     PING,

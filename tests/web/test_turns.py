@@ -5,7 +5,7 @@ from __future__ import annotations
 import gevent
 import pytest
 
-from llamasrv.web.turns import Turns
+from llamasrv.web.http.turns import Turns
 
 
 class Work:

@@ -1,7 +1,7 @@
 """POST /v1/messages and /v1/messages/count_tokens: the request's schema, and the reply whole or as events.
 
-JSON in, GenerateRequest out; events in, JSON out. Every event begins with its type, by which `web/streaming.py` names
-it.
+JSON in, GenerateRequest out; events in, JSON out. Every event begins with its type, by which
+`web/streams/streaming.py` names it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions: the request's schema, and the reply whole or in chunks.
 
-JSON in, GenerateRequest out; events in, JSON out. Knows no socket: framing is `web/streaming.py`.
+JSON in, GenerateRequest out; events in, JSON out. Knows no socket: framing is `web/streams/streaming.py`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from flask import Response
 
 from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.loading import Loading
-from llamasrv.web.record import Record
-from llamasrv.web.streaming import CLIENT_CLOSED, Client, EventStream, Framing, Watch
+from llamasrv.web.ops.request_log import Record
+from llamasrv.web.streams.streaming import CLIENT_CLOSED, Client, EventStream, Framing, Watch
 
 log = logging.getLogger("llamasrv")
 

@@ -17,7 +17,7 @@ from gunicorn.util import http_date
 
 from llamasrv.errors import LlamasrvError
 from llamasrv.web.errors import told
-from llamasrv.web.record import Record
+from llamasrv.web.ops.request_log import Record
 from llamasrv.web.service import Service
 
 ALIVE = "/livez"

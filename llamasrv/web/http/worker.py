@@ -41,12 +41,13 @@ from llamasrv.log import reopen
 from llamasrv.models.registry import Registry
 from llamasrv.startup import systemd
 from llamasrv.startup.progress import LoadingDisplay
-from llamasrv.web import connection, dump
-from llamasrv.web.connection import Head
-from llamasrv.web.early import Answer, Early
+from llamasrv.web.http import connection
+from llamasrv.web.http.connection import Head
+from llamasrv.web.http.early import Answer, Early
+from llamasrv.web.http.turns import Turns
+from llamasrv.web.ops import diagnostics
+from llamasrv.web.ops.spans import Spans
 from llamasrv.web.service import Service
-from llamasrv.web.spans import Spans
-from llamasrv.web.turns import Turns
 
 log = logging.getLogger("llamasrv")
 
@@ -199,7 +200,7 @@ class Worker(GeventWorker):
                 reopen()
             if self._dump_wanted:
                 self._dump_wanted = False
-                dump.to_log(self.service)
+                diagnostics.to_log(self.service)
             self._report(loaded=loading.ready())
             self._check_engines()
             if self._wake.wait(1.0):
@@ -230,7 +231,7 @@ class Worker(GeventWorker):
         if engine is None or self._exit_code:
             return
         log.critical("%s: a step has not ended for %.0f s; starting over", engine.name, engine.stalled_seconds)
-        dump.to_log(self.service)
+        diagnostics.to_log(self.service)
         engine.abandon(EngineFailure("The engine failed while working on this request."))
         self._give_up(EX_STALLED)
 

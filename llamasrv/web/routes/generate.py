@@ -10,10 +10,10 @@ from flask import Response, request
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.loading import Loading
-from llamasrv.web.late import late_response
-from llamasrv.web.limits import read_json
+from llamasrv.web.http.body import read_json
 from llamasrv.web.service import Service
-from llamasrv.web.streaming import NOBODY, OPENAI, Client, Framing, Reply, stream_response, whole_response
+from llamasrv.web.streams.late import late_response
+from llamasrv.web.streams.streaming import NOBODY, OPENAI, Client, Framing, Reply, stream_response, whole_response
 
 
 class Replies(Protocol):

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from llamasrv.errors import ConfigError
-from llamasrv.web.record import Record
+from llamasrv.web.ops.request_log import Record
 
 NEEDED = "log.spans needs OpenTelemetry: pip install 'llamasrv[otel]'"
 

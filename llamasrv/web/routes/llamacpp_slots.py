@@ -12,8 +12,8 @@ from llamasrv.engine.slots import SlotFiles
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.slots import erased_body, restored_body, saved_body, slots_body
-from llamasrv.web.answer import json_answer
-from llamasrv.web.limits import read_json
+from llamasrv.web.http.body import read_json
+from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
 
 

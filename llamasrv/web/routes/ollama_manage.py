@@ -24,8 +24,8 @@ from llamasrv.protocols.errors import ollama_body
 from llamasrv.protocols.ollama.manage import SUCCESS, Create, Managing, pull_line, statuses
 from llamasrv.protocols.ollama.models import Named
 from llamasrv.protocols.ollama.wire import dumps
-from llamasrv.web.limits import read_json, read_pieces
-from llamasrv.web.models import allow, delete_model
+from llamasrv.web.http.body import read_json, read_pieces
+from llamasrv.web.routes.models import allow, delete_model
 from llamasrv.web.service import Service
 
 NDJSON, JSON = "application/x-ndjson", "application/json; charset=utf-8"

@@ -17,8 +17,8 @@ from typing import Any
 from flask import Response
 
 from llamasrv.errors import InvalidRequest, NotFound, QueueFull
-from llamasrv.web.record import Record
-from llamasrv.web.streaming import CLIENT_CLOSED, OPENAI, Framing
+from llamasrv.web.ops.request_log import Record
+from llamasrv.web.streams.streaming import CLIENT_CLOSED, OPENAI, Framing
 
 log = logging.getLogger("llamasrv")
 

@@ -17,13 +17,13 @@ from llamasrv.protocols.openai.responses import Earlier, Responses, input_tokens
 from llamasrv.protocols.openai.responses.events import error_event, replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page_body
-from llamasrv.web.answer import json_answer
-from llamasrv.web.background import Following, Run
-from llamasrv.web.generate import respond
-from llamasrv.web.limits import read_json
-from llamasrv.web.record import Record
+from llamasrv.web.http.body import read_json
+from llamasrv.web.ops.request_log import Record
+from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.generate import respond
 from llamasrv.web.service import Service
-from llamasrv.web.streaming import Client, Framing, named, stream_response
+from llamasrv.web.streams.background import Following, Run
+from llamasrv.web.streams.streaming import Client, Framing, named, stream_response
 
 PREFIXES = ("/v1/responses", "/responses")
 LEFT_OUT = "x-llamasrv-tools-left-out"

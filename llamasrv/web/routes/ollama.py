@@ -17,11 +17,11 @@ from llamasrv.protocols.ollama.embed import Embed, Embeddings
 from llamasrv.protocols.ollama.generate import Generate
 from llamasrv.protocols.ollama.models import Facts, Named, ps_body, show_body, tags_body, version_body
 from llamasrv.protocols.ollama.reply import AnswerOptions, loaded_body
-from llamasrv.web.embeddings import compute
-from llamasrv.web.generate import respond
-from llamasrv.web.limits import read_json
+from llamasrv.web.http.body import read_json
+from llamasrv.web.routes.embeddings import compute
+from llamasrv.web.routes.generate import respond
 from llamasrv.web.service import Service
-from llamasrv.web.streaming import Framing, line
+from llamasrv.web.streams.streaming import Framing, line
 
 NDJSON = Framing(line, ollama_body, content_type="application/x-ndjson", ping=None, reply_pings=True)
 

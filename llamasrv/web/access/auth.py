@@ -17,7 +17,7 @@ from typing import Any
 
 from llamasrv.domain.key import Key
 from llamasrv.errors import Forbidden, Unauthorized
-from llamasrv.web.quota import Quota
+from llamasrv.web.access.quota import Quota
 
 OPEN, ANY, PAGE = "open", "any", "page"
 

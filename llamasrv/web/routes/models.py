@@ -11,8 +11,8 @@ from llamasrv.models.loader import Loader
 from llamasrv.models.model import Model
 from llamasrv.models.remove import remove
 from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed
-from llamasrv.web.answer import json_answer
-from llamasrv.web.limits import read_json
+from llamasrv.web.http.body import read_json
+from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
 
 

@@ -12,10 +12,10 @@ from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.llamacpp.embedding import NativeEmbedding
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
-from llamasrv.web.answer import json_answer
-from llamasrv.web.limits import read_json
+from llamasrv.web.http.body import read_json
+from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
-from llamasrv.web.streaming import CLIENT_CLOSED, Client, Watch
+from llamasrv.web.streams.streaming import CLIENT_CLOSED, Client, Watch
 
 
 class Endpoint(Protocol):

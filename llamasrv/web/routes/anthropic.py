@@ -6,11 +6,11 @@ from flask import Blueprint, Response, request
 
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint, count_body
 from llamasrv.protocols.errors import anthropic_body
-from llamasrv.web.answer import json_answer
-from llamasrv.web.generate import generate
-from llamasrv.web.limits import read_json
+from llamasrv.web.http.body import read_json
+from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.generate import generate
 from llamasrv.web.service import Service
-from llamasrv.web.streaming import Framing, named
+from llamasrv.web.streams.streaming import Framing, named
 
 FRAMING = Framing(named, anthropic_body, reply_pings=True)
 

@@ -6,8 +6,8 @@ from flask import Blueprint, Response, request
 
 from llamasrv.pipeline.adapters import chosen
 from llamasrv.protocols.llamacpp.lora import StandingAdapters, adapters_body
-from llamasrv.web.answer import json_answer
-from llamasrv.web.limits import read_json_array
+from llamasrv.web.http.body import read_json_array
+from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
 
 

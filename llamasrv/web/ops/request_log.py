@@ -15,7 +15,7 @@ from typing import Any
 
 from llamasrv.domain.events import Usage
 from llamasrv.engine.metrics import SECONDS, Histogram
-from llamasrv.web.quota import Quota
+from llamasrv.web.access.quota import Quota
 
 log = logging.getLogger("llamasrv.request")
 

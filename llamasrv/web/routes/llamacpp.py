@@ -16,11 +16,11 @@ from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
 from llamasrv.protocols.llamacpp.props import props_body
 from llamasrv.protocols.llamacpp.tokenize import Tokenizing, content_body, count_body, prompt_body, tokens_body
 from llamasrv.protocols.openai.chat import ChatCompletions
-from llamasrv.web.answer import json_answer
-from llamasrv.web.generate import generate
-from llamasrv.web.limits import read_json
+from llamasrv.web.http.body import read_json
+from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.generate import generate
 from llamasrv.web.service import Service
-from llamasrv.web.streaming import Framing, unnamed
+from llamasrv.web.streams.streaming import Framing, unnamed
 
 NATIVE = Framing(unnamed, llamacpp_body)  # nothing follows the last chunk
 

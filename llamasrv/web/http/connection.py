@@ -14,8 +14,8 @@ from gunicorn import util
 from gunicorn.http import message, parser, wsgi
 
 from llamasrv.protocols.errors import refused_request
-from llamasrv.web.early import Answer
-from llamasrv.web.turns import Turns
+from llamasrv.web.http.early import Answer
+from llamasrv.web.http.turns import Turns
 
 URGENT = (b"GET /livez ", b"GET /health ", b"GET /v1/health ", b"GET /readyz ")
 """Requests that wait for no others, as they begin on the wire."""

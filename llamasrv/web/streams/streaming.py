@@ -27,8 +27,8 @@ from llamasrv.domain.events import Event, Failed, Finished, Usage
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.errors import openai_body
-from llamasrv.web.answer import json_answer
-from llamasrv.web.record import Record
+from llamasrv.web.ops.request_log import Record
+from llamasrv.web.routes.answer import json_answer
 
 log = logging.getLogger("llamasrv")
 

@@ -6,8 +6,8 @@ import orjson
 from flask import Blueprint, Response
 
 from llamasrv.errors import LlamasrvError, NotFound, Unavailable
-from llamasrv.web import dump
-from llamasrv.web.figures import Exposition
+from llamasrv.web.ops import diagnostics
+from llamasrv.web.ops.metrics import Exposition
 from llamasrv.web.service import Service
 
 _RETRY = [("Retry-After", "2")]
@@ -60,7 +60,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/debug")
     def show_state() -> Response:
         """What SIGUSR2 writes to the log: figures of the engines, and where every thread is. No content."""
-        return Response(orjson.dumps(dump.state(service), default=str), 200, content_type="application/json")
+        return Response(orjson.dumps(diagnostics.state(service), default=str), 200, content_type="application/json")
 
     return routes
 

@@ -6,10 +6,10 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.llamacpp.streams import StreamLookup
-from llamasrv.web.answer import json_answer
-from llamasrv.web.limits import read_json
-from llamasrv.web.resume import Follower
+from llamasrv.web.http.body import read_json
+from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
+from llamasrv.web.streams.resume import Follower
 
 
 def blueprint(service: Service) -> Blueprint:

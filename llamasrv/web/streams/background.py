@@ -19,9 +19,9 @@ from llamasrv.domain.events import Failed, Usage
 from llamasrv.errors import LlamasrvError, QueueFull, Unavailable
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored
-from llamasrv.web.memory import Memory, ResponseNotFound
-from llamasrv.web.quota import Quota
-from llamasrv.web.streaming import Running, settle
+from llamasrv.web.access.quota import Quota
+from llamasrv.web.streams.memory import Memory, ResponseNotFound
+from llamasrv.web.streams.streaming import Running, settle
 
 log = logging.getLogger("llamasrv")
 request_log = logging.getLogger("llamasrv.request")
