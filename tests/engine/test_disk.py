@@ -222,7 +222,7 @@ class Served(Driver):
     """An engine with a disk, and a clock that makes computing dear."""
 
     def __init__(self, folder, backend=None, **options):
-        settings = {"parallel": 4, "disk_bytes": MEGABYTE, "disk_folder": str(folder), "digest": "m"} | options
+        settings = {"parallel": 4, "disk_bytes": MEGABYTE, "disk_folder": folder, "digest": "m"} | options
         super().__init__(backend or FakeBackend(), **settings)
         self.engine.scheduler.cost.prompt_seconds = lambda count: count * 0.01
 

@@ -16,7 +16,7 @@ def restart(real, tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda fd: None)  # what only a power cut could lose is not waited for
 
     def start(kind="llama", **options):
-        settings = {"disk_bytes": 1 << 26, "disk_folder": str(tmp_path / "prefixes"), "digest": kind} | options
+        settings = {"disk_bytes": 1 << 26, "disk_folder": tmp_path / "prefixes", "digest": kind} | options
         engine = real(kind, **settings)
         engine.engine.scheduler.cost.prompt_seconds = lambda count: count * 0.01  # as if the model were large
         return engine
