@@ -7,7 +7,7 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import NotFound
 
 from llamasrv.web import errors
-from llamasrv.web.ops.request_log import Record
+from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes import (
     anthropic,
     embeddings,
@@ -27,7 +27,7 @@ from llamasrv.web.routes import (
 )  # fmt: skip
 from llamasrv.web.service import Service
 from llamasrv.web.streams.late import LateStream
-from llamasrv.web.streams.resume import Follower
+from llamasrv.web.streams.resume import StreamReader
 from llamasrv.web.streams.streaming import EventStream
 
 BLUEPRINTS = (
@@ -43,13 +43,13 @@ def create_app(service: Service) -> Flask:
     app = Flask("llamasrv", static_folder=None)
     app.url_map.merge_slashes = False  # `//v1/models` is no route of ours, and no redirect either
     app.extensions["llamasrv"] = service
-    ledger = service.ledger
+    stats = service.stats
 
     @app.before_request
     def begin() -> None:
         """Before any view, and before anybody is told whether a route exists."""
         environ = request.environ
-        record = environ["llamasrv.record"] = Record(environ, ledger)
+        record = environ["llamasrv.record"] = RequestLog(environ, stats)
         rule = request.url_rule
         route = None if rule is None else rule.rule
         access = service.access
@@ -71,7 +71,7 @@ def create_app(service: Service) -> Flask:
         origin = service.access.allowed_origin(environ)
         if origin is not None:
             let_page_read(headers, origin, preflight=environ["REQUEST_METHOD"] == "OPTIONS")
-        if type(response.response) not in (EventStream, LateStream, Follower):  # which close it when they end
+        if type(response.response) not in (EventStream, LateStream, StreamReader):  # which close it when they end
             record.close(response.status_code)
         return response
 

@@ -26,7 +26,9 @@ log = logging.getLogger("llamasrv")
 INTERNAL = "The server had an error while processing your request. Request id: {id}."
 
 
-def told(error: LlamasrvError, environ: Mapping[str, Any], request_id: str) -> tuple[int, list[tuple[str, str]], bytes]:
+def render(
+    error: LlamasrvError, environ: Mapping[str, Any], request_id: str
+) -> tuple[int, list[tuple[str, str]], bytes]:
     """Status, headers and body of an error, in the dialect of its path."""
     headers = []
     if error.retry_after is not None:
@@ -43,7 +45,7 @@ def error_response(error: LlamasrvError) -> Response:
     environ = request.environ
     record = environ["llamasrv.record"]
     record.error = error.code or str(error.status)
-    status, headers, body = told(error, environ, record.id)
+    status, headers, body = render(error, environ, record.id)
     return Response(body, status, headers, content_type="application/json")
 
 

@@ -15,7 +15,7 @@ from llamasrv.pipeline import Pipeline
 from llamasrv.protocols.limits import Limits
 from llamasrv.store import Store
 from llamasrv.web.access.auth import Access
-from llamasrv.web.ops.request_log import Ledger
+from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.streams.background import Background
 from llamasrv.web.streams.memory import Memory
 from llamasrv.web.streams.resume import Streams
@@ -50,7 +50,7 @@ class Service:
     ) -> None:
         self.registry = registry
         self.pipeline = pipeline
-        self.ledger = Ledger()
+        self.stats = RequestStats()
         self.access = Access()
         self.options = options
         self.pulls = Pulls(
@@ -70,7 +70,7 @@ class Service:
     def use(self, options: WebOptions) -> None:
         """Serve by these from the next request on. Limits stay: the schemas are made with them."""
         self.options = dataclasses.replace(options, limits=self.options.limits)
-        self.ledger.slow_seconds = options.slow_seconds
+        self.stats.slow_seconds = options.slow_seconds
         self.access = Access(
             options.keys,
             hosts=options.hosts,

@@ -115,12 +115,12 @@ def test_being_alive_is_told_in_the_same_words(running):
 
 def test_it_is_counted_like_any_other(start):
     running = start()
-    early, ledger = Early(running.service), running.service.ledger
+    early, stats = Early(running.service), running.service.stats
     ask(early, "GET", "/livez", {"Host": "localhost"})
     running.engine.options = dataclasses.replace(running.engine.options, parallel=0, queue_limit=0)
     ask(early, "POST", "/v1/completions", {"Host": "localhost"})
-    assert ledger.counts == {("/livez", 200): 1, ("/v1/completions", 429): 1}
-    assert ledger.errors == {"rate_limit_exceeded": 1} and ledger.num_open == 0
+    assert stats.counts == {("/livez", 200): 1, ("/v1/completions", 429): 1}
+    assert stats.errors == {"rate_limit_exceeded": 1} and stats.num_open == 0
 
 
 class TestKeys:
@@ -144,7 +144,7 @@ class TestKeys:
 
     def test_who_is_refused_is_in_the_log(self, running, monkeypatch):
         seen = []
-        monkeypatch.setattr(running.service.ledger, "on_close", lambda record, status: seen.append((record.owner, status)))
+        monkeypatch.setattr(running.service.stats, "on_close", lambda record, status: seen.append((record.owner, status)))
         ask(Early(running.service), "POST", "/v1/completions", {"X-Api-Key": "key-of-ann"})
         ask(Early(running.service), "POST", "/v1/completions", {"X-Api-Key": "nobody's"})
         assert seen == [("ann", 429), ("", 401)]

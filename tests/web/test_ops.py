@@ -97,7 +97,7 @@ def test_labels_do_not_grow_with_what_clients_invent(start):
     for i in range(50):
         running.client.get(f"/path{i}")
         running.client.get(f"/v1/models/model{i}")
-    assert set(running.service.ledger.counts) == {("unknown", 404), ("/v1/models/<path:name>", 404)}
+    assert set(running.service.stats.counts) == {("unknown", 404), ("/v1/models/<path:name>", 404)}
 
 
 def test_a_histogram_is_cumulative(start):

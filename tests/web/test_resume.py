@@ -124,7 +124,7 @@ def test_a_name_belongs_to_its_key():
 
 def test_only_the_end_of_a_long_stream_is_kept(running, monkeypatch):
     monkeypatch.setattr(resume, "MOST_BYTES", 20)
-    kept = running.service.streams._kept["", "j"] = resume.Kept("j")
+    kept = running.service.streams._kept["", "j"] = resume.ResumableStream("j")
     for piece in (b"12345678", b"abcdefgh", b"ABCDEFGH"):
         kept._add(piece)
     kept.completed = resume.time.time()
@@ -135,8 +135,8 @@ def test_only_the_end_of_a_long_stream_is_kept(running, monkeypatch):
 
 def test_who_falls_too_far_behind_is_told(monkeypatch):
     monkeypatch.setattr(resume, "MOST_BYTES", 10)
-    kept = resume.Kept("a")
-    follower = resume.Follower(kept, 0, keepalive=1.0)
+    kept = resume.ResumableStream("a")
+    follower = resume.StreamReader(kept, 0, keepalive=1.0)
     for piece in (b"12345678", b"abcdefgh", b"ABCDEFGH"):
         kept._add(piece)
     kept.completed = 1.0
@@ -147,8 +147,8 @@ def test_who_falls_too_far_behind_is_told(monkeypatch):
 def test_nothing_follows_what_tells_that_it_fell_behind(monkeypatch):
     """An error and [DONE] were followed by what came later."""
     monkeypatch.setattr(resume, "MOST_BYTES", 10)
-    kept = resume.Kept("a")
-    follower = resume.Follower(kept, 0, keepalive=0.01)
+    kept = resume.ResumableStream("a")
+    follower = resume.StreamReader(kept, 0, keepalive=0.01)
     for piece in (b"12345678", b"abcdefgh"):
         kept._add(piece)
     assert next(follower).endswith(b"data: [DONE]\n\n")
@@ -157,18 +157,18 @@ def test_nothing_follows_what_tells_that_it_fell_behind(monkeypatch):
 
 
 def test_a_silent_stream_of_lines_gets_no_comments(monkeypatch):
-    kept = resume.Kept("a", NDJSON)
+    kept = resume.ResumableStream("a", NDJSON)
     read = []
 
     def scripted(start, timeout):
         read.append(start)
         if len(read) == 3:
             kept._add(b"{}\n")
-        return Kept.read(kept, start, 0) if len(read) < 5 else None
+        return ResumableStream.read(kept, start, 0) if len(read) < 5 else None
 
-    Kept = resume.Kept
+    ResumableStream = resume.ResumableStream
     monkeypatch.setattr(kept, "read", scripted)
-    assert list(resume.Follower(kept, 0, keepalive=1.0)) == [b"{}\n"]
+    assert list(resume.StreamReader(kept, 0, keepalive=1.0)) == [b"{}\n"]
     assert len(read) == 5
 
 
@@ -183,7 +183,7 @@ def test_what_is_followed_is_called_what_it_is(client):
 
 def test_reading_on_costs_what_is_read_and_not_what_is_kept():
     """Each read went through all pieces: a stream of n pieces took n * n steps for each reader."""
-    kept = resume.Kept("a")
+    kept = resume.ResumableStream("a")
     for _ in range(20_000):
         kept._add(b"data: {}\n\n")
     began = time.perf_counter()
@@ -203,12 +203,12 @@ def test_the_oldest_ended_one_makes_room_and_running_ones_do_not(monkeypatch):
     monkeypatch.setattr(resume, "MOST_STREAMS", 2)
     streams = resume.Streams()
     for n, name in enumerate("ab"):
-        kept = streams._kept["", name] = resume.Kept(name)
+        kept = streams._kept["", name] = resume.ResumableStream(name)
         kept.completed = resume.time.time() + n
     assert streams.name_of("", {resume.HEADER: "c"}) == "c"
     assert [name for _, name in streams._kept] == ["b"]
     for name in "bc":
-        streams._kept["", name] = resume.Kept(name)
+        streams._kept["", name] = resume.ResumableStream(name)
     with pytest.raises(QueueFull):
         streams.name_of("", {resume.HEADER: "d"})
     assert streams.name_of("", {resume.HEADER: "c"}) == "c"

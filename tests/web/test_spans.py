@@ -23,7 +23,7 @@ def traced(start):
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    running.service.ledger.on_close = Spans(provider).enter
+    running.service.stats.on_close = Spans(provider).enter
     return running.client, exporter.get_finished_spans
 
 
@@ -58,7 +58,7 @@ def test_it_tells_whose_key_it_was(start):
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    running.service.ledger.on_close = Spans(provider).enter
+    running.service.stats.on_close = Spans(provider).enter
     running.client.post("/v1/completions", data=b"{", headers={"X-Api-Key": "key-of-ann"})
     assert [span.attributes["llamasrv.key"] for span in exporter.get_finished_spans()] == ["ann"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
 from llamasrv.errors import EngineFailure, Unavailable
-from llamasrv.web.ops.request_log import Ledger, Record
+from llamasrv.web.ops.request_log import RequestStats, RequestLog
 from llamasrv.web.streams.streaming import (
     CLIENT_CLOSED,
     NOBODY,
@@ -77,14 +77,14 @@ LINES = Framing(line, _no, content_type="application/x-ndjson", ping=None, reply
 
 @pytest.fixture
 def record():
-    return Record({}, Ledger())
+    return RequestLog({}, RequestStats())
 
 
 @pytest.fixture(autouse=True)
 def counts(monkeypatch):
     """Statuses that requests were counted with."""
     closed = []
-    monkeypatch.setattr(Record, "close", lambda self, status: closed.append(status))
+    monkeypatch.setattr(RequestLog, "close", lambda self, status: closed.append(status))
     return closed
 
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from gunicorn.util import http_date
 
 from llamasrv.errors import LlamasrvError
-from llamasrv.web.errors import told
-from llamasrv.web.ops.request_log import Record
+from llamasrv.web.errors import render
+from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.service import Service
 
 ALIVE = "/livez"
@@ -79,7 +79,7 @@ class Early:
         return None if wire is None else Answer(wire, head.end() + size, closes, refuses=is_post)
 
     def _alive(self, environ: dict[str, str], closes: bool) -> bytes:
-        record = Record(environ, self._service.ledger)
+        record = RequestLog(environ, self._service.stats)
         record.route = ALIVE
         record.close(200)
         return _reply(200, [], _ALIVE_BODY, record.id, closes)
@@ -94,11 +94,11 @@ class Early:
                 return None
             raise service.registry.queue_full()
         except LlamasrvError as error:
-            record = Record(environ, service.ledger)
+            record = RequestLog(environ, service.stats)
             record.route = path
             record.owner = "" if key is None else key.name
             record.error = error.code or str(error.status)
-            status, headers, body = told(error, environ, record.id)
+            status, headers, body = render(error, environ, record.id)
             record.close(status)
             return _reply(status, headers, body, record.id, closes)
 

@@ -101,7 +101,7 @@ class Worker(GeventWorker):
         self.turns = Turns()
         self._spans = Spans() if config.current().log.spans else None
         if self._spans is not None:
-            self.service.ledger.on_close = self._spans.enter
+            self.service.stats.on_close = self._spans.enter
 
     @classmethod
     def check_config(cls, cfg: Any, logger: Any) -> None:

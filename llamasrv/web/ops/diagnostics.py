@@ -27,7 +27,7 @@ def state(service: Service) -> dict[str, Any]:
         "models": {
             model.name: {"state": model.state, "engine": _engine(model.current)} for model in service.registry.models
         },
-        "requests": {"open": service.ledger.num_open},
+        "requests": {"open": service.stats.num_open},
         "keys": {name: {"open": q.num_open, "refused": q.num_refused} for name, q in service.access.quotas.items()},
         "threads": [_stack(frame) for frame in sys._current_frames().values()],
         "greenlets": _greenlets(),

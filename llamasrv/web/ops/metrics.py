@@ -27,14 +27,14 @@ class Exposition:
 
     def __init__(self, service: Service) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(Figures(service))
+        self._registry.register(ServiceCollector(service))
         ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
 
-class Figures(Collector):
+class ServiceCollector(Collector):
     """Reads counters when it is asked. Labels are bounded: models, routes, statuses, finish reasons."""
 
     def __init__(self, service: Service) -> None:
@@ -53,17 +53,17 @@ class Figures(Collector):
         yield from families.all.values()
 
     def _web(self, families: _Families) -> None:
-        ledger = self._service.ledger
-        families.gauge("llamasrv_http_open", "Requests that are being answered.", ledger.num_open)
+        stats = self._service.stats
+        families.gauge("llamasrv_http_open", "Requests that are being answered.", stats.num_open)
         background = self._service.background
         families.gauge("llamasrv_background", "Responses that go on without their client.", len(background))
         unstored = background.memory.num_unstored
         families.counter("llamasrv_unstored", "Responses that should be stored and could not be.", unstored)
-        for (route, status), count in sorted(ledger.counts.items()):
+        for (route, status), count in sorted(stats.counts.items()):
             families.counter("llamasrv_http_requests", "Requests answered.", count, route=route, status=str(status))
-        for code, count in sorted(ledger.errors.items()):
+        for code, count in sorted(stats.errors.items()):
             families.counter("llamasrv_errors", "Requests answered with an error, by its code.", count, code=code)
-        for route, histogram in sorted(ledger.seconds.items()):
+        for route, histogram in sorted(stats.seconds.items()):
             text = "From a request's arrival to the last byte of its answer."
             families.histogram("llamasrv_http_seconds", text, histogram.cumulative(), histogram.total, route=route)
         for name, quota in self._service.access.quotas.items():

@@ -22,7 +22,7 @@ log = logging.getLogger("llamasrv.request")
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 
 
-class Ledger:
+class RequestStats:
     """Requests as they are counted, by routes as they are written, never by paths as clients send them."""
 
     def __init__(self) -> None:
@@ -31,9 +31,9 @@ class Ledger:
         self.seconds: dict[str, Histogram] = {}  # by route
         self.num_open = 0
         self.slow_seconds: float | None = None  # from here on a request gets a line of its own; None: never
-        self.on_close: Callable[[Record, int], None] | None = None  # after the last byte, with the status
+        self.on_close: Callable[[RequestLog, int], None] | None = None  # after the last byte, with the status
 
-    def enter(self, record: Record, status: int, seconds: float) -> None:
+    def enter(self, record: RequestLog, status: int, seconds: float) -> None:
         self.num_open -= 1
         self.counts[record.route, status] += 1
         if record.error is not None:
@@ -44,15 +44,15 @@ class Ledger:
         histogram.observe(seconds)
 
 
-class Record:
+class RequestLog:
     """One request, from its arrival to `close`."""
 
     __slots__ = (
-        "id", "owner", "route", "model", "reason", "usage", "error", "quota", "trace", "started", "_ledger", "_begun",
+        "id", "owner", "route", "model", "reason", "usage", "error", "quota", "trace", "started", "_stats", "_begun",
         "_closed",
     )  # fmt: skip
 
-    def __init__(self, environ: dict[str, Any], ledger: Ledger) -> None:
+    def __init__(self, environ: dict[str, Any], stats: RequestStats) -> None:
         given = environ.get("HTTP_X_REQUEST_ID") or environ.get("HTTP_X_CLIENT_REQUEST_ID")
         self.id = given if given and _SAFE_ID.match(given) else f"req-{getrandbits(96):024x}"
         self.owner = ""
@@ -65,29 +65,29 @@ class Record:
         self.trace: str | None = environ.get("HTTP_TRACEPARENT")
         self.started = time.time()
         self._begun = time.monotonic()
-        self._ledger = ledger
+        self._stats = stats
         self._closed = False
-        ledger.num_open += 1
+        stats.num_open += 1
 
     def close(self, status: int) -> None:
         """The last byte is out, or the client is gone. Once."""
         if self._closed:
             return
         self._closed = True
-        ledger, seconds = self._ledger, time.monotonic() - self._begun
-        ledger.enter(self, status, seconds)
+        stats, seconds = self._stats, time.monotonic() - self._begun
+        stats.enter(self, status, seconds)
         if self.quota is not None:
             usage = self.usage or Usage()
             self.quota.leave(usage.prompt_tokens + usage.completion_tokens)
-        slow = ledger.slow_seconds is not None and ledger.slow_seconds <= seconds
+        slow = stats.slow_seconds is not None and stats.slow_seconds <= seconds
         if slow or log.isEnabledFor(logging.INFO):
             log.log(
                 logging.WARNING if slow else logging.INFO,
                 "slow request" if slow else "request",
                 extra={"fields": self._fields(status, seconds)},
             )
-        if ledger.on_close is not None:
-            ledger.on_close(self, status)
+        if stats.on_close is not None:
+            stats.on_close(self, status)
 
     def _fields(self, status: int, seconds: float) -> dict[str, Any]:
         fields: dict[str, Any] = {"id": self.id, "route": self.route, "status": status, "seconds": seconds}

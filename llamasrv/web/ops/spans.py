@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from llamasrv.errors import ConfigError
-from llamasrv.web.ops.request_log import Record
+from llamasrv.web.ops.request_log import RequestLog
 
 NEEDED = "log.spans needs OpenTelemetry: pip install 'llamasrv[otel]'"
 
@@ -39,7 +39,7 @@ class Spans:
         self._failed = trace.Status(trace.StatusCode.ERROR)
         self._propagator = TraceContextTextMapPropagator()
 
-    def enter(self, record: Record, status: int) -> None:
+    def enter(self, record: RequestLog, status: int) -> None:
         """The request has ended."""
         operation = next((name for start, name in OPERATIONS if record.route.startswith(start)), None)
         if operation is None:
@@ -71,7 +71,7 @@ def _provider() -> Any:
     return provider
 
 
-def _attributes(record: Record, operation: str, status: int) -> dict[str, Any]:
+def _attributes(record: RequestLog, operation: str, status: int) -> dict[str, Any]:
     usage = record.usage
     values = {
         "gen_ai.operation.name": operation,

@@ -9,7 +9,7 @@ from llamasrv.protocols.llamacpp.streams import StreamLookup
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
-from llamasrv.web.streams.resume import Follower
+from llamasrv.web.streams.resume import StreamReader
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -25,7 +25,7 @@ def blueprint(service: Service) -> Blueprint:
             raise InvalidRequest("Invalid 'from': expected a number of bytes.", param="from")
         kept = service.streams.find(record.owner, _conversation())
         kept.check(int(start))
-        body = Follower(kept, int(start), keepalive=service.options.keepalive, record=record)
+        body = StreamReader(kept, int(start), keepalive=service.options.keepalive, record=record)
         return Response(body, 200, kept.framing.headers, direct_passthrough=True)
 
     @routes.delete("/v1/stream")

@@ -18,7 +18,7 @@ from llamasrv.protocols.openai.responses.events import error_event, replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page_body
 from llamasrv.web.http.body import read_json
-from llamasrv.web.ops.request_log import Record
+from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import respond
 from llamasrv.web.service import Service
@@ -77,7 +77,7 @@ class Views:
             response.headers[LEFT_OUT] = ", ".join(dict.fromkeys(options.tools.left_out))
         return response
 
-    def _in_background(self, asked: GenerateRequest, options: ResponseOptions, record: Record) -> Response:
+    def _in_background(self, asked: GenerateRequest, options: ResponseOptions, record: RequestLog) -> Response:
         service = self._service
         service.background.check_room()
         record.model = service.registry.for_request(asked.model).name
@@ -218,7 +218,7 @@ class _Made:
         return error_event(error) if self._reply is None else self._reply.broken(error)
 
 
-def _record() -> Record:
+def _record() -> RequestLog:
     return request.environ["llamasrv.record"]
 
 

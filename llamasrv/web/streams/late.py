@@ -14,7 +14,7 @@ from flask import Response
 
 from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.loading import Loading
-from llamasrv.web.ops.request_log import Record
+from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.streams.streaming import CLIENT_CLOSED, Client, EventStream, Framing, Watch
 
 log = logging.getLogger("llamasrv")
@@ -23,7 +23,7 @@ log = logging.getLogger("llamasrv")
 def late_response(
     loading: Loading,
     answer: Callable[[], Response],
-    record: Record,
+    record: RequestLog,
     *,
     client: Client,
     keepalive: float,
@@ -62,7 +62,7 @@ class LateStream:
         self,
         loading: Loading,
         answer: Callable[[], Response],
-        record: Record,
+        record: RequestLog,
         *,
         client: Client,
         keepalive: float,

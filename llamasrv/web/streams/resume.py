@@ -17,7 +17,7 @@ from typing import Any
 from flask import Response
 
 from llamasrv.errors import InvalidRequest, NotFound, QueueFull
-from llamasrv.web.ops.request_log import Record
+from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.streams.streaming import CLIENT_CLOSED, OPENAI, Framing
 
 log = logging.getLogger("llamasrv")
@@ -29,7 +29,7 @@ KEPT = 300.0  # seconds after the end
 MOST_NAME = 256  # characters
 
 
-class Kept:
+class ResumableStream:
     """One stream: the end of what it wrote, and whether more is coming."""
 
     def __init__(self, name: str, framing: Framing = OPENAI) -> None:
@@ -97,13 +97,15 @@ class Kept:
             return bytes(memoryview(self._data)[start - self._start :])
 
 
-class Follower:
+class StreamReader:
     """The body of a reply that reads a stream from one byte on. Whoever reads may leave: the stream goes on.
 
     `record` is closed at the end, where it is not that of the stream itself.
     """
 
-    def __init__(self, kept: Kept, start: int, *, keepalive: float, record: Record | None = None) -> None:
+    def __init__(
+        self, kept: ResumableStream, start: int, *, keepalive: float, record: RequestLog | None = None
+    ) -> None:
         self._kept, self._next, self._keepalive, self._record = kept, start, keepalive, record
         self._ended = self._lost = False
 
@@ -135,7 +137,7 @@ class Streams:
     """Those of this process, by owner and name."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], Kept] = {}
+        self._kept: dict[tuple[str, str], ResumableStream] = {}
 
     def name_of(self, owner: str, environ: dict[str, Any]) -> str | None:
         """The name that a client gave its stream, if it did. Raises where it cannot be kept."""
@@ -152,15 +154,15 @@ class Streams:
     def keep(self, owner: str, name: str, response: Response, framing: Framing, *, keepalive: float) -> Response:
         """The same response, whose body goes on without its reader."""
         self.end(owner, name)
-        kept = self._kept[owner, name] = Kept(name, framing)
+        kept = self._kept[owner, name] = ResumableStream(name, framing)
         body: Any = response.response
         whole = isinstance(body, list)  # it had ended before it could begin
         kept.begin(_Whole(body) if whole else body)
         if not whole:
-            response.response = Follower(kept, 0, keepalive=keepalive)
+            response.response = StreamReader(kept, 0, keepalive=keepalive)
         return response
 
-    def find(self, owner: str, name: str) -> Kept:
+    def find(self, owner: str, name: str) -> ResumableStream:
         self._sweep()
         kept = self._kept.get((owner, name))
         if kept is None:
@@ -173,7 +175,7 @@ class Streams:
         if kept is not None:
             kept.cancel()
 
-    def matching(self, owner: str, names: list[str]) -> list[Kept]:
+    def matching(self, owner: str, names: list[str]) -> list[ResumableStream]:
         """By name, or by the part of a name before `::`, where clients put the model."""
         self._sweep()
         wanted = set(names)

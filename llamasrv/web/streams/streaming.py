@@ -27,7 +27,7 @@ from llamasrv.domain.events import Event, Failed, Finished, Usage
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.errors import openai_body
-from llamasrv.web.ops.request_log import Record
+from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
 
 log = logging.getLogger("llamasrv")
@@ -134,7 +134,9 @@ class Reply(Protocol):
     def whole(self, collected: Collected) -> bytes: ...
 
 
-def whole_response(running: Gathered, reply: Reply, record: Record, *, num_choices: int, client: Client) -> Response:
+def whole_response(
+    running: Gathered, reply: Reply, record: RequestLog, *, num_choices: int, client: Client
+) -> Response:
     """Wait for all of it. A client that leaves meanwhile cancels it."""
     collected = Collected(num_choices)
     running.gather()
@@ -162,7 +164,7 @@ def whole_response(running: Gathered, reply: Reply, record: Record, *, num_choic
 
 
 def stream_response(
-    running: Running, reply: Reply, record: Record, *, client: Client, keepalive: float, framing: Framing = OPENAI
+    running: Running, reply: Reply, record: RequestLog, *, client: Client, keepalive: float, framing: Framing = OPENAI
 ) -> Response:
     """Begin with the first event, or without it when it does not come in time."""
     watch = None
@@ -204,7 +206,7 @@ class EventStream:
         self,
         running: Running,
         reply: Reply,
-        record: Record,
+        record: RequestLog,
         events: list[Event],
         *,
         watch: Watch | None,
