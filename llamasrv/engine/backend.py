@@ -31,7 +31,7 @@ import llama_cpp.llama_cpp as C
 import numpy as np
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.sequence import Adapters
+from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine import backend_rpc as rpc
 from llamasrv.engine.backend_embed import LlamaEmbeddings, only_embeds
 from llamasrv.engine.backend_lora import load_adapters, use_adapters

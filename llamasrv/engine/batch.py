@@ -10,7 +10,7 @@ from collections.abc import Sequence as Rows
 
 import numpy as np
 
-from llamasrv.domain.sequence import Sequence
+from llamasrv.engine.sequence import Sequence
 
 Part = tuple[Sequence, int]
 """A sequence and how many of its owed tokens this step computes."""
@@ -36,7 +36,7 @@ class Batch:
         row = 0
         single = 0  # the decodes come first: laid out together
         for seq, count in parts:
-            if count != 1 or len(seq.tokens) - seq.num_computed != 1 or seq.prompt_logprobs:
+            if count != 1 or len(seq.tokens) - seq.num_computed != 1 or seq.spec.prompt_logprobs:
                 break
             single += 1
         if single:
@@ -59,7 +59,7 @@ class Batch:
         self.token[row:end] = seq.tokens[start : start + count]
         self.position[row:end] = np.arange(start, start + count)
         self.lane[row:end] = seq.lane
-        if seq.prompt_logprobs and start < seq.num_prompt:
+        if seq.spec.prompt_logprobs and start < seq.num_prompt:
             self.wants_logits[row:end] = 1
             self.outputs.append((seq, count))
         else:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from llamasrv.domain.events import FinishReason, TokenLogprob
-from llamasrv.domain.sequence import Sequence, State
+from llamasrv.engine.sequence import Sequence, State
 from llamasrv.engine.channels import Delta, Doorbell, End, Mailbox, PromptScored, Stream
 from llamasrv.engine.disk import DiskStore
 from llamasrv.engine.embedder import Embedder
@@ -323,7 +323,8 @@ class EngineCore:
         if now < self._next_expiry_check:
             return
         self._next_expiry_check = now + 0.05
-        for seq in [s for s in (*self.running, *self.waiting) if s.deadline is not None and now >= s.deadline]:
+        here = (*self.running, *self.waiting)
+        for seq in [s for s in here if s.spec.deadline is not None and now >= s.spec.deadline]:
             self._end(seq, FinishReason.DEADLINE, error=DeadlineExceeded("The request's time limit passed."))
 
     # plan and its consequences
@@ -382,12 +383,12 @@ class EngineCore:
             self.metrics.queue_time.observe(now - seq.arrived)
         seq.admitted = now
         if branches:  # its lane holds what is shared, and nothing else yet
-            memory.keep(seq.lane, seq.tokens, seq.realm)
-        memory.cache.put(seq.lane, seq.tokens, seq.realm)
+            memory.keep(seq.lane, seq.tokens, seq.spec.realm)
+        memory.cache.put(seq.lane, seq.tokens, seq.spec.realm)
         if seq.sampler is None:
             seq.sampler = Sampler(seq, self.backend)
-            if seq.stop:
-                seq.stopper = StopMatcher(seq.stop)
+            if seq.spec.stop:
+                seq.stopper = StopMatcher(seq.spec.stop)
             if seq.steering is not None:
                 self._foresee(seq)
         seq.state = State.RUNNING
@@ -395,11 +396,11 @@ class EngineCore:
 
     def _foresee(self, seq: Sequence) -> None:
         """What must come first is computed with the prompt, as if it were a piece of it, and told with what follows."""
-        if seq.stop or seq.logprobs is not None or seq.prompt_logprobs or self.options.deterministic:
+        if seq.spec.stop or seq.spec.logprobs is not None or seq.spec.prompt_logprobs or self.options.deterministic:
             return  # each token is looked at by itself
         most = self.backend.context - seq.num_tokens
-        if seq.max_tokens is not None:
-            most = min(most, seq.max_tokens)
+        if seq.spec.max_tokens is not None:
+            most = min(most, seq.spec.max_tokens)
         tokens = seq.steering.foresee(most, self.backend.vocab.eog)
         for token in tokens:
             seq.sampler.note(token)
@@ -510,11 +511,11 @@ class EngineCore:
         end = 0
         for seq, count in batch.outputs:
             start, end = end, end + count
-            if seq.prompt_logprobs and len(seq.scores) < seq.num_prompt:
+            if seq.spec.prompt_logprobs and len(seq.scores) < seq.num_prompt:
                 self._score(seq, rows[start:end], seq.num_computed - count)
             if seq.num_computed < len(seq.tokens):
                 continue
-            if seq.max_tokens == 0:
+            if seq.spec.max_tokens == 0:
                 self._end(seq, FinishReason.LENGTH)
                 continue
             if seq.num_foreseen and self._tell_foreseen(seq):
@@ -547,20 +548,20 @@ class EngineCore:
         forced = None if seq.steering is None else seq.steering.next_forced()
         if forced is not None:
             seq.sampler.note(forced)
-        if seq.logprobs is None:
+        if seq.spec.logprobs is None:
             return (seq.sampler.choose(row, find, seq) if forced is None else forced), None
         own = row.copy()  # the model's own distribution: before bias and bans
         token = seq.sampler.choose(row, find, seq) if forced is None else forced
         if token is None:
             return None, None
-        return token, sampling.log_probability(own, token, seq.logprobs, self.backend.vocab.pieces)
+        return token, sampling.log_probability(own, token, seq.spec.logprobs, self.backend.vocab.pieces)
 
     def _tell_foreseen(self, seq: Sequence) -> bool:
         """Deliver what was computed with the prompt. True where that was all."""
         tokens, seq.num_foreseen = seq.tokens[-seq.num_foreseen :], 0
         self._note_first_token(seq)
         for token in tokens:
-            seq.stream.put(Delta(seq.index, token, self.backend.vocab.pieces[token]))
+            seq.stream.put(Delta(seq.spec.index, token, self.backend.vocab.pieces[token]))
         if seq.steering.is_complete:
             self._end(seq, FinishReason.STOP)
         else:
@@ -590,7 +591,7 @@ class EngineCore:
 
     def _hurry(self, seq: Sequence) -> None:
         """Append what must come next without sampling it: the next step computes it like a piece of prompt."""
-        if seq.logprobs is not None:  # each token's own logits are wanted
+        if seq.spec.logprobs is not None:  # each token's own logits are wanted
             return
         while seq.state is State.RUNNING and (token := seq.steering.next_forced()) is not None:
             seq.sampler.note(token)
@@ -610,7 +611,7 @@ class EngineCore:
 
     def _score(self, seq: Sequence, rows: np.ndarray, start: int) -> None:
         """Log-probabilities of prompt tokens: row i belongs to the token at start + i + 1."""
-        pieces, top = self.backend.vocab.pieces, seq.logprobs or 0
+        pieces, top = self.backend.vocab.pieces, seq.spec.logprobs or 0
         if not seq.scores:
             seq.scores.append(TokenLogprob(seq.tokens[0], pieces[seq.tokens[0]], None))
         for i in range(len(seq.scores) - 1 - start, len(rows)):
@@ -618,7 +619,7 @@ class EngineCore:
             if position < seq.num_prompt:
                 seq.scores.append(sampling.log_probability(rows[i], seq.tokens[position], top, pieces))
         if len(seq.scores) == seq.num_prompt:
-            seq.stream.put(PromptScored(seq.index, tuple(seq.scores)))
+            seq.stream.put(PromptScored(seq.spec.index, tuple(seq.scores)))
 
     def _advance(self, seq: Sequence, token: int, logprobs: TokenLogprob | None) -> None:
         """One more token: deliver it, and end the sequence where it ends."""
@@ -628,7 +629,7 @@ class EngineCore:
         if token in vocab.eog and (seq.steering is None or seq.steering.may_end()):
             self._end(seq, FinishReason.STOP)
             return
-        delta = Delta(seq.index, token, vocab.pieces[token], logprobs)
+        delta = Delta(seq.spec.index, token, vocab.pieces[token], logprobs)
         if seq.stopper is None:
             seq.stream.put(delta)
         elif (stop := self._hold_back(seq, delta)) is not None:
@@ -645,7 +646,7 @@ class EngineCore:
 
     def _end_if_full(self, seq: Sequence) -> None:
         """End a sequence that may have no further token."""
-        if seq.max_tokens is not None and seq.num_generated >= seq.max_tokens:
+        if seq.spec.max_tokens is not None and seq.num_generated >= seq.spec.max_tokens:
             self._end(seq, FinishReason.LENGTH)
         elif len(seq.tokens) >= self.backend.context:
             self._end(seq, FinishReason.CONTEXT)
@@ -678,9 +679,9 @@ class EngineCore:
             trusted = reason is not FinishReason.FAILED
             # What was not computed is not coming any more.
             computed = seq.tokens[: seq.num_computed]
-            self.memory.leave(seq.lane, computed, seq.realm, keep=trusted and seq.cache_prompt)
-            if trusted and seq.cache_prompt:
-                self.slots.left(seq.lane, computed, seq.realm)
+            self.memory.leave(seq.lane, computed, seq.spec.realm, keep=trusted and seq.spec.cache_prompt)
+            if trusted and seq.spec.cache_prompt:
+                self.slots.left(seq.lane, computed, seq.spec.realm)
             seq.lane = None
         else:
             self.waiting.remove(seq)
@@ -715,7 +716,7 @@ class EngineCore:
         if generated > 1:
             m.token_time.observe((ended - first) / (generated - 1))
         return End(
-            seq.index, reason, stop, error, prompt, seq.reused, generated,
+            seq.spec.index, reason, stop, error, prompt, seq.reused, generated,
             max(0.0, admitted - seq.arrived), max(0.0, first - admitted), max(0.0, ended - first),
             lane,
         )  # fmt: skip

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from llamasrv.domain.sequence import Realm
+from llamasrv.domain.sequence_spec import Realm
 from llamasrv.engine.channels import Mailbox
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.prefix_cache import KEY_LENGTH, Key, common_prefix, key_of

@@ -6,19 +6,22 @@ here may be called from anywhere.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from llamasrv.domain.events import FinishReason
-from llamasrv.domain.sequence import Sequence
+from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.channels import End, RealThread, Stream
 from llamasrv.engine.interface import Backend, ModelInfo, Progress, Vocabulary
 from llamasrv.engine.core import EngineCore
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions, Status
+from llamasrv.engine.sampling.output_constraint import Steering
+from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.spill import Spilled
 from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, QueueFull, Unavailable, Unsupported
 
@@ -64,28 +67,29 @@ class Engine(EngineCore):
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, sequences: list[Sequence]) -> Stream:
-        """Hand in the choices of one request; they share the stream that is returned."""
+    def submit(self, specs: list[SequenceSpec], constraints: Iterable[Steering | None] | None = None) -> Stream:
+        """Hand in the choices of one request, each with its constraint; they share the stream that is returned."""
         if self.status.state != "ready":
             raise Unavailable(_UNAVAILABLE.get(self.status.state, "The model is not ready."))
         if not self.backend.generates:
             raise Unsupported("This model makes embeddings: it does not generate text.", param="model")
-        for seq in sequences:
-            self._validate(seq)
+        for spec in specs:
+            self._validate(spec)
         most, pending = self._most_pending, self._num_pending
-        if len(sequences) > most:
+        if len(specs) > most:
             raise InvalidRequest(
-                f"This request makes {len(sequences)} sequences (its prompts times 'n'); this server takes at most "
+                f"This request makes {len(specs)} sequences (its prompts times 'n'); this server takes at most "
                 f"{most} at once. Send fewer prompts, or ask for fewer choices.",
                 param="n",
             )
-        if pending + len(sequences) > most:
+        if pending + len(specs) > most:
             raise QueueFull(f"The queue is full ({pending} sequences). Try again shortly.", wait=self.metrics.last_wait)
-        stream = Stream(self._doorbell, len(sequences), self.options.unread_tokens, self._overflow)
+        stream = Stream(self._doorbell, len(specs), self.options.unread_tokens, self._overflow)
         now = self.clock()
-        for seq in sequences:
-            seq.stream = stream
-            seq.arrived = now
+        sequences = [
+            Sequence(spec, stream, constraint=constraint, arrived=now)
+            for spec, constraint in zip(specs, constraints or itertools.repeat(None))
+        ]
         self._num_submitted += len(sequences)
         self._mailbox.put((self._arrive, sequences))
         return stream
@@ -101,7 +105,8 @@ class Engine(EngineCore):
     def abandon(self, error: LlamasrvError) -> None:
         """Tell everybody that it is over although the thread does not come back from a step. The process has to end."""
         for seq in [*self.running, *self.waiting]:
-            seq.stream.put(End(seq.index, FinishReason.FAILED, None, error, seq.num_prompt, seq.reused, 0, 0, 0, 0))
+            index = seq.spec.index
+            seq.stream.put(End(index, FinishReason.FAILED, None, error, seq.num_prompt, seq.reused, 0, 0, 0, 0))
         self._doorbell.ring()
 
     @property
@@ -212,18 +217,19 @@ class Engine(EngineCore):
             "swapped_bytes": self._swapped_bytes,
         }
 
-    def _validate(self, seq: Sequence) -> None:
-        if not seq.num_prompt:
+    def _validate(self, spec: SequenceSpec) -> None:
+        num_prompt = len(spec.tokens)
+        if not num_prompt:
             raise InvalidRequest("The prompt is empty: there is nothing to continue.", param="prompt")
         context = self.context
-        if seq.num_prompt > context - (0 if seq.max_tokens == 0 else 1):
-            raise ContextTooLong(num_prompt=seq.num_prompt, context=context)
-        ids = np.frombuffer(seq.tokens, np.int32)
+        if num_prompt > context - (0 if spec.max_tokens == 0 else 1):
+            raise ContextTooLong(num_prompt=num_prompt, context=context)
+        ids = np.frombuffer(spec.tokens, np.int32)
         if int(ids.min()) < 0 or int(ids.max()) >= self.vocab.size:
             raise InvalidRequest(f"A token id is outside the vocabulary (0 to {self.vocab.size - 1}).", param="prompt")
-        if any(not 0 <= number < len(self.backend.adapters) for number, _ in seq.adapters):
+        if any(not 0 <= number < len(self.backend.adapters) for number, _ in spec.realm.adapters):
             raise InvalidRequest(f"There are {len(self.backend.adapters)} adapters (0 is the first).", param="lora")
-        if any(not 0 <= token < self.vocab.size for token, _ in seq.params.logit_bias):
+        if any(not 0 <= token < self.vocab.size for token, _ in spec.params.logit_bias):
             raise InvalidRequest(
                 f"A token id is outside the vocabulary (0 to {self.vocab.size - 1}).", param="logit_bias"
             )
@@ -245,6 +251,6 @@ def _describe(seq: Sequence) -> dict[str, Any]:
         "num_computed": seq.num_computed,
         "num_reused": seq.reused,
         "num_generated": seq.num_generated,
-        "max_tokens": seq.max_tokens,
-        "params": seq.params,
+        "max_tokens": seq.spec.max_tokens,
+        "params": seq.spec.params,
     }

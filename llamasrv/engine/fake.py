@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.sequence import Adapters
+from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.interface import Adapter, ModelInfo, OutOfCells, Progress

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from array import array
 
-from llamasrv.domain.sequence import Realm, Sequence
+from llamasrv.domain.sequence_spec import Realm
+from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.disk import DiskStore
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.lanes import LaneTable
@@ -46,9 +47,9 @@ class Memory:
 
     def lookup(self, seq: Sequence) -> Match | None:
         """Where most of this sequence is, or is about to be; None where it starts from nothing."""
-        if not seq.cache_prompt or seq.prompt_logprobs or self.backend.split:
+        if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self.backend.split:
             return None
-        match = self.cache.match(seq.tokens, seq.num_tokens - 1, self.lanes.lengths, self.lanes.held, seq.realm)
+        match = self.cache.match(seq.tokens, seq.num_tokens - 1, self.lanes.lengths, self.lanes.held, seq.spec.realm)
         if match is not None and not (
             (match.length >= KEY_LENGTH or match.coming)
             and (self.backend.can_share or not match.held)
@@ -56,7 +57,7 @@ class Memory:
         ):
             match = None
         at_hand = match.length + match.coming if match else 0
-        if len(self.spilled) and (found := self.spilled.match(seq.tokens, seq.num_tokens - 1, seq.realm)):
+        if len(self.spilled) and (found := self.spilled.match(seq.tokens, seq.num_tokens - 1, seq.spec.realm)):
             entry, length = found
             if self._time.prompt_seconds(length - at_hand) > WORTH_SPILLING:
                 match, at_hand = Match(None, length, spilled=entry), length
@@ -66,7 +67,7 @@ class Memory:
 
     def _is_coming(self, disk: DiskStore, seq: Sequence, at_hand: int) -> bool:
         """Whether much more of it than is at hand is being read from disk."""
-        found = disk.match(seq.tokens, seq.num_tokens - 1, seq.realm)
+        found = disk.match(seq.tokens, seq.num_tokens - 1, seq.spec.realm)
         if found is None or found[0].size > self.spilled.limit:
             return False
         worth = self._time.prompt_seconds(found[1] - at_hand)
@@ -75,9 +76,9 @@ class Memory:
     def common(self, a: Sequence, b: Sequence) -> int:
         """How much of `a` it could take over from `b`, were that computed."""
         if (
-            not (self.backend.can_share and a.cache_prompt and b.cache_prompt)
-            or a.prompt_logprobs
-            or a.realm != b.realm
+            not (self.backend.can_share and a.spec.cache_prompt and b.spec.cache_prompt)
+            or a.spec.prompt_logprobs
+            or a.spec.realm != b.spec.realm
             or self.backend.split
         ):
             return 0

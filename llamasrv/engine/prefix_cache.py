@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from llamasrv.domain.sequence import Realm
+from llamasrv.domain.sequence_spec import Realm
 
 KEY_LENGTH = 8
 """Shorter common prefixes are not worth a copy; the first tokens, exactly, are the index."""

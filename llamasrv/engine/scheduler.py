@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llamasrv.domain.sequence import Adapters, Sequence
+from llamasrv.domain.sequence_spec import Adapters
+from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.batch import Part
 from llamasrv.engine.prefix_cache import Match
 from llamasrv.engine.cost_model import CostModel
@@ -105,8 +106,8 @@ class Scheduler:
             return self._one_alone(plan, decodes + prompts, starts, pool.max_outputs)
         adapters = plan.adapters = self._next_adapters(decodes, prompts)
         if len(self._line) > 1:
-            decodes = [s for s in decodes if s.adapters == adapters]
-            prompts = [s for s in prompts if s.adapters == adapters]
+            decodes = [s for s in decodes if s.spec.realm.adapters == adapters]
+            prompts = [s for s in prompts if s.spec.realm.adapters == adapters]
         plan.parts = [(s, 1) for s in decodes]
         plan.num_decodes = len(decodes)
         outputs = pool.max_outputs - len(decodes)
@@ -115,15 +116,15 @@ class Scheduler:
         prompts.sort(key=lambda s: rest[s.id] / (1.0 + max(0.0, now - s.arrived)))
         shares = _shares(budget, prompts, rest)
         for seq in prompts:
-            count = min(rest[seq.id], shares[seq.owner], cells)
+            count = min(rest[seq.id], shares[seq.spec.owner], cells)
             rows_out = 1
-            if seq.prompt_logprobs and seq.num_computed < seq.num_prompt:
+            if seq.spec.prompt_logprobs and seq.num_computed < seq.num_prompt:
                 count = rows_out = min(count, outputs)
             if count < 1 or outputs < 1:
                 continue
             plan.parts.append((seq, count))
             plan.num_prompt += count
-            shares[seq.owner] -= count
+            shares[seq.spec.owner] -= count
             cells -= count
             outputs -= rows_out
         return plan
@@ -132,17 +133,17 @@ class Scheduler:
         """Learn from a step that took `seconds`."""
         self.cost.learn(plan.num_prompt, plan.num_decodes, seconds)
         for seq, count in plan.parts:
-            self.served[seq.owner] = self.served.get(seq.owner, 0.0) + count
+            self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + count
 
     def forget_owners(self, waiting: list[Sequence], running: list[Sequence]) -> None:
         """Nobody may save up credit while away, and the table must not grow: keep who is here."""
-        here = {s.owner for s in waiting} | {s.owner for s in running}
+        here = {s.spec.owner for s in waiting} | {s.spec.owner for s in running}
         self.served = {owner: served for owner, served in self.served.items() if owner in here}
 
     def arrive(self, seq: Sequence) -> None:
         """A newcomer starts level with whoever was served least."""
-        if seq.owner not in self.served:
-            self.served[seq.owner] = min(self.served.values(), default=0.0)
+        if seq.spec.owner not in self.served:
+            self.served[seq.spec.owner] = min(self.served.values(), default=0.0)
 
     def _prompt_budget(self, num_decodes: int, rests: list[int]) -> int:
         """Prompt tokens for this step, given the rests of those that have a place.
@@ -205,8 +206,8 @@ class Scheduler:
         def rank(s: Sequence) -> tuple:
             return (
                 not s.is_resumed,
-                -s.priority - int((now - s.arrived) / AGEING),
-                self.served.get(s.owner, 0.0),
+                -s.spec.priority - int((now - s.arrived) / AGEING),
+                self.served.get(s.spec.owner, 0.0),
                 s.arrived,
                 s.id,
             )
@@ -215,7 +216,7 @@ class Scheduler:
 
     def _next_adapters(self, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
         """Whose turn it is. A set that is new waits for those that are there: nobody gets in front by being new."""
-        here = dict.fromkeys(s.adapters for group in (decodes, prompts) for s in group)
+        here = dict.fromkeys(s.spec.realm.adapters for group in (decodes, prompts) for s in group)
         line = [a for a in self._line if a in here]
         line += [a for a in here if a not in line]
         self._line = [*line[1:], *line[:1]]
@@ -232,10 +233,10 @@ class Scheduler:
             self._turn += 1
             start = starts.get(seq.id, seq.num_computed)
             count = min(seq.num_tokens - start, self.ubatch_size - start % self.ubatch_size)
-            if seq.prompt_logprobs:
+            if seq.spec.prompt_logprobs:
                 count = min(count, max_outputs)
             plan.parts = [(seq, count)]
-            plan.adapters = seq.adapters
+            plan.adapters = seq.spec.realm.adapters
             plan.num_decodes, plan.num_prompt = (1, 0) if seq.num_tokens - start == 1 else (0, count)
         return plan
 
@@ -245,7 +246,7 @@ def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:
     taken: dict[tuple, int] = {}
     foremost = []
     for seq in waiting:
-        kind = (seq.owner, seq.priority, seq.is_resumed)
+        kind = (seq.spec.owner, seq.spec.priority, seq.is_resumed)
         count = taken.get(kind, 0)
         if count < most:
             taken[kind] = count + 1
@@ -255,11 +256,11 @@ def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:
 
 def _left_out(waiting: list[Sequence], running: list[Sequence]) -> list[Sequence]:
     """The eldest of each owner of whom nothing runs: where others have every place, it may come in beside them."""
-    here = {s.owner for s in running}
+    here = {s.spec.owner for s in running}
     eldest: dict[str, Sequence] = {}
     for seq in waiting:
-        if seq.owner not in here:
-            eldest.setdefault(seq.owner, seq)
+        if seq.spec.owner not in here:
+            eldest.setdefault(seq.spec.owner, seq)
     return list(eldest.values())
 
 
@@ -267,7 +268,7 @@ def _shares(budget: int, prompts: list[Sequence], rest: dict[int, int]) -> dict[
     """Prompt tokens of this step for each owner: the same for all, but what somebody does not need is the others'."""
     wanted: dict[str, int] = {}
     for seq in prompts:
-        wanted[seq.owner] = wanted.get(seq.owner, 0) + rest[seq.id]
+        wanted[seq.spec.owner] = wanted.get(seq.spec.owner, 0) + rest[seq.id]
     shares = {}
     for n, (owner, tokens) in enumerate(sorted(wanted.items(), key=lambda item: item[1])):
         shares[owner] = min(tokens, budget // (len(wanted) - n))

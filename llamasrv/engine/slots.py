@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from llamasrv.domain.sequence import Realm
+from llamasrv.domain.sequence_spec import Realm
 from llamasrv.engine.memory import Memory
 from llamasrv.engine.prefix_cache import EVERYBODY
 from llamasrv.engine.spill import Spilled

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from llamasrv.domain.sequence import Adapters
+from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.engine.interface import Adapter, Backend, Progress
 from llamasrv.engine.metrics import EngineMetrics

@@ -1,19 +1,20 @@
 """Where chat and engine meet: a GenerateRequest in, domain events out; the same for every protocol.
 
-Finds the model, makes a Sequence per choice and submits them. Whatever is wrong with a request is raised by `submit`,
-before anything runs. `served.py` knows a loaded model (prompts to tokens), `generation.py` a running request (tokens to
-events). Knows no wire format and no HTTP.
+Finds the model, makes a SequenceSpec per choice and submits them. Whatever is wrong with a request is raised by
+`submit`, before anything runs. `served.py` knows a loaded model (prompts to tokens), `generation.py` a running request
+(tokens to events). Knows no wire format and no HTTP.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import EmbedRequest, GenerateRequest, RerankRequest
-from llamasrv.domain.sequence import Sequence
+from llamasrv.domain.sequence_spec import Realm, SequenceSpec
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import Unavailable
 from llamasrv.models.model import Model
@@ -118,15 +119,18 @@ class Pipeline:
         if best_of is not None and logprobs is None:
             logprobs = 0  # to rank by
         wanted = served.model.num_predict if request.max_tokens is None else request.max_tokens
-        sequences, choices = [], []
+        realm = Realm(adapters, _scope(request, everybody=served.model.shares_prefixes))
+        specs, constraints, choices = [], [], []
         for p, ready in enumerate(prepared):
             rudder = Rudder(served, ready, request, request.prompts[p])
+            tokens = array("i", ready.tokens)
             for k in range(each):
                 reader = served.reader(ready, request, p * each + k)
                 choices.append(reader)
-                sequences.append(
-                    Sequence(
-                        ready.tokens,
+                constraints.append(rudder.steering(in_reasoning=reader.in_reasoning))
+                specs.append(
+                    SequenceSpec(
+                        tokens,
                         params=params if k == 0 else _reseeded(params, k),
                         index=p * each + k,
                         max_tokens=_least(wanted, served.model.max_tokens),
@@ -137,13 +141,11 @@ class Pipeline:
                         deadline=deadline,
                         owner=request.owner,
                         priority=request.priority,
-                        adapters=adapters,
-                        scope=_scope(request, everybody=served.model.shares_prefixes),
-                        steering=rudder.steering(in_reasoning=reader.in_reasoning),
+                        realm=realm,
                     )
                 )
         engine = served.engine
-        stream = engine.submit(sequences)
+        stream = engine.submit(specs, constraints)
         generation = Generation(
             served, stream, lambda: engine.cancel(stream), choices=choices, each=each, prompts=prompts,
             params=params, left_out=sum(prompt.left_out for prompt in prepared),
@@ -151,7 +153,7 @@ class Pipeline:
         if request.echo:
             generation.echo([served.text_of(prompt, tokens) for prompt, tokens in zip(request.prompts, prompts)])
         if best_of is None and request.patience is not None:
-            return Hasty(generation, request.patience, num_choices=len(sequences))
+            return Hasty(generation, request.patience, num_choices=len(specs))
         if best_of is None:
             return generation
         return BestOf(generation, best_of=best_of, n=request.n, with_logprobs=request.logprobs is not None)

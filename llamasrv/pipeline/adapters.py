@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llamasrv.domain.sequence import Adapters
+from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.interface import Adapter
 from llamasrv.errors import InvalidRequest
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.sequence import Sequence, State
-from llamasrv.engine.channels import Delta, End, PromptScored
+from llamasrv.domain.sequence_spec import Realm, SequenceSpec
+from llamasrv.engine.channels import Delta, Doorbell, End, PromptScored, Stream
 from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.engine.fake import FakeBackend
+from llamasrv.engine.sequence import Sequence, State
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -21,16 +24,16 @@ class Driver:
         self.backend = backend
         self.engine = Engine(lambda progress: backend, EngineOptions(**options), clock=lambda: self.now)
         self.engine.open()
-        self.sequences = []
+        self.sequences = []  # all that have arrived
+        arrive = self.engine._arrive
+        self.engine._arrive = lambda sequences: (self.sequences.extend(sequences), arrive(sequences))
 
-    def sequence(self, prompt, **settings):
-        settings.setdefault("params", GREEDY)
+    def spec(self, prompt, **settings):
         tokens = self.backend.vocab.tokenize(prompt) if isinstance(prompt, str) else prompt
-        self.sequences.append(Sequence(tokens, **settings))
-        return self.sequences[-1]
+        return spec(tokens, **{"params": GREEDY, **settings})
 
-    def submit(self, prompt, **settings):
-        return self.engine.submit([self.sequence(prompt, **settings)])
+    def submit(self, prompt, *, steering=None, **settings):
+        return self.engine.submit([self.spec(prompt, **settings)], [steering])
 
     def turn(self, times=1):
         for _ in range(times):
@@ -48,6 +51,16 @@ class Driver:
         stream = self.submit(prompt, **settings)
         self.finish()
         return text_of(stream.take())
+
+
+def spec(tokens, *, adapters=(), scope="", **settings):
+    """A SequenceSpec of any tokens."""
+    return SequenceSpec(array("i", tokens), realm=Realm(adapters, scope), **settings)
+
+
+def sequence(tokens, **settings):
+    """A Sequence as the engine makes it from a spec."""
+    return Sequence(spec(tokens, **settings), Stream(Doorbell()))
 
 
 def chat(text):
@@ -98,5 +111,4 @@ def no_leaks(driver):
         assert engine.memory.lanes.used_cells == backend.used_cells, "the books and the backend differ"
         assert all(chain.closed for chain in backend.chains)
     for seq in driver.sequences:
-        if seq.stream is not None:
-            assert seq.state is State.ENDED and seq.lane is None and seq.saved is None and seq.stream.open_choices == 0
+        assert seq.state is State.ENDED and seq.lane is None and seq.saved is None and seq.stream.open_choices == 0

@@ -17,7 +17,7 @@ def running(adapters=(), **settings):
 
 
 def sets_of(result):
-    return {seq.adapters for seq, _ in result.parts}
+    return {seq.spec.realm.adapters for seq, _ in result.parts}
 
 
 def test_a_step_computes_with_one_set_of_adapters():
@@ -117,4 +117,4 @@ def test_a_preempted_sequence_comes_back_with_its_adapters(drive):
 def test_an_adapter_that_is_not_there_is_refused(drive):
     driver = drive(FakeBackend(adapters=ADAPTERS))
     with pytest.raises(InvalidRequest, match="There are 2 adapters"):
-        driver.engine.submit([driver.sequence("x", adapters=((2, 1.0),))])
+        driver.engine.submit([driver.spec("x", adapters=((2, 1.0),))])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from engine_driver import Driver, chat, end_of, no_leaks
 
-from llamasrv.domain.sequence import Realm
+from llamasrv.domain.sequence_spec import Realm
 from llamasrv.engine.disk import ENDING, DiskStore
 from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.interface import Adapter
@@ -186,7 +186,7 @@ import sys
 from array import array
 from pathlib import Path
 import numpy as np
-from llamasrv.domain.sequence import Realm
+from llamasrv.domain.sequence_spec import Realm
 from llamasrv.engine.disk import DiskStore
 os.fsync = lambda fd: None
 disk = DiskStore(

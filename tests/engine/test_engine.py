@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from engine_driver import GREEDY, chat, end_of, scores_of, text_of
+from engine_driver import GREEDY, chat, end_of, scores_of, spec, text_of
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.sequence import Sequence, State
+from llamasrv.engine.sequence import State
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.fake import BOS, FakeBackend
 from llamasrv.engine.interface import DecodeFailed, OutOfCells
@@ -55,13 +55,13 @@ def test_a_seed_repeats_and_another_differs(drive):
 def test_choices_of_one_request_share_a_stream_and_a_prompt(drive):
     driver = drive()
     prompt = chat("share this rather long question, please")
-    sequences = [driver.sequence(prompt, index=i, params=SamplingParams(seed=i)) for i in range(4)]
-    stream = driver.engine.submit(sequences)
+    prompts = [driver.spec(prompt, index=i, params=SamplingParams(seed=i)) for i in range(4)]
+    stream = driver.engine.submit(prompts)
     driver.finish()
     items = stream.take()
     assert [text_of(items, i) for i in range(4)] == ["You said: share this rather long question, please"] * 4
     reused = sorted(end_of(items, i).num_reused for i in range(4))
-    assert reused == [0] + [sequences[0].num_prompt - 1] * 3
+    assert reused == [0] + [len(prompts[0].tokens) - 1] * 3
 
 
 def test_max_tokens_ends_with_length(drive):
@@ -330,10 +330,9 @@ def test_a_preempted_sequence_goes_on_where_it_was(drive):
     driver = drive()
     params = SamplingParams(seed=5, temperature=2.0, min_p=0.0)
     alone = driver.answer(chat("hello there"), params=params)
-    seq = driver.sequence(chat("hello there"), params=params)
-    stream = driver.engine.submit([seq])
+    stream = driver.submit(chat("hello there"), params=params)
     driver.turn(4)
-    driver.engine.preempt(seq)
+    driver.engine.preempt(driver.sequences[-1])
     driver.finish()
     assert text_of(stream.take()) == alone and driver.engine.metrics.swaps == 1
 
@@ -482,11 +481,11 @@ def test_an_end_counts_as_much_of_the_prompt_as_was_computed(drive, turns):
     """Nothing of one that left the queue, part of one that left amid its prompt, else all."""
     driver = drive(batch_size=32, ubatch_size=32)
     params = SamplingParams(temperature=0, ignore_eos=True)
-    stream = driver.submit(chat("a question that takes several chunks " * 3), params=params)
+    spec = driver.spec(chat("a question that takes several chunks " * 3), params=params)
+    stream = driver.engine.submit([spec])
     driver.turn(turns)
-    seq = driver.sequences[0]
-    computed = min(seq.num_prompt, seq.num_computed)
-    assert (computed == seq.num_prompt) == (turns == 8) and (computed == 0) == (turns == 0)
+    computed = min([len(spec.tokens), *(seq.num_computed for seq in driver.sequences)]) if turns else 0
+    assert (computed == len(spec.tokens)) == (turns == 8) and (computed == 0) == (turns == 0)
     driver.engine.cancel(stream)
     driver.finish()
     assert end_of(stream.take()).num_prompt == computed
@@ -494,7 +493,7 @@ def test_an_end_counts_as_much_of_the_prompt_as_was_computed(drive, turns):
 
 def test_cancelling_one_choice_of_a_request_cancels_all(drive):
     driver = drive()
-    stream = driver.engine.submit([driver.sequence(chat("several"), index=i) for i in range(3)])
+    stream = driver.engine.submit([driver.spec(chat("several"), index=i) for i in range(3)])
     driver.turn(3)
     driver.engine.cancel(stream)
     driver.engine.cancel(stream)
@@ -505,10 +504,9 @@ def test_cancelling_one_choice_of_a_request_cancels_all(drive):
 
 def test_cancelling_what_is_preempted_frees_its_memory(drive):
     driver = drive()
-    seq = driver.sequence(chat("swapped out"))
-    stream = driver.engine.submit([seq])
+    stream = driver.submit(chat("swapped out"))
     driver.turn(4)
-    driver.engine.preempt(seq)
+    driver.engine.preempt(driver.sequences[0])
     driver.engine._take_mail(wait=False)
     assert driver.engine._swapped_bytes > 0
     driver.engine.cancel(stream)
@@ -549,9 +547,9 @@ def test_more_choices_than_the_queue_could_ever_hold_are_refused_for_good(drive)
     """With 429 the client would come back with them again and again."""
     driver = drive(parallel=1, queue_limit=2)
     with pytest.raises(InvalidRequest, match="4 sequences .* at most 3 at once") as refusal:
-        driver.engine.submit([driver.sequence(chat("x"), index=i) for i in range(4)])
+        driver.engine.submit([driver.spec(chat("x"), index=i) for i in range(4)])
     assert refusal.value.param == "n"
-    driver.engine.submit([driver.sequence(chat("x"), index=i) for i in range(3)])
+    driver.engine.submit([driver.spec(chat("x"), index=i) for i in range(3)])
     driver.finish()
 
 
@@ -643,7 +641,7 @@ def test_the_thread_answers_and_stops(drive):
     engine.start()
     while engine.status.state == "loading":
         pass
-    stream = engine.submit([Sequence(FakeBackend().vocab.tokenize(chat("threaded")), params=GREEDY)])
+    stream = engine.submit([spec(FakeBackend().vocab.tokenize(chat("threaded")), params=GREEDY)])
     items = []
     while stream.open_choices or len(stream):
         stream.wait(10)
@@ -660,7 +658,7 @@ def test_stopping_ends_what_was_in_flight():
     while engine.status.state == "loading":
         pass
     params = SamplingParams(temperature=0, ignore_eos=True)
-    stream = engine.submit([Sequence([BOS], params=params)])
+    stream = engine.submit([spec([BOS], params=params)])
     stream.wait(10)
     assert engine.stop(10)
     assert isinstance(end_of(stream.take()).error, Unavailable)
@@ -677,7 +675,7 @@ def test_a_model_that_cannot_be_loaded_says_why():
     engine._run()
     assert (engine.status.state, engine.status.reason) == ("failed", "model.gguf: not a GGUF file")
     with pytest.raises(Unavailable):
-        engine.submit([Sequence([1])])
+        engine.submit([spec([1])])
 
 
 def test_a_snapshot_tells_what_runs_and_waits(drive):
@@ -715,9 +713,9 @@ def test_short_steps_share_a_wake_up_but_first_tokens_and_ends_do_not_wait(drive
 
 def test_ended_sequences_are_in_their_last_state(drive):
     driver = drive()
-    seq = driver.sequence(chat("x"))
-    driver.engine.submit([seq])
+    driver.submit(chat("x"))
     driver.finish()
+    (seq,) = driver.sequences
     assert seq.state is State.ENDED and seq.finish is FinishReason.STOP
 
 

@@ -39,7 +39,7 @@ def test_nobody_waits_for_a_leader_of_another_scope(drive):
     driver = drive(parallel=4)
     streams = [driver.submit(chat(SYSTEM[:60]), **who) for who in (ANN, ANN, BOB)]
     driver.turn()
-    assert [seq.realm.scope for seq in driver.engine.running] == ["ann", "bob"]
+    assert [seq.spec.realm.scope for seq in driver.engine.running] == ["ann", "bob"]
     driver.finish()
     assert [end_of(stream.take()).num_reused > 60 for stream in streams] == [False, True, False]
 

@@ -1,8 +1,8 @@
 """The scheduler decides from plain values: no engine, no thread, no clock."""
 
 import pytest
+from engine_driver import sequence as make_sequence
 
-from llamasrv.domain.sequence import Sequence
 from llamasrv.engine.prefix_cache import Match
 from llamasrv.engine.scheduler import AGEING, FOLLOW, Pool, Scheduler
 from llamasrv.engine.spill import Spilled
@@ -13,7 +13,7 @@ def make(**options):
 
 
 def sequence(length, *, computed=0, arrived=0.0, **settings):
-    seq = Sequence(range(length), **settings)
+    seq = make_sequence(range(length), **settings)
     seq.num_computed, seq.arrived = computed, arrived
     seq.admitted = arrived if computed else None
     return seq

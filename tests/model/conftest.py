@@ -6,9 +6,8 @@ import functools
 
 import pytest
 import tiny_models
-from engine_driver import no_leaks
+from engine_driver import no_leaks, spec
 
-from llamasrv.domain.sequence import Sequence
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.engine import Engine, EngineOptions
 
@@ -34,12 +33,17 @@ class RealEngine:
         self.engine = Engine(functools.partial(open_model, path, self.options), self.options)
         self.engine.open()
         self.backend = self.engine.backend
-        self.sequences = []
+        self.sequences = []  # all that have arrived
+        arrive = self.engine._arrive
+        self.engine._arrive = lambda sequences: (self.sequences.extend(sequences), arrive(sequences))
 
     def sequence(self, prompt, **settings):
         tokens = self.engine.vocab.tokenize(prompt) if isinstance(prompt, str) else prompt
-        self.sequences.append(Sequence(tokens, **settings))
-        return self.sequences[-1]
+        return spec(tokens, **settings)
+
+    def preempt(self, spec):
+        """Take its lane from what was made of this spec, if it runs."""
+        self.engine.preempt(next(seq for seq in self.sequences if seq.spec is spec))
 
     def run(self, sequences, *, at_turn=lambda turn: None):
         """Each sequence's tokens, log-probabilities and number of reused tokens."""

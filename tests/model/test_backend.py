@@ -5,6 +5,7 @@ import random
 import gguf
 import numpy as np
 import pytest
+from engine_driver import sequence
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend import LlamaBackend, open_model
@@ -233,7 +234,6 @@ def full_chain_choice(backend, params, row):
 )
 def test_candidates_do_not_change_the_choice(backend, change):
     """The choice among candidates is the choice among all tokens, for the same seed."""
-    from llamasrv.domain.sequence import Sequence
     from llamasrv.engine.sampling.sampler import Sampler
 
     n = 32_000
@@ -241,14 +241,13 @@ def test_candidates_do_not_change_the_choice(backend, change):
     for seed in range(30):
         params = SamplingParams(seed=seed, **change)
         row = np.random.default_rng(seed).standard_normal(n).astype(np.float32) * 3
-        seq = Sequence([1, 2, 3], params=params)
+        seq = sequence([1, 2, 3], params=params)
         sampler = Sampler(seq, backend)
         assert sampler.choose(row.copy(), find, seq) == full_chain_choice(backend, params, row)
         sampler.close()
 
 
 def test_penalties_among_candidates_are_those_among_all(backend):
-    from llamasrv.domain.sequence import Sequence
     from llamasrv.engine.sampling.sampler import Sampler
 
     n = 32_000
@@ -262,7 +261,7 @@ def test_penalties_among_candidates_are_those_among_all(backend):
             chain.accept(token)
         expected = chain.choose(np.arange(n), row.copy())
         chain.close()
-        seq = Sequence(prompt, params=params)
+        seq = sequence(prompt, params=params)
         sampler = Sampler(seq, backend)
         assert sampler.choose(row.copy(), find, seq) == expected
         sampler.close()

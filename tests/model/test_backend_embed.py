@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 import pytest
+from engine_driver import spec
 import tiny_models
 from serving import wait_until
 
-from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import EmbedRequest, RerankRequest, TextPrompt, TokenPrompt
 from llamasrv.engine import backend_embed
 from llamasrv.engine.backend import open_model
@@ -183,10 +183,8 @@ def test_a_model_made_for_embeddings_does_not_generate(pipeline):
     made = served.embed(EmbedRequest((TextPrompt("in the thing"), TokenPrompt((7, 8)))))
     assert (made.size, made.pooling, len(made.vectors)) == (64, "mean", 2)
     engine = served.registry.models[0].engine
-    from llamasrv.domain.sequence import Sequence
-
     with pytest.raises(Unsupported):
-        engine.submit([Sequence([5, 6], params=SamplingParams())])
+        engine.submit([spec([5, 6])])
 
 
 def test_without_the_option_a_model_that_generates_says_so(pipeline):

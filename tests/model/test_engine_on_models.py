@@ -33,7 +33,7 @@ def test_default_agrees_within_rounding(real, kind):
     for i, p in enumerate(asked):
         seq = engine.sequence(p, **settings(i, cache_prompt=False))
         swapped += engine.run(
-            [seq], at_turn=lambda turn, seq=seq: engine.engine.preempt(seq) if turn in (2, 6) else None
+            [seq], at_turn=lambda turn, seq=seq: engine.preempt(seq) if turn in (2, 6) else None
         )
     assert engine.engine.metrics.swaps >= 16
     for other in (crowd, again, swapped):
@@ -65,7 +65,7 @@ def test_deterministic_is_exact_over_a_hundred_seeds(real):
 
         def disturb(turn, sequences=sequences):
             if turn % 7 == 3:
-                engine.engine.preempt(rng.choice(sequences))
+                engine.preempt(rng.choice(sequences))
 
         disturbed = engine.run(sequences, at_turn=disturb)
         assert all(alone[i].same_as(r) for i, r in zip(part, disturbed))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
+from engine_driver import spec
 from serving import wait_until
 
-from llamasrv.domain.sequence import Sequence
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import ModelUnavailable, Unavailable
 from llamasrv.models import loader as module
@@ -211,7 +211,7 @@ def test_unloading_lets_work_finish_and_takes_no_new(farm):
     going = in_background(f.loader.unload, f["a"])
     wait_until(lambda: f["a"].state == "unloading")
     assert f["a"].current is None and engine.status.state == "ready"
-    stream = engine.submit([Sequence([1, 2, 3], max_tokens=2)])
+    stream = engine.submit([spec([1, 2, 3], max_tokens=2)])
     f["a"].release()
     going.join(10)
     assert f["a"].state == "unloaded" and not stream.open_choices
@@ -418,7 +418,7 @@ def test_many_ask_for_more_than_fits(farm, monkeypatch):
                 model.acquire()
                 engine = model.current if not model.phase else None
                 if engine is not None:
-                    stream = engine.submit([Sequence([1, 2], max_tokens=1)])
+                    stream = engine.submit([spec([1, 2], max_tokens=1)])
                     model.release()
                     break
                 model.release()

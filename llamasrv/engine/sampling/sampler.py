@@ -14,7 +14,7 @@ import numpy as np
 
 from llamasrv.domain.events import TokenLogprob, TopLogprob
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.sequence import Sequence
+from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.interface import Backend
 
 _STRIDE = 64  # tokens per block when looking for the k-th largest logit
@@ -29,7 +29,7 @@ class Sampler:
     __slots__ = ("chain", "greedy", "keep", "window", "bias_ids", "bias", "banned", "min_tokens", "is_heavy")
 
     def __init__(self, seq: Sequence, backend: Backend) -> None:
-        p = seq.params
+        p = seq.spec.params
         penalised = p.repeat_last_n != 0 and (
             p.repeat_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
         )

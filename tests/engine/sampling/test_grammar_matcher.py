@@ -165,11 +165,10 @@ def test_many_under_grammars_do_not_disturb_each_other(drive):
 
 def test_it_goes_on_after_its_lane_was_taken(drive):
     driver = drive(num_cells=512)
-    seq = driver.sequence(chat("x"), steering=steering(driver, "start: /[a-c]{20}/ /[x-z]{5}/"), params=WILD)
-    stream = driver.engine.submit([seq])
+    stream = driver.submit(chat("x"), steering=steering(driver, "start: /[a-c]{20}/ /[x-z]{5}/"), params=WILD)
     for _ in range(6):
         driver.turn()
-        driver.engine.preempt(seq)
+        driver.engine.preempt(driver.sequences[0])
     driver.finish()
     text = text_of(stream.take())
     assert re.fullmatch("[abc]{20}[xyz]{5}", text)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
+from engine_driver import sequence
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.sequence import Sequence
 from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, log_probability
 
@@ -43,7 +43,7 @@ def test_a_row_of_nan_has_no_candidates():
 
 
 def sampler(backend=None, prompt=b"hello", **params):
-    seq = Sequence(list(prompt), params=SamplingParams(**params))
+    seq = sequence(list(prompt), params=SamplingParams(**params))
     return Sampler(seq, backend or FakeBackend()), seq
 
 

@@ -1,0 +1,41 @@
+"""What is asked of the engine for one choice: a token timeline to go on with, and how.
+
+Plain frozen data. The pipeline makes one for each choice and submits them; `engine.sequence.Sequence` is what becomes
+of one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from llamasrv.domain.params import SamplingParams
+
+Adapters = tuple[tuple[int, float], ...]
+"""LoRA adapters by number, with their scales; in order, none with 0."""
+
+
+class Realm(NamedTuple):
+    """Timelines share a prefix only within one: what they are computed with, and who may know of it."""
+
+    adapters: Adapters = ()
+    scope: str = ""  # "": everybody's
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SequenceSpec:
+    """One choice. Identity counts: two choices of equal tokens are still two."""
+
+    tokens: array[int]  # the prompt; shared by the choices of one prompt, changed by nobody
+    params: SamplingParams = SamplingParams()
+    index: int = 0  # which choice of its request it is
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None  # so many alternatives beside each token; None: no log-probabilities at all
+    prompt_logprobs: bool = False
+    cache_prompt: bool = True
+    deadline: float | None = None  # on the engine's clock, seconds
+    owner: str = ""
+    priority: int = 0
+    realm: Realm = Realm()
