@@ -26,18 +26,22 @@ Knows no protocol and no HTTP library: `web/errors.py` turns these into replies.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 from random import randint
+from typing import Any
 
 LONGEST_RETRY = 30.0  # seconds after which a refused client is told to come back, at most
 
 
 class LlamasrvError(Exception):
-    """Base of all errors with a status. `param` names the field as the caller wrote it, or is None."""
+    """Base of all errors with a status. `param` names the field as the caller wrote it, or is None; `details` are
+    further facts for a program, where the protocol has a place for them."""
 
     status: int = 500
     code: str | None = None
     retry_after: float | None = None
+    details: Mapping[str, Any] | None = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

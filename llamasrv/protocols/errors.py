@@ -84,6 +84,8 @@ def anthropic_body(error: LlamasrvError, request_id: str | None = None) -> bytes
         message = f"prompt is too long: {error.num_prompt} tokens > {error.context} maximum"
     kind = ANTHROPIC_TYPES.get(anthropic_status(error), "invalid_request_error")
     body: dict[str, Any] = {"type": "error", "error": {"type": kind, "message": message}}
+    if error.details is not None:
+        body["error"]["details"] = error.details
     if request_id is not None:
         body["request_id"] = request_id
     return orjson.dumps(body)

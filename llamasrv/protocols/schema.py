@@ -8,6 +8,7 @@ it. Unknown fields and nulls are dropped. Knows no endpoint and no HTTP.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from llamasrv.protocols.limits import Limits
 
 HONOURED, IGNORED, REFUSED = "honoured", "ignored", "refused"
 
+_LONGEST_NAME = 64  # characters of an unknown field's name in an error
 _SCHEMAS_KEPT = 16  # combinations of keys whose schema is kept, of some 10 KB each; a client repeats its own
 
 
@@ -76,8 +78,19 @@ def check_messages(value: Any, limits: Limits, *, may_be_empty: bool = False) ->
         raise Invalid(f"array too long. Expected at most {limits.messages} messages, but got {len(value)}.")
 
 
+_ASKS_FOR_FORM = re.compile(
+    r"guided|schema|regex|grammar|ebnf|gbnf|lark|structur|json_mode|response_format|output_format|^format$"
+)
+"""Part of the name of a field that asks for a form of the answer. Whoever sends one relies on it."""
+
+_NOTHING: tuple[Any, ...] = (None, False, "", [], {})
+
+
 class WireSchema(Schema):
-    """Base of all request schemas. Unknown fields are dropped: clients add some every month."""
+    """Base of all request schemas. Unknown fields are dropped: clients add some every month. But where an answer is
+    generated (`generates`), one that asks for a form is refused: the answer would look like what it is not."""
+
+    generates = False
 
     class Meta:
         unknown = EXCLUDE
@@ -224,6 +237,7 @@ class Loader:
     def __init__(self, schema: type[WireSchema], limits: Limits) -> None:
         declared = schema._declared_fields  # marshmallow's own name for the class's fields, in order
         self._order = {name: i for i, name in enumerate(declared)}
+        self._known = frozenset(declared) if schema.generates else None
         self._active = frozenset(name for name, field in declared.items() if not isinstance(field, Ignored))
         self._required = frozenset(name for name, field in declared.items() if field.required)
 
@@ -235,11 +249,24 @@ class Loader:
 
     def load(self, body: Mapping[str, Any]) -> dict[str, Any]:
         active = self._active
+        if self._known is not None and not body.keys() <= self._known:
+            _refuse_forms(body, body.keys() - self._known)
         given = {name: value for name, value in body.items() if value is not None and name in active}
         try:
             return self._restricted(self._required.union(given)).load(given)  # type: ignore[return-value]
         except ValidationError as error:
             raise invalid_request(error.messages) from None
+
+
+def _refuse_forms(body: Mapping[str, Any], unknown: Iterable[str]) -> None:
+    for name in sorted(unknown):
+        if _ASKS_FOR_FORM.search(name) and body[name] not in _NOTHING:
+            shown = name[:_LONGEST_NAME]
+            raise Unsupported(
+                f"'{shown}' is not known here, and it seems to ask for a form of the answer: see the documentation of "
+                "this endpoint for the fields that do.",
+                param=shown,
+            )
 
 
 def invalid_request(messages: Any) -> InvalidRequest:

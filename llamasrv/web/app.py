@@ -25,6 +25,7 @@ from llamasrv.web.routes import (
     responses,
     ui,
 )  # fmt: skip
+from llamasrv.web.routes.paths import reading_paths
 from llamasrv.web.service import Service
 from llamasrv.web.streams.late import LateStream
 from llamasrv.web.streams.resume import StreamReader
@@ -41,7 +42,8 @@ BLUEPRINTS = (
 def create_app(service: Service) -> Flask:
     """The WSGI application around `service`. Makes no thread and loads no model."""
     app = Flask("llamasrv", static_folder=None)
-    app.url_map.merge_slashes = False  # `//v1/models` is no route of ours, and no redirect either
+    app.url_map.merge_slashes = False  # no redirects: `paths.py` reads what is worth reading
+    app.wsgi_app = reading_paths(app.wsgi_app)  # type: ignore[method-assign, assignment]
     app.extensions["llamasrv"] = service
     stats = service.stats
 
@@ -51,16 +53,18 @@ def create_app(service: Service) -> Flask:
         environ = request.environ
         record = environ["llamasrv.record"] = RequestLog(environ, stats)
         rule = request.url_rule
-        route = None if rule is None else rule.rule
+        route = None if rule is None or environ["PATH_INFO"].startswith("//") else rule.rule
+        if route is None:
+            record.asked = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         access = service.access
         key = access.identify(environ, route)
         if key is not None:
             record.owner = key.name
-        if environ["PATH_INFO"].startswith("//"):
-            raise NotFound  # routing takes several slashes in front for one
         if route is not None:
             record.route = route
             record.quota = access.enter(key, route, environ["REQUEST_METHOD"])
+        elif rule is not None:
+            raise NotFound  # routing takes several slashes in front for one
 
     @app.after_request
     def finish(response: Response) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,10 @@ from llamasrv.errors import (
 from llamasrv.protocols.errors import dialect
 
 log = logging.getLogger("llamasrv")
+
+_FIELD = re.compile(r"[a-z_]{1,40}(?:\[[0-9]{1,6}\])?")
+_BASES = {"/v1": "/v1/models", "/api": "/api/tags"}
+"""What a base URL may end in, and a path that begins with it."""
 
 INTERNAL = "The server had an error while processing your request. Request id: {id}."
 
@@ -45,8 +50,15 @@ def error_response(error: LlamasrvError) -> Response:
     environ = request.environ
     record = environ["llamasrv.record"]
     record.error = error.code or str(error.status)
+    record.field = _field_of(error)
     status, headers, body = render(error, environ, record.id)
     return Response(body, status, headers, content_type="application/json")
+
+
+def _field_of(error: LlamasrvError) -> str | None:
+    """The field as far as it is a name of ours: what is deeper inside may be the client's own word."""
+    found = _FIELD.match(error.param or "")
+    return None if found is None else found[0]
 
 
 def install(app: Flask) -> None:
@@ -66,6 +78,8 @@ def _http_error(error: HTTPException) -> Response:
 
 def _translated(error: HTTPException) -> LlamasrvError:
     what = f"{request.method} {request.path[:200]}"
+    if error.code == 404 and request.path in _BASES:
+        return NotFound(f"{what} is a base URL: clients add a path to it, as in {_BASES[request.path]}.")
     if error.code == 404:
         return NotFound(f"Unknown request URL: {what}. Please check the URL for typos.")
     if error.code == 405:

@@ -38,6 +38,22 @@ def test_it_answers(client):
     assert message.stop_reason == "end_turn" and message._request_id
 
 
+def test_a_text_has_no_key_for_citations_where_there_are_none(client):
+    """`"citations": null` broke clients whose schema lets the key be absent, not null."""
+    assert "citations" not in create(client).content[0].model_fields_set
+    with client.messages.stream(model="fake", max_tokens=100, messages=HELLO) as stream:
+        starts = [event.content_block for event in stream if event.type == "content_block_start"]
+    assert ["citations" in block.model_fields_set for block in starts] == [False]
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/"])
+def test_a_base_url_with_a_v1_too_many_is_answered(server, path):
+    """It asked for /v1/v1/messages and heard of a model that does not exist."""
+    with anthropic.Anthropic(base_url=server.url + path, api_key="none", max_retries=0) as client:
+        assert create(client).content[0].text == "You said: Hello"
+        assert client.messages.count_tokens(model="fake", messages=HELLO).input_tokens > 0
+
+
 def test_it_streams(client):
     kinds = [event.type for event in create(client, stream=True)]
     assert kinds[:2] == ["message_start", "content_block_start"]

@@ -285,7 +285,7 @@ def test_13_nothing_that_a_client_sends_makes_a_line_of_the_log(server):
 
 @pytest.mark.parametrize(
     "path",
-    ["//v1/models", "/v1//models", "/v1/models/../../livez", "/%2e%2e/livez", "/V1/MODELS", "/v1/models/", "/livez/",
+    ["//metrics", "/v1//metrics", "/v1/models/../../livez", "/%2e%2e/livez", "/V1/MODELS", "/metrics/", "/livez/",
      "/v1%252fmodels", "/./livez", "/livez;x", "/\\livez", "/livez%00", "http:/livez"],
 )  # fmt: skip
 def test_14_paths_are_what_they_are(server, path):

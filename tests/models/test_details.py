@@ -27,6 +27,8 @@ def test_a_file_is_described(tmp_path):
         ("{{ messages }}", {}, ("completion",)),
         ("{% if tools %}{% endif %}", {}, ("completion", "tools")),
         ("{% if enable_thinking %}<think>{% endif %}", {}, ("completion", "thinking")),
+        ("{% if reasoning %}<thinking>{% endif %}", {}, ("completion", "thinking")),
+        ("{% if reasoning %}<|think|>{% endif %}", {}, ("completion", "thinking")),
         ("{{ messages }}", {"tokenizer__ggml__fim_pre_token_id": 1}, ("completion", "insert")),
         ("{{ messages }}", {"llama__pooling_type": 1}, ("embedding",)),
         ("{{ messages }}", {"llama__pooling_type": 4}, ("rerank",)),

@@ -29,6 +29,21 @@ def test_llama_cpps_routes_answer_in_its_shape(embedding, path):
     assert [one["index"] for one in body] == [0, 1] and len(body[0]["embedding"][0]) == 32
 
 
+def test_a_body_of_openais_is_answered_in_openais_shape_without_the_v1_too(embedding):
+    """OpenAI's client with a base URL that lacks the /v1 died of an array."""
+    body = {"input": ["abc", "x"], "model": "alias"}
+    bare, full = (embedding.client.post(path, json=body).get_json() for path in ("/embeddings", "/v1/embeddings"))
+    assert bare == full and bare["object"] == "list"
+    packed = embedding.client.post("/embeddings", json={**body, "encoding_format": "base64"}).get_json()
+    assert type(packed["data"][0]["embedding"]) is str
+
+
+def test_vectors_of_single_tokens_have_the_one_shape_that_there_is(start):
+    client = start(pooling="none").client
+    ((one,),) = [client.post("/embeddings", json={"input": "abc"}).get_json()]
+    assert len(one["embedding"]) == 3
+
+
 def test_a_chat_goes_on_beside_embeddings(embedding):
     client = embedding.client
     body = {"messages": [{"role": "user", "content": "Hi"}]}

@@ -199,6 +199,24 @@ def test_a_pull_that_fails_says_so_in_a_line(manager, hub):
     assert response.status_code == 500 and "no/body" in error(response)
 
 
+@pytest.mark.parametrize("name", ["fake", "FAKE:latest", "alias"])
+def test_a_pull_of_what_is_served_has_succeeded(client, name):
+    """Clients pull before they ask; where managing is off that was a 403, else a name that is no repository."""
+    assert [line["status"] for line in lines(client.post("/api/pull", json={"model": name}))][-1] == "success"
+    response = client.post("/api/pull", json={"model": name, "stream": False})
+    assert response.get_json() == {"status": "success"}
+
+
+def test_a_pull_of_what_only_the_catch_all_answers_to_is_a_pull(start):
+    client = start(aliases=("*",)).client
+    assert client.post("/api/pull", json={"model": "llama3"}).status_code == 403
+
+
+def test_a_pull_that_fails_has_one_line_of_an_error_and_it_is_the_last(manager, hub):
+    told = ["error" in line for line in lines(manager.client.post("/api/pull", json={"model": "hf.co/no/body"}))]
+    assert told == [False] * (len(told) - 1) + [True]
+
+
 def test_a_name_that_is_no_repository_is_refused_at_once(managing):
     response = managing.post("/api/pull", json={"model": "llama3"})
     assert response.status_code == 400 and "llama3" in error(response)

@@ -36,6 +36,40 @@ def test_an_error_is_there_with_its_code(client, lines):
     assert lines()[0][2]["error"] == "invalid_json"
 
 
+def test_a_route_that_does_not_exist_is_there_with_method_and_path(client, lines):
+    """It said route=unknown, and what a client wanted took a debug log to see."""
+    client.put("/v1/nope?secret=" + SECRET)
+    fields = lines()[0][2]
+    assert (fields["route"], fields["method"], fields["path"]) == ("unknown", "PUT", "/v1/nope")
+
+
+def test_steps_of_a_path_that_are_no_names_of_routes_are_left_out(client, lines):
+    client.get("/v1/nobody/may-read-this-in-any-log-at-all/nobody%20may/x")
+    client.get("/x" * 500)
+    assert [fields["path"] for _, _, fields in lines()] == ["/v1/nobody/.../.../x", "/x" * 8]
+
+
+def test_a_route_that_exists_needs_no_path(client, lines):
+    client.get("/v1/models")
+    assert "path" not in lines()[0][2] and "field" not in lines()[0][2]
+
+
+@pytest.mark.parametrize(
+    "body, field",
+    [
+        ({"messages": [], "temperature": "hot"}, "temperature"),
+        ({"messages": [{"role": "robot"}]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": "x"}], "metadata": {SECRET: 1}}, None),
+        ({"input": "x", "metadata": {SECRET: 1}}, "metadata"),
+    ],
+)
+def test_a_value_that_is_wrong_is_there_with_its_field(client, lines, body, field):
+    path = "/v1/responses" if "input" in body else "/v1/chat/completions"
+    client.post(path, json=body)
+    assert lines()[0][2].get("field") == field
+    assert SECRET not in str(lines()[0][2])
+
+
 def test_a_slow_request_is_a_warning(start, lines):
     client = start(web=WebOptions(slow_seconds=0.000001)).client
     client.get("/livez")

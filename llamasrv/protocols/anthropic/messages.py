@@ -26,6 +26,7 @@ from llamasrv.domain.events import (
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
+from llamasrv.protocols.anthropic.threads import Thread
 from llamasrv.protocols.anthropic.tools import Choice, Tools
 from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.errors import anthropic_body
@@ -118,6 +119,8 @@ def _json_schema(form: Any, *path: str) -> Content:
 
 
 class MessagesSchema(WireSchema):
+    generates = True
+
     model = String("a name or alias; absent: the model that is served")
     messages = Messages("every block of text, tools and thinking; images where the model can see", required=True)
     max_tokens = Count(0, "max_tokens", "required; may be more than there is room for; 0 only computes the prompt")
@@ -133,6 +136,7 @@ class MessagesSchema(WireSchema):
     output_config = OutputConfig("`effort`, `format` with a JSON schema")
     output_format = OutputFormat("the older place of `output_config.format`")
     mcp_servers = Refused("there is no MCP connector")
+    thread = Thread("conversations are not held between turns: send all of it")
     cache_control = Ignored("prefixes are kept anyway")
     container = Ignored()
     context_management = Ignored()
@@ -313,7 +317,7 @@ class MessagesReply:
     def _text(self, text: str, out: list[bytes]) -> None:
         if text:
             if self._open != "text":
-                self._begin("text", {"type": "text", "text": "", "citations": None}, out)
+                self._begin("text", {"type": "text", "text": ""}, out)
             self._delta(b'"text_delta","text":%b' % dumps(text), out)
 
     def _reason(self, text: str, out: list[bytes]) -> None:
@@ -355,7 +359,7 @@ class MessagesReply:
             shown = "".join(choice.reasoning) if self._options.show_thinking else ""
             content.append({"type": "thinking", "thinking": shown, "signature": self._signature(choice.reasoning)})
         if text := "".join(choice.text):
-            content.append({"type": "text", "text": text, "citations": None})
+            content.append({"type": "text", "text": text})
         for call in choice.tool_calls:
             try:
                 arguments = orjson.loads(call.arguments or "{}")

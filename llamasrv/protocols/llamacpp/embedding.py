@@ -1,4 +1,5 @@
-"""POST /embedding and /embeddings: llama.cpp's own shape, a vector for each input or for each of its tokens."""
+"""POST /embedding: llama.cpp's own shape, a vector for each input or for each of its tokens; and /embeddings, which
+answers a body of OpenAI's in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import orjson
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.openai.embeddings import Made
+from llamasrv.protocols.openai.embeddings import EmbeddingOptions, EmbeddingsEndpoint, Made
 from llamasrv.protocols.openai.prompts import Prompts
 from llamasrv.protocols.schema import Count, Loader, String, WireSchema
 
@@ -49,3 +50,27 @@ class NativeEmbedding:
             for i, vector in enumerate(made.vectors)
         ]
         return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+class EitherEmbedding:
+    """Clients of OpenAI's whose base URL lacks the /v1 come here with `input`, those of llama.cpp with `content`.
+
+    Vectors of single tokens have llama.cpp's shape in any case: OpenAI's has no place for them.
+    """
+
+    prompt_field = "input"
+
+    def __init__(self, limits: Limits) -> None:
+        self._openai, self._native = EmbeddingsEndpoint(limits), NativeEmbedding(limits)
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[EmbedRequest, EmbeddingOptions | None]:
+        if body.get("input") is None or body.get("content") is not None:
+            return self._native.parse(body, owner=owner, timeout=timeout)
+        return self._openai.parse(body, owner=owner, timeout=timeout)
+
+    def whole(self, options: EmbeddingOptions | None, made: Made) -> bytes:
+        if options is None or made.pooling == "none":
+            return self._native.whole(None, made)
+        return self._openai.whole(options, made)

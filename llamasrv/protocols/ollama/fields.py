@@ -192,6 +192,8 @@ class ModelSchema(WireSchema):
 class AnswerSchema(ModelSchema):
     """What chat and generate have in common."""
 
+    generates = True
+
     stream = Flag("absent: true")
     format = Format('"json" or a JSON schema')
     think = Think("true, false or an effort; refused where the model has no thinking")

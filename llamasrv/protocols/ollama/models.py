@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -69,9 +70,17 @@ def ps_body(models: Iterable[Facts]) -> bytes:
 def _entry(model: Facts) -> dict[str, Any]:
     name = with_tag(model.name)
     return {
-        "name": name, "model": name, "size": model.size, "digest": model.digest.removeprefix("sha256:"),
+        "name": name, "model": name, "size": model.size, "digest": _digest(model),
         "details": _details(model), "capabilities": list(model.capabilities),
     }  # fmt: skip
+
+
+def _digest(model: Facts) -> str:
+    """Of the file and of what the model can do: clients keep what they learned of a model under its digest, and an
+    option may give it more to do."""
+    if not model.digest:
+        return ""
+    return hashlib.sha256(" ".join((model.digest, *model.capabilities)).encode()).hexdigest()
 
 
 def _details(model: Facts) -> dict[str, Any]:

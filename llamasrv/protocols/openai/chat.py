@@ -149,6 +149,7 @@ class ChatOptions(NamedTuple):
     service_tier: bool = False
     legacy: bool = False  # a call is told as `function_call`
     custom: frozenset[str] = frozenset()  # tools that are called with one text
+    tools: bool = False  # the answer may be a call instead of a text
 
 
 _BUDGETS = (
@@ -196,6 +197,7 @@ class ChatCompletions:
         options = ChatOptions(
             request.stream, get("stream_options", False), logprobs, top, n, "service_tier" in data, "functions" in data,
             frozenset(tool.name for tool in tools if isinstance(tool, CustomTool)),
+            bool(tools) and choice.mode != "none",
         )  # fmt: skip
         return request, options
 
@@ -302,8 +304,10 @@ class ChatReply:
             fields["service_tier"] = "default"
         self._head = orjson.dumps(fields)[:-1] + b',"choices":['
         self._tail = b'}],"usage":null}' if self._options.include_usage else b"}]}"
+        # A text that is empty would be shown as a part of its own before a call.
+        content = b"null" if self._options.tools else b'""'
         for index in range(self._options.num_choices):
-            out.append(self._chunk(index, b'{"role":"assistant","content":""}', b"null", b"null"))
+            out.append(self._chunk(index, b'{"role":"assistant","content":%b}' % content, b"null", b"null"))
 
     def _chunk(self, index: int, delta: bytes, logprobs: bytes, reason: bytes) -> bytes:
         return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b' % (

@@ -42,7 +42,8 @@ class Grammar(WireField):
 
 
 class ResponseFormat(WireField):
-    """OpenAI's text, json_object and json_schema; llama.cpp's json_object with a schema."""
+    """OpenAI's text, json_object and json_schema; json_object with a schema as llama.cpp and Hugging Face's clients
+    write it; text-generation-inference's json and regex."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
         if type(value) is not dict:
@@ -50,9 +51,10 @@ class ResponseFormat(WireField):
         kind = value.get("type")
         if kind == "text":
             return None
-        if kind == "json_object":
-            schema = value.get("schema")
-            return Content("json", None if schema is None else schema_of(schema, "schema"))
+        if kind == "json_object" or kind == "json":
+            return _json_object(value)
+        if kind == "regex":
+            return Content("regex", _text(value.get("value"), "value"))
         if kind == "json_schema":
             wrapped = value.get("json_schema")
             if wrapped is None and "schema" in value:
@@ -64,6 +66,22 @@ class ResponseFormat(WireField):
                 raise Invalid("missing. A schema is needed.", "json_schema", "schema", code=missing)
             return Content("json", schema_of(wrapped["schema"], "json_schema", "schema"))
         raise Invalid("expected 'text', 'json_object' or 'json_schema'.", "type")
+
+
+def _json_object(value: dict[str, Any]) -> Content:
+    """Any object, or one of the schema that stands beside the type, under whatever name."""
+    found: Content | None = None
+    for name in ("schema", "value", "json_schema"):
+        schema = value.get(name)
+        if schema is None:
+            continue
+        if found is not None:
+            raise Invalid("only one schema may be given.", name)
+        if name == "json_schema" and type(schema) is dict and "schema" in schema:
+            found = Content("json", schema_of(schema["schema"], name, "schema"))
+        else:
+            found = Content("json", schema_of(schema, name))
+    return found or Content("json")
 
 
 class StructuredOutputs(WireField):
@@ -130,7 +148,7 @@ _STRUCTURED: Mapping[str, Any] = {
 
 FIELDS = (
     "response_format", "json_schema", "grammar", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
-    "guided_grammar",
+    "guided_grammar", "regex", "ebnf",
 )  # fmt: skip
 
 

@@ -134,6 +134,8 @@ class Salt(String):
 class SamplingSchema(WireSchema):
     """What every OpenAI generation endpoint understands."""
 
+    generates = True
+
     model = String("a name or alias; absent: the model that is served")
     stream = Flag()
     stream_options = StreamOptions("`include_usage`; the others have no effect")
@@ -184,7 +186,7 @@ class SamplingSchema(WireSchema):
     return_tokens = Ignored()
     prompt_logprobs = Ignored("use `echo` of completions")
     # the form of the answer
-    response_format = ResponseFormat("enforced by a grammar; llama.cpp's `schema` in json_object, too")
+    response_format = ResponseFormat("by a grammar; json_object with a `schema` or `value`, json and regex, too")
     json_schema = JsonSchema("a schema, or its text")
     grammar = Grammar("llama.cpp's GBNF, or Lark")
     structured_outputs = StructuredOutputs("`json`, `regex`, `choice`, `grammar` or `json_object`")
@@ -192,6 +194,9 @@ class SamplingSchema(WireSchema):
     guided_regex = Pattern("the whole answer matches it")
     guided_choice = Choices("the answer is one of them")
     guided_grammar = Grammar("GBNF or Lark")
+    regex = Pattern("the whole answer matches it")
+    ebnf = Grammar("a grammar in GBNF")
+    guided_decoding_backend = Ignored("there is one")
 
 
 _SAME_NAME = frozenset(

@@ -1,6 +1,6 @@
 """What is known of one HTTP request: its id, its owner, and at its end one log line, one count and one span.
 
-Nothing that the client wrote goes into the line but the id, and that only in a safe alphabet.
+Nothing that the client wrote goes into the line but the id, in a safe alphabet, and the path that led nowhere.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from llamasrv.web.access.quota import Quota
 
 log = logging.getLogger("llamasrv.request")
 
+_STEPS, _STEP = 8, re.compile(r"[A-Za-z0-9_.:-]{0,24}\Z")  # of a path in a line; what is longer is an id, or words
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 
 
@@ -44,12 +45,18 @@ class RequestStats:
         histogram.observe(seconds)
 
 
+def _as_route(path: str) -> str:
+    """The path as far as it may be the name of a route; `...` for other steps, which may be somebody's own words."""
+    steps = path.split("/", _STEPS + 1)
+    return "/".join(step if _STEP.match(step) else "..." for step in steps[: _STEPS + 1])
+
+
 class RequestLog:
     """One request, from its arrival to `close`."""
 
     __slots__ = (
-        "id", "owner", "route", "model", "reason", "usage", "error", "quota", "trace", "started", "_stats", "_begun",
-        "_closed",
+        "id", "owner", "route", "model", "reason", "usage", "error", "field", "asked", "quota", "trace", "started",
+        "_stats", "_begun", "_closed",
     )  # fmt: skip
 
     def __init__(self, environ: dict[str, Any], stats: RequestStats) -> None:
@@ -61,6 +68,8 @@ class RequestLog:
         self.reason: str | None = None  # why it ended, of the first choice
         self.usage: Usage | None = None
         self.error: str | None = None  # the code of the error that it was answered with
+        self.field: str | None = None  # of the request, that the error concerns
+        self.asked: tuple[str, str] | None = None  # method and path, where they lead to no route
         self.quota: Quota | None = None  # what it counts against
         self.trace: str | None = environ.get("HTTP_TRACEPARENT")
         self.started = time.time()
@@ -93,9 +102,12 @@ class RequestLog:
         fields: dict[str, Any] = {"id": self.id, "route": self.route, "status": status, "seconds": seconds}
         for name, value in (
             ("key", self.owner or None), ("model", self.model), ("finish", self.reason), ("error", self.error),
+            ("field", self.field),
         ):  # fmt: skip
             if value is not None:
                 fields[name] = value
+        if self.asked is not None:
+            fields["method"], fields["path"] = self.asked[0][:16], _as_route(self.asked[1])
         usage = self.usage
         if usage is not None:
             fields |= {

@@ -9,7 +9,7 @@ from flask import Blueprint, Response, request
 
 from llamasrv.domain.events import Usage
 from llamasrv.errors import LlamasrvError
-from llamasrv.protocols.llamacpp.embedding import NativeEmbedding
+from llamasrv.protocols.llamacpp.embedding import EitherEmbedding, NativeEmbedding
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
 from llamasrv.web.http.body import read_json
@@ -32,15 +32,19 @@ def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("embeddings", __name__)
     limits = service.options.limits
     openai, native, rerank = EmbeddingsEndpoint(limits), NativeEmbedding(limits), RerankEndpoint(limits)
+    either = EitherEmbedding(limits)
 
     @routes.post("/v1/embeddings")
     def embeddings() -> Response:
         return compute(service, openai, service.pipeline.submit_embed)
 
     @routes.post("/embedding")
-    @routes.post("/embeddings")
     def native_embedding() -> Response:
         return compute(service, native, service.pipeline.submit_embed)
+
+    @routes.post("/embeddings")
+    def either_embedding() -> Response:
+        return compute(service, either, service.pipeline.submit_embed)
 
     @routes.post("/v1/rerank")
     @routes.post("/v1/reranking")

@@ -70,7 +70,11 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/api/pull")
     def pull() -> Response:
-        name, stream = managing.parse_pull(body())
+        name, stream = managing.parse_pull(read_json(request.environ, limits))
+        if _is_served(service, name):  # nothing changes, so that needs no leave
+            kind = NDJSON if stream else JSON
+            return Response(statuses(["pulling manifest"], stream=stream), 200, content_type=kind)
+        allow(service)
         pull = service.pulls.start(name)
         if stream:
             return Response(_lines(pull, service.options.keepalive), 200, content_type=NDJSON)
@@ -136,6 +140,13 @@ def _exactly(service: Service, name: str) -> Model:
     if canonical(name) not in map(canonical, (model.name, *model.aliases)):
         raise ModelNotFound(f"Model '{name}' not found", param="model")
     return model
+
+
+def _is_served(service: Service, name: str) -> bool:
+    try:
+        return bool(_exactly(service, name))
+    except ModelNotFound:
+        return False
 
 
 def _keep(service: Service, new: Made) -> None:

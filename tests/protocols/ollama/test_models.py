@@ -27,13 +27,21 @@ def test_a_list_has_all_models_the_newest_first():
     assert (other["name"], other["model"]) == ("other:latest", "other:latest")
     assert qwen == {
         "name": "Qwen:Q4_K_M", "model": "Qwen:Q4_K_M", "modified_at": "1970-01-01T00:00:05.000000000Z", "size": 100,
-        "digest": "a" * 64, "capabilities": ["completion", "tools"],
+        "digest": qwen["digest"], "capabilities": ["completion", "tools"],
         "details": {
             "parent_model": "", "format": "gguf", "family": "qwen2", "families": ["qwen2"],
             "parameter_size": "494.03M", "quantization_level": "Q4_K_M",
         },
     }  # fmt: skip
     assert json.loads(tags_body([])) == {"models": []}
+
+
+def test_a_digest_changes_with_what_the_model_can_do():
+    """A client that caches capabilities by digest never saw that --embeddings had been switched on."""
+    able = QWEN._replace(capabilities=(*QWEN.capabilities, "embedding"))
+    before, after, again = (json.loads(tags_body([one]))["models"][0]["digest"] for one in (QWEN, able, QWEN))
+    assert before == again != after and len(before) == len(after) == 64
+    assert json.loads(tags_body([OTHER]))["models"][0]["digest"] == ""
 
 
 def test_loaded_models_say_when_they_go():

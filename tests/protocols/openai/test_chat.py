@@ -475,6 +475,16 @@ def test_a_stream_adds_up_wherever_it_is_cut(said, cut, include_usage):
     assert add_up_chat(chunks, include_usage=include_usage)[0] == whole
 
 
+def test_a_stream_that_may_be_a_call_begins_with_no_text():
+    """An empty text was shown as a part of its own before the call."""
+    for tools, content in ((False, ""), (True, None)):
+        first = json.loads(reply(tools=tools).chunks([Text(0, "Hi")])[0])
+        assert first["choices"][0]["delta"] == {"role": "assistant", "content": content}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    assert parse(tools=[tool])[1].tools
+    assert not parse(tools=[tool], tool_choice="none")[1].tools and not parse()[1].tools
+
+
 def test_a_failed_stream_says_nothing_after_the_error():
     stream = reply(num_choices=2)
     chunks = stream.chunks([Text(0, "a"), Failed(0, EngineFailure("broken")), Text(1, "b"), Finished(1, STOP)])

@@ -121,6 +121,12 @@ FORM = Content("json", SCHEMA)
         ({"response_format": {"type": "json_object", "schema": SCHEMA}}, FORM),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}, FORM),
         ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, FORM),
+        ({"response_format": {"type": "json_object", "value": SCHEMA}}, FORM),
+        ({"response_format": {"type": "json_object", "json_schema": {"name": "x", "schema": SCHEMA}}}, FORM),
+        ({"response_format": {"type": "json", "value": SCHEMA}}, FORM),
+        ({"response_format": {"type": "regex", "value": "[a-z]+"}}, Content("regex", "[a-z]+")),
+        ({"regex": "[0-9]{3}"}, Content("regex", "[0-9]{3}")),
+        ({"ebnf": 'root ::= "x"'}, Content("gbnf", 'root ::= "x"')),
         ({"json_schema": SCHEMA}, FORM),
         ({"guided_json": json.dumps(SCHEMA)}, FORM),
         ({"guided_regex": "[a-z]+"}, Content("regex", "[a-z]+")),
@@ -147,6 +153,9 @@ def test_the_form_of_the_answer_is_read(given, content):
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
          "response_format.json_schema.schema"),
+        ({"response_format": {"type": "json_object", "value": 3}}, "response_format.value"),
+        ({"response_format": {"type": "json", "value": {}, "schema": {}}}, "response_format.value"),
+        ({"response_format": {"type": "regex"}}, "response_format.value"),
         ({"json_schema": []}, "json_schema"),
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_regex": ""}, "guided_regex"),
@@ -163,6 +172,22 @@ def test_wrong_forms_are_named(body, param):
     error = refused(**body)
     assert error.status == 400 and error.param == param
     assert f"'{param}'" in error.message
+
+
+@pytest.mark.parametrize(
+    "field", ["guided_options", "format", "response_schema", "output_schema", "structured_output", "lark_grammar",
+              "stop_regex", "json_mode"],
+)  # fmt: skip
+def test_an_unknown_field_that_asks_for_a_form_is_refused(field):
+    """`regex` and `ebnf` were passed over silently once: the answer looked like what it was not."""
+    error = refused(**{field: {"type": "object"}})
+    assert isinstance(error, Unsupported) and error.param == field and f"'{field}'" in error.message
+    for nothing in (None, False, "", {}, []):
+        assert asked(**{field: nothing}).content is None
+
+
+def test_other_unknown_fields_are_passed_over():
+    assert asked(new_field=3, guided_decoding_backend="xgrammar", information="x").content is None
 
 
 # ---------------------------------------------------------------- images

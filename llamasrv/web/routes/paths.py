@@ -1,0 +1,46 @@
+"""The path that a client meant, where its base URL was put together wrongly.
+
+A base URL that ends in a slash, or that has a `/v1` or `/api` too many or too few, is what most first requests fail at.
+Such a path is read as the one that was meant, before anything looks at it. Only paths of the API's own work are: what
+operators close off in front of the server, like `/metrics`, has one spelling.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+_ODD = re.compile(r"/messages|.*//|.+/\Z|/(?:v1|api)/(?:v1|api)/")
+"""Looked at more closely. Every other path is meant as it is."""
+
+_SLASHES = re.compile(r"/{2,}")
+_PREFIXES = re.compile(r"(?:/(?:v1|api))+(?=/(?:v1|api)/)")
+_BARE_MESSAGES = re.compile(r"/messages(?=\Z|/count_tokens\Z)")
+_WORK = re.compile(
+    r"/v1/.+|/api/(?:chat|generate|embed|embeddings|tags|ps|show|version)"
+    r"|/chat/completions(?:/input_tokens)?|/completions?|/embeddings?|/infill|/rerank|/reranking|/responses(?:/.+)?"
+)
+
+
+def meant(path: str) -> str:
+    """`/v1/messages` for `/v1/v1//messages/` and `/messages`; `/api/chat` for `/v1/api/chat`; others as they are."""
+    if not _ODD.match(path):
+        return path
+    plain = _SLASHES.sub("/", path).rstrip("/")
+    plain = _PREFIXES.sub("", plain, count=1) if _PREFIXES.match(plain) else plain
+    plain = _BARE_MESSAGES.sub("/v1/messages", plain, count=1) if _BARE_MESSAGES.match(plain) else plain
+    return plain if _WORK.fullmatch(plain) else path
+
+
+Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+def reading_paths(application: Application) -> Application:
+    """The WSGI application, told of each request's path as it was meant."""
+
+    def read(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        environ["PATH_INFO"] = meant(environ["PATH_INFO"])
+        return application(environ, start_response)
+
+    return read
