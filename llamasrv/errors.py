@@ -29,7 +29,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 from random import randint
-from typing import Any
+from typing import Any, TypeVar
+
+_Error = TypeVar("_Error", bound="LlamasrvError")
 
 LONGEST_RETRY = 30.0  # seconds after which a refused client is told to come back, at most
 
@@ -43,12 +45,26 @@ class LlamasrvError(Exception):
     retry_after: float | None = None
     details: Mapping[str, Any] | None = None
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, status: int | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         if code is not None:
             self.code = code
+        if status is not None:
+            self.status = status
+
+    def but(self: _Error, **changes: Any) -> _Error:
+        """A new error like this one, with these attributes changed and without a traceback.
+
+        Never edit an error that others may hold, and never raise one instance to several callers: its traceback keeps
+        the frames of all of them.
+        """
+        other = self.__class__.__new__(self.__class__, *self.args)
+        other.__dict__.update(self.__dict__, **changes)
+        return other
 
 
 class InvalidRequest(LlamasrvError):

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from llamasrv.engine.channels import Notice
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import LoadFailed
-from llamasrv.errors import LlamasrvError, ModelUnavailable, Unavailable
+from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.memory import as_gib, available_memory, give_back, resident_memory
-from llamasrv.models.model import Model
+from llamasrv.models.model import LoadFailure, Model
 
 log = logging.getLogger("llamasrv")
 
@@ -98,11 +98,9 @@ class Loader:
             if model.current is not None or self._coming(model):
                 return
             count, again = self._failures.get(model, (0, 0.0))
-            if count and not anyway and model.error is not None:
-                wait = again - self._clock()
-                if wait > 0 or count >= MOST_FAILURES:
-                    model.error.retry_after = math.ceil(max(wait, 1.0))
-                    raise model.error
+            if count and not anyway and model.failure is not None:
+                if again > self._clock() or count >= MOST_FAILURES:
+                    raise self._error(model, model.failure)
             self._queue.append(model)
             if not model.phase:
                 model.phase = "waiting"
@@ -120,8 +118,8 @@ class Loader:
                 return True
             if self._coming(model) or given_up():
                 return False
-            if model.error is not None:
-                raise model.error
+            if model.failure is not None:
+                raise self._error(model, model.failure)
             self.load(model)  # it had to make room before anybody came to it
 
     def _coming(self, model: Model) -> bool:
@@ -180,23 +178,28 @@ class Loader:
             raise
         with self._lock:
             model.num_loads += 1
-            model.error = None
+            model.failure = None
             model.last_used = time.monotonic()
             self._failures.pop(model, None)
 
     def _failed(self, model: Model, error: Exception) -> None:
         if isinstance(error, Unavailable):
             # No fault of the model: it may be tried at once.
-            if not self.draining and (model.error is None or model.error.message != error.message):
+            if not self.draining and (model.failure is None or model.failure.message != error.message):
                 log.warning("%s is not loaded: %s", model.name, error.message)
-            model.error = error
+            model.failure = LoadFailure(error.message, code=error.code)
             self._postponed[model] = self._clock() + FIRST_RETRY
             return
         count = self._failures.get(model, (0, 0.0))[0] + 1
         delay = min(LAST_RETRY, FIRST_RETRY * 2 ** (count - 1))
         self._failures[model] = (count, self._clock() + delay)
         log.error("%s could not be loaded: %s", model.name, error)
-        model.error = ModelUnavailable(f"The model '{model.name}' could not be loaded: {error}", retry_after=delay)
+        model.failure = LoadFailure(f"The model '{model.name}' could not be loaded: {error}", is_fault=True)
+
+    def _error(self, model: Model, failure: LoadFailure) -> Unavailable:
+        """For one caller; it says when the model may be tried again."""
+        _, again = self._failures.get(model, (0, 0.0))
+        return failure.error(math.ceil(max(again - self._clock(), 1.0)))
 
     def _drop_dead(self, model: Model) -> None:
         """An engine whose thread has ended by itself is no longer one."""

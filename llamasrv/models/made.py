@@ -165,8 +165,6 @@ class BlobWriter:
 
 def _check_space(place: Path, need: int) -> None:
     if need + SPARE > shutil.disk_usage(place).free:
-        error = LlamasrvError("There is no room on the disk for it.")
-        error.status = 507
-        raise error
+        raise LlamasrvError("There is no room on the disk for it.", status=507)
 
 

@@ -13,7 +13,7 @@ from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.engine.interface import Adapter, Backend, Progress
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.errors import LlamasrvError, Unavailable
+from llamasrv.errors import ModelUnavailable, Unavailable
 from llamasrv.models.details import Details
 from llamasrv.models.made import Made
 
@@ -21,6 +21,21 @@ FOR_EVER = -1.0  # of `keep_alive`: any negative number
 
 # `Model.state`, by what its engine says of itself.
 _STATES = {"loading": "loading", "ready": "loaded", "draining": "loaded", "failed": "failed", "stopped": "unloaded"}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailure:
+    """Why a model is not in memory. `error` makes an exception for each caller: one instance raised to all of them
+    would keep the frames, and so the bodies, of all their requests."""
+
+    message: str
+    code: str | None = None
+    is_fault: bool = False  # of the model: it is tried less and less often
+
+    def error(self, retry_after: float = 2.0) -> Unavailable:
+        if self.is_fault:
+            return ModelUnavailable(self.message, retry_after=retry_after)
+        return Unavailable(self.message, code=self.code)
 
 
 @dataclass(frozen=True)
@@ -73,7 +88,7 @@ class Model:
         self.keep_alive = keep_alive  # seconds that it stays without a request; negative: for ever
         self.stay = keep_alive  # the same, as the last request wished
         self.current = engine
-        self.error: LlamasrvError | None = None  # why the last attempt to load it failed
+        self.failure: LoadFailure | None = None  # why the last attempt to load it failed
         self.retired = False  # no longer in the registry; goes when nobody uses it
         self.last_used = time.monotonic()
         self.made: Made | None = None  # of what, where it was made from another
@@ -90,7 +105,8 @@ class Model:
     @property
     def engine(self) -> Engine:
         if self.current is None:
-            raise self.error or Unavailable("The model is not loaded.", code="model_loading")
+            failure = self.failure or LoadFailure("The model is not loaded.", code="model_loading")
+            raise failure.error()
         return self.current
 
     @property
@@ -114,7 +130,7 @@ class Model:
             return self.phase
         if self.current is not None:
             return _STATES[self.current.status.state]
-        return "failed" if self.error is not None else "unloaded"
+        return "failed" if self.failure is not None else "unloaded"
 
     @property
     def progress(self) -> float:
@@ -127,6 +143,12 @@ class Model:
         if self.current is not None and self.state == "loaded":
             return self.current.context
         return self.recipe.context if self.recipe is not None else self.details.context
+
+    @property
+    def parallel(self) -> int:
+        """Sequences that run at once."""
+        options = self.current.options if self.current is not None else self.recipe and self.recipe.options
+        return options.parallel if options else 1
 
     @property
     def memory(self) -> int:
@@ -183,9 +205,10 @@ class Model:
         """Keep it from being unloaded until `release`."""
         self._leases.append(None)
 
-    def release(self) -> None:
+    def release(self, *, used: bool = True) -> None:
         self._leases.pop()
-        self.last_used = time.monotonic()
+        if used:
+            self.last_used = time.monotonic()
 
     @contextmanager
     def lease(self) -> Iterator[None]:

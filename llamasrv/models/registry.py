@@ -74,10 +74,10 @@ class Registry:
                 if model.current.status.state != "ready":
                     return model.current.status
             elif model.at_start and not model.num_loads:
-                if model.error is None:
+                if model.failure is None:
                     return Status("loading")
                 if model is self.default:
-                    return Status("failed", reason=model.error.message)
+                    return Status("failed", reason=model.failure.message)
         if self.loader is not None and self.loader.draining:
             return Status("draining", 1.0, "The server is shutting down.")
         return Status("ready", 1.0)

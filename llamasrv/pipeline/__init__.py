@@ -57,6 +57,28 @@ class Pipeline:
             with loading:
                 loading.wait()
 
+    def peek(self, name: str | None) -> Served | None:
+        """The model for that name if it is loaded, for whoever only looks: it is not loaded for that, and does not
+        stay longer. Raises ModelNotFound."""
+        model = self.registry.for_request(name)
+        if model.state != "loaded":
+            return None
+        served = self._current(model)
+        if served is not None:
+            return served
+        model.acquire()
+        try:
+            return self._prepare(model)
+        finally:
+            model.release(used=False)
+
+    def _current(self, model: Model) -> Served | None:
+        """What was made for the model as it is loaded now."""
+        served = self._served.get(model)
+        if served is not None and served.engine is model.current and served.info is served.engine.info:
+            return served
+        return None
+
     @contextmanager
     def lease(self, name: str | None, *, keep_alive: float | None = None) -> Iterator[Served]:
         """The same for a block, in which it stays loaded."""
@@ -66,8 +88,8 @@ class Pipeline:
 
     def _now(self, model: Model, timeout: float | None = None) -> Served:
         """Raises Loading where it is not loaded."""
-        served = self._served.get(model)
-        if served is not None and served.engine is model.current and served.info is served.engine.info:
+        served = self._current(model)
+        if served is not None:
             return served
         loader = self.registry.loader
         if loader is not None and (model.current is None or model.phase):

@@ -82,7 +82,7 @@ class Work:
                     raise Unavailable("The request was cancelled.")
                 for item in self._stream.take():
                     if item.error is not None:
-                        raise item.error
+                        raise item.error.but()  # others may be told the same
                     numbers[item.index] = item.vector
                     self.num_computed += self._lengths[item.index]
                     missing -= 1

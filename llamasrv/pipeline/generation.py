@@ -133,7 +133,7 @@ class Generation:
         choice = self._choices[index]
         choice.finish(index, out)
         if end.error is not None:
-            out.append(Failed(index, end.error))
+            out.append(Failed(index, end.error.but()))  # others may be told the same
         elif end.reason is FinishReason.CANCELLED and not self.cancelled:
             out.append(Failed(index, Unavailable("The server is stopping.")))
         elif end.reason is FinishReason.FAILED:

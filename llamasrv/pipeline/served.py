@@ -103,9 +103,7 @@ class Served:
                 tool_voice = Voice.of(info.templates["tool_use"], info, vocab)
         except TemplateError as error:
             template_error = str(error)
-        defaults = {**info.sampling_defaults, **model.sampling}
-        defaults = {name: _frozen(value) for name, value in defaults.items() if name in _PARAMS and value is not None}
-        _bound_windows(defaults, engine.context)
+        defaults = defaults_of(model, info.sampling_defaults, engine.context)
         sizes = (info.num_params, info.size_bytes, engine.context)
         facts = (__version__, info.name, sizes, source, sorted(defaults.items()))
         return cls(
@@ -383,6 +381,14 @@ def _shorter(messages: tuple[Message, ...]) -> list[list[Message]]:
             first = next(at for at, m in enumerate(kept) if m is messages[start])
             out.append([*kept[:first], *said, *kept[first:]])
     return out
+
+
+def defaults_of(model: Model, author: Mapping[str, Any], context: int) -> dict[str, Any]:
+    """Sampling parameters of requests that give none: the author's, then the operator's."""
+    both = {**author, **model.sampling}
+    defaults = {name: _frozen(value) for name, value in both.items() if name in _PARAMS and value is not None}
+    _bound_windows(defaults, context)
+    return defaults
 
 
 def _bound_windows(params: dict[str, Any], context: int) -> None:

@@ -96,5 +96,5 @@ def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, promp
         return compiled(constraint.grammar, constraint.triggers)
     except InvalidRequest as error:
         if error.param == "content" and prepared.tools:
-            error.param = "tools"  # the form was fine
+            raise error.but(param="tools") from None  # the form was fine
         raise

@@ -54,9 +54,9 @@ OVERLOADED = 529  # Anthropic's status for a server that has too much to do
 
 def refused_request(status: int, message: str) -> bytes:
     """The body for a request that was refused before it was one of a protocol: a head or framing that is no HTTP."""
-    error: LlamasrvError = LlamasrvError(message) if status >= 500 else InvalidRequest(message, code="invalid_http")
-    error.status = status
-    return openai_body(error)
+    if status >= 500:
+        return openai_body(LlamasrvError(message, status=status))
+    return openai_body(InvalidRequest(message, code="invalid_http", status=status))
 
 
 def openai_error(error: LlamasrvError) -> dict[str, Any]:

@@ -86,11 +86,9 @@ def _translated(error: HTTPException) -> LlamasrvError:
         return MethodNotAllowed(f"Not allowed method: {what}.")
     if error.code == 413:
         return BodyTooLarge("The request's body is too large.")
-    other: LlamasrvError = InvalidRequest(error.name)
-    if error.code is not None and error.code >= 500:
-        other = LlamasrvError(error.name)
-    other.status = error.code or 500
-    return other
+    if error.code is not None and error.code < 500:
+        return InvalidRequest(error.name, status=error.code)
+    return LlamasrvError(error.name, status=error.code or 500)
 
 
 def _unknown_error(error: Exception) -> Response:

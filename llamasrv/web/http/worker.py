@@ -36,7 +36,7 @@ from gunicorn.workers.ggevent import GeventWorker
 from llamasrv import __version__, config, startup
 from llamasrv.config import Settings, keys, paths
 from llamasrv.engine.engine import Engine
-from llamasrv.errors import ConfigError, EngineFailure, ModelUnavailable
+from llamasrv.errors import ConfigError, EngineFailure
 from llamasrv.log import reopen
 from llamasrv.models.registry import Registry
 from llamasrv.startup import systemd
@@ -250,7 +250,7 @@ class Worker(GeventWorker):
                 while model.state in ("waiting", "checking", "loading"):
                     display.update(model.progress)
                     gevent.sleep(0.05)
-        if len(self.registry.models) == 1 and models and isinstance(models[0].error, ModelUnavailable):
+        if len(self.registry.models) == 1 and models and (failure := models[0].failure) and failure.is_fault:
             return self._give_up(EX_CONFIG)  # there is nothing to serve; the loader has said why
         self.fate[1] = 1
         self._wake_up()  # systemd waits for the news

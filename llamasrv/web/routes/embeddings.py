@@ -66,10 +66,10 @@ def compute(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any]) 
     try:
         running = submit(asked)
     except LlamasrvError as error:
-        if error.param == "prompt":
-            error.param = endpoint.prompt_field
-            error.message = error.message.replace("'prompt'", f"'{endpoint.prompt_field}'")
-        raise
+        if error.param != "prompt":
+            raise
+        field = endpoint.prompt_field
+        raise error.but(param=field, message=error.message.replace("'prompt'", f"'{field}'")) from None
     watch = Watch(Client.of(environ), running.cancel)
     try:
         made = running.result()

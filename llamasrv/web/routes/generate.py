@@ -57,9 +57,9 @@ def respond(
             running = service.pipeline.submit(asked, wait=False)
         except LlamasrvError as error:
             if error.param == "prompt":
-                error.param = endpoint.prompt_field
-            elif error.param == "content" and asked.content is not None:
-                error.param = asked.content.name
+                raise error.but(param=endpoint.prompt_field) from None
+            if error.param == "content" and asked.content is not None:
+                raise error.but(param=asked.content.name) from None
             raise
         record.model = running.model
         reply = endpoint.reply(options, model=running.model, fingerprint=running.fingerprint)

@@ -25,11 +25,12 @@ def blueprint(service: Service) -> Blueprint:
     def slots() -> Response:
         if not options.slots:
             raise NotFound("This server does not offer /slots.")
-        engine = service.pipeline.open(request.args.get("model")).model.engine
-        running = engine.snapshot()["running"]
-        if request.args.get("fail_on_no_slot") and len(running) >= engine.options.parallel:
+        model = service.registry.for_request(request.args.get("model"))  # looking at it is no use of it
+        engine = model.current
+        running = engine.snapshot()["running"] if engine is not None else []
+        if request.args.get("fail_on_no_slot") and len(running) >= model.parallel:
             raise Unavailable("no slot available")
-        return json_answer(slots_body(running, total=engine.options.parallel, context=engine.context))
+        return json_answer(slots_body(running, total=model.parallel, context=model.context))
 
     @routes.post("/slots/<int:number>")
     def change_slot(number: int) -> Response:
@@ -37,9 +38,8 @@ def blueprint(service: Service) -> Blueprint:
         if act is None:
             raise InvalidRequest("Invalid 'action': expected save, restore or erase.", param="action")
         if options.slot_folder is None:
-            refusal = Unsupported("This server does not keep slots in files: it takes the option --slot-save-path.")
-            refusal.status = 501
-            raise refusal
+            refusal = "This server does not keep slots in files: it takes the option --slot-save-path."
+            raise Unsupported(refusal, status=501)
         with service.pipeline.lease(request.args.get("model")) as served:
             engine = served.engine
             if not 0 <= number < engine.backend.num_lanes:

@@ -76,6 +76,6 @@ def _status(model: Model) -> dict[str, Any]:
     status: dict[str, Any] = {"value": _VALUES.get(model.state, "unloaded")}
     if status["value"] == "loading":
         status["progress"] = round(model.progress, 3)
-    if model.state == "failed" and model.error is not None:
-        status |= {"failed": True, "reason": model.error.message}
+    if model.state == "failed" and model.failure is not None:
+        status |= {"failed": True, "reason": model.failure.message}
     return status

@@ -45,8 +45,7 @@ def blueprint(service: Service) -> Blueprint:
                 if engine.is_full:
                     raise Unavailable(f"{engine.name}: the queue is full")
             for model in service.registry.models:
-                if model.state == "loaded":
-                    service.pipeline.open(model.name)
+                service.pipeline.peek(model.name)
         except LlamasrvError as error:
             return _json({"status": "unavailable", "reason": error.message, **_arriving(service)}, 503, _RETRY)
         return _json({"status": "ok", **_arriving(service)})

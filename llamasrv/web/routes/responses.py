@@ -123,9 +123,9 @@ class Views:
         """Some clients try a WebSocket first, and take this for an answer."""
         if request.headers.get("Upgrade", "").lower() != "websocket":
             raise MethodNotAllowed(["POST"])
-        error = NotFound("This server offers no WebSocket: send a POST.", code="websocket_not_supported")
-        error.status = 426
-        raise error
+        raise NotFound(
+            "This server offers no WebSocket: send a POST.", code="websocket_not_supported", status=426
+        )
 
     def _body(self, owner: str) -> tuple[Mapping[str, Any], Earlier]:
         """The request, and what it names of earlier ones."""
@@ -223,9 +223,7 @@ def _record() -> RequestLog:
 
 
 def _renamed(error: LlamasrvError) -> LlamasrvError:
-    if error.param == "prompt":
-        error.param = Responses.prompt_field
-    return error
+    return error.but(param=Responses.prompt_field) if error.param == "prompt" else error
 
 
 def _count(name: str, default: int, *, low: int, high: int = 2**53) -> int:
