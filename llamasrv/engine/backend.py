@@ -6,7 +6,6 @@ across KV streams, empty candidate sets, NULL results. Knows no scheduling: it d
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import logging
 import os
@@ -36,7 +35,7 @@ from llamasrv.engine import backend_rpc as rpc
 from llamasrv.engine.backend_embed import LlamaEmbeddings, only_embeds
 from llamasrv.engine.backend_lora import load_adapters, use_adapters
 from llamasrv.engine.batch import Batch
-from llamasrv.engine.interface import DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress
+from llamasrv.engine.interface import DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress, sampling_defaults
 from llamasrv.engine.padding import BLOCK, Padding
 
 log = logging.getLogger("llamasrv.llama")
@@ -558,28 +557,8 @@ def _load(path: str, options: Any, progress: Progress) -> Any:
     return model
 
 
-_SAMPLING_KEYS = {
-    "temp": ("temperature", float),
-    "top_k": ("top_k", int),
-    "top_p": ("top_p", float),
-    "min_p": ("min_p", float),
-    "xtc_probability": ("xtc_probability", float),
-    "xtc_threshold": ("xtc_threshold", float),
-    "penalty_last_n": ("repeat_last_n", int),
-    "penalty_repeat": ("repeat_penalty", float),
-    "mirostat": ("mirostat", int),
-    "mirostat_tau": ("mirostat_tau", float),
-    "mirostat_eta": ("mirostat_eta", float),
-}
-"""What a model's author recommends: `general.sampling.*` in the GGUF."""
-
-
 def _info(path: str, model: Any, vocab: LlamaVocabulary) -> ModelInfo:
     metadata = _metadata(model)
-    sampling = {}
-    for key, (name, kind) in _SAMPLING_KEYS.items():
-        with contextlib.suppress(KeyError, ValueError):
-            sampling[name] = kind(float(metadata[f"general.sampling.{key}"]))
     templates = {}
     for name in ("tool_use", "rerank"):
         if template := C.llama_model_chat_template(model, name.encode()):
@@ -606,7 +585,7 @@ def _info(path: str, model: Any, vocab: LlamaVocabulary) -> ModelInfo:
         templates=templates,
         bos_token=vocab.text(vocab.bos),
         eos_token=vocab.text(vocab.eos),
-        sampling_defaults=sampling,
+        sampling_defaults=sampling_defaults(metadata),
         metadata=metadata,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -171,3 +172,28 @@ class Backend(Protocol):
         """A fresh context, as after loading."""
 
     def close(self) -> None: ...
+
+
+_SAMPLING_KEYS = {
+    "temp": ("temperature", float),
+    "top_k": ("top_k", int),
+    "top_p": ("top_p", float),
+    "min_p": ("min_p", float),
+    "xtc_probability": ("xtc_probability", float),
+    "xtc_threshold": ("xtc_threshold", float),
+    "penalty_last_n": ("repeat_last_n", int),
+    "penalty_repeat": ("repeat_penalty", float),
+    "mirostat": ("mirostat", int),
+    "mirostat_tau": ("mirostat_tau", float),
+    "mirostat_eta": ("mirostat_eta", float),
+}
+"""What a model's author recommends: `general.sampling.*` in the GGUF."""
+
+
+def sampling_defaults(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model's author recommends, by the names of SamplingParams; numbers that are none are left out."""
+    found = {}
+    for key, (name, kind) in _SAMPLING_KEYS.items():
+        with contextlib.suppress(KeyError, ValueError, TypeError):
+            found[name] = kind(float(metadata[f"general.sampling.{key}"]))
+    return found

@@ -105,9 +105,14 @@ class Model:
     @property
     def engine(self) -> Engine:
         if self.current is None:
-            failure = self.failure or LoadFailure("The model is not loaded.", code="model_loading")
-            raise failure.error()
+            raise self.unavailable
         return self.current
+
+    @property
+    def unavailable(self) -> Unavailable:
+        """A new error that says why it cannot be used now."""
+        failure = self.failure or LoadFailure("The model is not loaded.", code="model_loading")
+        return failure.error()
 
     @property
     def details(self) -> Details:

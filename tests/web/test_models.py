@@ -52,8 +52,42 @@ def test_a_request_waits_until_its_model_is_loaded(start):
 def test_any_endpoint_does(start):
     served = start()
     assert served.client.post("/tokenize", json={"content": "x", "model": "b"}).get_json() == {"tokens": [120]}
-    assert served.client.get("/props?model=c").get_json()["model_alias"] == "c"
+    assert "prompt" in served.client.post("/apply-template", json={"messages": HELLO, "model": "c"}).get_json()
     assert served.farm.opened == ["b", "c"]
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/props?model=b", "/slots?model=b", "/health", "/v1/models"])
+def test_probes_load_no_model_and_keep_none(start, path):
+    """Whoever watched a server kept its models in memory, and loaded those that nobody used."""
+    served = start("a", "b")
+    served.farm.load("a")
+    a = served.farm["a"]
+    a.last_used = since = -1000.0
+    stay, a.stay = a.stay, 7.0
+    for probe in (path, path.replace("=b", "=a")):
+        assert served.client.get(probe).status_code == 200
+    assert served.farm.opened == ["a"] and served.farm["b"].state == "unloaded"
+    assert (a.last_used, a.stay) == (since, 7.0) != (since, stay)
+
+
+def test_the_properties_of_a_model_that_is_not_loaded_are_those_of_its_file(start):
+    served = start("a")
+    served.farm["a"].sampling = {"temperature": 0.25}
+    props = served.client.get("/props?model=a").get_json()
+    assert props["is_sleeping"] and props["model_alias"] == "a" and props["total_slots"] == 4
+    settings = props["default_generation_settings"]
+    assert settings["n_ctx"] == 512 and settings["params"]["temperature"] == 0.25
+    served.farm.load("a")
+    loaded = served.client.get("/props?model=a").get_json()
+    assert not loaded["is_sleeping"] and loaded["default_generation_settings"] == settings
+
+
+def test_a_model_that_could_not_be_loaded_has_no_properties(start):
+    served = start("a")
+    served.farm.broken["a"] = LoadFailed("no good")
+    assert served.chat("a").status_code == 503
+    reply = served.client.get("/props?model=a")
+    assert reply.status_code == 503 and "no good" in reply.get_json()["error"]["message"]
 
 
 def test_nobody_is_given_another_model_than_the_one_asked_for(start):

@@ -41,8 +41,8 @@ def props_body(
     file_name: str,
     file_type: str,
     chat_template: str,
-    bos_token: str,
-    eos_token: str,
+    bos_token: str = "",
+    eos_token: str = "",
     build: str,
     slots: bool,
     metrics: bool,
@@ -50,6 +50,7 @@ def props_body(
     ui: bool = False,
     tool_template: str | None = None,
     abilities: Mapping[str, bool] | None = None,
+    sleeping: bool = False,
 ) -> bytes:
     return orjson.dumps(
         ({"notice": notice} if notice else {})
@@ -73,6 +74,6 @@ def props_body(
             "bos_token": bos_token,
             "eos_token": eos_token,
             "build_info": build,
-            "is_sleeping": False,
+            "is_sleeping": sleeping,
         }
     )

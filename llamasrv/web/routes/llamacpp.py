@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from flask import Blueprint, Response, request
 
 from llamasrv import __version__
 from llamasrv.config import paths
+from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.channels import off_hub
+from llamasrv.engine.interface import sampling_defaults
 from llamasrv.errors import InvalidRequest, NotFound
-from llamasrv.pipeline.served import LONG_TEXT, Served
+from llamasrv.models.model import Model
+from llamasrv.pipeline.served import LONG_TEXT, Served, defaults_of
 from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
 from llamasrv.protocols.llamacpp.props import props_body
@@ -82,29 +86,54 @@ def blueprint(service: Service) -> Blueprint:
     def props() -> Response:
         if not options.props:
             raise NotFound("This server does not offer /props.")
-        served = open_model(request.args.get("model"))
+        name = request.args.get("model")
+        model = service.registry.for_request(name)
+        served = service.pipeline.peek(name)  # a probe: it neither loads the model nor keeps it
         return json_answer(
             props_body(
-                params=served.default_params,
-                context=served.context,
-                total_slots=served.model.engine.options.parallel,
-                alias=served.model.name,
-                file_name=Path(served.info.path).name,
-                file_type=served.info.file_type,
-                chat_template=served.template.source if served.template is not None else "",
-                bos_token=served.info.bos_token,
-                eos_token=served.info.eos_token,
+                **(_of_file(model) if served is None else _of_loaded(served)),
+                context=model.context,
+                total_slots=model.parallel,
+                alias=model.name,
                 build=f"llamasrv {__version__}",
                 slots=options.slots,
                 metrics=options.metrics,
-                notice=paths.notice_of(served.info.path),
                 ui=options.ui,
-                tool_template=served.info.templates.get("tool_use"),
-                abilities=_abilities(served),
             )
         )
 
     return routes
+
+
+def _of_loaded(served: Served) -> dict[str, Any]:
+    info = served.info
+    return {
+        "params": served.default_params,
+        "file_name": Path(info.path).name,
+        "file_type": info.file_type,
+        "chat_template": served.template.source if served.template is not None else "",
+        "bos_token": info.bos_token,
+        "eos_token": info.eos_token,
+        "notice": paths.notice_of(info.path),
+        "tool_template": info.templates.get("tool_use"),
+        "abilities": _abilities(served),
+    }
+
+
+def _of_file(model: Model) -> dict[str, Any]:
+    """Of a model that is not loaded: as much as its file tells. Raises while it is being loaded, or could not be."""
+    if model.state != "unloaded":
+        raise model.unavailable
+    details = model.details
+    path = details.path or ""
+    return {
+        "params": SamplingParams(**defaults_of(model, sampling_defaults(details.metadata), model.context)),
+        "file_name": Path(path).name,
+        "file_type": details.quantisation,
+        "chat_template": model.chat_template or details.template or "",
+        "notice": paths.notice_of(path),
+        "sleeping": True,
+    }
 
 
 def _abilities(served: Served) -> dict[str, bool]:
