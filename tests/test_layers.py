@@ -60,7 +60,7 @@ HOMES = {
         "llamasrv.engine.backend", "llamasrv.engine.backend_embed", "llamasrv.engine.backend_lora",
         "llamasrv.engine.backend_rpc",
     ),
-    "llguidance": ("llamasrv.engine.sampling.grammar_matcher",),
+    "llguidance": ("llamasrv.engine.sampling.grammar_compiler", "llamasrv.engine.sampling.grammar_matcher"),
     "numpy": ("llamasrv.engine",),
     "gevent": ("llamasrv.engine.channels", "llamasrv.web.streams.streaming", "llamasrv.web.http.worker", "llamasrv.web.http.connection", "llamasrv.web.ops.diagnostics", "llamasrv.web.http.turns"),
     "gunicorn": ("llamasrv.web.http.worker", "llamasrv.web.http.connection", "llamasrv.web.http.early", "llamasrv.commands.serve"),

@@ -33,7 +33,7 @@ from llamasrv.errors import (
     Unavailable,
     Unsupported,
 )
-from llamasrv.pipeline import Generation, served, steer
+from llamasrv.pipeline import Generation, constraint, served
 from llamasrv.pipeline.reading import Plain
 
 
@@ -389,7 +389,7 @@ def test_a_long_prompt_is_worked_on_beside_the_hub(pipeline, prompt, monkeypatch
         return function(*args)
 
     monkeypatch.setattr(served, "off_hub", off_hub)
-    monkeypatch.setattr(steer, "off_hub", off_hub)
+    monkeypatch.setattr(constraint, "off_hub", off_hub)
     one = pipeline.open("fake")
     with suppress(ContextTooLong):
         one.prepare_all(GenerateRequest((prompt,)))
@@ -403,7 +403,7 @@ def test_a_long_prompt_is_worked_on_beside_the_hub(pipeline, prompt, monkeypatch
 
 def test_so_is_the_grammar_of_a_long_form(pipeline, engine, monkeypatch):
     beside = []
-    monkeypatch.setattr(steer, "off_hub", lambda function: beside.append(function) or function())
+    monkeypatch.setattr(constraint, "off_hub", lambda function: beside.append(function) or function())
     for schema in ({"type": "object"}, SCHEMA):
         pipeline.submit(GenerateRequest(user("x"), content=Content("json", schema))).cancel()
         assert bool(beside) == (schema is SCHEMA)

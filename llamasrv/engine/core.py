@@ -12,14 +12,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from llamasrv.domain.events import FinishReason, TokenLogprob
-from llamasrv.engine.sequence import Sequence, State
-from llamasrv.engine.channels import Delta, Doorbell, End, Mailbox, PromptScored, Stream
+from llamasrv.engine.channels import Doorbell, End, Mailbox, PromptScored, Stream
 from llamasrv.engine.disk import DiskStore
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import Backend, DecodeFailed, LoadFailed, OutOfCells, Progress
@@ -28,12 +27,12 @@ from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions, Status
 from llamasrv.engine.prefix_cache import Match
-from llamasrv.engine.sampling import sampler as sampling
-from llamasrv.engine.sampling.grammar_matcher import Constraints
-from llamasrv.engine.sampling.masks import Masks
-from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler
-from llamasrv.engine.sampling.stops import StopMatcher
+from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
+from llamasrv.engine.sampling.sampler import log_probability
+from llamasrv.engine.sampling.state import Choice, Ending, SamplingState
+from llamasrv.engine.sampling.step_sampler import Row, StepSampler
 from llamasrv.engine.scheduler import Plan, Pool, Scheduler
+from llamasrv.engine.sequence import Sequence, State
 from llamasrv.engine.slots import Slots
 from llamasrv.engine.spill import Spilled
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow, Unavailable
@@ -46,7 +45,6 @@ WINDOW_ALONE, WINDOW_BURST = 0.03, 0.1  # of the next step: so long the first wa
 WINDOW_LONGEST = 0.03  # seconds
 WINDOW_SHORTEST = 0.0005  # seconds; less is not worth a wait
 REQUEST_SECONDS = 0.0003  # of the HTTP side's work for one that comes or goes
-MASK_PATIENCE = 0.01  # seconds that a step waits for masks; a sequence whose mask takes longer waits alone
 MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
 
 
@@ -77,8 +75,7 @@ class EngineCore:
         self._requests_seen = 0  # come and gone, up to the last step
         self._stopping = False
         self.pool = NativePool()
-        self.constraints = Constraints(self.pool)
-        self._masks = Masks(self.pool)
+        self.grammars = GrammarCompiler(self.pool)
         self._late: list[Sequence] = []  # whose logits are kept until their mask is there
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -139,10 +136,9 @@ class EngineCore:
         )
         for timing in self.backend.timings * 3:
             self.scheduler.cost.learn(*timing)
-        self._choosers = self.pool.queue((options.threads or os.cpu_count() or 1) - 1)
-        self._finders = [CandidateFinder(self.backend.vocab.size) for _ in range(self._choosers.width + 1)]
+        self._sampler = StepSampler(self.pool, options.threads or os.cpu_count() or 1, self.backend.vocab.size)
         if self.backend.generates:
-            self.constraints.open(self.backend.vocab)
+            self.grammars.open(self.backend.vocab)
         self._disk = self._open_disk()
         self._forget_context()
         self.embedder.backend = self.backend.embeddings
@@ -158,7 +154,7 @@ class EngineCore:
         self.embedder.close()
         if self._disk is not None:
             self._disk.close()
-        self.constraints.close()
+        self.grammars.close()
         self.pool.close()
         self.backend.close()
 
@@ -183,17 +179,15 @@ class EngineCore:
         self._burst = max(self._burst, len(self.running))
         if not plan.parts:
             if self._late:
-                self._masks.settle([s.steering.guide for s in self._late], IDLE_CHECK)
+                self._sampler.wait_for_masks(self._sampler.begin_masks(_states(self._late)), IDLE_CHECK)
             return bool(plan.preempt or self._late)
         self.backend.batch.fill(plan.parts)
         filled = self.clock()
         if not self._decode(plan):
             return True
         decoded = self.clock()
-        for seq, token, logprobs in self._sample():
-            self._advance(seq, token, logprobs)
-            if seq.steering is not None:
-                self._hurry(seq)
+        for seq, choice in self._sample():
+            self._advance(seq, choice)
         ended = self.clock()
         parts = self.metrics.parts
         parts["plan"].observe(filled - started)
@@ -340,7 +334,7 @@ class EngineCore:
         if plan.admit:
             self._admit_all(plan)
             room = self.scheduler.batch_size - sum(count for _, count in plan.parts)
-            plan.parts = [(seq, _with_foreseen(seq, count, room // len(plan.admit))) for seq, count in plan.parts]
+            plan.parts = [(seq, _with_forced(seq, count, room // len(plan.admit))) for seq, count in plan.parts]
             plan.num_prompt = sum(count for _, count in plan.parts[plan.num_decodes :])
         if self.running:
             self.memory.clear_idle()
@@ -385,27 +379,12 @@ class EngineCore:
         if branches:  # its lane holds what is shared, and nothing else yet
             memory.keep(seq.lane, seq.tokens, seq.spec.realm)
         memory.cache.put(seq.lane, seq.tokens, seq.spec.realm)
-        if seq.sampler is None:
-            seq.sampler = Sampler(seq, self.backend)
-            if seq.spec.stop:
-                seq.stopper = StopMatcher(seq.spec.stop)
-            if seq.steering is not None:
-                self._foresee(seq)
+        if seq.sampling is None:
+            seq.sampling = SamplingState(seq.spec, seq.tokens, seq.constraint, self.backend)
+            if not self.options.deterministic:
+                seq.sampling.jump_with_prompt()
         seq.state = State.RUNNING
         self.running.append(seq)
-
-    def _foresee(self, seq: Sequence) -> None:
-        """What must come first is computed with the prompt, as if it were a piece of it, and told with what follows."""
-        if seq.spec.stop or seq.spec.logprobs is not None or seq.spec.prompt_logprobs or self.options.deterministic:
-            return  # each token is looked at by itself
-        most = self.backend.context - seq.num_tokens
-        if seq.spec.max_tokens is not None:
-            most = min(most, seq.spec.max_tokens)
-        tokens = seq.steering.foresee(most, self.backend.vocab.eog)
-        for token in tokens:
-            seq.sampler.note(token)
-        seq.tokens.extend(tokens)
-        seq.num_foreseen = len(tokens)
 
     def _preempt(self, seq: Sequence) -> None:
         """Take the lane away; keep its KV in host memory if there is room, else it is computed again."""
@@ -430,9 +409,7 @@ class EngineCore:
     def _decode(self, plan: Plan) -> bool:
         """True when the batch was computed."""
         self._wake_readers(plan)
-        guides = [g for s, _ in plan.parts if s.steering is not None and (g := s.steering.guide) is not None]
-        if guides:
-            self._masks.start(g for g in guides if g.binding)
+        masks = self._sampler.begin_masks(_states(seq for seq, _ in plan.parts))
         try:
             self.backend.use(plan.adapters)
             self.backend.front_end_load = self._front_end_load(plan)
@@ -448,8 +425,7 @@ class EngineCore:
         for seq, count in plan.parts:
             seq.num_computed += count
             self.memory.lanes.extend(seq.lane, count)
-        if guides:
-            self._masks.settle(guides, MASK_PATIENCE)
+        self._sampler.wait_for_masks(masks)
         return True
 
     def _front_end_load(self, plan: Plan) -> float:
@@ -501,13 +477,13 @@ class EngineCore:
 
     # sample and deliver
 
-    def _sample(self) -> list[tuple[Sequence, int, TokenLogprob | None]]:
+    def _sample(self) -> list[tuple[Sequence, Choice]]:
         """A token for each sequence whose last one was computed."""
         batch = self.backend.batch
         if not batch.num_outputs:
             return []
         rows = self.backend.logits(batch.num_outputs)
-        ready: list[tuple[Sequence, np.ndarray]] = []
+        ready: list[tuple[Sequence, Row]] = []
         end = 0
         for seq, count in batch.outputs:
             start, end = end, end + count
@@ -518,55 +494,35 @@ class EngineCore:
             if seq.spec.max_tokens == 0:
                 self._end(seq, FinishReason.LENGTH)
                 continue
-            if seq.num_foreseen and self._tell_foreseen(seq):
+            state = seq.sampling
+            assert state is not None
+            if state.num_undelivered and self._deliver_forced(seq, state):
                 continue
             row = rows[end - 1]
-            if seq.steering is not None:
-                if seq.steering.late_row is not None:
-                    continue  # preempted and computed again: its mask is still waited for
-                if seq.steering.is_late:
-                    seq.steering.late_row = row.copy()
-                    self._late.append(seq)
-                    continue
-            ready.append((seq, row))
-        if sum(seq.sampler.is_heavy for seq, _ in ready) > 1:
-            answers = self._choosers.map(self._choose, ready)
-        else:
-            answers = [self._choose(item) for item in ready]
-        chosen: list[tuple[Sequence, int, TokenLogprob | None]] = []
-        for (seq, _), (token, logprobs) in zip(ready, answers):
-            if token is None:
+            if state.late_row is not None:
+                continue  # preempted and computed again: its mask is still waited for
+            if state.is_late:
+                state.late_row = row.copy()
+                self._late.append(seq)
+                continue
+            ready.append((seq, (state, row)))
+        choices = self._sampler.choose([row for _, row in ready])
+        chosen: list[tuple[Sequence, Choice]] = []
+        for (seq, _), choice in zip(ready, choices):
+            if choice is None:
                 self._fail_choice(seq)
             else:
-                chosen.append((seq, token, logprobs))
+                chosen.append((seq, choice))
         return chosen
 
-    def _choose(self, item: tuple[Sequence, np.ndarray], hand: int = 0) -> tuple[int | None, TokenLogprob | None]:
-        """The next token of a sequence, given its logits; with its log-probability where that was asked for."""
-        seq, row = item
-        find = self._finders[hand]
-        forced = None if seq.steering is None else seq.steering.next_forced()
-        if forced is not None:
-            seq.sampler.note(forced)
-        if seq.spec.logprobs is None:
-            return (seq.sampler.choose(row, find, seq) if forced is None else forced), None
-        own = row.copy()  # the model's own distribution: before bias and bans
-        token = seq.sampler.choose(row, find, seq) if forced is None else forced
-        if token is None:
-            return None, None
-        return token, sampling.log_probability(own, token, seq.spec.logprobs, self.backend.vocab.pieces)
-
-    def _tell_foreseen(self, seq: Sequence) -> bool:
+    def _deliver_forced(self, seq: Sequence, state: SamplingState) -> bool:
         """Deliver what was computed with the prompt. True where that was all."""
-        tokens, seq.num_foreseen = seq.tokens[-seq.num_foreseen :], 0
         self._note_first_token(seq)
-        for token in tokens:
-            seq.stream.put(Delta(seq.spec.index, token, self.backend.vocab.pieces[token]))
-        if seq.steering.is_complete:
-            self._end(seq, FinishReason.STOP)
-        else:
-            self._end_if_full(seq)
-        return seq.state is State.ENDED
+        ending = state.deliver(seq.stream.put)
+        if ending is None:
+            return False
+        self._finish(seq, ending)
+        return True
 
     def _fail_choice(self, seq: Sequence) -> None:
         log.error("sequence %d: the model produced nothing to choose from", seq.id)
@@ -576,38 +532,18 @@ class EngineCore:
         """Choose for those whose mask has come; nobody waited for it but themselves."""
         late, self._late = self._late, []
         for seq in late:
-            if seq.state is State.ENDED:
+            state = seq.sampling
+            if seq.state is State.ENDED or state is None or state.late_row is None:
                 continue
-            if seq.steering.is_late:
+            if state.is_late:
                 self._late.append(seq)
                 continue
-            row, seq.steering.late_row = seq.steering.late_row, None
-            token, logprobs = self._choose((seq, row))
-            if token is None:
+            row, state.late_row = state.late_row, None
+            (choice,) = self._sampler.choose([(state, row)])
+            if choice is None:
                 self._fail_choice(seq)
-                continue
-            self._advance(seq, token, logprobs)
-            self._hurry(seq)
-
-    def _hurry(self, seq: Sequence) -> None:
-        """Append what must come next without sampling it: the next step computes it like a piece of prompt."""
-        if seq.spec.logprobs is not None:  # each token's own logits are wanted
-            return
-        while seq.state is State.RUNNING and (token := seq.steering.next_forced()) is not None:
-            seq.sampler.note(token)
-            self._advance(seq, token, None)
-
-    def _steer(self, seq: Sequence, token: int) -> bool:
-        """Tell its grammar of a token. True where that ended the sequence."""
-        if not seq.steering.accept(token):
-            log.warning("sequence %d: its grammar cannot be followed", seq.id)
-            error = EngineFailure("The grammar of this request cannot be followed any further.")
-            self._end(seq, FinishReason.FAILED, error=error)
-            return True
-        if seq.steering.is_complete:
-            self._end(seq, FinishReason.STOP)
-            return True
-        return False
+            else:
+                self._advance(seq, choice)
 
     def _score(self, seq: Sequence, rows: np.ndarray, start: int) -> None:
         """Log-probabilities of prompt tokens: row i belongs to the token at start + i + 1."""
@@ -617,62 +553,40 @@ class EngineCore:
         for i in range(len(seq.scores) - 1 - start, len(rows)):
             position = start + i + 1
             if position < seq.num_prompt:
-                seq.scores.append(sampling.log_probability(rows[i], seq.tokens[position], top, pieces))
+                seq.scores.append(log_probability(rows[i], seq.tokens[position], top, pieces))
         if len(seq.scores) == seq.num_prompt:
             seq.stream.put(PromptScored(seq.spec.index, tuple(seq.scores)))
 
-    def _advance(self, seq: Sequence, token: int, logprobs: TokenLogprob | None) -> None:
-        """One more token: deliver it, and end the sequence where it ends."""
-        seq.tokens.append(token)
+    def _advance(self, seq: Sequence, choice: Choice) -> None:
+        """One more token, and those that must follow it; the end of the sequence where it ends."""
         self._note_first_token(seq)
-        vocab = self.backend.vocab
-        if token in vocab.eog and (seq.steering is None or seq.steering.may_end()):
-            self._end(seq, FinishReason.STOP)
-            return
-        delta = Delta(seq.spec.index, token, vocab.pieces[token], logprobs)
-        if seq.stopper is None:
-            seq.stream.put(delta)
-        elif (stop := self._hold_back(seq, delta)) is not None:
-            self._end(seq, FinishReason.STOP_STRING, stop=stop)
-            return
-        if seq.steering is not None and self._steer(seq, token):
-            return
-        self._end_if_full(seq)
+        state, put = seq.sampling, seq.stream.put
+        assert state is not None
+        ending = state.accept(choice.token, choice.logprobs, put)
+        if ending is None and state.constraint is not None:
+            ending = state.jump_forward(put)
+        if ending is not None:
+            self._finish(seq, ending)
+
+    def _finish(self, seq: Sequence, ending: Ending) -> None:
+        if ending.error is not None:
+            log.warning("sequence %d failed: %s", seq.id, ending.error)
+        self._end(seq, ending.reason, stop=ending.stop, error=ending.error)
 
     def _note_first_token(self, seq: Sequence) -> None:
         if seq.first_token is None:
             seq.first_token = self.clock()
             self._urgent = True
 
-    def _end_if_full(self, seq: Sequence) -> None:
-        """End a sequence that may have no further token."""
-        if seq.spec.max_tokens is not None and seq.num_generated >= seq.spec.max_tokens:
-            self._end(seq, FinishReason.LENGTH)
-        elif len(seq.tokens) >= self.backend.context:
-            self._end(seq, FinishReason.CONTEXT)
-
-    def _hold_back(self, seq: Sequence, delta: Delta) -> str | None:
-        """Deliver what cannot be part of a stop string any more; the stop string, if one is complete."""
-        unsure, stop = seq.stopper.feed(delta.data)
-        held = seq.held_back
-        held.append(delta)
-        # Whole tokens leave, so that log-probabilities stay with their text; the one a stop begins in is cut.
-        size = sum(len(d.data) for d in held) - unsure
-        while held and (size >= len(held[0].data) if stop is None else size > 0):
-            first = held.pop(0)
-            seq.stream.put(first if len(first.data) <= size else first._replace(data=first.data[:size]))
-            size -= len(first.data)
-        return stop
-
     def _end(
         self, seq: Sequence, reason: FinishReason, *, stop: str | None = None, error: LlamasrvError | None = None
     ) -> None:
         """Every sequence ends here, once; its client hears of it."""
         assert seq.state is not State.ENDED, seq
-        if reason is not FinishReason.STOP_STRING:
-            for delta in seq.held_back:
-                seq.stream.put(delta)
-        seq.held_back = []
+        if seq.sampling is not None:
+            if reason is not FinishReason.STOP_STRING:
+                seq.sampling.flush(seq.stream.put)
+            seq.sampling.close()
         lane = seq.lane
         if seq.state is State.RUNNING:
             self.running.remove(seq)
@@ -688,8 +602,6 @@ class EngineCore:
         if seq.saved is not None:
             self._swapped_bytes -= seq.saved.data.nbytes
             seq.saved = None
-        if seq.sampler is not None:
-            seq.sampler.close()
         seq.state, seq.finish, seq.ended = State.ENDED, reason, self.clock()
         end = self._farewell(seq, reason, stop, error, lane)
         self._num_ended += 1
@@ -705,7 +617,7 @@ class EngineCore:
         ended = seq.ended or 0.0
         admitted = seq.admitted if seq.admitted is not None else ended
         first = seq.first_token if seq.first_token is not None else ended
-        generated = seq.num_generated - seq.num_foreseen
+        generated = seq.num_generated - seq.num_undelivered
         # Nothing is charged for that was not computed: a client may have left the queue.
         prompt = seq.num_prompt if seq.first_token is not None else min(seq.num_prompt, seq.num_computed)
         m.finished[reason.value] = m.finished.get(reason.value, 0) + 1
@@ -735,8 +647,12 @@ class EngineCore:
             m.decode_seconds += seconds
 
 
-def _with_foreseen(seq: Sequence, count: int, room: int) -> int:
-    """How many of its tokens a step computes: as planned, and what was foreseen since then where there is room."""
-    if count < seq.owed - seq.num_foreseen:
+def _states(sequences: Iterable[Sequence]) -> Iterator[SamplingState]:
+    return (seq.sampling for seq in sequences if seq.sampling is not None)
+
+
+def _with_forced(seq: Sequence, count: int, room: int) -> int:
+    """How many of its tokens a step computes: as planned, and those forced since then where there is room."""
+    if count < seq.owed - seq.num_undelivered:
         return count
     return min(seq.owed, count + room)

@@ -20,7 +20,7 @@ from llamasrv.engine.interface import Backend, ModelInfo, Progress, Vocabulary
 from llamasrv.engine.core import EngineCore
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions, Status
-from llamasrv.engine.sampling.output_constraint import Steering
+from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.spill import Spilled
 from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, QueueFull, Unavailable, Unsupported
@@ -67,7 +67,7 @@ class Engine(EngineCore):
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, specs: list[SequenceSpec], constraints: Iterable[Steering | None] | None = None) -> Stream:
+    def submit(self, specs: list[SequenceSpec], constraints: Iterable[OutputConstraint | None] | None = None) -> Stream:
         """Hand in the choices of one request, each with its constraint; they share the stream that is returned."""
         if self.status.state != "ready":
             raise Unavailable(_UNAVAILABLE.get(self.status.state, "The model is not ready."))
@@ -165,8 +165,8 @@ class Engine(EngineCore):
         """After it has stopped and nobody reads its streams: let go of what the model took."""
         self.embedder.discard()
         self._doorbell.close()
-        self.constraints.discard()
-        for name in ("backend", "memory", "scheduler", "constraints", "_finders"):
+        self.grammars.discard()
+        for name in ("backend", "memory", "scheduler", "grammars", "_sampler"):
             self.__dict__.pop(name, None)
 
     @property

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
-from llamasrv.engine.channels import Delta, Stream
+from llamasrv.engine.channels import Stream
 
 if TYPE_CHECKING:
-    from llamasrv.engine.sampling.output_constraint import Steering
+    from llamasrv.engine.sampling.output_constraint import OutputConstraint
+    from llamasrv.engine.sampling.state import SamplingState
     from llamasrv.engine.spill import Spilled
 
 _ids = itertools.count(1)
@@ -35,20 +36,18 @@ class Sequence:
 
     __slots__ = (
         "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "finish",
-        "arrived", "admitted", "first_token", "ended", "sampler", "stopper", "saved", "scores", "held_back",
-        "steering", "num_foreseen",
+        "arrived", "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores",
     )  # fmt: skip
 
     def __init__(
-        self, spec: SequenceSpec, stream: Stream, *, constraint: Steering | None = None, arrived: float = 0.0
+        self, spec: SequenceSpec, stream: Stream, *, constraint: OutputConstraint | None = None, arrived: float = 0.0
     ) -> None:
         self.id = next(_ids)
         self.spec = spec
         self.stream = stream
-        self.steering: Any = constraint
+        self.constraint = constraint
         self.tokens = spec.tokens[:]
         self.num_prompt = len(self.tokens)
-        self.num_foreseen = 0  # of the last tokens: nobody was told of them yet
         self.num_computed = 0
         self.reused = 0
         self.lane: Any = None  # an int while running
@@ -58,11 +57,9 @@ class Sequence:
         self.admitted: float | None = None
         self.first_token: float | None = None
         self.ended: float | None = None
-        self.sampler: Any = None  # made at admission
-        self.stopper: Any = None  # if there are stop strings
+        self.sampling: SamplingState | None = None  # made at admission
         self.saved: Spilled | None = None  # KV in host memory while preempted
         self.scores: list[TokenLogprob] = []  # of the prompt, as far as it is scored
-        self.held_back: list[Delta] = []  # deltas that may yet turn out to be a stop string
 
     @property
     def num_tokens(self) -> int:
@@ -71,6 +68,11 @@ class Sequence:
     @property
     def num_generated(self) -> int:
         return len(self.tokens) - self.num_prompt
+
+    @property
+    def num_undelivered(self) -> int:
+        """Of the last tokens: the client has not got them yet."""
+        return 0 if self.sampling is None else self.sampling.num_undelivered
 
     @property
     def is_resumed(self) -> bool:

@@ -21,12 +21,12 @@ from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline.adapters import chosen
 from llamasrv.pipeline.best_of import BestOf
+from llamasrv.pipeline.constraint import ConstraintBuilder
 from llamasrv.pipeline.embed import Embeddings, EmbeddingWork, Ranking, RankingWork
 from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.hasty import Hasty
 from llamasrv.pipeline.loading import Loading
 from llamasrv.pipeline.served import Served
-from llamasrv.pipeline.steer import Rudder
 
 _PARAMS = tuple(f.name for f in fields(SamplingParams))
 
@@ -144,12 +144,12 @@ class Pipeline:
         realm = Realm(adapters, _scope(request, everybody=served.model.shares_prefixes))
         specs, constraints, choices = [], [], []
         for p, ready in enumerate(prepared):
-            rudder = Rudder(served, ready, request, request.prompts[p])
+            builder = ConstraintBuilder(served, ready, request, request.prompts[p])
             tokens = array("i", ready.tokens)
             for k in range(each):
                 reader = served.reader(ready, request, p * each + k)
                 choices.append(reader)
-                constraints.append(rudder.steering(in_reasoning=reader.in_reasoning))
+                constraints.append(builder.build(in_reasoning=reader.in_reasoning))
                 specs.append(
                     SequenceSpec(
                         tokens,

@@ -32,8 +32,8 @@ class Driver:
         tokens = self.backend.vocab.tokenize(prompt) if isinstance(prompt, str) else prompt
         return spec(tokens, **{"params": GREEDY, **settings})
 
-    def submit(self, prompt, *, steering=None, **settings):
-        return self.engine.submit([self.spec(prompt, **settings)], [steering])
+    def submit(self, prompt, *, constraint=None, **settings):
+        return self.engine.submit([self.spec(prompt, **settings)], [constraint])
 
     def turn(self, times=1):
         for _ in range(times):

@@ -1,17 +1,17 @@
 import os
 import pathlib
 import random
+from array import array
 
 import gguf
 import numpy as np
 import pytest
-from engine_driver import sequence
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend import LlamaBackend, open_model
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed, OutOfCells
-from llamasrv.engine.sampling.sampler import CandidateFinder
+from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler
 
 OPTIONS = EngineOptions(context_cells=512, batch_size=256, ubatch_size=64, threads=1, parallel=4)
 
@@ -234,22 +234,17 @@ def full_chain_choice(backend, params, row):
 )
 def test_candidates_do_not_change_the_choice(backend, change):
     """The choice among candidates is the choice among all tokens, for the same seed."""
-    from llamasrv.engine.sampling.sampler import Sampler
-
     n = 32_000
     find = CandidateFinder(n)
     for seed in range(30):
         params = SamplingParams(seed=seed, **change)
         row = np.random.default_rng(seed).standard_normal(n).astype(np.float32) * 3
-        seq = sequence([1, 2, 3], params=params)
-        sampler = Sampler(seq, backend)
-        assert sampler.choose(row.copy(), find, seq) == full_chain_choice(backend, params, row)
+        sampler = Sampler(params, array("i", [1, 2, 3]), 3, backend)
+        assert sampler.choose(row.copy(), find) == full_chain_choice(backend, params, row)
         sampler.close()
 
 
 def test_penalties_among_candidates_are_those_among_all(backend):
-    from llamasrv.engine.sampling.sampler import Sampler
-
     n = 32_000
     find = CandidateFinder(n)
     for seed in range(20):
@@ -261,9 +256,8 @@ def test_penalties_among_candidates_are_those_among_all(backend):
             chain.accept(token)
         expected = chain.choose(np.arange(n), row.copy())
         chain.close()
-        seq = sequence(prompt, params=params)
-        sampler = Sampler(seq, backend)
-        assert sampler.choose(row.copy(), find, seq) == expected
+        sampler = Sampler(params, array("i", prompt), len(prompt), backend)
+        assert sampler.choose(row.copy(), find) == expected
         sampler.close()
 
 

@@ -1,7 +1,7 @@
-"""Masks, computed while the model decodes.
+"""Grammar masks, computed while the model decodes.
 
-The engine hands over guides before it decodes and waits for them afterwards; a mask that is late holds up its own
-sequence only. Knows no grammars.
+The engine begins them before it decodes and waits for them afterwards; a mask that is late holds up its own sequence
+only. Knows no grammars.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ log = logging.getLogger("llamasrv.engine")
 MOST_THREADS = 4  # that compute masks at once: they take cores from the model
 
 
-class Guide(Protocol):
-    """What is computed; see `grammar_matcher.Guide`."""
+class Matcher(Protocol):
+    """What has a mask; see `grammar_matcher.GrammarMatcher`."""
 
     pending: bool
     ready: bool
-    error: str
 
-    def compute(self) -> None: ...
+    def compute_mask(self) -> None: ...
+
+    def give_up_mask(self, error: str) -> None: ...
 
 
 class Masks:
@@ -38,30 +39,28 @@ class Masks:
         self._queue = pool.queue(max(2, min(MOST_THREADS, (os.cpu_count() or 1) // 2)))
         self._done = Mailbox()
 
-    def start(self, guides: Iterable[Guide]) -> None:
-        """Begin to compute the masks that are missing."""
-        for guide in guides:
-            if guide.ready or guide.pending:
-                continue
-            guide.pending = True
-            self._queue.put(partial(self._compute, guide))
+    def begin(self, matchers: Iterable[Matcher]) -> None:
+        """Compute the masks that are missing, on other threads."""
+        for matcher in matchers:
+            if not matcher.ready and not matcher.pending:
+                matcher.pending = True
+                self._queue.put(partial(self._compute, matcher))
 
-    def settle(self, guides: list[Guide], patience: float) -> None:
-        """Wait for these, but not longer than `patience` seconds."""
+    def wait(self, matchers: list[Matcher], timeout: float) -> None:
+        """Wait for these, but not longer than `timeout` seconds."""
         deadline = 0.0
-        while any(guide.pending for guide in guides):
+        while any(matcher.pending for matcher in matchers):
             now = time.monotonic()
-            deadline = deadline or now + patience
+            deadline = deadline or now + timeout
             if now >= deadline:
                 return
             self._done.take(deadline - now)
         self._done.take()
 
-    def _compute(self, guide: Guide) -> None:
+    def _compute(self, matcher: Matcher) -> None:
         try:
-            guide.compute()
+            matcher.compute_mask()
         except Exception:
             log.exception("computing a mask failed")
-            guide.error = "its mask cannot be computed"
-            guide.ready, guide.pending = True, False
-        self._done.put(guide)
+            matcher.give_up_mask("its mask cannot be computed")
+        self._done.put(matcher)

@@ -2,20 +2,21 @@
 
 The native chain decides, but it sees only candidates: where `top_k` keeps k tokens, no other token of 150,000 can be
 chosen, so finding a superset of those k first is exact and many times faster.
-Owns: bias, bans, candidates, log-probabilities. Knows no library and no thread.
+Owns bias, bans, candidates and log-probabilities. Knows no library and no thread.
 """
 
 from __future__ import annotations
 
 import random
+from array import array
 from dataclasses import replace
 
 import numpy as np
 
 from llamasrv.domain.events import TokenLogprob, TopLogprob
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.sequence import Sequence
-from llamasrv.engine.interface import Backend
+from llamasrv.engine.interface import Backend, Chain
+from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 
 _STRIDE = 64  # tokens per block when looking for the k-th largest logit
 _MAX_K = 1024
@@ -26,10 +27,15 @@ _LOWEST = np.finfo(np.float32).min
 class Sampler:
     """How one sequence chooses. Made at admission, closed when the sequence ends."""
 
-    __slots__ = ("chain", "greedy", "keep", "window", "bias_ids", "bias", "banned", "min_tokens", "is_heavy")
+    __slots__ = (
+        "chain", "greedy", "keep", "window", "bias_ids", "bias", "banned", "min_tokens", "is_heavy", "_tokens",
+        "_num_prompt",
+    )  # fmt: skip
 
-    def __init__(self, seq: Sequence, backend: Backend) -> None:
-        p = seq.spec.params
+    def __init__(self, params: SamplingParams, tokens: array[int], num_prompt: int, backend: Backend) -> None:
+        """`tokens`: the timeline, which grows as tokens are accepted; the first `num_prompt` are the prompt."""
+        self._tokens, self._num_prompt = tokens, num_prompt
+        p = params
         penalised = p.repeat_last_n != 0 and (
             p.repeat_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
         )
@@ -40,9 +46,9 @@ class Sampler:
         self.greedy = p.temperature <= 0 and p.mirostat == 0 and p.xtc_probability <= 0
         plain = self.greedy and not spans
         self.keep = 1 if self.greedy else _top_k_first(p)
-        self.chain = None if plain else backend.chain(replace(p, seed=_seed(p)), greedy=self.greedy)
+        self.chain: Chain | None = None if plain else backend.chain(replace(p, seed=_seed(p)), greedy=self.greedy)
         if self.chain is not None and spans:
-            for token in seq.tokens if self.window is None else seq.tokens[-self.window :]:
+            for token in tokens if self.window is None else tokens[-self.window :]:
                 self.chain.accept(token)
         # The chain looks at every token of a large vocabulary.
         self.is_heavy = self.chain is not None and self.keep is None and backend.vocab.size >= _SMALL
@@ -56,24 +62,26 @@ class Sampler:
             self.chain.close()
             self.chain = None
 
-    def adjust(self, row: np.ndarray, num_generated: int) -> None:
+    def _adjust(self, row: np.ndarray) -> None:
         """Bias and bans, in place."""
         if self.bias_ids is not None:
             row[self.bias_ids] += self.bias
-        if self.banned is not None and num_generated < self.min_tokens:
+        if self.banned is not None and len(self._tokens) - self._num_prompt < self.min_tokens:
             row[self.banned] = -np.inf
 
-    def choose(self, row: np.ndarray, find: CandidateFinder, seq: Sequence) -> int | None:
-        """The next token; None where the row has nothing to choose from."""
+    def choose(self, row: np.ndarray, find: CandidateFinder, matcher: GrammarMatcher | None = None) -> int | None:
+        """The next token, given its logits (float32 [n_vocab], changed in place) and the tokens of the timeline so far;
+        None where there is nothing to choose from. `matcher` has its mask ready."""
         if self.banned is not None or self.bias_ids is not None:
-            self.adjust(row, seq.num_generated)
-        if seq.steering is not None and (guide := seq.steering.guide) is not None and guide.binding:
-            if guide.ids is not None:
-                return self._choose_among(guide.ids, row)
-            if guide.banned.dtype == bool:
-                np.copyto(row, -np.inf, where=guide.banned)
+            self._adjust(row)
+        if matcher is not None and matcher.binding:
+            if matcher.ids is not None:
+                return self._choose_among(matcher.ids, row)
+            assert matcher.banned is not None
+            if matcher.banned.dtype == bool:
+                np.copyto(row, -np.inf, where=matcher.banned)
             else:
-                row[guide.banned] = -np.inf
+                row[matcher.banned] = -np.inf
         chain = self.chain
         if chain is None:
             token = int(row.argmax())
@@ -82,7 +90,8 @@ class Sampler:
             ids = find(row, self.keep)
         else:
             # What penalties can move joins the candidates: exact whatever they do.
-            seen = np.unique(np.array(seq.tokens if self.window is None else seq.tokens[-self.window :], np.int64))
+            tokens = self._tokens
+            seen = np.unique(np.array(tokens if self.window is None else tokens[-self.window :], np.int64))
             ids = find(row, self.keep and self.keep + len(seen))
             if len(ids):
                 ids = np.union1d(ids, seen[row[seen] > -np.inf])
@@ -94,6 +103,8 @@ class Sampler:
 
     def _choose_among(self, ids: np.ndarray, row: np.ndarray) -> int | None:
         """The next token where only a few are allowed."""
+        if not len(ids):
+            return None
         logits = row[ids]
         finite = np.isfinite(logits)
         if not finite.all():
@@ -109,7 +120,7 @@ class Sampler:
         return token
 
     def note(self, token: int) -> None:
-        """A token that came without being chosen."""
+        """Count a token that came without being chosen."""
         if self.chain is not None:
             self.chain.accept(token)
 

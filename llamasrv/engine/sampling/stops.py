@@ -1,10 +1,14 @@
 """Stop strings.
 
 Decides, from bytes as they grow, whether a stop string has been reached. Bytes that could still become one are held
-back, so a client never sees half of it. Knows nothing of tokens, protocols or threads.
+back, so a client never sees half of it. Knows nothing of protocols or threads.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+
+from llamasrv.engine.channels import Delta
 
 
 class StopMatcher:
@@ -36,6 +40,35 @@ class StopMatcher:
             if found is not None:
                 return len(found[1]) + len(data) - 1 - at, found[0]
         return max(states, default=0), None
+
+
+class StopStrings:
+    """The deltas of one sequence on their way to its client; those that may be part of a stop string wait."""
+
+    __slots__ = ("_matcher", "_held")
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._matcher = StopMatcher(stops)
+        self._held: list[Delta] = []
+
+    def feed(self, delta: Delta, put: Callable[[Delta], None]) -> str | None:
+        """`put` what cannot be part of a stop string any more. Returns the stop string, if one is complete."""
+        unsure, stop = self._matcher.feed(delta.data)
+        held = self._held
+        held.append(delta)
+        # Whole tokens leave, so that log-probabilities stay with their text; the one a stop begins in is cut.
+        size = sum(len(d.data) for d in held) - unsure
+        while held and (size >= len(held[0].data) if stop is None else size > 0):
+            first = held.pop(0)
+            put(first if len(first.data) <= size else first._replace(data=first.data[:size]))
+            size -= len(first.data)
+        return stop
+
+    def flush(self, put: Callable[[Delta], None]) -> None:
+        """`put` what waits: no stop string is coming any more."""
+        for delta in self._held:
+            put(delta)
+        self._held = []
 
 
 def _failure(pattern: bytes) -> list[int]:

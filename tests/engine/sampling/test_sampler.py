@@ -1,6 +1,7 @@
+from array import array
+
 import numpy as np
 import pytest
-from engine_driver import sequence
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.fake import FakeBackend
@@ -43,14 +44,15 @@ def test_a_row_of_nan_has_no_candidates():
 
 
 def sampler(backend=None, prompt=b"hello", **params):
-    seq = sequence(list(prompt), params=SamplingParams(**params))
-    return Sampler(seq, backend or FakeBackend()), seq
+    """A Sampler, and the timeline that it looks at."""
+    tokens = array("i", list(prompt))
+    return Sampler(SamplingParams(**params), tokens, len(tokens), backend or FakeBackend()), tokens
 
 
 def test_greedy_needs_no_chain():
-    s, seq = sampler(temperature=0)
+    s, tokens = sampler(temperature=0)
     row = random_row(263, 1)
-    assert s.chain is None and s.choose(row, CandidateFinder(263), seq) == int(row.argmax())
+    assert s.chain is None and s.choose(row, CandidateFinder(263)) == int(row.argmax())
 
 
 def test_greedy_with_penalties_goes_through_the_chain():
@@ -65,12 +67,12 @@ def test_penalties_see_the_prompts_tail(last_n, seen):
 
 def test_what_penalties_can_move_is_a_candidate():
     """A negative penalty can lift a token from anywhere to the top."""
-    s, seq = sampler(presence_penalty=-5.0, top_k=1, prompt=[7])
+    s, tokens = sampler(presence_penalty=-5.0, top_k=1, prompt=[7])
     offered = []
     s.chain.choose = lambda ids, logits: offered.extend(ids.tolist()) or int(ids[0])
     row = random_row(32000, 3)
     row[7] = -20.0
-    s.choose(row, CandidateFinder(32000), seq)
+    s.choose(row, CandidateFinder(32000))
     assert 7 in offered
 
 
@@ -84,26 +86,26 @@ def test_samplers_before_top_k_that_need_everything_get_everything():
 
 
 def test_bias_moves_and_bans():
-    s, seq = sampler(temperature=0, logit_bias=((5, 100.0), (6, -float("inf"))))
-    assert s.choose(random_row(263, 1), CandidateFinder(263), seq) == 5
+    s, tokens = sampler(temperature=0, logit_bias=((5, 100.0), (6, -float("inf"))))
+    assert s.choose(random_row(263, 1), CandidateFinder(263)) == 5
 
 
 def test_ends_are_banned_until_min_tokens():
     backend = FakeBackend()
-    s, seq = sampler(backend, temperature=0, min_tokens=2)
+    s, tokens = sampler(backend, temperature=0, min_tokens=2)
     end = backend.vocab.eos
     row = random_row(263, 1)
     row[end] = 50.0
-    assert s.choose(row.copy(), CandidateFinder(263), seq) != end
-    seq.tokens.extend([1, 2])
-    assert s.choose(row.copy(), CandidateFinder(263), seq) == end
+    assert s.choose(row.copy(), CandidateFinder(263)) != end
+    tokens.extend([1, 2])
+    assert s.choose(row.copy(), CandidateFinder(263)) == end
 
 
 def test_everything_banned_is_nothing_to_choose_from():
-    s, seq = sampler(temperature=0, logit_bias=tuple((t, -float("inf")) for t in range(263)))
-    assert s.choose(random_row(263, 1), CandidateFinder(263), seq) is None
-    s, seq = sampler(logit_bias=tuple((t, -float("inf")) for t in range(263)))
-    assert s.choose(random_row(263, 1), CandidateFinder(263), seq) is None
+    s, tokens = sampler(temperature=0, logit_bias=tuple((t, -float("inf")) for t in range(263)))
+    assert s.choose(random_row(263, 1), CandidateFinder(263)) is None
+    s, tokens = sampler(logit_bias=tuple((t, -float("inf")) for t in range(263)))
+    assert s.choose(random_row(263, 1), CandidateFinder(263)) is None
 
 
 def test_log_probabilities_are_a_log_softmax():

@@ -1,4 +1,4 @@
-"""What bears on the answer of one prompt, from what was asked: its grammar, compiled, and its bound on thinking."""
+"""What the answers to one prompt must obey, from what was asked: a grammar, compiled, and a budget for thinking."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.grammar import Constraint, constrain
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Prompt
 from llamasrv.engine.channels import off_hub
-from llamasrv.engine.sampling.grammar_matcher import Grammar, lark_of_gbnf
-from llamasrv.engine.sampling.output_constraint import Steering
+from llamasrv.engine.sampling.grammar_compiler import lark_of_gbnf
+from llamasrv.engine.sampling.grammar_matcher import CompiledGrammar
+from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 from llamasrv.errors import InvalidRequest
 from llamasrv.pipeline.served import Prepared, Served, is_long
@@ -18,21 +19,21 @@ from llamasrv.pipeline.served import Prepared, Served, is_long
 _PLAIN = ChatFormat("plain")  # raw prompts: all that is written is content
 
 
-class Rudder:
-    """Makes the Steering of each choice of one prompt. Raises InvalidRequest for a form that cannot be enforced."""
+class ConstraintBuilder:
+    """For the choices of one prompt. Raises InvalidRequest for a form that cannot be enforced."""
 
     def __init__(self, served: Served, prepared: Prepared, request: GenerateRequest, prompt: Prompt) -> None:
         self._served, self._prepared, self._request = served, prepared, request
         self._grammar = _grammar(served, prepared, request, prompt)
 
-    def steering(self, *, in_reasoning: bool) -> Steering | None:
-        """`in_reasoning`: the prompt ends inside a block for thinking."""
+    def build(self, *, in_reasoning: bool) -> OutputConstraint | None:
+        """For one choice; None if nothing bears on it. `in_reasoning`: the prompt ends inside a thinking block."""
         budget = self._budget(in_reasoning)
         if self._grammar is None and budget is None:
             return None
-        guide = None if self._grammar is None else self._grammar.guide()
-        vocab = self._served.vocab
-        return Steering(guide, budget, texts=self._served.control_texts, pieces=vocab.pieces)
+        matcher = None if self._grammar is None else self._grammar.matcher()
+        served = self._served
+        return OutputConstraint(matcher, budget, control_texts=served.control_texts, pieces=served.vocab.pieces)
 
     def _budget(self, in_reasoning: bool) -> ThinkingBudget | None:
         tokens, voice = self._request.thinking_budget, self._prepared.voice
@@ -50,7 +51,7 @@ class Rudder:
 
 
 def _may_think(prepared: Prepared, prompt: Prompt) -> bool:
-    """Whether the model may open a block for thinking by itself."""
+    """Whether the model may open a thinking block by itself."""
     if not isinstance(prompt, ChatPrompt) or prepared.voice is None:
         return True
     return prompt.template_kwargs.get("enable_thinking") is not False and not prepared.voice.thinks_when_told
@@ -61,19 +62,19 @@ def _built_off_hub(format: ChatFormat, **options: Any) -> Constraint | None:
     return built
 
 
-def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, prompt: Prompt) -> Grammar | None:
+def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, prompt: Prompt) -> CompiledGrammar | None:
     content, choice = request.content, request.tool_choice
     if content is None and not prepared.tools:
         return None
-    compiled = served.engine.constraints.grammar
+    compiled = served.engine.grammars.compile
     controls = served.vocab.controls
     long = is_long(prompt, None if content is None else content.value)
     build = _built_off_hub if long else constrain
     if content is not None:
         if content.kind == "gbnf":
             content = Content("lark", lark_of_gbnf(content.value))
-        # By itself first: behind thinking, or beside calls, a form that nothing satisfies would only show when it is
-        # too late.
+        # Compile it alone first: behind thinking, or beside calls, a form that nothing satisfies would be noticed only
+        # in the middle of the answer.
         alone = build(_PLAIN, content=content, special_tokens=controls)
         if alone is not None:
             only = compiled(alone.grammar)
@@ -96,5 +97,5 @@ def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, promp
         return compiled(constraint.grammar, constraint.triggers)
     except InvalidRequest as error:
         if error.param == "content" and prepared.tools:
-            raise error.but(param="tools") from None  # the form was fine
+            raise error.but(param="tools") from None  # the content's form compiled
         raise

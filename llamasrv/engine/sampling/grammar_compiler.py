@@ -1,0 +1,184 @@
+"""Compiles grammars, within limits, and keeps them.
+
+A grammar is Lark text as llguidance takes it. Compiling gives up the GIL and is done by the native pool, so neither the
+engine thread nor the HTTP side waits for a hostile schema longer than `COMPILE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from hashlib import sha256
+
+import llguidance
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from llamasrv.engine.channels import Notice, native_lock
+from llamasrv.engine.interface import Vocabulary
+from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.sampling.grammar_matcher import CompiledGrammar, reason_of
+from llamasrv.errors import InvalidRequest, Unavailable
+
+log = logging.getLogger("llamasrv.engine")
+
+MAX_GBNF = 256 * 1024  # characters
+COMPILE_SECONDS = 0.4  # that a request waits for its grammar
+COMPILERS = 2  # grammars compiled at once: that takes cores from the model
+CACHE_BYTES = 64 << 20
+
+
+def lark_of_gbnf(text: str) -> str:
+    """llama.cpp's notation as Lark. Raises InvalidRequest."""
+    if len(text) > MAX_GBNF:
+        raise InvalidRequest(f"The grammar is longer than {MAX_GBNF} characters.", param="content")
+    try:
+        return str(gbnf_to_lark(text))
+    except RecursionError:
+        raise InvalidRequest("The grammar is nested too deeply.", param="content") from None
+    except Exception as error:  # the converter's own kind is not part of its interface
+        raise InvalidRequest(f"The grammar is not valid GBNF: {reason_of(str(error))}", param="content") from None
+
+
+class GrammarCompiler:
+    """One per model. Make it on the HTTP side's thread and `open` it with the vocabulary; then any thread may ask."""
+
+    def __init__(self, pool: NativePool) -> None:
+        self.kept_bytes = 0  # of the grammars in `_kept`
+        self._vocab: Vocabulary
+        self._control_texts: dict[int, bytes] = {}
+        self._tokenizer: llguidance.LLTokenizer | None = None
+        self._limits = llguidance.LLParserLimits(verbose_errors=False)
+        self._lock = native_lock()
+        self._kept: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
+        self._queue = pool.queue(COMPILERS)
+        self._notice = Notice()
+
+    def open(self, vocab: Vocabulary) -> None:
+        """Make the tokenizer. That holds the GIL, for 150,000 tokens half a second, so it is done while loading and in
+        two pieces, between which other threads have their turn."""
+        self._vocab = vocab
+        self._control_texts = {token: text.encode() for text, token in vocab.controls.items()}
+        tokenizer = _tokenizer(vocab, self._control_texts)
+        self._tokenizer = tokenizer.with_slices(llguidance.LLTokenizer.general_slices())
+
+    def close(self) -> None:
+        """Compile nothing any more."""
+        with self._lock:
+            self._tokenizer = None
+            self._kept.clear()
+            self.kept_bytes = 0
+
+    def discard(self) -> None:
+        """After `close`, once nobody waits for a grammar."""
+        self._notice.close()
+
+    def compile(self, text: str, triggers: tuple[str, ...] = ()) -> CompiledGrammar:
+        """Compiled now, or kept from before. Waits at most `COMPILE_SECONDS`.
+
+        Raises InvalidRequest for a grammar that cannot be used or takes too long to compile.
+        """
+        key = sha256("\0".join((text, *triggers)).encode("utf-8", "surrogatepass")).digest()
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+                return found
+        job = _Job(text, triggers)
+        if not self._queue.put(lambda: self._run(job)):
+            raise Unavailable("The model is being unloaded. Try again shortly.")
+        if not self._notice.wait(lambda: job.done, COMPILE_SECONDS):
+            job.given_up = True
+            if not job.begun:
+                raise Unavailable("The server is busy compiling other schemas. Try again shortly.")
+            raise InvalidRequest(
+                f"The schema or grammar is too complex: it took too long to compile (over {COMPILE_SECONDS:g} s).",
+                param="content",
+            )
+        if job.grammar is None:
+            raise InvalidRequest(f"The schema or grammar cannot be used: {job.error}.", param="content")
+        with self._lock:
+            self._keep(key, job.grammar)
+        return job.grammar
+
+    def _run(self, job: _Job) -> None:
+        if job.given_up:
+            return
+        job.begun = True
+        try:
+            self._compile(job)
+        except Exception:
+            log.exception("compiling a grammar failed")
+            job.error = "it cannot be compiled"
+        job.done = True
+        self._notice.tell()
+
+    def _compile(self, job: _Job) -> None:
+        tokenizer = self._tokenizer
+        if tokenizer is None:
+            job.error = "the model is being unloaded"
+            return
+        matcher = llguidance.LLMatcher(tokenizer, job.text, limits=self._limits, log_level=0)
+        if matcher.is_error():
+            job.error = reason_of(matcher.get_error())
+            return
+        grammar = CompiledGrammar(matcher, job.triggers, self._vocab, self._control_texts, len(job.text))
+        first = grammar.matcher()
+        first.compute_mask()  # warms up what all copies share
+        if first.error or (first.is_stuck and not first.may_end):
+            job.error = first.error or "nothing satisfies it"
+        else:
+            job.grammar = grammar
+
+    def _keep(self, key: bytes, grammar: CompiledGrammar) -> None:
+        if key in self._kept:
+            return
+        self._kept[key] = grammar
+        self.kept_bytes += grammar.size
+        while self.kept_bytes > CACHE_BYTES and len(self._kept) > 1:
+            self.kept_bytes -= self._kept.popitem(last=False)[1].size
+
+
+class _Job:
+    """A grammar to be compiled."""
+
+    __slots__ = ("text", "triggers", "begun", "done", "given_up", "grammar", "error")
+
+    def __init__(self, text: str, triggers: tuple[str, ...]) -> None:
+        self.text, self.triggers = text, triggers
+        self.begun = self.done = self.given_up = False
+        self.grammar: CompiledGrammar | None = None
+        self.error = ""
+
+
+class _PythonTokenizer:
+    """A vocabulary without a native tokenizer, as llguidance wants one."""
+
+    def __init__(self, vocab: Vocabulary, tokens: list[bytes]) -> None:
+        ends = sorted(vocab.eog)
+        self.eos_token_id = ends[0] if ends else len(tokens) - 1
+        self.bos_token_id = vocab.bos
+        self.tokens = tokens
+        self.special_token_ids = [t for t, text in enumerate(tokens) if text[:1] == b"\xff"]
+        self._tokenize = vocab.tokenize
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._tokenize(text.decode("utf-8", "replace") if isinstance(text, bytes) else text, parse_special=False)
+
+
+def _tokenizer(vocab: Vocabulary, control_texts: dict[int, bytes]) -> llguidance.LLTokenizer:
+    """Without the slices of the vocabulary that make masks quick."""
+    # A token that is not text begins with 0xff: then no text of a grammar can be written with it by mistake.
+    tokens = [
+        b"\xff" + (control_texts.get(t) or b"<%d>" % t) if vocab.is_control(t) else piece
+        for t, piece in enumerate(vocab.pieces)
+    ]
+    ends = sorted(vocab.eog)
+    native = vocab.native
+    if native is None:
+        wrapper = llguidance.TokenizerWrapper(_PythonTokenizer(vocab, tokens))
+        return llguidance.LLTokenizer(wrapper, eos_token=ends or None, slices=[])
+    pointer, tokenize = native
+    made: llguidance.LLTokenizer = llguidance.LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]
+        tokens=tokens, vocab_ptr=pointer, tokenize_fptr=tokenize, eos_token=ends or [vocab.size - 1], slices=[]
+    )
+    return made

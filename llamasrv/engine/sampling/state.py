@@ -1,0 +1,166 @@
+"""All that bears on one sequence's next token: its sampler, its output constraint, its stop strings, its limits.
+
+    choose(row) -> accept(token) -> jump_forward()
+
+One token is chosen from one row of logits, given all tokens accepted so far, and accepted before the next row is looked
+at. So a step with several rows of a sequence asks row by row, until the sequence ends or a token differs from what the
+next row was computed with. Knows no lanes, no batches and no threads.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from llamasrv.domain.events import FinishReason, TokenLogprob
+from llamasrv.domain.sequence_spec import SequenceSpec
+from llamasrv.engine.channels import Delta
+from llamasrv.engine.interface import Backend
+from llamasrv.engine.sampling.output_constraint import OutputConstraint
+from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, log_probability
+from llamasrv.engine.sampling.stops import StopStrings
+from llamasrv.errors import EngineFailure, LlamasrvError
+
+Put = Callable[[Delta], None]
+"""Where deltas go: the sequence's stream."""
+
+
+class Choice(NamedTuple):
+    token: int
+    logprobs: TokenLogprob | None = None
+
+
+class Ending(NamedTuple):
+    """Why a sequence has no further token."""
+
+    reason: FinishReason
+    stop: str | None = None
+    error: LlamasrvError | None = None
+
+
+_STOPPED = Ending(FinishReason.STOP)
+_MAX_TOKENS = Ending(FinishReason.LENGTH)
+_CONTEXT_FULL = Ending(FinishReason.CONTEXT)
+
+
+class SamplingState:
+    """Of one sequence that has been admitted. Belongs to the engine thread, but for `choose`, which runs on one thread
+    at a time."""
+
+    __slots__ = (
+        "constraint", "late_row", "num_undelivered", "_sampler", "_stops", "_tokens", "_index", "_logprobs", "_most",
+        "_context", "_jumps", "_jumps_with_prompt", "_pieces", "_eog",
+    )  # fmt: skip
+
+    def __init__(
+        self, spec: SequenceSpec, tokens: array[int], constraint: OutputConstraint | None, backend: Backend
+    ) -> None:
+        """`tokens`: the timeline, which begins with the prompt and is extended here."""
+        vocab, num_prompt = backend.vocab, len(spec.tokens)
+        self.constraint = constraint
+        self.late_row: np.ndarray | None = None  # logits that wait for their mask
+        self.num_undelivered = 0  # of the last tokens: the client has not got them yet
+        self._sampler = Sampler(spec.params, tokens, num_prompt, backend)
+        self._stops = StopStrings(spec.stop) if spec.stop else None
+        self._tokens = tokens
+        self._index = spec.index
+        self._logprobs = spec.logprobs
+        # Tokens of the timeline at most, by the request and by the model.
+        self._most = None if spec.max_tokens is None else num_prompt + spec.max_tokens
+        self._context = backend.context
+        # Without sampling them, only where nobody looks at each token by itself.
+        self._jumps = constraint is not None and spec.logprobs is None
+        self._jumps_with_prompt = self._jumps and not spec.stop and not spec.prompt_logprobs
+        self._pieces, self._eog = vocab.pieces, vocab.eog
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether choosing takes long enough to be worth a thread."""
+        return self._sampler.is_heavy
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the next token depends on a mask that is still being computed."""
+        return self.constraint is not None and self.constraint.is_late
+
+    def choose(self, row: np.ndarray, find: CandidateFinder) -> Choice | None:
+        """The next token, given its logits (float32 [n_vocab], changed in place); None where there is nothing to choose
+        from."""
+        constraint, wanted = self.constraint, self._logprobs
+        own = row if wanted is None else row.copy()  # the model's own distribution: before bias and bans
+        token: int | None
+        if constraint is None:
+            token = self._sampler.choose(row, find)
+        elif (token := constraint.next_forced()) is not None:
+            self._sampler.note(token)
+        else:
+            token = self._sampler.choose(row, find, constraint.matcher)
+        if token is None:
+            return None
+        return Choice(token, None if wanted is None else log_probability(own, token, wanted, self._pieces))
+
+    def accept(self, token: int, logprobs: TokenLogprob | None, put: Put) -> Ending | None:
+        """One more token of the timeline: deliver it, or what is certain of it. The ending, if it is the last one."""
+        self._tokens.append(token)
+        constraint = self.constraint
+        if token in self._eog and (constraint is None or constraint.may_end()):
+            return _STOPPED
+        delta = Delta(self._index, token, self._pieces[token], logprobs)
+        if self._stops is None:
+            put(delta)
+        elif (stop := self._stops.feed(delta, put)) is not None:
+            return Ending(FinishReason.STOP_STRING, stop)
+        if constraint is not None:
+            if not constraint.accept(token):
+                error = EngineFailure("The grammar of this request cannot be followed any further.")
+                return Ending(FinishReason.FAILED, error=error)
+            if constraint.is_complete:
+                return _STOPPED
+        return self._limit()
+
+    def jump_forward(self, put: Put) -> Ending | None:
+        """Accept what must come next without sampling it: the next step computes it like a piece of prompt."""
+        ending = None
+        if self._jumps and self.constraint is not None:
+            while ending is None and (token := self.constraint.next_forced()) is not None:
+                self._sampler.note(token)
+                ending = self.accept(token, None, put)
+        return ending
+
+    def jump_with_prompt(self) -> None:
+        """Append what must come first, as if it were a piece of the prompt. `deliver` it once it is computed."""
+        if not self._jumps_with_prompt or self.constraint is None:
+            return
+        end = self._context if self._most is None else min(self._context, self._most)
+        tokens = self.constraint.jump_forward(end - len(self._tokens), self._eog)
+        for token in tokens:
+            self._sampler.note(token)
+        self._tokens.extend(tokens)
+        self.num_undelivered = len(tokens)
+
+    def deliver(self, put: Put) -> Ending | None:
+        """Deliver what was appended to the prompt. The ending, if nothing may follow it."""
+        tokens, self.num_undelivered = self._tokens[-self.num_undelivered :], 0
+        for token in tokens:
+            put(Delta(self._index, token, self._pieces[token]))
+        if self.constraint is not None and self.constraint.is_complete:
+            return _STOPPED
+        return self._limit()
+
+    def flush(self, put: Put) -> None:
+        """Deliver what was held back for a stop string that is not coming any more."""
+        if self._stops is not None:
+            self._stops.flush(put)
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    def _limit(self) -> Ending | None:
+        """The ending of a sequence that may have no further token."""
+        length = len(self._tokens)
+        if self._most is not None and length >= self._most:
+            return _MAX_TOKENS
+        return _CONTEXT_FULL if length >= self._context else None

@@ -1,0 +1,55 @@
+"""Chooses a token for each row of a step.
+
+Masks are computed beside the decode; chains that look at a whole vocabulary run side by side. Knows no lanes and no
+plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.sampling.masks import Masks, Matcher
+from llamasrv.engine.sampling.sampler import CandidateFinder
+from llamasrv.engine.sampling.state import Choice, SamplingState
+
+MASK_PATIENCE = 0.01  # seconds that a step waits for masks; a sequence whose mask takes longer waits alone
+
+Row = tuple[SamplingState, np.ndarray]
+
+
+class StepSampler:
+    """Of one engine; used by its thread alone. At most `threads` chains run at once, the caller's included."""
+
+    def __init__(self, pool: NativePool, threads: int, n_vocab: int) -> None:
+        self._masks = Masks(pool)
+        self._helpers = pool.queue(threads - 1)
+        self._finders = [CandidateFinder(n_vocab) for _ in range(threads)]
+
+    def begin_masks(self, states: Iterable[SamplingState]) -> list[Matcher]:
+        """Begin to compute the masks of the next tokens. Returns those to wait for."""
+        matchers: list[Matcher] = [
+            matcher
+            for state in states
+            if state.constraint is not None and (matcher := state.constraint.matcher) is not None and matcher.binding
+        ]
+        self._masks.begin(matchers)
+        return matchers
+
+    def wait_for_masks(self, matchers: list[Matcher], timeout: float | None = None) -> None:
+        """Wait for these, but not longer than `timeout` seconds (None: MASK_PATIENCE)."""
+        if matchers:
+            self._masks.wait(matchers, MASK_PATIENCE if timeout is None else timeout)
+
+    def choose(self, rows: list[Row]) -> list[Choice | None]:
+        """A token for each row of logits, in their order; None where a row has nothing to choose from."""
+        if sum(state.is_heavy for state, _ in rows) > 1:
+            return self._helpers.map(self._choose, rows)
+        find = self._finders[0]
+        return [state.choose(row, find) for state, row in rows]
+
+    def _choose(self, item: Row, hand: int) -> Choice | None:
+        state, row = item
+        return state.choose(row, self._finders[hand])

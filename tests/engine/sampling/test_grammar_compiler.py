@@ -1,0 +1,66 @@
+import threading
+
+import pytest
+from constraints import WORDS
+
+from llamasrv.engine.sampling import grammar_compiler
+from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler, lark_of_gbnf
+from llamasrv.errors import InvalidRequest, Unavailable
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("start: nowhere", "nowhere"),
+        ('%llguidance {}\nstart: %json {"type": "array", "uniqueItems": true}', "uniqueItems"),
+        ('%llguidance {}\nstart: %json {"$ref": "#"}', "nothing satisfies it"),
+        ("start: /(?=a)b/", "look-around"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(compiler, text, said):
+    with pytest.raises(InvalidRequest) as caught:
+        compiler.compile(text)
+    assert said in caught.value.message and "\n" not in caught.value.message
+    assert caught.value.param == "content"
+
+
+def test_a_grammar_is_compiled_once(compiler):
+    assert compiler.compile(WORDS) is compiler.compile(WORDS)
+    assert compiler.compile(WORDS) is not compiler.compile(WORDS, ("one",))
+
+
+def test_old_grammars_make_room(compiler, monkeypatch):
+    monkeypatch.setattr(grammar_compiler, "CACHE_BYTES", 1_000_000)
+    first = compiler.compile('start: "0"')
+    for n in range(1, 12):
+        compiler.compile(f'start: "{n}"')
+    assert compiler.compile('start: "11"') is compiler.compile('start: "11"')
+    assert compiler.compile('start: "0"') is not first
+    assert compiler.kept_bytes <= 1_000_000
+
+
+def test_a_grammar_that_takes_too_long_is_refused_and_others_are_asked_to_wait(compiler, monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 0.01)
+    monkeypatch.setattr(GrammarCompiler, "_compile", lambda self, job: gate.wait(20))
+    for _ in range(grammar_compiler.COMPILERS):
+        with pytest.raises(InvalidRequest, match="took too long"):
+            compiler.compile(WORDS)
+    with pytest.raises(Unavailable):
+        compiler.compile(WORDS)
+    gate.set()
+
+
+def test_a_closed_compiler_asks_to_try_again(compiler):
+    compiler.compile(WORDS)
+    compiler.close()
+    compiler.pool.close()
+    with pytest.raises(Unavailable, match="unloaded"):
+        compiler.compile(WORDS)
+
+
+@pytest.mark.parametrize("text", ["root ::= nowhere", 'root ::= "x', 'rule ::= "x"', "(" * 100_000, "x" * 300_000])
+def test_a_broken_gbnf_is_refused(text):
+    with pytest.raises(InvalidRequest) as caught:
+        lark_of_gbnf(text)
+    assert caught.value.param == "content" and len(caught.value.message) < 600

@@ -1,0 +1,89 @@
+import re
+import threading
+
+import pytest
+from constraints import constraint
+from engine_driver import chat, end_of, text_of
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
+
+
+def test_a_late_mask_holds_up_its_own_sequence_only(drive, monkeypatch):
+    driver = drive()
+    monkeypatch.setattr("llamasrv.engine.sampling.step_sampler.MASK_PATIENCE", 0.0)
+    gate = threading.Event()
+    compute = GrammarMatcher.compute_mask
+
+    def slow(guide):
+        gate.wait(20)
+        compute(guide)
+
+    slowed = constraint(driver, "start: /[ab]{3}/")
+    monkeypatch.setattr(GrammarMatcher, "compute_mask", slow)
+    held = driver.submit(chat("x"), constraint=slowed)
+    other = driver.submit(chat("hello"))
+    driver.turn(len("You said: hello") + 1)
+    assert text_of(other.take()) == "You said: hello"
+    assert not held.take()
+    gate.set()
+    driver.finish()
+    assert re.fullmatch("[ab]{3}", text_of(held.take()))
+
+
+@pytest.mark.parametrize("room", [1 << 20, 0])
+@pytest.mark.parametrize("when", ["before it is back", "after it is back"])
+def test_a_sequence_whose_mask_is_late_can_be_preempted(drive, monkeypatch, room, when):
+    """Brought back whole, it owed nothing: it was in no plan any more and held its lane until its deadline."""
+    driver = drive(swap_bytes=room)
+    monkeypatch.setattr("llamasrv.engine.sampling.step_sampler.MASK_PATIENCE", 0.0)
+    monkeypatch.setattr("llamasrv.engine.core.IDLE_CHECK", 0.01)
+    gate = threading.Event()
+    compute = GrammarMatcher.compute_mask
+
+    def slow(guide):
+        gate.wait(20)
+        compute(guide)
+
+    slowed = constraint(driver, 'start: ("a" | "b") "cd" ("e" | "f")')
+    monkeypatch.setattr(GrammarMatcher, "compute_mask", slow)
+    held = driver.submit(chat("x"), constraint=slowed)
+    driver.turn(2)
+    driver.engine.preempt(driver.sequences[0])
+    if when == "after it is back":
+        driver.turn(5)
+        assert driver.engine.running == driver.sequences
+    gate.set()
+    driver.finish(most=200)
+    items = held.take()
+    assert re.fullmatch("[ab]cd[ef]", text_of(items)) and end_of(items).reason is FinishReason.STOP
+    assert driver.engine.metrics.preemptions == 1
+
+
+def test_a_sequence_whose_mask_is_late_can_be_cancelled(drive, monkeypatch):
+    driver = drive()
+    monkeypatch.setattr("llamasrv.engine.sampling.step_sampler.MASK_PATIENCE", 0.0)
+    gate = threading.Event()
+    slowed = constraint(driver, "start: /[ab]{3}/")
+    monkeypatch.setattr(GrammarMatcher, "compute_mask", lambda guide: gate.wait(20))
+    held = driver.submit(chat("x"), constraint=slowed)
+    driver.turn()
+    driver.engine.cancel(held)
+    driver.turn(2)
+    assert end_of(held.take()).reason is FinishReason.CANCELLED
+    gate.set()
+
+
+def test_a_mask_that_cannot_be_computed_fails_its_own_sequence_only(drive, monkeypatch):
+    """It left the mask of the token before in place, or none: the engine chose by that."""
+    driver = drive()
+    held = constraint(driver, "start: /[ab]{3}/")
+
+    def fail(matcher):
+        raise MemoryError("no room for a mask")
+
+    monkeypatch.setattr(GrammarMatcher, "compute_mask", fail)
+    failed, other = driver.submit(chat("x"), constraint=held), driver.submit(chat("hello"))
+    driver.finish()
+    assert end_of(failed.take()).reason is FinishReason.FAILED
+    assert text_of(other.take()) == "You said: hello" and driver.engine.metrics.restarts == 0

@@ -1,0 +1,55 @@
+from array import array
+
+import numpy as np
+import pytest
+from engine_driver import GREEDY, spec
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.fake import FakeBackend
+from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.sampling import sampler
+from llamasrv.engine.sampling.state import SamplingState
+from llamasrv.engine.sampling.step_sampler import StepSampler
+
+HEAVY = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+@pytest.fixture
+def pool():
+    pool = NativePool()
+    yield pool
+    pool.close()
+
+
+def rows(params):
+    backend = FakeBackend()
+    states = [SamplingState(spec(list(b"prompt"), params=p), array("i", list(b"prompt")), None, backend) for p in params]
+    logits = np.random.default_rng(5).standard_normal((len(states), backend.vocab.size)).astype(np.float32)
+    return list(zip(states, logits))
+
+
+def test_each_row_gets_its_own_token(pool):
+    greedy = rows([GREEDY] * 5)
+    best = [int(row.argmax()) for _, row in greedy]
+    assert [choice.token for choice in StepSampler(pool, 2, 263).choose(greedy)] == best
+
+
+def test_a_row_without_a_choice_does_not_disturb_the_others(pool):
+    greedy = rows([GREEDY] * 3)
+    greedy[1][1][:] = np.nan
+    choices = StepSampler(pool, 2, 263).choose(greedy)
+    assert choices[1] is None and choices[0] and choices[2]
+
+
+def test_chains_that_look_at_every_token_run_on_several_threads_and_choose_the_same(pool, monkeypatch):
+    monkeypatch.setattr(sampler, "_SMALL", 0)
+    params = [SamplingParams(seed=n, **HEAVY) for n in range(12)]
+    alone = [StepSampler(pool, 1, 263).choose([row])[0] for row in rows(params)]
+    assert pool.num_threads == 0
+    assert StepSampler(pool, 3, 263).choose(rows(params)) == alone and pool.num_threads == 2
+
+
+def test_one_heavy_chain_needs_no_thread(pool, monkeypatch):
+    monkeypatch.setattr(sampler, "_SMALL", 0)
+    StepSampler(pool, 3, 263).choose(rows([SamplingParams(seed=1, **HEAVY), GREEDY]))
+    assert pool.num_threads == 0
