@@ -16,6 +16,12 @@ from llamasrv.web.app import create_app
 from llamasrv.web.service import Service, WebOptions
 
 
+def openai_error_keys(error):
+    """The members of an error object in OpenAI's words; a prompt that is too long also tells its size, and the room."""
+    sizes = {"n_prompt_tokens", "n_ctx"} if error["code"] == "context_length_exceeded" else set()
+    return {"message", "type", "param", "code"} | sizes
+
+
 def open_engine(*, options=None, **fake):
     """An engine that has loaded and takes a turn when it is told."""
     engine = Engine(lambda progress: FakeBackend(**fake), options or EngineOptions(parallel=8), name="fake")

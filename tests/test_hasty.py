@@ -11,6 +11,7 @@ class Scripted:
     """A generation that says what it is told, and ends where it is cancelled."""
 
     model, fingerprint, num_prompt, usage, params = "m", "f", 1, None, SamplingParams()
+    end_tokens = frozenset()
 
     def __init__(self, *texts):
         self._events = [[Text(index, text)] for index, text in texts] + [[Finished(0, FinishReason.STOP)]]

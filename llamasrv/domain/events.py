@@ -59,6 +59,26 @@ class Reasoning:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """How much of a choice's prompt is computed, before its first text: `processed` of `total` tokens, `cached` of them
+    reused. Only where it was asked for."""
+
+    index: int
+    total: int
+    cached: int
+    processed: int
+    seconds: float  # since its computation began
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How far a choice is: its usage so far, in front of the events that tell of it. Only where it was asked for."""
+
+    index: int
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallStart:
     index: int
     call: int  # 0, 1, 2 ... within the choice
@@ -101,4 +121,4 @@ class Usage:
     decode_seconds: float = 0.0
 
 
-Event = Union[Text, Reasoning, ToolCallStart, ToolCallArguments, Finished, Failed, Usage]
+Event = Union[Text, Reasoning, PromptProgress, Pace, ToolCallStart, ToolCallArguments, Finished, Failed, Usage]

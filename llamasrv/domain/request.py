@@ -148,6 +148,7 @@ class GenerateRequest:
     max_tokens: int | None = None  # None: until the model stops or the context is full
     stop: tuple[str, ...] = ()
     logprobs: int | None = None  # None: off; k: with the k likeliest alternatives of each token
+    sampled_probs: bool = False  # log-probabilities are what the samplers left, not the model's own
     echo: bool = False
     cache_prompt: bool = True
     cache_salt: str = ""  # prefixes are shared only with requests that bring the same one
@@ -163,6 +164,8 @@ class GenerateRequest:
     adapters: tuple[tuple[str, float], ...] | None = None  # LoRA adapters and their scales; None: the model's default
     patience: float | None = None  # seconds after its first text that the answer may go on; then to the line's end
     with_tokens: bool = False  # texts come with the ids of their tokens
+    with_progress: bool = False  # events tell how much of the prompt is computed
+    with_pace: bool = False  # events tell how fast it goes
     shorten: bool = False  # the oldest turns of a conversation that is too long are left out
 
 

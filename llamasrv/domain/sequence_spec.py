@@ -34,6 +34,8 @@ class SequenceSpec:
     stop: tuple[str, ...] = ()
     logprobs: int | None = None  # so many alternatives beside each token; None: no log-probabilities at all
     prompt_logprobs: bool = False
+    sampled_probs: bool = False  # log-probabilities are what the samplers left, not the model's own
+    reports_progress: bool = False  # its stream hears how much of the prompt is computed
     cache_prompt: bool = True
     deadline: float | None = None  # on the engine's clock, seconds
     owner: str = ""

@@ -194,6 +194,12 @@ class LlamaChain:
         assert 0 <= at < a.size, "the chain selected nothing"
         return a.data[at].id  # of `data` as it is now: samplers may answer in a buffer of their own
 
+    def left(self) -> tuple[np.ndarray, np.ndarray]:
+        a = self._array
+        size = a.size * _TOKEN_DATA.itemsize
+        data = np.frombuffer(ctypes.string_at(a.data, size), _TOKEN_DATA)
+        return data["id"].astype(np.int64), data["logit"]
+
     def accept(self, token: int) -> None:
         _accept(self._pointer, token)
 

@@ -49,6 +49,17 @@ class PromptScored(NamedTuple):
     logprobs: tuple[TokenLogprob, ...]
 
 
+class PromptComputed(NamedTuple):
+    """How far the prompt is, before any Delta of that choice: `num_computed` of `num_prompt` tokens, `num_reused` of
+    them taken from a cache. Once when it starts, and again after each step; only where it was asked for."""
+
+    index: int  # type: ignore[assignment]
+    num_prompt: int
+    num_reused: int
+    num_computed: int
+    seconds: float  # since it was admitted
+
+
 class End(NamedTuple):
     """The last item of a choice; exactly one. `error` is set for FAILED and DEADLINE. `num_prompt` counts the prompt's
     tokens as far as they were computed or reused."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from llamasrv.domain.events import FinishReason, TokenLogprob
-from llamasrv.engine.channels import Doorbell, End, Mailbox, PromptScored, Stream
+from llamasrv.engine.channels import Doorbell, End, Mailbox, PromptComputed, PromptScored, Stream
 from llamasrv.engine.disk import DiskStore
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import Backend, DecodeFailed, LoadFailed, OutOfCells, Progress
@@ -385,6 +385,14 @@ class EngineCore:
                 seq.sampling.jump_with_prompt()
         seq.state = State.RUNNING
         self.running.append(seq)
+        self._tell_progress(seq)
+
+    def _tell_progress(self, seq: Sequence) -> None:
+        """How much of its prompt is computed, where its client asked for that."""
+        if seq.spec.reports_progress and seq.first_token is None:
+            computed = min(seq.num_computed, seq.num_prompt)
+            seconds = self.clock() - seq.admitted if computed > seq.reused and seq.admitted is not None else 0.0
+            seq.stream.put(PromptComputed(seq.spec.index, seq.num_prompt, seq.reused, computed, seconds))
 
     def _preempt(self, seq: Sequence) -> None:
         """Take the lane away; keep its KV in host memory if there is room, else it is computed again."""
@@ -425,6 +433,7 @@ class EngineCore:
         for seq, count in plan.parts:
             seq.num_computed += count
             self.memory.lanes.extend(seq.lane, count)
+            self._tell_progress(seq)
         self._sampler.wait_for_masks(masks)
         return True
 

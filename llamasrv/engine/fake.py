@@ -73,11 +73,13 @@ class FakeChain:
         self._random = np.random.default_rng(params.seed)
         self.accepted: list[int] = []
         self.closed = False
+        self._left = np.empty(0, np.int64), np.empty(0)
 
     def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
         assert len(ids) and np.isfinite(logits).all()
         order = np.lexsort((ids, -logits))
         if self._greedy:
+            self._left = ids[order[:1]], logits[order[:1]]
             return int(ids[order[0]])
         p = self._params
         order = order[: p.top_k] if p.top_k > 0 else order
@@ -85,9 +87,13 @@ class FakeChain:
         probs = np.exp(x - x[0])
         keep = int(np.searchsorted(np.cumsum(probs / probs.sum()), p.top_p)) + 1
         keep = min(keep, int(np.count_nonzero(probs >= p.min_p)))
+        self._left = ids[order[:keep]], x[:keep] / p.temperature
         weights = np.exp((x[:keep] - x[0]) / p.temperature)
         pick = int(np.searchsorted(np.cumsum(weights), self._random.random() * weights.sum()))
         return int(ids[order[min(pick, keep - 1)]])
+
+    def left(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._left
 
     def accept(self, token: int) -> None:
         self.accepted.append(token)

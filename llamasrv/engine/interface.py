@@ -94,6 +94,9 @@ class Chain(Protocol):
     def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
         """One of `ids` (int64), given their logits (float32, finite); at least one."""
 
+    def left(self) -> tuple[np.ndarray, np.ndarray]:
+        """The candidates that the last `choose` chose among, as the samplers left them: ids and logits."""
+
     def accept(self, token: int) -> None: ...
 
     def close(self) -> None: ...

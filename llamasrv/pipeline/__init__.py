@@ -164,6 +164,8 @@ class Pipeline:
                         owner=request.owner,
                         priority=request.priority,
                         realm=realm,
+                        sampled_probs=request.sampled_probs,
+                        reports_progress=request.with_progress or request.with_pace,
                     )
                 )
         engine = served.engine
@@ -172,6 +174,8 @@ class Pipeline:
             served, stream, lambda: engine.cancel(stream), choices=choices, each=each, prompts=prompts,
             params=params, left_out=sum(prompt.left_out for prompt in prepared),
         )  # fmt: skip
+        if request.with_progress or request.with_pace:
+            generation.tell_progress(progress=request.with_progress, pace=request.with_pace)
         if request.echo:
             generation.echo([served.text_of(prompt, tokens) for prompt, tokens in zip(request.prompts, prompts)])
         if best_of is None and request.patience is not None:

@@ -10,6 +10,7 @@ from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text, 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.channels import Delta, End, PromptScored, Stream
 from llamasrv.errors import EngineFailure, Unavailable
+from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.reading import Plain
 from llamasrv.pipeline.served import Served
 
@@ -44,11 +45,21 @@ class Generation:
         self.params = params or SamplingParams()  # how its tokens are chosen
         self._choices = choices
         self._ends: list[End] = []
+        self._progress: Progress | None = None
+
+    def tell_progress(self, *, progress: bool, pace: bool) -> None:
+        """Let events tell how much of the prompts is computed, and how fast it goes."""
+        self._progress = Progress(progress=progress, pace=pace)
 
     def echo(self, texts: list[str]) -> None:
         """Let every choice begin with its prompt."""
         for i, choice in enumerate(self._choices):
             choice.echo = texts[i // self._each]
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        return self._served.vocab.eog
 
     def num_prompt_of(self, index: int) -> int:
         """Tokens of the prompt of a choice."""
@@ -101,6 +112,8 @@ class Generation:
         said: dict[int, list[Delta]] = {}
         for item in items:
             kind = type(item)
+            if self._progress is not None and kind is not End:
+                self._progress.note(item, out)
             if kind is Delta:
                 if item.logprobs is not None:
                     choices[item.index].hold(item, out)

@@ -26,6 +26,7 @@ class Hasty:
         self.fingerprint = generation.fingerprint
         self.num_prompt = generation.num_prompt
         self.params = generation.params
+        self.end_tokens = generation.end_tokens
         self.num_prompt_of = generation.num_prompt_of
         self.prompt_text = generation.prompt_text
         self.cancelled = False

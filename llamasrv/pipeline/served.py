@@ -118,7 +118,8 @@ class Served:
             template_error=template_error,
             defaults=defaults,
             default_params=SamplingParams(**defaults),
-            fingerprint="fp_" + hashlib.sha256(repr(facts).encode()).hexdigest()[:12],
+            # llama-server's clients look for its letter.
+            fingerprint=f"b{__version__}-" + hashlib.sha256(repr(facts).encode()).hexdigest()[:12],
         )
 
     @property

@@ -36,6 +36,11 @@ class Choice:
         self.usage: Usage | None = None
         self.lane: int | None = None
 
+    def finished(self, index: int) -> Finished:
+        """The event that completed it."""
+        assert self.reason is not None
+        return Finished(index, self.reason, self.stop, self.usage, self.lane)
+
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """Those that were begun: an answer that was cut off may have ended amid the last one's arguments."""

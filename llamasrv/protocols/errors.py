@@ -60,14 +60,20 @@ def refused_request(status: int, message: str) -> bytes:
 
 
 def openai_error(error: LlamasrvError) -> dict[str, Any]:
-    return {
-        "error": {
-            "message": error.message,
-            "type": OPENAI_TYPES.get(error.status, "invalid_request_error"),
-            "param": error.param,
-            "code": error.code,
-        }
+    body: dict[str, Any] = {
+        "message": error.message,
+        "type": OPENAI_TYPES.get(error.status, "invalid_request_error"),
+        "param": error.param,
+        "code": error.code,
     }
+    if isinstance(error, ContextTooLong):
+        body |= _sizes(error)
+    return {"error": body}
+
+
+def _sizes(error: ContextTooLong) -> dict[str, int]:
+    """What llama-server's clients shorten a conversation by."""
+    return {"n_prompt_tokens": error.num_prompt, "n_ctx": error.context}
 
 
 def openai_body(error: LlamasrvError) -> bytes:
@@ -112,7 +118,7 @@ def llamacpp_body(error: LlamasrvError) -> bytes:
     if error.param is not None:
         body["param"] = error.param
     if isinstance(error, ContextTooLong):
-        body |= {"n_prompt_tokens": error.num_prompt, "n_ctx": error.context}
+        body |= _sizes(error)
     return orjson.dumps({"error": body})
 
 
@@ -130,7 +136,7 @@ LLAMACPP = Dialect(lambda error, request_id: llamacpp_body(error), lambda error:
 
 NATIVE = (
     "/completion", "/infill", "/embedding", "/tokenize", "/detokenize", "/apply-template", "/props", "/slots",
-    "/lora-adapters", "/v1/stream",
+    "/lora-adapters", "/v1/stream", "/chat/completions",
 )  # fmt: skip
 BY_PATH = (("/v1/messages", ANTHROPIC), ("/api/", OLLAMA), *((path, LLAMACPP) for path in NATIVE))
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from protocols.openai.wire_client import add_up_chat, add_up_completions, whole_chat, whole_completions
+from serving import openai_error_keys
 
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import DecodeFailed
@@ -27,7 +28,7 @@ def events(response):
 def error(response):
     assert response.headers["Content-Type"] == "application/json"
     body = response.get_json()
-    assert set(body) == {"error"} and set(body["error"]) == {"message", "type", "param", "code"}
+    assert set(body) == {"error"} and set(body["error"]) == openai_error_keys(body["error"])
     return body["error"]
 
 

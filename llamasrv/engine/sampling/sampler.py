@@ -119,6 +119,11 @@ class Sampler:
         self.chain.accept(token)
         return token
 
+    @property
+    def left(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """What the last token was chosen among, ids and logits, as the samplers left them; None: nothing but that."""
+        return None if self.chain is None else self.chain.left()
+
     def note(self, token: int) -> None:
         """Count a token that came without being chosen."""
         if self.chain is not None:
@@ -180,6 +185,23 @@ def log_probability(row: np.ndarray, token: int, top: int, pieces: list[bytes]) 
         ids = ids[np.lexsort((ids, -row[ids]))]
         alternatives = tuple(TopLogprob(int(t), pieces[t], _finite(float(row[t]) - norm)) for t in ids)
     return TokenLogprob(token, pieces[token], _finite(float(row[token]) - norm), alternatives)
+
+
+def sampled_probability(
+    left: tuple[np.ndarray, np.ndarray] | None, token: int, top: int, pieces: list[bytes]
+) -> TokenLogprob:
+    """Of what the samplers left: ids and logits. None: nothing but this token."""
+    if left is None:
+        left = np.array([token]), np.zeros(1)
+    ids, logits = left
+    logits = logits.astype(np.float64)
+    logprobs = logits - logits.max()
+    logprobs -= np.log(np.exp(logprobs).sum())
+    own = logprobs[ids == token]
+    order = np.lexsort((ids, -logprobs))[:top]
+    told = [(int(ids[i]), float(logprobs[i])) for i in order if np.exp(logprobs[i]) > 0.0]
+    alternatives = tuple(TopLogprob(t, pieces[t], value) for t, value in told)
+    return TokenLogprob(token, pieces[token], _finite(float(own[0])) if len(own) else 0.0, alternatives)
 
 
 def _finite(x: float) -> float:

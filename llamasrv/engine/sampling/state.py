@@ -20,7 +20,7 @@ from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
-from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, log_probability
+from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, log_probability, sampled_probability
 from llamasrv.engine.sampling.stops import StopStrings
 from llamasrv.errors import EngineFailure, LlamasrvError
 
@@ -51,7 +51,8 @@ class SamplingState:
     at a time."""
 
     __slots__ = (
-        "constraint", "late_row", "num_undelivered", "_sampler", "_stops", "_tokens", "_index", "_logprobs", "_most",
+        "constraint", "late_row", "num_undelivered", "_sampler", "_stops", "_tokens", "_index", "_logprobs", "_after",
+        "_most",
         "_context", "_jumps", "_jumps_with_prompt", "_pieces", "_eog",
     )  # fmt: skip
 
@@ -68,6 +69,7 @@ class SamplingState:
         self._tokens = tokens
         self._index = spec.index
         self._logprobs = spec.logprobs
+        self._after = spec.sampled_probs  # log-probabilities are told as the samplers left them
         # Tokens of the timeline at most, by the request and by the model.
         self._most = None if spec.max_tokens is None else num_prompt + spec.max_tokens
         self._context = backend.context
@@ -90,17 +92,24 @@ class SamplingState:
         """The next token, given its logits (float32 [n_vocab], changed in place); None where there is nothing to choose
         from."""
         constraint, wanted = self.constraint, self._logprobs
-        own = row if wanted is None else row.copy()  # the model's own distribution: before bias and bans
+        own = row if wanted is None or self._after else row.copy()  # the model's own distribution: before bias and bans
         token: int | None
+        sampled = True
         if constraint is None:
             token = self._sampler.choose(row, find)
         elif (token := constraint.next_forced()) is not None:
             self._sampler.note(token)
+            sampled = False
         else:
             token = self._sampler.choose(row, find, constraint.matcher)
         if token is None:
             return None
-        return Choice(token, None if wanted is None else log_probability(own, token, wanted, self._pieces))
+        if wanted is None:
+            return Choice(token)
+        if self._after:
+            left = self._sampler.left if sampled else None
+            return Choice(token, sampled_probability(left, token, wanted, self._pieces))
+        return Choice(token, log_probability(own, token, wanted, self._pieces))
 
     def accept(self, token: int, logprobs: TokenLogprob | None, put: Put) -> Ending | None:
         """One more token of the timeline: deliver it, or what is certain of it. The ending, if it is the last one."""

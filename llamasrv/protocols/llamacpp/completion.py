@@ -6,22 +6,22 @@ stream has an object for each piece of text and a full one at the end of each ch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text, TokenLogprob, Usage
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.events import Event, Failed, Finished, Pace, PromptProgress, Text, TokenLogprob
 from llamasrv.domain.request import GenerateRequest, InfillPrompt, MixedPrompt, Prompt, TextPrompt, TokenPrompt
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.collect import Choice, Collected
 from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.llamacpp.props import params_body
+from llamasrv.protocols.llamacpp.final import final_body, settings_of
 from llamasrv.protocols.openai.forms import content_of
 from llamasrv.protocols.openai.prompts import token_ids
-from llamasrv.protocols.openai.sampling import INT_MAX, SamplingSchema, sampling_of
+from llamasrv.protocols.openai.sampling import INT_MAX, SamplingSchema, extras_of, sampling_of
 from llamasrv.protocols.openai.wire import dumps, logprob
 from llamasrv.protocols.schema import (
     Count,
@@ -37,15 +37,7 @@ from llamasrv.protocols.schema import (
     WireField,
     wrong_type,
 )  # fmt: skip
-
-_STOP_TYPES = {
-    FinishReason.STOP: "eos",
-    FinishReason.TOOL_CALLS: "eos",
-    FinishReason.STOP_STRING: "word",
-    FinishReason.LENGTH: "limit",
-    FinishReason.CONTEXT: "limit",
-}
-
+from llamasrv.protocols.telemetry import Extras, Paces, progress
 
 class Clamped(Number):
     """A number that is moved into its bounds."""
@@ -134,7 +126,7 @@ class NativeSchema(SamplingSchema):
     frequency_penalty = Number(-1e6, 1e6)
     return_tokens = Flag("the ids of the answer's tokens; a stream has them always")  # type: ignore[assignment]
     response_fields = Names("stops", 256, "paths of the reply, like `timings/prompt_n`: only these are sent")
-    post_sampling_probs = Refused("probabilities are told as they are before sampling")
+    post_sampling_probs = Flag("with `n_probs`: probabilities as the samplers left them, not the model's own")
     adaptive_target = Negative("adaptive sampling is not available")
     grammar_lazy = Refused("a grammar holds from the first token")
     grammar_triggers = Refused("a grammar holds from the first token")
@@ -173,6 +165,7 @@ class NativeOptions(NamedTuple):
     several: bool = False  # a list of replies
     fields: tuple[str, ...] = ()
     settings: Mapping[str, Any] = {}  # of the request, as generation_settings repeats them
+    extras: Extras = Extras()
 
 
 class NativeCompletion:
@@ -221,14 +214,14 @@ def _request(
         raise InvalidRequest(f"Invalid 'n': at most {limits.choices} choices for all prompts together.", param="n")
     probs = get("n_probs", get("logprobs"))
     predict = next((data[name] for name in ("n_predict", "max_tokens", "max_completion_tokens") if name in data), -1)
-    stream, stop = get("stream", False), get("stop", ())
+    stream, extras = get("stream", False), extras_of(data)
     request = GenerateRequest(
         prompts=prompts,
         model=get("model"),
         sampling=sampling_of(data),
         n=n,
         max_tokens=None if predict < 0 else predict,
-        stop=stop,
+        stop=get("stop", ()),
         logprobs=probs or None,
         cache_prompt=get("cache_prompt", True),
         cache_salt=get("cache_salt", ""),
@@ -239,16 +232,14 @@ def _request(
         adapters=get("lora"),
         patience=None if get("t_max_predict_ms", -1) < 0 else data["t_max_predict_ms"] / 1000,
         with_tokens=stream or get("return_tokens", False),
+        sampled_probs=get("post_sampling_probs", False),
+        with_progress=extras.progress,
+        with_pace=extras.per_token,
     )
-    settings = {
-        "n_keep": 0, "n_discard": 0, "stream": stream, "stop": list(stop), "n_probs": probs or 0, "max_tokens": predict,
-        "n_predict": predict,
-    }  # fmt: skip
-    if request.content is not None and request.content.kind == "gbnf":
-        settings["grammar"] = request.content.value
     options = NativeOptions(
-        stream, probs or None, get("return_tokens", False), len(prompts) * n > 1, get("response_fields", ()), settings
-    )
+        stream, probs or None, get("return_tokens", False), len(prompts) * n > 1, get("response_fields", ()),
+        settings_of(request), extras,
+    )  # fmt: skip
     return request, options
 
 
@@ -261,6 +252,7 @@ class NativeReply:
         self._model = model
         self._running: Any = None
         self._states: dict[int, _State] = {}
+        self._paces = Paces()
 
     def begin(self, running: Any) -> None:
         """`running` tells of the prompts and of how tokens are chosen."""
@@ -273,6 +265,10 @@ class NativeReply:
         for event in events:
             if isinstance(event, Text):
                 out.append(self._text(event))
+            elif isinstance(event, Pace):
+                self._paces.note(event)
+            elif isinstance(event, PromptProgress):
+                out.append(self._progress(event))
             elif isinstance(event, Finished):
                 state = self._state(event.index)
                 out.append(dumps(self._shown(self._final(event, "", [], state.has_new_line))))
@@ -300,7 +296,17 @@ class NativeReply:
         }
         if self._options.probs is not None and event.logprobs:
             body["completion_probabilities"] = self._probabilities(event.logprobs)
-        return dumps(body)
+        return self._with_pace(dumps(body), event.index)
+
+    def _progress(self, event: PromptProgress) -> bytes:
+        body = {
+            "index": event.index, "content": "", "tokens": [], "stop": False, "id_slot": -1, "tokens_predicted": 0,
+            "tokens_evaluated": event.total, "prompt_progress": progress(event),
+        }  # fmt: skip
+        return self._with_pace(orjson.dumps(body), event.index)
+
+    def _with_pace(self, chunk: bytes, index: int) -> bytes:
+        return chunk[:-1] + self._paces.of(index) + b"}"
 
     # ------------------------------------------------------------ whole
 
@@ -310,47 +316,31 @@ class NativeReply:
 
     def _whole(self, index: int, choice: Choice) -> Any:
         text = "".join(choice.text)
-        assert choice.reason is not None
-        finished = Finished(index, choice.reason, choice.stop, choice.usage, choice.lane)
-        body = self._final(finished, text, choice.tokens if self._options.tokens else [], "\n" in text)
+        body = self._final(choice.finished(index), text, choice.tokens if self._options.tokens else [], "\n" in text)
         if self._options.probs is not None:
             body["completion_probabilities"] = self._probabilities(choice.logprobs)
         return self._shown(body)
 
     def _final(self, event: Finished, text: str, tokens: list[int], has_new_line: bool) -> dict[str, Any]:
-        usage = event.usage or Usage()
-        return {
-            "index": event.index,
-            "content": text,
-            "tokens": tokens,
-            "id_slot": -1 if event.lane is None else event.lane,
-            "stop": True,
-            "model": self._model,
-            "tokens_predicted": usage.completion_tokens,
-            "tokens_evaluated": usage.prompt_tokens,
-            "generation_settings": _settings(self._running.params, self._options.settings),
-            "prompt": self._running.prompt_text(event.index),
-            "has_new_line": has_new_line,
-            "truncated": event.reason is FinishReason.CONTEXT,
-            "stop_type": _STOP_TYPES.get(event.reason, "none"),
-            "stopping_word": event.stop or "",
-            # The last token was never given to the model.
-            "tokens_cached": usage.prompt_tokens + max(0, usage.completion_tokens - 1),
-            "timings": timings(usage),
-        }
+        return final_body(
+            event, self._running, self._options.settings, model=self._model, text=text, tokens=tokens,
+            has_new_line=has_new_line,
+        )  # fmt: skip
 
     def _probabilities(self, entries: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
         most = self._options.probs or 0
+        sampled = self._options.settings.get("post_sampling_probs", False)
+        tell, others = (_sampled, "top_probs") if sampled else (_token, "top_logprobs")
         return [
             {
-                **_token(entry.token, entry.piece, entry.logprob),
-                "top_logprobs": [_token(other.token, other.piece, other.logprob) for other in entry.top[:most]],
+                **tell(entry.token, entry.piece, entry.logprob),
+                others: [tell(other.token, other.piece, other.logprob) for other in entry.top[:most]],
             }
             for entry in entries
         ]
 
     def _shown(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Only what was asked for, each under the last name of its path."""
+        """Only what was asked for, each under its whole path."""
         if not self._options.fields:
             return body
         out = {}
@@ -359,7 +349,7 @@ class NativeReply:
             for name in path.split("/"):
                 value = value.get(name, _MISSING) if type(value) is dict else _MISSING
             if value is not _MISSING:
-                out[path.rpartition("/")[2]] = value
+                out[path] = value
         return out
 
 
@@ -377,29 +367,10 @@ class _State:
         self.has_new_line = False
 
 
-def _settings(params: SamplingParams, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {**params_body(params), **given}
-
-
 def _token(token: int, piece: bytes, value: float | None) -> dict[str, Any]:
     return {"id": token, "token": piece.decode("utf-8", "replace"), "bytes": list(piece), "logprob": logprob(value)}
 
 
-def timings(usage: Usage) -> dict[str, Any]:
-    """How long prompt and answer took. The first token belongs to the prompt: rates count the steps after it."""
-    prompt_n = max(0, usage.prompt_tokens - usage.cached_tokens)
-    prompt_ms, predicted_ms = usage.prefill_seconds * 1000, usage.decode_seconds * 1000
-    steps = max(0, usage.completion_tokens - 1)
-    return {
-        "cache_n": usage.cached_tokens,
-        "prompt_n": prompt_n,
-        "prompt_ms": prompt_ms,
-        "prompt_per_token_ms": prompt_ms / prompt_n if prompt_n else 0.0,
-        "prompt_per_second": prompt_n / usage.prefill_seconds if usage.prefill_seconds else 0.0,
-        "predicted_n": usage.completion_tokens,
-        "predicted_ms": predicted_ms,
-        "predicted_per_token_ms": predicted_ms / steps if steps else 0.0,
-        "predicted_per_second": steps / usage.decode_seconds if usage.decode_seconds else 0.0,
-    }
-
-
+def _sampled(token: int, piece: bytes, value: float | None) -> dict[str, Any]:
+    prob = 0.0 if value is None else math.exp(value)
+    return {"id": token, "token": piece.decode("utf-8", "replace"), "bytes": list(piece), "prob": prob}

@@ -27,7 +27,7 @@ def params_body(params: SamplingParams, *, max_tokens: int | None = None) -> dic
     """Sampling parameters under llama.cpp's names, which are ours."""
     body = {name: getattr(params, name) for name in _NAMES}
     body["seed"] = _RANDOM_SEED if params.seed is None else params.seed
-    body["logit_bias"] = [{"token": token, "bias": max(bias, -1e9)} for token, bias in params.logit_bias]
+    body["logit_bias"] = [{"token": token, "bias": bias} for token, bias in params.logit_bias]
     body["n_predict"] = body["max_tokens"] = -1 if max_tokens is None else max_tokens
     return {**body, **_CONSTANT}
 

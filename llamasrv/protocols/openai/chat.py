@@ -16,6 +16,8 @@ from llamasrv.domain.events import (
     Failed,
     Finished,
     FinishReason,
+    Pace,
+    PromptProgress,
     Reasoning,
     Text,
     TokenLogprob,
@@ -27,12 +29,13 @@ from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool, 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.collect import Choice as Collection
 from llamasrv.protocols.collect import Collected
-from llamasrv.protocols.errors import openai_body
+from llamasrv.protocols.errors import llamacpp_body, openai_body
 from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.llamacpp.final import Submitted, final_body, settings_of
 from llamasrv.protocols.openai.custom import CustomInput, CustomTool, custom_input
 from llamasrv.protocols.openai.forms import content_of
 from llamasrv.protocols.openai.messages import Messages
-from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of, smallest
+from llamasrv.protocols.openai.sampling import SamplingSchema, extras_of, sampling_of, smallest
 from llamasrv.protocols.openai.tools import Choice, FunctionChoice, Functions, Tools, tools_of
 from llamasrv.protocols.openai.wire import FINISH, chat_logprob, dumps, new_id, usage_body
 from llamasrv.protocols.schema import (
@@ -48,6 +51,7 @@ from llamasrv.protocols.schema import (
     WireField,
     wrong_type,
 )  # fmt: skip
+from llamasrv.protocols.telemetry import Extras, Paces, members, progress, timings
 from llamasrv.protocols.thinking import thinking_variables
 
 
@@ -127,6 +131,7 @@ class ChatSchema(SamplingSchema):
     web_search_options = Refused("there is no web search", harmless=(False,))
     chat_template = Refused("the template is the model's own", harmless=("",))
     audio = Ignored("without effect unless audio is asked for")
+    verbose = Flag("llama.cpp's: `__verbose` shows the prompt and how tokens were chosen")
     verbosity = Ignored()
     prediction = Ignored()
     prompt_cache_key = Ignored()
@@ -150,6 +155,8 @@ class ChatOptions(NamedTuple):
     legacy: bool = False  # a call is told as `function_call`
     custom: frozenset[str] = frozenset()  # tools that are called with one text
     tools: bool = False  # the answer may be a call instead of a text
+    extras: Extras = Extras()
+    settings: Mapping[str, Any] = {}  # of the request, as `__verbose` repeats them
 
 
 _BUDGETS = (
@@ -162,8 +169,10 @@ class ChatCompletions:
 
     prompt_field = "messages"
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, native: bool = False) -> None:
+        """`native`: in llama-server's manner where it differs from OpenAI's."""
         self._load = Loader(ChatSchema, limits).load
+        self._native = native
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
@@ -174,6 +183,7 @@ class ChatCompletions:
         if top and not logprobs:
             raise InvalidRequest("Invalid 'top_logprobs': only allowed when 'logprobs' is true.", param="top_logprobs")
         n = get("n", 1)
+        extras = extras_of(data)
         tools, choice = tools_of(data)
         request = GenerateRequest(
             prompts=(self.prompt(data, tools),),
@@ -193,11 +203,14 @@ class ChatCompletions:
             content=content_of(data),
             thinking_budget=smallest(*map(get, _BUDGETS)),
             split_reasoning=get("reasoning_format", True),
+            with_progress=extras.progress,
+            with_pace=extras.per_token,
         )
         options = ChatOptions(
             request.stream, get("stream_options", False), logprobs, top, n, "service_tier" in data, "functions" in data,
             frozenset(tool.name for tool in tools if isinstance(tool, CustomTool)),
             bool(tools) and choice.mode != "none",
+            extras, settings_of(request) if extras.verbose else {},
         )  # fmt: skip
         return request, options
 
@@ -235,7 +248,7 @@ class ChatCompletions:
         return data.get("model"), self.prompt(data, () if choice.mode == "none" else tools)
 
     def reply(self, options: ChatOptions, *, model: str, fingerprint: str) -> ChatReply:
-        return ChatReply(options, model, fingerprint)
+        return ChatReply(options, model, fingerprint, native=self._native)
 
 
 def _thinking(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,8 +266,10 @@ def _thinking(data: Mapping[str, Any]) -> dict[str, Any]:
 class ChatReply:
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
-    def __init__(self, options: ChatOptions, model: str, fingerprint: str) -> None:
+    def __init__(self, options: ChatOptions, model: str, fingerprint: str, *, native: bool = False) -> None:
         self.failed = False
+        self._native = native
+        self._error_body = llamacpp_body if native else openai_body
         self._options = options
         self._id = new_id("chatcmpl-")
         self._model, self._fingerprint = model, fingerprint
@@ -263,6 +278,12 @@ class ChatReply:
         # A chunk is constant bytes around what changes: index, delta, log-probabilities, finish reason.
         self._head = self._tail = b""
         self._inputs: dict[int, tuple[int, CustomInput]] = {}  # by choice: the call of a custom tool that is under way
+        self._paces = Paces()
+        self._running: Submitted | None = None
+
+    def begin(self, running: Submitted) -> None:
+        """`running` tells of the prompt and of how tokens are chosen."""
+        self._running = running
 
     # ------------------------------------------------------------ streaming
 
@@ -284,13 +305,20 @@ class ChatReply:
                 self._arguments(event, out)
             elif isinstance(event, Finished):
                 self._end_input(event.index, out)
-                out.append(self._chunk(event.index, b"{}", b"null", b'"%b"' % self._reason(event.reason).encode()))
+                reason = b'"%b"' % self._reason(event.reason).encode()
+                out.append(self._chunk(event.index, b"{}", b"null", reason, self._last(event)))
             elif isinstance(event, Usage):
                 if self._options.include_usage:
-                    out.append(b'%b],"usage":%b}' % (self._head, orjson.dumps(usage_body(event))))
+                    counts = members({"usage": usage_body(event), "timings": timings(event)})
+                    out.append(b"%b]%b}" % (self._head, counts))
+            elif isinstance(event, Pace):
+                self._paces.note(event)
+            elif isinstance(event, PromptProgress):
+                told = members({"prompt_progress": progress(event)})
+                out.append(self._chunk(event.index, b"{}", b"null", b"null", told + self._paces.of(event.index)))
             elif isinstance(event, Failed):
                 self.failed = True
-                out.append(openai_body(event.error))
+                out.append(self._error_body(event.error))
                 break
         return out
 
@@ -303,15 +331,33 @@ class ChatReply:
         if self._options.service_tier:
             fields["service_tier"] = "default"
         self._head = orjson.dumps(fields)[:-1] + b',"choices":['
-        self._tail = b'}],"usage":null}' if self._options.include_usage else b"}]}"
-        # A text that is empty would be shown as a part of its own before a call.
-        content = b"null" if self._options.tools else b'""'
+        self._tail = b'}],"usage":null' if self._options.include_usage else b"}]"
+        # A text that is empty would be shown as a part of its own before a call. llama-server has none anyway.
+        content = b"null" if self._options.tools or self._native else b'""'
         for index in range(self._options.num_choices):
             out.append(self._chunk(index, b'{"role":"assistant","content":%b}' % content, b"null", b"null"))
 
-    def _chunk(self, index: int, delta: bytes, logprobs: bytes, reason: bytes) -> bytes:
-        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b' % (
+    def _chunk(self, index: int, delta: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
+        """`extra`: further members of the chunk; None: how fast it goes, where that was asked for."""
+        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b%b}' % (
             self._head, index, delta, logprobs, reason, self._tail,
+            self._paces.of(index) if extra is None else extra,
+        )  # fmt: skip
+
+    def _last(self, event: Finished) -> bytes:
+        """What else the last chunk of a choice tells."""
+        told: dict[str, Any] = {}
+        if event.usage is not None and (self._options.extras.per_token or not self._options.include_usage):
+            told["timings"] = timings(event.usage)
+        if self._options.extras.verbose:
+            told["__verbose"] = self._verbose(event, "")
+        return members(told) if told else b""
+
+    def _verbose(self, event: Finished, text: str) -> dict[str, Any]:
+        assert self._running is not None
+        return final_body(
+            event, self._running, self._options.settings, model=self._model, text=text, tokens=[],
+            has_new_line="\n" in text,
         )  # fmt: skip
 
     def _text(self, event: Text, out: list[bytes]) -> None:
@@ -378,6 +424,10 @@ class ChatReply:
         }
         if self._options.service_tier:
             body["service_tier"] = "default"
+        body["timings"] = timings(collected.usage)
+        if self._options.extras.verbose:
+            first = collected.choices[0]
+            body["__verbose"] = self._verbose(first.finished(0), "".join(first.text))
         return orjson.dumps(body)
 
     def _message(self, choice: Collection) -> dict[str, Any]:

@@ -13,17 +13,19 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.domain.events import Event, Failed, Finished, Text, TokenLogprob, Usage
+from llamasrv.domain.events import Event, Failed, Finished, Pace, PromptProgress, Text, TokenLogprob, Usage
 from llamasrv.domain.request import GenerateRequest, Prompt, TextPrompt
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.llamacpp.final import Submitted, final_body, settings_of
 from llamasrv.protocols.openai.forms import content_of
 from llamasrv.protocols.openai.prompts import Prompts
-from llamasrv.protocols.openai.sampling import SamplingSchema, sampling_of, smallest
+from llamasrv.protocols.openai.sampling import SamplingSchema, extras_of, sampling_of, smallest
 from llamasrv.protocols.openai.wire import FINISH, dumps, logprob, new_id, usage_body
 from llamasrv.protocols.schema import Count, Flag, Loader, String
+from llamasrv.protocols.telemetry import Extras, Paces, members, progress, timings
 
 _utf8 = getincrementaldecoder("utf-8")
 _NO_PROMPT = TextPrompt("")
@@ -37,6 +39,7 @@ class CompletionsSchema(SamplingSchema):
     echo = Flag("with `logprobs` the prompt is scored too")
     logprobs = Count(0, "top_logprobs")
     best_of = Count(1, "choices", "by log-probability per token; not with `stream`")
+    verbose = Flag("llama.cpp's: `__verbose` shows the prompt and how tokens were chosen; not with `best_of`")
 
 
 class CompletionsOptions(NamedTuple):
@@ -46,6 +49,8 @@ class CompletionsOptions(NamedTuple):
     include_usage: bool = False
     logprobs: bool = False
     num_choices: int = 1
+    extras: Extras = Extras()
+    settings: Mapping[str, Any] = {}  # of the request, as `__verbose` repeats them
 
 
 class Completions:
@@ -64,11 +69,14 @@ class Completions:
         get = data.get
         prompts = get("prompt", (_NO_PROMPT,))
         n, stream, best_of = get("n", 1), get("stream", False), get("best_of")
+        extras = extras_of(data)
         if best_of is not None:
             if best_of < n:
                 raise InvalidRequest(f"Invalid 'best_of': must be at least 'n' ({n}), not {best_of}.", param="best_of")
             if stream and best_of > n:
                 raise InvalidRequest("Invalid 'best_of': the best can only be told without 'stream'.", param="best_of")
+            if extras.verbose and best_of > n:
+                raise InvalidRequest("Invalid 'verbose': not allowed together with 'best_of'.", param="verbose")
         if len(prompts) * (best_of or n) > self._limits.choices:
             param = "n" if best_of is None else "best_of"
             text = f"Invalid '{param}': at most {self._limits.choices} choices for all prompts together."
@@ -92,8 +100,13 @@ class Completions:
             timeout=timeout,
             owner=owner,
             content=content_of(data),
+            with_progress=extras.progress,
+            with_pace=extras.per_token,
         )
-        options = CompletionsOptions(stream, get("stream_options", False), "logprobs" in data, len(prompts) * n)
+        options = CompletionsOptions(
+            stream, get("stream_options", False), "logprobs" in data, len(prompts) * n, extras,
+            settings_of(request) if extras.verbose else {},
+        )  # fmt: skip
         return request, options
 
     def _with_suffix(self, prompts: tuple[Prompt, ...], data: dict[str, Any]) -> tuple[Prompt, ...]:
@@ -116,19 +129,25 @@ class CompletionsReply:
     def __init__(self, options: CompletionsOptions, model: str, fingerprint: str) -> None:
         self.failed = False
         self._options = options
-        self._fields = {
+        self._fields: dict[str, Any] = {
             "id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": model,
             "system_fingerprint": fingerprint,
         }  # fmt: skip
         self._head = self._tail = b""
         self._logprobs = [_Logprobs() for _ in range(options.num_choices)] if options.logprobs else []
+        self._paces = Paces()
+        self._running: Submitted | None = None
+
+    def begin(self, running: Submitted) -> None:
+        """`running` tells of the prompts and of how tokens are chosen."""
+        self._running = running
 
     # ------------------------------------------------------------ streaming
 
     def chunks(self, events: Iterable[Event]) -> list[bytes]:
         if not self._head:
             self._head = orjson.dumps(self._fields)[:-1] + b',"choices":['
-            self._tail = b'}],"usage":null}' if self._options.include_usage else b"}]}"
+            self._tail = b'}],"usage":null' if self._options.include_usage else b"}]"
         out: list[bytes] = []
         for event in events:
             if isinstance(event, Text):
@@ -137,19 +156,44 @@ class CompletionsReply:
                     logprobs = dumps(self._logprobs[event.index].body(event.logprobs))
                 out.append(self._chunk(dumps(event.text), event.index, logprobs, b"null"))
             elif isinstance(event, Finished):
-                out.append(self._chunk(b'""', event.index, b"null", b'"%b"' % FINISH[event.reason].encode()))
+                reason = b'"%b"' % FINISH[event.reason].encode()
+                out.append(self._chunk(b'""', event.index, b"null", reason, self._last(event)))
             elif isinstance(event, Usage):
                 if self._options.include_usage:
-                    out.append(b'%b],"usage":%b}' % (self._head, orjson.dumps(usage_body(event))))
+                    counts = members({"usage": usage_body(event), "timings": timings(event)})
+                    out.append(b"%b]%b}" % (self._head, counts))
+            elif isinstance(event, Pace):
+                self._paces.note(event)
+            elif isinstance(event, PromptProgress):
+                told = members({"prompt_progress": progress(event)})
+                out.append(self._chunk(b'""', event.index, b"null", b"null", told + self._paces.of(event.index)))
             elif isinstance(event, Failed):
                 self.failed = True
                 out.append(openai_body(event.error))
                 break
         return out
 
-    def _chunk(self, text: bytes, index: int, logprobs: bytes, reason: bytes) -> bytes:
-        return b'%b{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b%b' % (
+    def _chunk(self, text: bytes, index: int, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
+        """`extra`: further members of the chunk; None: how fast it goes, where that was asked for."""
+        return b'%b{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b%b%b}' % (
             self._head, text, index, logprobs, reason, self._tail,
+            self._paces.of(index) if extra is None else extra,
+        )  # fmt: skip
+
+    def _last(self, event: Finished) -> bytes:
+        """What else the last chunk of a choice tells."""
+        told: dict[str, Any] = {}
+        if event.usage is not None and (self._options.extras.per_token or not self._options.include_usage):
+            told["timings"] = timings(event.usage)
+        if self._options.extras.verbose:
+            told["__verbose"] = self._verbose(event, "")
+        return members(told) if told else b""
+
+    def _verbose(self, event: Finished, text: str) -> dict[str, Any]:
+        assert self._running is not None
+        return final_body(
+            event, self._running, self._options.settings, model=self._fields["model"], text=text, tokens=[],
+            has_new_line="\n" in text,
         )  # fmt: skip
 
     # ------------------------------------------------------------ whole
@@ -164,7 +208,14 @@ class CompletionsReply:
             }
             for index, choice in enumerate(collected.choices)
         ]
-        return orjson.dumps({**self._fields, "choices": choices, "usage": usage_body(collected.usage)})
+        body = {
+            **self._fields, "choices": choices, "usage": usage_body(collected.usage),
+            "timings": timings(collected.usage),
+        }  # fmt: skip
+        if self._options.extras.verbose:
+            first = collected.choices[0]
+            body["__verbose"] = self._verbose(first.finished(0), "".join(first.text))
+        return orjson.dumps(body)
 
 
 class _Logprobs:

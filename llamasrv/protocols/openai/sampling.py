@@ -30,6 +30,7 @@ from llamasrv.protocols.schema import (
     WireSchema,
     wrong_type,
 )  # fmt: skip
+from llamasrv.protocols.telemetry import Extras
 
 Bias = tuple[Union[int, str], float]
 """A token id or a text, and what is added to its logit."""
@@ -181,8 +182,8 @@ class SamplingSchema(WireSchema):
     options = Ignored()
     keep_alive = Ignored()
     priority = Ignored()
-    timings_per_token = Ignored()
-    return_progress = Ignored()
+    timings_per_token = Flag("llama.cpp's: each chunk of a stream has `timings`")
+    return_progress = Flag("llama.cpp's: a stream tells how much of the prompt is computed, in `prompt_progress`")
     return_tokens = Ignored()
     prompt_logprobs = Ignored("use `echo` of completions")
     # the form of the answer
@@ -221,6 +222,16 @@ def sampling_of(data: dict[str, Any]) -> dict[str, Any]:
         seed = data["seed"]
         out["seed"] = None if seed == -1 else seed % 0xFFFFFFFF
     return out
+
+
+def extras_of(data: dict[str, Any]) -> Extras:
+    """llama.cpp's figures that the reply is to have. Only a stream has chunks to put some of them in."""
+    stream = data.get("stream", False)
+    return Extras(
+        stream and data.get("timings_per_token", False),
+        stream and data.get("return_progress", False),
+        data.get("verbose", False),
+    )
 
 
 def smallest(*counts: int | None) -> int | None:

@@ -1,4 +1,5 @@
-"""OpenAI's routes. `/completions` without `/v1` is left to llama.cpp's own protocol, as llama-server does."""
+"""OpenAI's routes. `/completions` without `/v1` is left to llama.cpp's own protocol, as llama-server does;
+`/chat/completions` is OpenAI's protocol in llama-server's manner."""
 
 from __future__ import annotations
 
@@ -8,23 +9,32 @@ from flask import Blueprint, Response
 
 from llamasrv.models.model import Model
 from llamasrv.models.names import CATCH_ALL
+from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.models import ModelCard, model_body, model_list
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import generate
 from llamasrv.web.service import Service
+from llamasrv.web.streams.streaming import OPENAI, Framing, unnamed
+
+
+NATIVE = Framing(unnamed, llamacpp_body, last=OPENAI.last)
 
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("openai", __name__)
     chat = ChatCompletions(service.options.limits)
+    native_chat = ChatCompletions(service.options.limits, native=True)
     completions = Completions(service.options.limits)
 
     @routes.post("/v1/chat/completions")
-    @routes.post("/chat/completions")
     def chat_completions() -> Response:
         return generate(service, chat)
+
+    @routes.post("/chat/completions")
+    def native_chat_completions() -> Response:
+        return generate(service, native_chat, NATIVE)
 
     @routes.post("/v1/completions")
     def text_completions() -> Response:

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from llamasrv.domain.events import Failed, Finished, FinishReason, Text, TokenLogprob, TopLogprob, Usage
+from llamasrv.domain.events import (
+    Failed, Finished, FinishReason, Pace, PromptProgress, Text, TokenLogprob, TopLogprob, Usage,
+)  # fmt: skip
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import Content, InfillPrompt, MixedPrompt, TextPrompt, TokenPrompt
 from llamasrv.errors import ContextTooLong, EngineFailure, InvalidRequest, Unsupported
@@ -20,6 +22,7 @@ completion, infill = NativeCompletion(Limits()), Infill(Limits())
 
 class Running:
     params = SamplingParams(temperature=0.5)
+    end_tokens = frozenset((2, 7))
 
     def num_prompt_of(self, index):
         return 4 + index
@@ -96,7 +99,6 @@ def test_what_cannot_be_right_is_refused_by_name(body, param):
     "body",
     [
         {"adaptive_target": 0.5},
-        {"post_sampling_probs": True},
         {"grammar_lazy": True},
         {"prompt": {"prompt_string": "a", "multimodal_data": ["aGk="]}},
     ],
@@ -208,9 +210,42 @@ def test_probabilities_are_told_on_request():
     assert body["completion_probabilities"] == [{**top[0], "top_logprobs": top}]
 
 
+def test_a_banned_end_is_among_the_biases():
+    """`ignore_eos` bans the tokens that end an answer; clients see that in `logit_bias`, null for minus infinity."""
+    made = reply()
+    made._running.params = SamplingParams(ignore_eos=True, logit_bias=((3, 1.5),))
+    biases = whole(made, END, USAGE)["generation_settings"]["logit_bias"]
+    assert biases == [{"token": 3, "bias": 1.5}, {"token": 2, "bias": None}, {"token": 7, "bias": None}]
+
+
+def test_probabilities_may_be_those_that_the_samplers_left():
+    entry = TokenLogprob(5, b"a", 0.0, (TopLogprob(5, b"a", 0.0),))
+    body = whole(reply(n_probs=1, post_sampling_probs=True), Text(0, "a", (entry,)), END, USAGE)
+    told = {"id": 5, "token": "a", "bytes": [97], "prob": 1.0}
+    assert body["completion_probabilities"] == [{**told, "top_probs": [told]}]
+    assert body["generation_settings"]["post_sampling_probs"] is True
+
+
+def test_a_stream_tells_how_far_the_prompt_is_and_how_fast_it_goes():
+    made = reply(stream=True, return_progress=True, timings_per_token=True)
+    begun, done = Usage(4, 4), Usage(10, 4, prefill_seconds=0.5)
+    chunks = streamed(
+        made, Pace(0, begun), PromptProgress(0, 10, 4, 4, 0.0), Pace(0, done), PromptProgress(0, 10, 4, 10, 0.5),
+        Pace(0, Usage(10, 4, 1, prefill_seconds=0.5)), Text(0, "a", (), (5,)),
+    )  # fmt: skip
+    assert [chunk.get("prompt_progress") for chunk in chunks] == [
+        {"total": 10, "cache": 4, "processed": 4, "time_ms": 0.0},
+        {"total": 10, "cache": 4, "processed": 10, "time_ms": 500.0},
+        None,
+    ]
+    assert [chunk["timings"]["prompt_n"] for chunk in chunks] == [0, 6, 6]
+    assert [chunk["timings"]["predicted_n"] for chunk in chunks] == [0, 0, 1]
+    assert not any(chunk["stop"] for chunk in chunks)
+
+
 def test_only_the_fields_that_were_asked_for_are_sent():
     made = reply(response_fields=["content", "timings/prompt_n", "generation_settings/nothing"])
-    assert whole(made, Text(0, "a"), END, USAGE) == {"content": "a", "prompt_n": 6}
+    assert whole(made, Text(0, "a"), END, USAGE) == {"content": "a", "timings/prompt_n": 6}
 
 
 def test_a_stream_has_pieces_and_a_full_end():

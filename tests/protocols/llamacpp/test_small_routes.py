@@ -51,7 +51,7 @@ def test_a_text_is_always_valid():
 
 def test_parameters_have_llama_cpps_names_and_values():
     body = params_body(SamplingParams(logit_bias=((3, float("-inf")),)), max_tokens=7)
-    assert (body["seed"], body["n_predict"], body["logit_bias"]) == (4294967295, 7, [{"token": 3, "bias": -1e9}])
+    assert (body["seed"], body["n_predict"], body["logit_bias"]) == (4294967295, 7, [{"token": 3, "bias": float("-inf")}])
 
 
 def test_free_slots_fill_up_the_number():

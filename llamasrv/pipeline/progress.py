@@ -1,0 +1,47 @@
+"""How far a running request is: what the engine tells of prompts, and how fast tokens come, as events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from llamasrv.domain.events import Event, Pace, PromptProgress, Usage
+from llamasrv.engine.channels import Delta, PromptComputed
+
+
+class Progress:
+    """Reads along with a generation. With `progress` there is an event for each part of a prompt that was computed;
+    with `pace` each event comes after one that tells how fast it goes."""
+
+    def __init__(self, *, progress: bool, pace: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._progress, self._pace, self._clock = progress, pace, clock
+        self._prompts: dict[int, PromptComputed] = {}
+        self._tokens: dict[int, tuple[int, float]] = {}  # how many, and when the first one came
+
+    def note(self, item: Any, out: list[Event]) -> None:
+        if type(item) is PromptComputed:
+            before = self._prompts.get(item.index)
+            if before is not None and item.num_computed <= before.num_computed:
+                return  # it had to give way and is computed again
+            self._prompts[item.index] = item
+        elif type(item) is Delta:
+            count, first = self._tokens.get(item.index, (0, self._clock()))
+            self._tokens[item.index] = count + 1, first
+        else:
+            return
+        if self._pace and item.index in self._prompts:
+            if out and type(out[-1]) is Pace and out[-1].index == item.index:
+                out.pop()  # a text of several tokens needs one of them
+            out.append(Pace(item.index, self._usage(item.index)))
+        if self._progress and type(item) is PromptComputed:
+            total, cached, processed = item.num_prompt, item.num_reused, item.num_computed
+            out.append(PromptProgress(item.index, total, cached, processed, item.seconds))
+
+    def _usage(self, index: int) -> Usage:
+        prompt = self._prompts[index]
+        now = self._clock()
+        count, first = self._tokens.get(index, (0, now))
+        return Usage(
+            prompt.num_computed, prompt.num_reused, count, prefill_seconds=prompt.seconds, decode_seconds=now - first
+        )

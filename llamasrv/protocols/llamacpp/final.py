@@ -1,0 +1,80 @@
+"""The end of a choice in llama.cpp's own words: the last object of /completion, and `__verbose` elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from llamasrv.domain.events import Finished, FinishReason, Usage
+from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.request import GenerateRequest
+from llamasrv.protocols.llamacpp.props import params_body
+from llamasrv.protocols.telemetry import timings
+
+_STOP_TYPES = {
+    FinishReason.STOP: "eos",
+    FinishReason.TOOL_CALLS: "eos",
+    FinishReason.STOP_STRING: "word",
+    FinishReason.LENGTH: "limit",
+    FinishReason.CONTEXT: "limit",
+}
+
+
+class Submitted(Protocol):
+    """A running request, as far as the last object tells of it."""
+
+    params: SamplingParams
+    end_tokens: Collection[int]
+
+    def num_prompt_of(self, index: int) -> int: ...
+
+    def prompt_text(self, index: int) -> str: ...
+
+
+def settings_of(request: GenerateRequest) -> dict[str, Any]:
+    """What a request asks for beside how tokens are chosen, as `generation_settings` repeats it."""
+    most = -1 if request.max_tokens is None else request.max_tokens
+    settings: dict[str, Any] = {
+        "n_keep": 0, "n_discard": 0, "stream": request.stream, "stop": list(request.stop),
+        "n_probs": request.logprobs or 0, "max_tokens": most, "n_predict": most,
+        "post_sampling_probs": request.sampled_probs,
+    }  # fmt: skip
+    if request.content is not None and request.content.kind == "gbnf":
+        settings["grammar"] = request.content.value
+    return settings
+
+
+def generation_settings(running: Submitted, given: Mapping[str, Any]) -> dict[str, Any]:
+    """How tokens are chosen, and what else the request asked for. The bias of a banned token becomes null in JSON."""
+    body = {**params_body(running.params), **given}
+    if running.params.ignore_eos:
+        bans = [{"token": token, "bias": -math.inf} for token in sorted(running.end_tokens)]
+        body["logit_bias"] = [*body["logit_bias"], *bans]
+    return body
+
+
+def final_body(
+    event: Finished, running: Submitted, given: Mapping[str, Any], *, model: str, text: str, tokens: list[int],
+    has_new_line: bool,
+) -> dict[str, Any]:  # fmt: skip
+    usage = event.usage or Usage()
+    return {
+        "index": event.index,
+        "content": text,
+        "tokens": tokens,
+        "id_slot": -1 if event.lane is None else event.lane,
+        "stop": True,
+        "model": model,
+        "tokens_predicted": usage.completion_tokens,
+        "tokens_evaluated": usage.prompt_tokens,
+        "generation_settings": generation_settings(running, given),
+        "prompt": running.prompt_text(event.index),
+        "has_new_line": has_new_line,
+        "truncated": event.reason is FinishReason.CONTEXT,
+        "stop_type": _STOP_TYPES.get(event.reason, "none"),
+        "stopping_word": event.stop or "",
+        # The last token was never given to the model.
+        "tokens_cached": usage.prompt_tokens + max(0, usage.completion_tokens - 1),
+        "timings": timings(usage),
+    }

@@ -1,0 +1,65 @@
+"""llama.cpp's figures in replies of every protocol: `timings`, `prompt_progress` and `__verbose`.
+
+Knows which of them a client asked for and what has been told so far. Where they go in a reply is the protocol's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import orjson
+
+from llamasrv.domain.events import Pace, PromptProgress, Usage
+
+
+def timings(usage: Usage) -> dict[str, Any]:
+    """How long prompt and answer took. The first token belongs to the prompt: rates count the steps after it."""
+    prompt_n = max(0, usage.prompt_tokens - usage.cached_tokens)
+    prompt_ms, predicted_ms = usage.prefill_seconds * 1000, usage.decode_seconds * 1000
+    steps = max(0, usage.completion_tokens - 1)
+    return {
+        "cache_n": usage.cached_tokens,
+        "prompt_n": prompt_n,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / prompt_n if prompt_n else 0.0,
+        "prompt_per_second": prompt_n / usage.prefill_seconds if usage.prefill_seconds else 0.0,
+        "predicted_n": usage.completion_tokens,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_ms / steps if steps else 0.0,
+        "predicted_per_second": steps / usage.decode_seconds if usage.decode_seconds else 0.0,
+    }
+
+
+def progress(event: PromptProgress) -> dict[str, Any]:
+    return {
+        "total": event.total,
+        "cache": event.cached,
+        "processed": event.processed,
+        "time_ms": event.seconds * 1000,
+    }
+
+
+class Extras(NamedTuple):
+    """What a client asked for."""
+
+    per_token: bool = False  # `timings` in every chunk of a stream
+    progress: bool = False  # `prompt_progress` while the prompt is computed
+    verbose: bool = False  # `__verbose`
+
+
+class Paces:
+    """The last figures of each choice of a stream, as JSON members to append to a chunk."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, bytes] = {}
+
+    def note(self, event: Pace) -> None:
+        self._last[event.index] = members({"timings": timings(event.usage)})
+
+    def of(self, index: int) -> bytes:
+        return self._last.get(index, b"")
+
+
+def members(fields: dict[str, Any]) -> bytes:
+    """`fields` as the end of an object: `,"timings":{...}`, without the brace."""
+    return b"," + orjson.dumps(fields)[1:-1]

@@ -1,0 +1,86 @@
+"""llama.cpp's figures in chat and completions: timings, progress of the prompt, the prompt itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]})
+NATIVE_CHAT = ("/chat/completions", CHAT[1])
+TEXT = ("/v1/completions", {"prompt": "Hello"})
+OPENAI = pytest.mark.parametrize("path, body", [CHAT, NATIVE_CHAT, TEXT])
+ALL = pytest.mark.parametrize("path, body", [CHAT, NATIVE_CHAT, TEXT, ("/completion", {"prompt": "Hello"})])
+
+
+def stream(client, path, body):
+    text = client.post(path, json={**body, "max_tokens": 3, "stream": True}).get_data(as_text=True)
+    events = [event.removeprefix("data: ") for event in text.split("\n\n") if event]
+    return [json.loads(event) for event in events if event != "[DONE]"]
+
+
+@ALL
+def test_a_whole_reply_tells_its_timings(client, path, body):
+    timings = client.post(path, json={**body, "max_tokens": 3}).get_json()["timings"]
+    assert timings["predicted_n"] == 3 and timings["prompt_n"] + timings["cache_n"] > 0
+
+
+@OPENAI
+@pytest.mark.parametrize("usage", [False, True])
+def test_the_last_chunk_tells_the_timings(client, path, body, usage):
+    more = {"stream_options": {"include_usage": True}} if usage else {}
+    chunks = stream(client, path, {**body, **more})
+    assert ["timings" in chunk for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert chunks[-1]["timings"]["predicted_n"] == 3
+
+
+@ALL
+def test_every_chunk_of_text_tells_its_timings_where_that_is_asked_for(client, path, body):
+    chunks = stream(client, path, {**body, "timings_per_token": True})
+    assert all("timings" in chunk for chunk in chunks[1:])
+    counts = [chunk["timings"]["predicted_n"] for chunk in chunks[1:]]
+    assert counts == sorted(counts) and counts[-1] == 3
+
+
+@ALL
+def test_a_stream_tells_how_much_of_the_prompt_is_computed(client, path, body):
+    body = {**body, "return_progress": True, "cache_prompt": False}
+    told = [chunk["prompt_progress"] for chunk in stream(client, path, body) if "prompt_progress" in chunk]
+    assert (told[0]["cache"], told[0]["processed"]) == (0, 0)
+    assert told[-1]["processed"] == told[-1]["total"] > 0
+    assert not any("prompt_progress" in chunk for chunk in stream(client, path, {**body, "return_progress": False}))
+
+
+@OPENAI
+def test_the_prompt_is_shown_where_that_is_asked_for(client, path, body):
+    shown = client.post(path, json={**body, "max_tokens": 3, "verbose": True}).get_json()["__verbose"]
+    assert "Hello" in shown["prompt"] and shown["generation_settings"]["n_predict"] == 3
+    assert "Hello" in stream(client, path, {**body, "verbose": True})[-1]["__verbose"]["prompt"]
+    assert "__verbose" not in client.post(path, json={**body, "max_tokens": 3}).get_json()
+
+
+def test_llama_servers_own_path_begins_with_null_where_openais_begins_with_a_text(client):
+    """Clients of llama-server take an empty text in a delta for an error."""
+    begin = [stream(client, *chat)[0]["choices"][0]["delta"] for chat in (NATIVE_CHAT, CHAT)]
+    assert begin == [{"role": "assistant", "content": None}, {"role": "assistant", "content": ""}]
+
+
+def test_llama_servers_own_path_says_in_its_words_that_a_prompt_is_too_long(client):
+    body = {"messages": [{"role": "user", "content": "x" * 2000}]}
+    own, openai = (client.post(path, json=body).get_json()["error"] for path in (NATIVE_CHAT[0], CHAT[0]))
+    assert own["type"] == "exceed_context_size_error" and openai["code"] == "context_length_exceeded"
+    assert (own["n_prompt_tokens"], own["n_ctx"]) == (openai["n_prompt_tokens"], openai["n_ctx"])
+
+
+@pytest.mark.parametrize("temperature, most", [(0.0, 1), (1.0, 4)])
+def test_probabilities_after_sampling_add_up_to_one(client, temperature, most):
+    body = {
+        "prompt": "Hello", "n_predict": 2, "n_probs": 4, "post_sampling_probs": True, "temperature": temperature,
+        "top_k": 4, "top_p": 1.0, "min_p": 0.0, "seed": 1,
+    }  # fmt: skip
+    told = client.post("/completion", json=body).get_json()["completion_probabilities"]
+    assert len(told) == 2
+    for token in told:
+        assert len(token["top_probs"]) <= most
+        assert sum(other["prob"] for other in token["top_probs"]) == pytest.approx(1.0)
+        assert token["prob"] in [other["prob"] for other in token["top_probs"]]
