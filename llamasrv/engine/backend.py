@@ -10,8 +10,10 @@ import ctypes
 import logging
 import os
 import re
+import threading
 import time
 from array import array
+from collections import deque
 from typing import Any
 
 from llamasrv.engine.cores import CORES, gnu_openmp, spare_one
@@ -61,7 +63,15 @@ _tokenize = _fast.llama_tokenize
 _tokenize.argtypes, _tokenize.restype = C.llama_tokenize.argtypes, C.llama_tokenize.restype
 _SHORT = 2048  # bytes
 
-_last_errors: list[str] = []
+
+class _Heard(threading.local):
+    """The last errors that the library logged on a thread: models are loaded side by side, each on its own."""
+
+    def __init__(self) -> None:
+        self.errors: deque[str] = deque(maxlen=20)
+
+
+_heard = _Heard()
 
 
 @C.llama_log_callback
@@ -71,8 +81,7 @@ def _on_log(level: int, text: bytes, _: Any) -> None:
     if not line:
         return
     if level == 4:
-        _last_errors.append(line)
-        del _last_errors[:-20]
+        _heard.errors.append(line)
     log.debug("%s", line)
 
 
@@ -271,7 +280,16 @@ class LlamaBackend:
     def __init__(self, path: str, options: Any, progress: Progress) -> None:
         """`options`: engine.options.EngineOptions. Raises LoadFailed."""
         self._options = options
+        self._context: Any = None
+        self.embeddings: LlamaEmbeddings | None = None
         self._model = _load(path, options, progress)
+        try:
+            self._open(path, options)
+        except BaseException:
+            self.close()  # the weights would stay in memory
+            raise
+
+    def _open(self, path: str, options: Any) -> None:
         self.vocab = LlamaVocabulary(self._model)
         if not self.vocab.size:
             raise LoadFailed(f"{path}: the model has no vocabulary")
@@ -297,10 +315,8 @@ class LlamaBackend:
         self.row_multiple = BLOCK
         self._padding = Padding()
         self.timings: list[tuple[int, int, float]] = []
-        self._context: Any = None
         self.batch = Batch(max(options.batch_size, self._lanes_wanted))
         self.generates = not only_embeds(model, self.info.metadata)
-        self.embeddings: LlamaEmbeddings | None = None
         if options.embeddings or not self.generates:
             self.embeddings = LlamaEmbeddings(
                 model, options, self.info.metadata, path=path, vocab_size=self.vocab.size,
@@ -342,7 +358,7 @@ class LlamaBackend:
         p.flash_attn_type = FLASH_ATTN[o.flash_attn]
         p.type_k, p.type_v = CACHE_TYPES[o.cache_type_k], CACHE_TYPES[o.cache_type_v]
         p.no_perf = True
-        _last_errors.clear()
+        _heard.errors.clear()
         self._cores = _num_cores()
         self._threads = self._threads_set = (p.n_threads, p.n_threads_batch)
         context = C.llama_init_from_model(self._model, p)
@@ -541,10 +557,11 @@ def _num_cores() -> int:
 
 
 def _reason() -> str:
-    """What the library said last, or why it could not load, if it said so; without its function names."""
-    if not _last_errors:
+    """What the library said last on this thread, or why it could not load, if it said so; without function names."""
+    errors = _heard.errors
+    if not errors:
         return "the library gave no reason"
-    cause = next((line for line in _last_errors if "error loading model" in line), _last_errors[-1])
+    cause = next((line for line in errors if "error loading model" in line), errors[-1])
     return re.sub(r"^\w+: (error loading model: )?", "", cause)
 
 
@@ -555,7 +572,7 @@ def _load(path: str, options: Any, progress: Progress) -> Any:
         devices = rpc.devices(options.rpc, path)
         params.devices = ctypes.cast(devices, ctypes.c_void_p)
     params.progress_callback = callback = C.llama_progress_callback(lambda share, _: progress(share))
-    _last_errors.clear()
+    _heard.errors.clear()
     model = C.llama_model_load_from_file(os.fsencode(path), params)
     del callback
     if not model:
@@ -610,8 +627,12 @@ def _metadata(model: Any) -> dict[str, str]:
 def open_model(path: str, options: Any, progress: Progress) -> LlamaBackend:
     """Load a GGUF and make its context, warmed up. Raises LoadFailed with file and reason."""
     backend = LlamaBackend(path, options, progress)
-    backend.warm_up()
-    progress(1.0)
+    try:
+        backend.warm_up()
+        progress(1.0)
+    except BaseException:
+        backend.close()
+        raise
     return backend
 
 

@@ -32,11 +32,15 @@ GROUP_TOKENS = 512
 LOGIT_ROOM = 64 << 20  # numbers: the library keeps room for the logits of every row, also where nobody wants them
 
 
+_UNSPECIFIED = ("0", "-1", "4294967295")
+"""`pooling_type` of models that generate: none, and "as you like" (-1), which llama.cpp's own saver writes unsigned."""
+
+
 def only_embeds(model: Any, metadata: dict[str, str]) -> bool:
     """Whether a model is made for embeddings: it says how to pool, or attends to both sides."""
     architecture = metadata.get("general.architecture", "")
     pooling = metadata.get(f"{architecture}.pooling_type", "0")
-    return pooling not in ("0", "-1") or is_bidirectional(model, metadata)
+    return pooling not in _UNSPECIFIED or is_bidirectional(model, metadata)
 
 
 def is_bidirectional(model: Any, metadata: dict[str, str]) -> bool:

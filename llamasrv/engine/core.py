@@ -125,6 +125,16 @@ class EngineCore:
     def open(self) -> None:
         """Load the model. Raises LoadFailed."""
         self.backend = self._open_backend(self._loading)
+        try:
+            self._prepare()
+        except BaseException:
+            self.backend.close()  # the weights would stay in memory
+            raise
+        if self.status.state == "loading":  # a drain may have come in between
+            self.status = Status("ready", 1.0)
+
+    def _prepare(self) -> None:
+        """Make what goes with the model."""
         options = self.options
         self.scheduler = Scheduler(
             parallel=min(options.parallel, self.backend.num_lanes),
@@ -142,8 +152,6 @@ class EngineCore:
         self._disk = self._open_disk()
         self._forget_context()
         self.embedder.backend = self.backend.embeddings
-        if self.status.state == "loading":  # a drain may have come in between
-            self.status = Status("ready", 1.0)
 
     def close(self) -> None:
         """Fail what is open, free everything."""

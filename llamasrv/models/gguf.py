@@ -113,7 +113,8 @@ class Header:
 
     @property
     def only_embeds(self) -> bool:
-        return self.is_bidirectional or self.number("pooling_type") > 0
+        # llama.cpp's own saver writes -1, "unspecified", as an unsigned number.
+        return self.is_bidirectional or self.number("pooling_type") not in (0, 2**32 - 1)
 
     @property
     def name(self) -> str:

@@ -678,6 +678,21 @@ def test_a_model_that_cannot_be_loaded_says_why():
         engine.submit([spec([1])])
 
 
+def test_a_model_is_freed_where_what_goes_with_it_cannot_be_made(monkeypatch):
+    """The weights stayed in memory when anything failed between loading them and the first turn."""
+    from llamasrv.engine import core
+    from llamasrv.engine.engine import Engine
+
+    def fail(*_, **__):
+        raise OSError("no threads")
+
+    monkeypatch.setattr(core, "Scheduler", fail)
+    backend = FakeBackend()
+    engine = Engine(lambda progress: backend)
+    engine._run()
+    assert engine.status.state == "failed" and backend.closed
+
+
 def test_a_snapshot_tells_what_runs_and_waits(drive):
     driver = drive(parallel=1)
     driver.submit(chat("runs"))

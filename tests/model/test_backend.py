@@ -1,17 +1,23 @@
+import dataclasses
 import os
 import pathlib
 import random
+import threading
 from array import array
 
 import gguf
 import numpy as np
 import pytest
+import tiny_models
 
 from llamasrv.domain.params import SamplingParams
+from llamasrv.engine import backend as backend_module
 from llamasrv.engine.backend import LlamaBackend, open_model
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import LoadFailed, OutOfCells
+from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed, OutOfCells
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler
+from llamasrv.models.details import describe
+from llamasrv.models.gguf import read_header
 
 OPTIONS = EngineOptions(context_cells=512, batch_size=256, ubatch_size=64, threads=1, parallel=4)
 
@@ -48,6 +54,78 @@ def test_a_file_that_is_no_model_is_refused_with_its_name(model_path, tmp_path, 
         path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(LoadFailed, match="bad.gguf: .+"):
         open_model(str(path), OPTIONS, lambda share: True)
+
+
+@pytest.fixture
+def freed(monkeypatch):
+    """Models that the library was told to free."""
+    found = []
+    free = backend_module.C.llama_model_free
+    monkeypatch.setattr(backend_module.C, "llama_model_free", lambda model: (found.append(model), free(model)))
+    return found
+
+
+def test_a_load_that_fails_late_frees_the_weights(model_path, tmp_path, freed):
+    """An adapter that could not be read left its model in memory, as often as it was tried."""
+    path = tmp_path / "adapter.gguf"
+    path.write_bytes(b"nothing")
+    options = dataclasses.replace(OPTIONS, adapters=(Adapter("a", str(path)),))
+    with pytest.raises(LoadFailed, match="adapter.gguf"):
+        open_model(model_path("llama"), options, lambda share: True)
+    assert len(freed) == 1
+
+
+def test_a_warm_up_that_fails_frees_the_weights(model_path, freed, monkeypatch):
+    def fail(backend):
+        raise DecodeFailed("no")
+
+    monkeypatch.setattr(LlamaBackend, "decode", fail)
+    with pytest.raises(DecodeFailed):
+        open_model(model_path("llama"), OPTIONS, lambda share: True)
+    assert len(freed) == 1
+
+
+def test_two_that_fail_at_once_tell_their_own_reasons(tmp_path, monkeypatch):
+    """What the library had said last was kept for the whole process: models that were loaded side by side told each
+    other's reason."""
+    names = ("frobnicator", "defribulator")
+    for name in names:
+        writer = gguf.GGUFWriter(str(tmp_path / f"{name}.gguf"), name)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    both = threading.Barrier(2, timeout=30)
+    load = backend_module.C.llama_model_load_from_file
+
+    def load_and_wait(*arguments):
+        model = load(*arguments)
+        both.wait()  # until the other one has failed, too
+        return model
+
+    monkeypatch.setattr(backend_module.C, "llama_model_load_from_file", load_and_wait)
+    reasons = {}
+
+    def fail(name):
+        with pytest.raises(LoadFailed) as caught:
+            open_model(str(tmp_path / f"{name}.gguf"), OPTIONS, lambda share: True)
+        reasons[name] = str(caught.value)
+
+    threads = [threading.Thread(target=fail, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(f"architecture: '{name}'" in reasons[name] for name in names), reasons
+
+
+def test_a_model_whose_pooling_is_unspecified_generates(tmp_path):
+    """llama.cpp's own saver writes -1 unsigned; that was taken for a way to pool, and the model refused to talk."""
+    path = tiny_models.llama(tmp_path / "m.gguf", pooling=2**32 - 1)
+    assert not read_header(path).only_embeds and "completion" in describe(read_header(path)).capabilities
+    backend = open_model(str(path), OPTIONS, lambda share: True)
+    assert backend.generates and backend.embeddings is None
+    backend.close()
 
 
 def test_an_unknown_architecture_is_named(tmp_path):

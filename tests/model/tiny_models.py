@@ -98,9 +98,13 @@ class Builder:
         self.w.close()
 
 
-def llama(path: pathlib.Path, *, context: int = 2048, seed: int = 1, layers: int = 2) -> pathlib.Path:
+def llama(
+    path: pathlib.Path, *, context: int = 2048, seed: int = 1, layers: int = 2, pooling: int | None = None
+) -> pathlib.Path:
     b = Builder(path, "llama", layers=layers, context=context, seed=seed)
     b.heads()
+    if pooling is not None:
+        b.w.add_uint32("llama.pooling_type", pooling)
     b.ends()
     for i in range(layers):
         b.vector(f"blk.{i}.attn_norm.weight", EMBD)

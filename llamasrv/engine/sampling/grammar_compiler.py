@@ -52,14 +52,21 @@ class GrammarCompiler:
         self._kept: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
         self._queue = pool.queue(COMPILERS)
         self._notice = Notice()
+        self._refusal: str | None = None  # why this vocabulary takes no grammars
 
     def open(self, vocab: Vocabulary) -> None:
         """Make the tokenizer. That holds the GIL, for 150,000 tokens half a second, so it is done while loading and in
-        two pieces, between which other threads have their turn."""
+        two pieces, between which other threads have their turn.
+
+        A vocabulary that llguidance cannot take leaves the model without grammars: `compile` then refuses them."""
         self._vocab = vocab
         self._control_texts = {token: text.encode() for text, token in vocab.controls.items()}
-        tokenizer = _tokenizer(vocab, self._control_texts)
-        self._tokenizer = tokenizer.with_slices(llguidance.LLTokenizer.general_slices())
+        try:
+            tokenizer = _tokenizer(vocab, self._control_texts)
+            self._tokenizer = tokenizer.with_slices(llguidance.LLTokenizer.general_slices())
+        except Exception as error:  # llguidance documents no exception types
+            self._refusal = reason_of(str(error)) or type(error).__name__
+            log.warning("grammars are disabled: llguidance cannot use this model's vocabulary: %s", self._refusal)
 
     def close(self) -> None:
         """Compile nothing any more."""
@@ -77,6 +84,11 @@ class GrammarCompiler:
 
         Raises InvalidRequest for a grammar that cannot be used or takes too long to compile.
         """
+        if self._refusal is not None:
+            raise InvalidRequest(
+                "This model's vocabulary does not support schemas, grammars or forced tool calls "
+                f"({self._refusal}). Remove them from the request.", param="content",
+            )  # fmt: skip
         key = sha256("\0".join((text, *triggers)).encode("utf-8", "surrogatepass")).digest()
         with self._lock:
             found = self._kept.get(key)

@@ -2,6 +2,7 @@ import threading
 
 import pytest
 from constraints import WORDS
+from engine_driver import chat
 
 from llamasrv.engine.sampling import grammar_compiler
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler, lark_of_gbnf
@@ -64,3 +65,17 @@ def test_a_broken_gbnf_is_refused(text):
     with pytest.raises(InvalidRequest) as caught:
         lark_of_gbnf(text)
     assert caught.value.param == "content" and len(caught.value.message) < 600
+
+
+def test_a_vocabulary_that_llguidance_cannot_take_only_refuses_grammars(drive, monkeypatch):
+    """llguidance rejected some vocabularies, and that failed the whole load: the model could not be served at all."""
+
+    def refuse(*_, **__):
+        raise ValueError("could not find a good sentinel token")
+
+    monkeypatch.setattr(grammar_compiler, "_tokenizer", refuse)
+    driver = drive()
+    assert driver.answer(chat("hello")) == "You said: hello"
+    with pytest.raises(InvalidRequest, match="could not find a good sentinel token") as caught:
+        driver.engine.grammars.compile(WORDS)
+    assert caught.value.param == "content"
