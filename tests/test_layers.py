@@ -55,7 +55,7 @@ HOMES = {
     "apispec": ("llamasrv.protocols.openapi",),
     "marshmallow": ("llamasrv.protocols", "llamasrv.config"),
     "orjson": ("llamasrv.protocols", "llamasrv.web", "llamasrv.chat"),
-    "jinja2": ("llamasrv.chat.template",),
+    "jinja2": ("llamasrv.chat.template", "llamasrv.chat.sandbox"),
     "llama_cpp": (
         "llamasrv.engine.backend", "llamasrv.engine.backend_embed", "llamasrv.engine.backend_lora",
         "llamasrv.engine.backend_rpc",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from serving import check_no_leaks, open_engine, pipeline_on, read
 
-from llamasrv.chat.formats import GENERIC_CALLS, THINK, ChatFormat
+from llamasrv.chat.families import GENERIC_CALLS, THINK
+from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.parser import Parser
 from llamasrv.domain.events import (
     Finished,

@@ -2,11 +2,13 @@
 
     template    ChatTemplate(source, bos_token, eos_token, special_tokens)
                   .render(ChatPrompt) -> Rendered(text, segments, continues)
-                  .format -> ChatFormat, learned by `probe` or from the table in `formats`
-    normalise   what one template accepts (Traits), and conversations made so
+                  .format -> ChatFormat, learned by `probe` or from the table in `families`
+    traits      what one template accepts and shows; normalise: conversations made so
     parser      Parser(format, prompt=rendered.text, continues=rendered.continues, tools=...)
                   .feed(text) / .finish() -> events; in_reasoning, in_call, calls, complete_calls
     grammar     constrain(format, prompt=..., tools=..., must_call=..., content=...) -> Constraint | None
+    notations   how one call is written, read, allowed and learned: a file each
 
-`marks`, `scanner`, `calls` and `values` are the parser's. Nothing here knows tokens, engines or protocols.
+`sandbox` and `guard` are the template's; `markers`, `scanner`, `calls` and `values` the parser's; `rules` and
+`argument_rules` the grammar's. Nothing here knows tokens, engines or protocols.
 """

@@ -1,6 +1,5 @@
 """Conversations made acceptable to one template.
 
-`examine` finds out with trial conversations what a template accepts and shows (`Traits`), once per template.
 `prepare` turns a ChatPrompt into the messages that this template gets: system turns gathered, turns merged where
 roles must alternate, arguments as object or text, results in the order of their calls. Nothing a template can show
 is dropped; what it cannot show (tools, calls, results) is written out as text. Knows no template language.
@@ -10,60 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from llamasrv.chat.formats import GENERIC_CALLS, Calls, write_calls
-from llamasrv.domain.request import ChatPrompt, Message, TextPart, Tool
+from llamasrv.chat.families import GENERIC_CALLS
+from llamasrv.chat.formats import Calls
+from llamasrv.chat.notations import write_calls
+from llamasrv.chat.traits import NO_CONTENT, Traits
+from llamasrv.chat.written import tool_of, write_result, write_tools
+from llamasrv.domain.request import ChatPrompt, Message, TextPart
 from llamasrv.errors import InvalidRequest
 
 Dict = dict[str, Any]
-
-
-class Renders(Protocol):
-    """What `examine` needs of a template."""
-
-    @property
-    def variables(self) -> frozenset[str]: ...
-    @property
-    def source(self) -> str: ...
-    def render_plain(
-        self,
-        messages: list[Dict],
-        tools: list[Any] | None = None,
-        add_generation_prompt: bool = True,
-        variables: Mapping[str, Any] | None = None,
-        *,
-        work: int = ...,
-    ) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """What one template accepts and shows."""
-
-    parts: bool = False  # content must be a list of parts
-    system: bool = True
-    late_system: bool = True  # several system messages, anywhere
-    developer: bool = False
-    repeated_roles: bool = True  # user after user, assistant after assistant
-    assistant_first: bool = True
-    tools: bool = False
-    tools_variable: str = "tools"
-    calls: bool = False
-    parallel_calls: bool = False
-    content_with_calls: bool = True
-    empty_answer: bool = True
-    full_schemas: bool = False  # every parameter of a tool needs a type and a description
-    results: bool = False
-    arguments: str = "object"  # or "text"
-    no_content: str = "null"  # how "no content" beside a call is said: null, empty, absent
-    user_after_result: bool = True
-    short_ids: bool = False  # call ids must be nine letters and digits
-    reasoning: str | None = None  # the key that earlier reasoning goes under; "block" for a part of the content
-    reasoning_or_content: bool = False  # a message with calls may have one of the two only
 
 
 @dataclass(slots=True)
@@ -75,161 +33,6 @@ class Conversation:
     add_generation_prompt: bool
     continues: str | None = None  # "content" or "reasoning": the last message goes on there
     held: str = ""  # what it holds there already
-
-
-# ---------------------------------------------------------------- finding out
-
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "zqtool",
-        "description": "zqdescription",
-        "parameters": {
-            "type": "object",
-            "properties": {"zqkey": {"type": "string", "description": "zqparameter"}},
-            "required": ["zqkey"],
-        },
-    },
-}
-_ODD_FUNCTIONS = (
-    {
-        "name": "zqodd",
-        "description": "",
-        "parameters": {
-            "type": "object",
-            "properties": {"zqany": {}, "zqmaybe": {"type": ["string", "null"]}, "zqobject": {"type": "object"}},
-        },
-    },
-    {"name": "zqeven", "description": "", "parameters": {"type": "object"}},
-)  # schemas as clients send them, which some templates stumble over
-_USER = {"role": "user", "content": "zquser"}
-_USER2 = {"role": "user", "content": "zqagain"}
-_SYSTEM = {"role": "system", "content": "zqsystem"}
-_SYSTEM2 = {"role": "system", "content": "zqlate"}
-_ANSWER = {"role": "assistant", "content": "zqanswer"}
-_ANSWER2 = {"role": "assistant", "content": "zqmore"}
-_TRIAL_WORK = 1 << 24  # nanoseconds or so: a template that needs more for a short chat is hostile
-_NO_CONTENT: dict[str, Dict] = {"null": {"content": None}, "empty": {"content": ""}, "absent": {}}
-_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
-
-
-def _call(value: str, arguments: str, id: str = "zqcall001") -> Dict:
-    given: Any = {"zqkey": value} if arguments == "object" else json.dumps({"zqkey": value})
-    return {"id": id, "type": "function", "function": {"name": "zqtool", "arguments": given}}
-
-
-def _result(content: str, id: str = "zqcall001") -> Dict:
-    return {"role": "tool", "tool_call_id": id, "name": "zqtool", "content": content}
-
-
-def examine(template: Renders) -> Traits:
-    """What this template accepts. Renders some thirty trial conversations: a few milliseconds."""
-
-    always: Dict = {}
-
-    def show(messages: list[Dict], tools: list[Dict] | None = None, prompt: bool = True, **variables: Any) -> str:
-        try:
-            copies = [dict(m) for m in messages]
-            return template.render_plain(copies, tools, prompt, {**always, **variables}, work=_TRIAL_WORK)
-        except InvalidRequest:
-            return ""
-
-    def shows(messages: list[Dict], *words: str, **kwargs: Any) -> bool:
-        text = show(messages, **kwargs)
-        return all(word in text for word in words)
-
-    tools_variable = _find_tools_variable(template, show)
-    given: Dict = {"tools": [_TOOL]}
-    if tools_variable not in (None, "tools"):
-        given = tools_elsewhere([_TOOL], Traits(tools_variable=tools_variable))
-        always |= tools_elsewhere(None, Traits(tools_variable=tools_variable))
-    if not shows([_USER], "zquser") and shows([{**_USER, "content": [{"type": "text", "text": "zquser"}]}], "zquser"):
-        return Traits(parts=True, tools=tools_variable is not None, tools_variable=tools_variable or "tools")
-    found: Dict = {
-        "system": shows([_SYSTEM, _USER], "zqsystem"),
-        "late_system": shows([_SYSTEM, _SYSTEM2, _USER], "zqsystem", "zqlate")
-        and shows([_USER, _ANSWER, _SYSTEM2, _USER2], "zquser", "zqlate", "zqagain")
-        and shows([_USER, _ANSWER, _USER2, _SYSTEM2], "zqagain", "zqlate"),
-        "developer": "developer" in template.source and shows([{**_SYSTEM, "role": "developer"}, _USER], "zqsystem"),
-        "repeated_roles": shows([_USER, _USER2], "zquser", "zqagain")
-        and shows([_USER, _ANSWER, _ANSWER2, _USER2], "zqanswer", "zqmore"),
-        "assistant_first": shows([_ANSWER, _USER], "zqanswer", "zquser"),
-        "empty_answer": shows([_USER, {**_ANSWER, "content": ""}, _USER2], "zqagain"),
-        "tools": tools_variable is not None,
-        "tools_variable": tools_variable or "tools",
-    }
-    if tools_variable == "tools":
-        odd = [{"type": "function", "function": function} for function in _ODD_FUNCTIONS]
-        found["full_schemas"] = not shows([_USER], "zqodd", tools=odd)
-    found.update(_examine_calls(show, given, show([_USER], **given).count("None")))
-    found["reasoning"] = _find_reasoning(show, found, given)
-    if found["reasoning"] and found["calls"]:
-        both = {**_ANSWER, found["reasoning"]: "zqthought", "tool_calls": [_call("zqvalue", found["arguments"])]}
-        found["reasoning_or_content"] = show([_USER, both, _result("zqresult")], **given) == ""
-    return Traits(**found)
-
-
-def _find_tools_variable(template: Renders, show: Callable[..., str]) -> str | None:
-    if "zqtool" in show([_USER], [_TOOL]) or "zqtool" in show([_SYSTEM, _USER], [_TOOL]):
-        return "tools"
-    for name in ("functions", "xml_tools", "custom_tools"):
-        if name in template.variables:
-            given = tools_elsewhere([_TOOL], Traits(tools_variable=name))
-            if "zqtool" in show([_USER], **given):
-                return name
-    return None
-
-
-def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
-    """The first combination of arguments and empty content that a call comes through with, unbroken."""
-    for arguments in ("object", "text"):
-        for no_content, content in _NO_CONTENT.items():
-
-            def turn(*calls: Dict, content: Dict = content) -> Dict:
-                return {"role": "assistant", **content, "tool_calls": list(calls)}
-
-            call = _call("zqvalue", arguments)
-            text = show([_USER, turn(call), _result("zqresult")], **given)
-            if "zqvalue" not in text or "zqkey" not in text or text.count("None") > nones:
-                continue
-            if re.search(
-                r"""'zqkey': *'zqvalue|\\"zqkey\\": *\\"zqvalue""", text
-            ):  # Python's notation, or JSON in JSON
-                continue
-            other = _call("zqother", arguments, "zqcall002")
-            both = show([_USER, turn(call, other), _result("zqresult"), _result("zqsecond", "zqcall002")], **given)
-            long_id = _call("zqvalue", arguments, "call_zq_0123456789")
-            return {
-                "calls": True,
-                "arguments": arguments,
-                "no_content": no_content,
-                "results": "zqresult" in text,
-                "content_with_calls": all(
-                    word in show([_USER, turn(call, content=_ANSWER), _result("zqresult")], **given)
-                    for word in ("zqanswer", "zqvalue")
-                ),
-                "parallel_calls": all(word in both for word in ("zqvalue", "zqother", "zqresult", "zqsecond")),
-                "user_after_result": "zqagain" in show([_USER, turn(call), _result("zqresult"), _USER2], **given),
-                "short_ids": show([_USER, turn(long_id), _result("zqresult", "call_zq_0123456789")], **given) == "",
-            }
-    return {"calls": False, "no_content": "empty"}
-
-
-def _find_reasoning(show: Callable[..., str], found: Dict, given: Dict) -> str | None:
-    for key in _REASONING_KEYS:
-        thought = {"role": "assistant", "content": "zqanswer", key: "zqthought"}
-        if "zqthought" in show([_USER, thought], prompt=False):
-            return key
-        if found["calls"]:
-            calls = {"content": "", key: "zqthought", "tool_calls": [_call("zqvalue", found["arguments"])]}
-            if "zqthought" in show([_USER, {"role": "assistant", **calls}, _result("zqresult")], **given):
-                return key
-    block = [{"type": "thinking", "thinking": "zqthought"}, {"type": "text", "text": "zqanswer"}]
-    text = show([_USER, {"role": "assistant", "content": block}], prompt=False)
-    return "block" if "zqthought" in text and "'thinking'" not in text and '"thinking"' not in text else None
-
-
-# ---------------------------------------------------------------- making acceptable
 
 
 def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> Conversation:
@@ -266,7 +69,7 @@ def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> C
         for message in messages:
             if isinstance(message.get("content"), str):
                 message["content"] = [{"type": "text", "text": message["content"]}]
-    tools = [_tool(tool, traits.full_schemas) for tool in prompt.tools] if prompt.tools and traits.tools else None
+    tools = [tool_of(tool, traits.full_schemas) for tool in prompt.tools] if prompt.tools and traits.tools else None
     conversation = Conversation(messages, tools, prompt.add_generation_prompt and continues is None, continues)
     if continues is not None:
         last = source[-1]
@@ -307,7 +110,7 @@ def _plain_message(message: Message, traits: Traits, names: Mapping[str, str]) -
     if message.tool_calls:
         if not plain["content"]:
             del plain["content"]
-            plain.update(_NO_CONTENT[traits.no_content])
+            plain.update(NO_CONTENT[traits.no_content])
         plain["tool_calls"] = [
             {
                 "id": _call_id(call.id, traits),
@@ -348,52 +151,6 @@ def _arguments(text: str, traits: Traits) -> Any:
     except ValueError:
         return text
     return value if isinstance(value, dict) else text
-
-
-def _tool(tool: Tool, full: bool = False) -> Dict:
-    parameters = tool.parameters or {"type": "object", "properties": {}}
-    if full:
-        parameters = {"properties": {}, **_filled(parameters)}
-        parameters.pop("additionalProperties", None)
-    return {
-        "type": "function",
-        "function": {"name": tool.name, "description": tool.description, "parameters": parameters},
-    }
-
-
-_MAX_SCHEMA_DEPTH = 32
-
-
-def _filled(schema: Any, depth: int = 0) -> Any:
-    """A schema in which everything has one type and a description, for templates that rely on it."""
-    if not isinstance(schema, Mapping) or depth > _MAX_SCHEMA_DEPTH:
-        return {"type": "string", "description": ""}
-    filled = {"description": "", **schema}
-    kind = schema.get("type")
-    if isinstance(kind, (list, tuple)):
-        kind = next((item for item in kind if item != "null"), "string")
-    if kind is None and not any(word in schema for word in ("anyOf", "oneOf", "allOf")):
-        kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
-    if kind is not None:
-        filled["type"] = "string" if kind == "null" else kind
-    if isinstance(schema.get("properties"), Mapping):
-        filled["properties"] = {key: _filled(part, depth + 1) for key, part in schema["properties"].items()}
-    elif kind == "object" and not isinstance(schema.get("additionalProperties"), Mapping):
-        filled["additionalProperties"] = {"type": "string", "description": ""}
-    for word in ("items", "additionalProperties"):
-        if isinstance(schema.get(word), Mapping):
-            filled[word] = _filled(schema[word], depth + 1)
-    for word in ("anyOf", "oneOf", "allOf"):
-        if isinstance(schema.get(word), (list, tuple)):
-            filled[word] = [_filled(branch, depth + 1) for branch in schema[word]]
-    return filled
-
-
-def tools_elsewhere(tools: Sequence[Any] | None, traits: Traits) -> Dict:
-    """Tools for a template that reads them under another name. Firefunction's is a JSON text."""
-    if traits.tools_variable == "functions":
-        return {"functions": json.dumps([t["function"] for t in tools or ()], ensure_ascii=False, indent=4)}
-    return {traits.tools_variable: list(tools)} if tools else {}
 
 
 def _call_names(messages: Sequence[Message]) -> dict[str, str]:
@@ -442,7 +199,7 @@ def _settle_calls(messages: list[Dict], traits: Traits, format: Calls) -> None:
         if calls and not traits.content_with_calls and traits.repeated_roles and _has_text(message.get("content")):
             settled.append({"role": "assistant", "content": message["content"]})
             del message["content"]
-            message.update(_NO_CONTENT[traits.no_content])
+            message.update(NO_CONTENT[traits.no_content])
         if calls and len(calls) > 1 and not traits.parallel_calls:
             settled.extend(_one_by_one(message, messages, place))
             continue
@@ -528,28 +285,6 @@ def _answered(messages: list[Dict]) -> list[Dict]:
             answered.append({"role": "assistant", "content": " "})
         answered.append(message)
     return answered
-
-
-# ---------------------------------------------------------------- written out as text
-
-
-def write_tools(tools: Sequence[Tool], calls: Calls) -> str:
-    """Tells a model about its tools where the template has no words for that."""
-    lines = [json.dumps(_tool(tool)["function"], ensure_ascii=False, default=dict) for tool in tools]
-    return (
-        "You can call functions. These are available, one JSON description a line:\n<tools>\n"
-        + "\n".join(lines)
-        + "\n</tools>\nTo call functions, write this, with the names and arguments that you need, and then stop:\n"
-        + write_calls(calls, [("function_name", '{"argument_name": "value"}')]).strip()
-        + "\nYou will be given the results. Call functions only where they help; otherwise answer in plain words."
-    )
-
-
-def write_result(content: str) -> str:
-    return f"<tool_response>\n{content}\n</tool_response>"
-
-
-# ---------------------------------------------------------------- going on with a message
 
 
 def mark_ending(conversation: Conversation, traits: Traits, mark: str) -> None:

@@ -9,16 +9,18 @@ Knows nothing of tokens and protocols.
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Union
 
-from llamasrv.chat.calls import CallReader, bare_starts, openers_of, opens_call
-from llamasrv.chat.formats import Calls, ChatFormat, Shape, pieces
-from llamasrv.chat.marks import Marks, marks
+from llamasrv.chat.call_marks import openers_of, opens_call
+from llamasrv.chat.calls import CallReader
+from llamasrv.chat.formats import Calls, ChatFormat, pieces
+from llamasrv.chat.markers import Marks, marks
+from llamasrv.chat.notations import notation_of
+from llamasrv.chat.notations.harmony import read_messages
 from llamasrv.chat.scanner import Steps
 from llamasrv.domain.events import Reasoning, Text, ToolCallArguments, ToolCallStart
 from llamasrv.domain.request import Tool
@@ -56,11 +58,11 @@ class Parser(CallReader):
         self.format = format
         self.index = index
         self.in_reasoning = False
-        self._split = reasoning
+        self.split = reasoning
         self._json_content = json_content
         self._new_id = new_id
         self._events: list[Event] = []
-        self._space: list[str] | None = [] if continues is None else None  # held: it may be between marks only
+        self.space: list[str] | None = [] if continues is None else None  # held: it may be between marks only
         self._drop_space = False
         self._seen_content = continues is not None
         self._plain: Marks | None = None  # set while text passes through: what would end that
@@ -69,19 +71,19 @@ class Parser(CallReader):
 
     def feed(self, text: str) -> list[Event]:
         plain = self._plain
-        if plain is not None and not self._buffer and not plain.may_start_in(text):
+        if plain is not None and not self.buffer and not plain.may_start_in(text):
             return [Text(self.index, text)] if text else []
-        if self._position < len(self._buffer):
-            text = self._buffer[self._position :] + text
-        self._buffer, self._position = text, 0
+        if self.position < len(self.buffer):
+            text = self.buffer[self.position :] + text
+        self.buffer, self.position = text, 0
         self._advance()
-        if self._position >= len(self._buffer):
-            self._buffer, self._position = "", 0
+        if self.position >= len(self.buffer):
+            self.buffer, self.position = "", 0
         return self._taken()
 
     def finish(self) -> list[Event]:
         """The text has ended: what was held back comes out."""
-        self._ended = True
+        self.ended = True
         self._advance()
         return self._taken()
 
@@ -98,7 +100,7 @@ class Parser(CallReader):
     @property
     def passes(self) -> bool:
         """Whether all that may still come is content as it is."""
-        return self._plain is not None and not self._plain.words and not self._buffer
+        return self._plain is not None and not self._plain.words and not self.buffer
 
     def _advance(self) -> None:
         try:
@@ -110,64 +112,64 @@ class Parser(CallReader):
         events, self._events = self._events, []
         return events if len(events) < 2 else joined(events)
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """Content."""
-        if self._space is not None:
+        if self.space is not None:
             if text.isspace():
-                self._space.append(text)
+                self.space.append(text)
                 return
             if not self._drop_space:
-                text = "".join(self._space) + text
+                text = "".join(self.space) + text
             else:
                 text = text.lstrip()
-            self._space = None
+            self.space = None
         if text:
             self._seen_content = True
             self._events.append(Text(self.index, text))
 
-    def _think(self, text: str) -> None:
-        if not self._split:
-            self._say(text)
+    def think(self, text: str) -> None:
+        if not self.split:
+            self.say(text)
             return
-        if self._space is not None:  # white space around the thinking is not part of it
+        if self.space is not None:  # white space around the thinking is not part of it
             stripped = text.lstrip() if self._drop_space else text
             if not stripped or stripped.isspace():
-                self._space.append(stripped)
+                self.space.append(stripped)
                 return
-            text = "".join(self._space) + stripped
+            text = "".join(self.space) + stripped
             self._drop_space = False
         body = text.rstrip()
-        self._space = [text[len(body) :]]
+        self.space = [text[len(body) :]]
         self._events.append(Reasoning(self.index, body))
 
-    def _start_call(self, name: str, id: str | None = None) -> None:
-        self._trail = self._named = None
+    def start_call(self, name: str, id: str | None = None) -> None:
+        self.trail = self.named = None
         self._events.append(ToolCallStart(self.index, self.calls, id or self._new_id(), name))
         self.calls += 1
 
-    def _argue(self, fragment: str) -> None:
+    def argue(self, fragment: str) -> None:
         if fragment:
             self._events.append(ToolCallArguments(self.index, self.calls - 1, fragment))
 
     def _hold(self, space: str) -> None:
-        if self._space is not None and space:
-            self._space.append(space)
+        if self.space is not None and space:
+            self.space.append(space)
 
-    def _between_marks(self) -> None:
-        self._space, self._drop_space = [], True
+    def between_marks(self) -> None:
+        self.space, self._drop_space = [], True
 
     def _document(self, prompt: str, continues: str | None) -> Steps:
-        format, calls = self.format, self.format.calls if self._tools else None
+        format, calls = self.format, self.format.calls if self.tools else None
         openers = openers_of(calls) if calls else ()
-        if format.calls is not None and format.calls.shape is Shape.CHANNEL:
-            yield from self._channels(continues)
+        if format.calls is not None and format.calls.notation == "harmony":
+            yield from read_messages(self, continues)
             return
         thought = format.reasoning
         if continues == "reasoning" or (continues is None and thought is not None and thought.is_open(prompt)):
             if thought is not None and thought.opening and continues is None:
                 self._drop_space = True
-                self._think(thought.opening)
-                self._space = ["\n"]
+                self.think(thought.opening)
+                self.space = ["\n"]
                 self._drop_space = False
             else:
                 self._drop_space = continues is None
@@ -176,24 +178,24 @@ class Parser(CallReader):
                 self._let_go()
                 return
             if mark in openers and calls is not None:
-                yield from self._section(calls, mark)
+                yield from self.section(calls, mark)
         elif continues is None and calls is not None and opens_call(prompt, calls):
-            yield from self._section(calls, pieces(calls.call_start)[-1], written=False)
+            yield from self.section(calls, pieces(calls.call_start)[-1], written=False)
         elif continues is None and format.calls is not None and format.calls.content_name:
             yield from self._addressed(format.calls)
         yield from self._content(calls, openers, continues)
 
     def _addressed(self, calls: Calls) -> Steps:
         """The first line says that the content is for the user, where the prompt asks for a recipient."""
-        self._trail = []
-        yield from self._mark(marks(calls.content_name + calls.name_end))
-        self._trail = None
+        self.trail = []
+        yield from self.mark(marks(calls.content_name + calls.name_end))
+        self.trail = None
 
     def _content(self, calls: Calls | None, openers: tuple[str, ...], continues: str | None) -> Steps:
         format, thought = self.format, self.format.reasoning
         silent = format.silent
         late = marks(
-            *openers, *silent, *((thought.start.strip(),) if thought and thought.anywhere and self._split else ())
+            *openers, *silent, *((thought.start.strip(),) if thought and thought.anywhere and self.split else ())
         )
         if continues is None and not self._seen_content:
             mark = yield from self._opening(calls, openers)
@@ -203,29 +205,29 @@ class Parser(CallReader):
                 yield from self._fenced()
 
         def say(text: str) -> None:
-            self._say(text)
-            if self._space is None:
+            self.say(text)
+            if self.space is None:
                 self._plain = late
 
         while True:
-            if self._space is None:
+            if self.space is None:
                 self._plain = late
-            mark = yield from self._until(late, say)
+            mark = yield from self.until(late, say)
             self._plain = None
             if mark is None:
                 self._let_go()
                 return
             if thought is not None and mark == thought.start.strip():
-                self._between_marks()
+                self.between_marks()
                 yield from self._thinking(openers)
-                self._between_marks()
+                self.between_marks()
             elif mark not in silent and calls is not None:
-                yield from self._section(calls, mark)
+                yield from self.section(calls, mark)
 
     def _let_go(self) -> None:
         """At the end: white space that was held, unless it only stood between marks."""
-        if self._space and not self._drop_space and not self.calls:
-            text, self._space = "".join(self._space), None
+        if self.space and not self._drop_space and not self.calls:
+            text, self.space = "".join(self.space), None
             self._events.append(Text(self.index, text))
 
     def _opening(self, calls: Calls | None, openers: tuple[str, ...]) -> Steps:
@@ -236,39 +238,39 @@ class Parser(CallReader):
             words += [thought.start.strip(), thought.end.strip()]
         early = marks(*words)
         while True:
-            position = self._position
-            self._trail = []
-            if not (yield from self._skip_space()):
-                self._space = None
-                text, self._trail = "".join(self._trail), None
+            position = self.position
+            self.trail = []
+            if not (yield from self.skip_space()):
+                self.space = None
+                text, self.trail = "".join(self.trail), None
                 if text and not self.calls and not self._drop_space:
                     self._events.append(Text(self.index, text))
                 return None
-            mark = yield from self._mark(early)
-            trail, self._trail = self._trail, None
+            mark = yield from self.mark(early)
+            trail, self.trail = self.trail, None
             if mark is None:
                 self._hold("".join(trail))
-                if calls is not None and (yield from self._char()) in bare_starts(calls):
+                if calls is not None and (yield from self.char()) in notation_of(calls).bare_starts(calls):
                     # Small models forget the marks: an object with the name of a tool is a call all the same.
-                    yield from self._section(replace(calls, bare=True), "")
+                    yield from self.section(replace(calls, bare=True), "")
                 return True
             if thought is not None and mark == thought.start.strip():
-                if self._split:
-                    self._between_marks()
+                if self.split:
+                    self.between_marks()
                 else:
-                    self._say("".join(trail))
+                    self.say("".join(trail))
                 mark = yield from self._thinking(openers)
                 if mark is None:
                     return None
                 if mark in openers and calls is not None:
-                    yield from self._section(calls, mark)
+                    yield from self.section(calls, mark)
                 return True
             if thought is not None and mark == thought.end.strip():
-                if not self._split:
-                    self._say("".join(trail))
+                if not self.split:
+                    self.say("".join(trail))
                 else:
                     self._drop_space = True
-            elif position == self._position:
+            elif position == self.position:
                 return True
 
     def _thinking(self, openers: tuple[str, ...], fresh: bool = True) -> Steps:
@@ -281,27 +283,27 @@ class Parser(CallReader):
         mark: str | None = ""
         if fresh and not thought.ended_by_calls and openers:
             # Some models call at once where the prompt has opened a block for thinking.
-            self._trail = []
-            if (yield from self._skip_space()):
-                mark = yield from self._mark(marks(*openers, end))
-            space, self._trail = "".join(self._trail), None
-            if not mark and not self._split:
-                self._say(space)
+            self.trail = []
+            if (yield from self.skip_space()):
+                mark = yield from self.mark(marks(*openers, end))
+            space, self.trail = "".join(self.trail), None
+            if not mark and not self.split:
+                self.say(space)
         if not mark:
-            mark = yield from self._until(marks(end, *exits) if thought.ended_by_calls else marks(end), self._think)
+            mark = yield from self.until(marks(end, *exits) if thought.ended_by_calls else marks(end), self.think)
         self.in_reasoning = False
-        if self._split:
-            self._between_marks()
+        if self.split:
+            self.between_marks()
         elif mark == end:
-            self._say(end)
+            self.say(end)
         return mark
 
     def _fenced(self) -> Steps:
         """Content that must be JSON, in a code fence: the fence goes."""
-        self._trail = []
-        yield from self._skip_space()
-        mark = yield from self._mark(marks("```json", "```"))
-        trail, self._trail = self._trail, None
+        self.trail = []
+        yield from self.skip_space()
+        mark = yield from self.mark(marks("```json", "```"))
+        trail, self.trail = self.trail, None
         if mark is None:
             self._hold("".join(trail))
             return
@@ -311,58 +313,12 @@ class Parser(CallReader):
         def give(text: str) -> None:
             visible = text.rstrip()
             if visible:
-                self._say("".join((*held, visible)))
+                self.say("".join((*held, visible)))
                 held.clear()
             held.append(text[len(visible) :])
 
-        yield from self._until(marks("```"), give)
-        self._between_marks()
-
-    def _channels(self, continues: str | None) -> Steps:
-        """Messages with a header (role, channel, recipient) and a body."""
-        bodies = marks("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
-        self._space = None
-        if continues is not None:
-            give = self._think if continues == "reasoning" else self._say
-            self.in_reasoning = continues == "reasoning"
-            mark = yield from self._until(bodies, give)
-        else:
-            mark = "<|start|>"
-        while mark is not None:
-            header: list[str] = [] if mark == "<|start|>" else [mark]
-            body = yield from self._until(marks("<|message|>"), header.append)
-            said = "".join(header)
-            channel = said.rpartition("<|channel|>")[2].strip().split(" ")[0].split("<|")[0]
-            found = re.search(r" to=([^\s<]+)", " " + said)
-            recipient = found.group(1) if found else ""
-            if body is None:
-                if said and "<|" not in said and mark == "<|start|>" and not self.calls:
-                    self._say(said)
-                return
-            self.in_reasoning = channel == "analysis" and not recipient
-            if recipient.startswith("functions.") and self._tools:
-                self._start_call(recipient.removeprefix("functions."))
-                if (yield from self._json_value(self._argue)):
-                    self.complete_calls += 1
-                mark = yield from self._until(bodies, self._skip)
-            elif recipient and recipient not in ("assistant", "user", "all") and not recipient.startswith("functions."):
-                mark = yield from self._until(bodies, self._skip)  # a built-in tool that nobody offered
-            elif channel == "analysis":
-                self._between_marks()
-                if not self._split:
-                    self._say(f"<|channel|>{channel}<|message|>")
-                mark = yield from self._until(bodies, self._think)
-                if not self._split and mark is not None:
-                    self._say("<|end|>")
-                self._space = None
-            else:
-                mark = yield from self._until(bodies, self._say)
-            self.in_reasoning = False
-            while mark in ("<|end|>", "<|return|>", "<|call|>"):
-                mark = yield from self._until(marks("<|start|>", "<|channel|>"), self._say)
-
-    def _skip(self, text: str) -> None:
-        """Text that is for nobody here."""
+        yield from self.until(marks("```"), give)
+        self.between_marks()
 
 
 def joined(events: list[Event]) -> list[Event]:

@@ -2,19 +2,20 @@
 
 The template shows how earlier turns are written: a turn with two calls of known names and arguments, one with known
 reasoning, one with neither. The marks are what lies between and around the known words. What cannot be learned so
-comes from the table in `formats`; a template without any words for tools gets the generic format.
+comes from the table in `families`; a template without any words for tools gets the generic format.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
-from llamasrv.chat.formats import GENERIC_CALLS, THINK, Calls, ChatFormat, Reasoning, Shape, known_family
-from llamasrv.chat.normalise import Traits
+from llamasrv.chat.families import GENERIC_CALLS, THINK, known_family
+from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
+from llamasrv.chat.notations import learn, trial
+from llamasrv.chat.traits import Traits
 from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
 
@@ -37,11 +38,8 @@ _PARAMETERS = {
     },
     "required": ["zqfirst", "zqsecond"],
 }
-_TOOLS = tuple(Tool(name, "zq", _PARAMETERS) for name in ("zqtool", "zqother"))
-_NAMES = ("zqtool", "zqother")
+_TOOLS = tuple(Tool(name, "zq", _PARAMETERS) for name in trial.NAMES)
 _PYTHON_TAG = "<|python_tag|>"  # Llama may write it before a call
-_IDS = ("zqcall001", "zqcall002")
-_ARGUMENTS = {"zqfirst": "zqtext", "zqsecond": 7}
 _USER = Message("user", "zquser")
 _ANSWER = Message("assistant", "zqanswer")
 
@@ -56,7 +54,7 @@ def describe(template: Template) -> ChatFormat:
     calls = _learn_calls(template, answer) if template.traits.calls else None
     if calls is not None:
         silent = (_PYTHON_TAG,) if calls.bare and _PYTHON_TAG in template.source else ()
-        return ChatFormat(calls.shape.value, reasoning=reasoning, calls=calls, silent=silent, learned=True)
+        return ChatFormat(calls.notation, reasoning=reasoning, calls=calls, silent=silent, learned=True)
     return ChatFormat("generic", reasoning=reasoning, calls=GENERIC_CALLS)
 
 
@@ -69,8 +67,9 @@ def _show(template: Template, *messages: Message, prompt: bool = False) -> str:
 
 
 def _call(count: int) -> Message:
-    text = json.dumps(_ARGUMENTS)
-    return Message("assistant", None, tool_calls=tuple(ToolCall(_IDS[n], _NAMES[n], text) for n in range(count)))
+    text = json.dumps(trial.ARGUMENTS)
+    made = (ToolCall(trial.IDS[n], trial.NAMES[n], text) for n in range(count))
+    return Message("assistant", None, tool_calls=tuple(made))
 
 
 # ---------------------------------------------------------------- reasoning
@@ -103,34 +102,25 @@ def _learn_reasoning(template: Template, answer: str) -> Reasoning:
 # ---------------------------------------------------------------- calls
 
 
-@dataclass(frozen=True, slots=True)
-class _Core:
-    """Where one call lies in a text, and how it is written."""
-
-    start: int
-    end: int
-    calls: Calls
-
-
 def _learn_calls(template: Template, answer: str) -> Calls | None:
     turn = _show(template, _call(2))
-    parallel = template.traits.parallel_calls and all(name in turn for name in _NAMES)
+    parallel = template.traits.parallel_calls and all(name in turn for name in trial.NAMES)
     if not parallel:
         turn = _show(template, _call(1))
     begin = _common_start(turn, answer)
-    first = _find(turn, begin, 0)
+    first = learn(turn, begin, 0)
     if first is None:
         return None
     before, end = turn[begin : first.start], _turn_end(turn, answer)
     if not parallel:
         calls = replace(first.calls, call_start=before, call_end=turn[first.end : end], parallel=False)
     else:
-        second = _find(turn, first.end, 1)
+        second = learn(turn, first.end, 1)
         if second is None:
             return None
         calls = _with_section(first.calls, before, turn[first.end : second.start], turn[second.end : end])
     array = calls.section_start.rstrip().endswith("[")
-    bare = calls.shape is Shape.JSON and not (calls.section_start.strip(" \n[") or calls.call_start.strip())
+    bare = calls.notation == "json" and not (calls.section_start.strip(" \n[") or calls.call_start.strip())
     return replace(calls, array=array, bare=bare)
 
 
@@ -171,81 +161,3 @@ def _first_mark(text: str) -> str:
     """Up to the end of the first mark: what follows ends the turn, not the section."""
     found = re.match(r"[^<]*<[^<>]*>", text)
     return found[0] if found else text
-
-
-def _find(text: str, begin: int, number: int) -> _Core | None:
-    for find in (_find_object, _find_named, _find_tagged):
-        core = find(text, begin, number)
-        if core is not None:
-            return core
-    return None
-
-
-def _decoded(text: str, begin: int) -> list[tuple[int, int, Any]]:
-    """Every JSON object from `begin` on, outer ones first."""
-    decoder, found = json.JSONDecoder(), []
-    for place in (n for n in range(begin, len(text)) if text[n] == "{"):
-        try:
-            value, end = decoder.raw_decode(text, place)
-        except ValueError:
-            continue
-        found.append((place, end, value))
-    return found
-
-
-def _find_object(text: str, begin: int, number: int) -> _Core | None:
-    name, id = _NAMES[number], _IDS[number]
-    for start, end, value in _decoded(text, begin):
-        if value == {name: _ARGUMENTS}:
-            return _Core(start, end, Calls(Shape.JSON, name_is_key=True))
-        if not isinstance(value, Mapping) or name not in value.values() or _ARGUMENTS not in value.values():
-            continue
-        keys = {json.dumps(item): key for key, item in value.items()}
-        order = list(value)
-        id_key = keys.get(json.dumps(id), "")
-        arguments_key = keys[json.dumps(_ARGUMENTS)]
-        calls = Calls(
-            Shape.JSON,
-            name_key=keys[json.dumps(name)],
-            arguments_key=arguments_key,
-            id_key=id_key,
-            id_first=bool(id_key) and order.index(id_key) < order.index(arguments_key),
-        )
-        return _Core(start, end, calls)
-    return None
-
-
-def _find_named(text: str, begin: int, number: int) -> _Core | None:
-    name, id = _NAMES[number], _IDS[number]
-    for start, end, value in _decoded(text, begin):
-        at = text.rfind(name, begin, start)
-        if value != _ARGUMENTS or at < 0:
-            continue
-        between = text[at + len(name) : start]
-        mark, found, name_end = between.partition(id)
-        if found:
-            return _Core(at, end, Calls(Shape.NAMED, id_mark=mark, name_end=name_end))
-        return _Core(at, end, Calls(Shape.NAMED, name_end=between))
-    return None
-
-
-def _find_tagged(text: str, begin: int, number: int) -> _Core | None:
-    name = _NAMES[number]
-    at = text.find(name, begin)
-    found = (
-        re.compile(r"(.*?)zqfirst(.*?)zqtext(.*?)zqsecond(.*?)7", re.DOTALL).match(text, at + len(name))
-        if at >= 0
-        else None
-    )
-    if found is None or found[2] != found[4]:
-        return None
-    opened = re.search(r"[<\[][^<\[]*\Z", found[1])
-    if opened is None or not found[3].endswith(opened[0]):
-        return None
-    value_end = found[3][: -len(opened[0])]
-    end = found.end()
-    end += len(value_end) if text.startswith(value_end, end) else len(value_end.rstrip())
-    calls = Calls(
-        Shape.TAGGED, name_end=found[1][: opened.start()], key_start=opened[0], key_end=found[2], value_end=value_end
-    )
-    return _Core(at, end, calls)

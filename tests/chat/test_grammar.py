@@ -10,8 +10,10 @@ import pytest
 from chat_samples import FAMILIES
 from vectors import message_of
 
-from llamasrv.chat import formats
-from llamasrv.chat.formats import THINK, Calls, ChatFormat, Reasoning, Shape, write_calls
+from llamasrv.chat import families
+from llamasrv.chat.families import THINK
+from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
+from llamasrv.chat.notations import write_calls
 from llamasrv.chat.grammar import constrain
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate
@@ -74,8 +76,8 @@ def accepts(constraint, tokens):
 
 
 def all_formats():
-    yield from ((family.format.name, family.format) for family in formats.TABLE)
-    yield "generic", formats.GENERIC
+    yield from ((family.format.name, family.format) for family in families.TABLE)
+    yield "generic", families.GENERIC
     for name, source in FAMILIES.items():
         yield name, ChatTemplate(source).format
 
@@ -169,7 +171,7 @@ def test_whatever_the_grammar_lets_through_is_a_valid_call(name, format):
 
 # -- thinking
 
-PLAIN = ChatFormat("plain", reasoning=THINK, calls=formats.GENERIC_CALLS)
+PLAIN = ChatFormat("plain", reasoning=THINK, calls=families.GENERIC_CALLS)
 CALL = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
 
 
@@ -196,21 +198,21 @@ def test_a_call_may_come_at_once_where_the_prompt_opened_a_block(special_tokens,
 
 
 def test_a_call_ends_a_block_that_calls_end():
-    format = ChatFormat("x", reasoning=Reasoning("<think>", "</think>", ended_by_calls=True), calls=formats.GENERIC_CALLS)
+    format = ChatFormat("x", reasoning=Reasoning("<think>", "</think>", ended_by_calls=True), calls=families.GENERIC_CALLS)
     constraint = constrain(format, prompt="<think>", tools=TOOLS)
     assert accepts(constraint, "Hm, " + CALL) and accepts(constraint, "Hm.</think>" + CALL)
     assert not accepts(constraint, "Hm, words")
 
 
 def test_the_start_of_the_content_ends_such_a_block():
-    constraint = constrain(formats.KIMI_K3, prompt="<|open|>think<|sep|>", tools=TOOLS)
+    constraint = constrain(families.KIMI_K3, prompt="<|open|>think<|sep|>", tools=TOOLS)
     assert accepts(constraint, "Hm<|open|>response<|sep|>Hello.<|close|>response<|sep|>")
-    assert accepts(constraint, "Hm" + write_calls(formats.KIMI_K3.calls, MADE[:1]))
+    assert accepts(constraint, "Hm" + write_calls(families.KIMI_K3.calls, MADE[:1]))
 
 
 def test_no_block_is_opened_where_thinking_is_off_or_only_assumed():
     assert not accepts(constrain(PLAIN, tools=TOOLS, must_call=True, thinking=False), "<think>Hm</think>" + CALL)
-    assumed = ChatFormat("plain", reasoning=Reasoning("<think>", "</think>", assumed=True), calls=formats.GENERIC_CALLS)
+    assumed = ChatFormat("plain", reasoning=Reasoning("<think>", "</think>", assumed=True), calls=families.GENERIC_CALLS)
     assert not accepts(constrain(assumed, tools=TOOLS, must_call=True), "<think>Hm</think>" + CALL)
 
 
@@ -243,7 +245,7 @@ def test_content_of_a_form_and_calls_go_together():
 
 
 def test_content_of_a_form_keeps_its_wrapper():
-    constraint = constrain(formats.HARMONY, content=Content("json", SCHEMA))
+    constraint = constrain(families.HARMONY, content=Content("json", SCHEMA))
     assert accepts(constraint, '<|channel|>final<|message|>{"a": 1}')
     assert accepts(
         constraint, '<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>{"a":1}'
@@ -251,15 +253,15 @@ def test_content_of_a_form_keeps_its_wrapper():
 
 
 def test_harmony_may_say_something_before_a_call():
-    constraint = constrain(formats.HARMONY, tools=TOOLS)
+    constraint = constrain(families.HARMONY, tools=TOOLS)
     said = "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant"
-    assert accepts(constraint, said + write_calls(formats.HARMONY.calls, MADE[:1]))
+    assert accepts(constraint, said + write_calls(families.HARMONY.calls, MADE[:1]))
     assert accepts(constraint, said + "<|channel|>final<|message|>Nothing found.")
-    assert not accepts(constrain(formats.HARMONY, tools=TOOLS, must_call=True), said)
+    assert not accepts(constrain(families.HARMONY, tools=TOOLS, must_call=True), said)
 
 
 def test_going_on_needs_no_wrapper():
-    constraint = constrain(formats.HARMONY, continues="content", content=Content("choice", ["a"]))
+    constraint = constrain(families.HARMONY, continues="content", content=Content("choice", ["a"]))
     assert accepts(constraint, "a")
 
 
@@ -306,7 +308,7 @@ def test_free_text_ends_at_a_special_token():
 
 
 def test_text_between_tags_ends_at_a_special_token():
-    calls = Calls(Shape.TAGGED, call_start="<tool_call>", name_end="\n", key_start="<k>", key_end="=", value_end="</think>",
+    calls = Calls("tagged", call_start="<tool_call>", name_end="\n", key_start="<k>", key_end="=", value_end="</think>",
                   call_end="</tool_call>")  # fmt: skip
     constraint = constrain(ChatFormat("x", calls=calls), tools=TOOLS[:1], must_call=True, special_tokens=SPECIAL)
     assert accepts(constraint, [257, *b"clock\n<k>city=Bern </th", 259, 258])

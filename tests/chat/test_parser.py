@@ -10,8 +10,10 @@ import pytest
 from chat_samples import FAMILIES
 from vectors import message_of
 
-from llamasrv.chat import formats
-from llamasrv.chat.formats import GENERIC_CALLS, THINK, Calls, ChatFormat, Reasoning, Shape, write_calls
+from llamasrv.chat import families
+from llamasrv.chat.families import GENERIC_CALLS, THINK
+from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
+from llamasrv.chat.notations import write_calls
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.events import Text
@@ -31,7 +33,7 @@ MADE = [
     ("ping", {}),
 ]
 PLAIN = ChatFormat("plain", reasoning=THINK, calls=GENERIC_CALLS)
-TABLE = {family.format.name: family.format for family in formats.TABLE}
+TABLE = {family.format.name: family.format for family in families.TABLE}
 
 
 def parse(format, *pieces, prompt="", tools=TOOLS, **kwargs):
@@ -58,7 +60,7 @@ def outcome(format, text, **kwargs):
 
 def all_formats():
     yield from TABLE.items()
-    yield "generic", formats.GENERIC
+    yield "generic", families.GENERIC
     for name, source in FAMILIES.items():
         yield name, ChatTemplate(source).format
 
@@ -74,7 +76,7 @@ def test_it_reads_back_what_a_model_would_write(name, format):
 
 @pytest.mark.parametrize("name, format", list(all_formats()))
 def test_words_before_a_call_are_content(name, format):
-    if format.calls.bare or format.calls.shape is Shape.CHANNEL:
+    if format.calls.bare or format.calls.notation == "harmony":
         pytest.skip("this format has no free text before a call")
     text = write_calls(format.calls, [("ping", "{}")])
     content, _, calls, _ = outcome(format, "Let me look.\n" + text.lstrip("\n"))
@@ -83,7 +85,7 @@ def test_words_before_a_call_are_content(name, format):
 
 @pytest.mark.parametrize("name, format", list(all_formats()))
 def test_without_tools_everything_is_content(name, format):
-    if format.calls.shape is Shape.CHANNEL:
+    if format.calls.notation == "harmony":
         pytest.skip("channels are there without tools, too")
     text = "See: " + write_calls(format.calls, [("ping", "{}")])
     content, _, calls, _ = outcome(format, text, tools=())
@@ -237,7 +239,7 @@ def test_arguments_that_stop_being_json_are_passed_as_written_and_incomplete():
 
 
 def test_an_object_alone_is_a_call_only_with_the_name_of_a_tool():
-    format = ChatFormat("bare", calls=Calls(Shape.JSON, bare=True, arguments_key="parameters"))
+    format = ChatFormat("bare", calls=Calls("json", bare=True, arguments_key="parameters"))
     assert outcome(format, '{"name": "ping", "parameters": {}}')[2] == [("ping", "{}")]
     for text in (
         '{"name": "Ann", "parameters": {}}',
@@ -257,7 +259,7 @@ def test_forgotten_marks_make_no_difference_to_a_call_of_a_known_tool():
 # -- values between tags
 
 LINES = ChatFormat("lines", calls=Calls(
-    Shape.TAGGED, call_start="<call>\n<fn=", call_end="</fn>\n</call>", separator="\n", name_end=">\n",
+    "tagged", call_start="<call>\n<fn=", call_end="</fn>\n</call>", separator="\n", name_end=">\n",
     key_start="<arg=", key_end=">\n", value_end="\n</arg>\n",
 ))  # fmt: skip
 
@@ -317,7 +319,7 @@ def test_types_said_in_the_text_win():
         '</｜DSML｜parameter>\n<｜DSML｜parameter name="x" string="false">7</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
         "</｜DSML｜function_calls>"
     )
-    assert outcome(formats._dsml("function_calls"), text)[2] == [("note", '{"text": "7", "x": 7}')]
+    assert outcome(families._dsml("function_calls"), text)[2] == [("note", '{"text": "7", "x": 7}')]
 
 
 def test_references_in_schemas_are_followed():
@@ -353,11 +355,11 @@ def test_channels_tell_reasoning_content_and_calls():
         "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>commentary<|message|>I will.<|end|>"
         '<|start|>assistant to=functions.note<|channel|>commentary json<|message|>{"text": "a"}<|call|>'
     )
-    assert outcome(formats.HARMONY, text) == ("I will.", "Hm", [("note", '{"text": "a"}')], 1)
+    assert outcome(families.HARMONY, text) == ("I will.", "Hm", [("note", '{"text": "a"}')], 1)
 
 
 def test_text_without_a_channel_is_content():
-    assert outcome(formats.HARMONY, "Hi there") == ("Hi there", "", [], 0)
+    assert outcome(families.HARMONY, "Hi there") == ("Hi there", "", [], 0)
 
 
 # -- names, ids, order

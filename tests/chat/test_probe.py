@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from chat_samples import FAMILIES, HERMES, STRICT
 
-from llamasrv.chat.formats import TABLE, Shape
+from llamasrv.chat.families import TABLE
 from llamasrv.chat.template import ChatTemplate, fallback_source
 
 LEARNED = {
-    "objects between tags": {"shape": Shape.JSON, "call_start": "<call>\n", "call_end": "\n</call>", "separator": "\n"},
+    "objects between tags": {"notation": "json", "call_start": "<call>\n", "call_end": "\n</call>", "separator": "\n"},
     "a list of objects": {"section_start": "<CALLS>[", "section_end": "]</CALLS>", "separator": ", ", "array": True},
-    "an object alone": {"shape": Shape.JSON, "bare": True, "parallel": False},
-    "a list alone": {"shape": Shape.JSON, "bare": True, "array": True, "section_start": "[", "section_end": "]"},
+    "an object alone": {"notation": "json", "bare": True, "parallel": False},
+    "a list alone": {"notation": "json", "bare": True, "array": True, "section_start": "[", "section_end": "]"},
     "names as keys": {"name_is_key": True, "array": True, "section_start": "<|calls|>["},
-    "name, then object": {"shape": Shape.NAMED, "call_start": "[CALL]", "name_end": "[ARGS]"},
+    "name, then object": {"notation": "named", "call_start": "[CALL]", "name_end": "[ARGS]"},
     "name and id, then object": {"id_mark": "[ID]", "name_end": "[ARGS]", "call_start": "[CALL]"},
     "a section of named calls": {
         "section_start": "<|calls|>", "section_end": "<|/calls|>", "call_start": "<|call|>", "call_end": "<|/call|>",
@@ -22,7 +22,7 @@ LEARNED = {
     "fenced": {"name_end": "\n```json\n", "call_end": "\n```<|/call|>", "separator": "\n"},
     "function tags": {"call_start": "<fn=", "name_end": ">", "call_end": "</fn>"},
     "values on lines": {
-        "shape": Shape.TAGGED, "call_start": "<call>\n<fn=", "call_end": "</fn>\n</call>", "name_end": ">\n",
+        "notation": "tagged", "call_start": "<call>\n<fn=", "call_end": "</fn>\n</call>", "name_end": ">\n",
         "key_start": "<arg=", "key_end": ">\n", "value_end": "\n</arg>\n",
     },
     "keys and values": {"call_start": "<call>", "name_end": "\n", "key_start": "<key>", "key_end": "</key>\n<value>"},
@@ -59,7 +59,7 @@ def test_it_assumes_the_usual_marks_where_nothing_is_said():
 @pytest.mark.parametrize("source", [STRICT, fallback_source(), fallback_source("plain")])
 def test_a_template_without_tools_gets_the_generic_format(source):
     format = ChatTemplate(source).format
-    assert format.name == "generic" and format.calls.shape is Shape.JSON and format.calls.call_start == "<tool_call>\n"
+    assert format.name == "generic" and format.calls.notation == "json" and format.calls.call_start == "<tool_call>\n"
 
 
 def test_it_describes_itself_without_what_is_not_set():

@@ -1,0 +1,220 @@
+"""Families whose format a probe cannot learn: their templates do not show calls, or their syntax is one of a kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
+
+THINK = Reasoning("<think>", "</think>")
+
+GENERIC_CALLS = Calls(
+    "json", call_start="<tool_call>\n", call_end="\n</tool_call>", separator="\n"
+)  # what `write_tools` in `written` asks for
+GENERIC = ChatFormat("generic", calls=GENERIC_CALLS)
+
+HARMONY = ChatFormat(
+    "harmony",
+    reasoning=Reasoning("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
+    calls=Calls(
+        "harmony",
+        call_start="<|channel|>commentary to=functions.",
+        name_end=" <|constrain|>json<|message|>",
+        parallel=False,
+    ),
+    content_start="<|channel|>final<|message|>",
+    aside="<|channel|>commentary<|message|>",
+    others=("<|call|>", "<|return|>"),
+)
+
+LFM2_CALLS = Calls("python", section_start="<|tool_call_start|>[", section_end="]<|tool_call_end|>", separator=", ")
+
+GEMMA4 = ChatFormat(
+    "gemma 4",
+    reasoning=Reasoning("<|channel>thought\n", "<channel|>", anywhere=True),
+    calls=Calls("braces", call_start="<|tool_call>call:", call_end="<tool_call|>"),
+    silent=("<channel|>", "<turn|>"),
+)
+
+DSML = "｜DSML｜"
+
+
+def _dsml(section: str) -> ChatFormat:
+    return ChatFormat(
+        "deepseek dsml",
+        reasoning=replace(THINK, ended_by_calls=True),
+        calls=Calls(
+            "tagged",
+            section_start=f"\n\n<{DSML}{section}>\n",
+            section_end=f"\n</{DSML}{section}>",
+            call_start=f'<{DSML}invoke name="',
+            name_end='">\n',
+            call_end=f"</{DSML}invoke>",
+            separator="\n",
+            key_start=f'<{DSML}parameter name="',
+            key_end='"',
+            string_type=' string="true">',
+            other_type=' string="false">',
+            value_end=f"</{DSML}parameter>\n",
+        ),
+    )
+
+
+KIMI_K3 = ChatFormat(
+    "kimi k3",
+    reasoning=Reasoning("<|open|>think<|sep|>", "<|close|>think<|sep|>", ended_by_calls=True),
+    calls=Calls(
+        "tagged",
+        section_start="<|open|>tools<|sep|>",
+        section_end="<|close|>tools<|sep|>",
+        call_start='<|open|>call tool="',
+        name_end='" index="{number}"<|sep|>',
+        call_end="<|close|>call<|sep|>",
+        key_start='<|open|>argument key="',
+        key_end='"',
+        string_type=' type="string"<|sep|>',
+        other_type=' type="{type}"<|sep|>',
+        value_end="<|close|>argument<|sep|>",
+    ),
+    content_start="<|open|>response<|sep|>",
+    content_end="<|close|>response<|sep|>",
+    turn_end="<|close|>message<|sep|>",
+    silent=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
+)
+
+MINIMAX_M3 = ChatFormat(
+    "minimax m3",
+    reasoning=Reasoning("<mm:think>", "</mm:think>"),
+    calls=Calls(
+        "tagged",
+        section_start="]<]minimax[>[<tool_call>\n",
+        section_end="]<]minimax[>[</tool_call>",
+        call_start=']<]minimax[>[<invoke name="',
+        name_end='">',
+        call_end="]<]minimax[>[</invoke>\n",
+        key_start="]<]minimax[>[<",
+        key_end=">",
+        value_end="]<]minimax[>[</{key}>",
+        elements=True,
+    ),
+)
+
+FUNCTIONARY_32 = ChatFormat(
+    "functionary 3.2",
+    calls=Calls("named", call_start=">>>", name_end="\n", content_name="all"),
+    content_start="all\n",
+)
+
+COMMAND_R_PLUS = ChatFormat(
+    "command r plus",
+    calls=Calls(
+        "json",
+        section_start="Action:\n```json\n[\n    ",
+        section_end="\n]```",
+        separator=",\n    ",
+        array=True,
+        name_key="tool_name",
+        arguments_key="parameters",
+    ),
+    silent=("<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),
+)
+
+COMMAND_R7B = ChatFormat(
+    "command r7b",
+    reasoning=Reasoning("<|START_THINKING|>", "<|END_THINKING|>"),
+    calls=Calls(
+        "json",
+        section_start="<|START_ACTION|>[\n    ",
+        section_end="\n]<|END_ACTION|>",
+        separator=",\n    ",
+        array=True,
+        name_key="tool_name",
+        arguments_key="parameters",
+        id_key="tool_call_id",
+        id_first=True,
+    ),
+    content_start="<|START_RESPONSE|>",
+    content_end="<|END_RESPONSE|>",
+    silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+)
+
+SOLAR_OPEN = ChatFormat(
+    "solar open",
+    reasoning=Reasoning("<|think|>", "<|end|>"),
+    calls=Calls(
+        "named",
+        section_start="<|tool_calls|>",
+        section_end="<|calls|>",
+        call_start="<|tool_call:begin|>",
+        id_mark="<|tool_call:name|>",
+        id_first=True,
+        name_end="<|tool_call:args|>",
+        call_end="<|tool_call:end|>",
+    ),
+    content_start="<|content|>",
+    silent=("<|begin|>assistant", "<|content|>", "<|end|>", "<|flush|>"),
+)
+
+GRANITE_33 = ChatFormat(
+    "granite 3.3",
+    reasoning=THINK,
+    calls=Calls(
+        "json", section_start="<|tool_call|>[", section_end="]", separator=", ", array=True
+    ),
+    content_start="",
+    silent=("<response>", "</response>"),
+)  # fmt: skip
+
+KIMI_K2_CALLS = Calls(
+    "named",
+    section_start="<|tool_calls_section_begin|>",
+    section_end="<|tool_calls_section_end|>",
+    call_start="<|tool_call_begin|>",
+    id_form="functions.{name}:{index}",
+    name_end="<|tool_call_argument_begin|>",
+    call_end="<|tool_call_end|>",
+)
+
+
+def _giga(mark: str) -> ChatFormat:
+    return ChatFormat("gigachat", calls=Calls("json", call_start=mark, parallel=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A row of the table: a template belongs to it if its source holds all these words."""
+
+    words: tuple[str, ...]
+    format: ChatFormat
+
+
+TABLE: tuple[Family, ...] = (
+    Family(("<|channel|>", "<|message|>", "<|start|>"), HARMONY),
+    Family(("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
+           ChatFormat("kimi k2", reasoning=replace(THINK, ended_by_calls=True), calls=KIMI_K2_CALLS)),
+    Family(("<|open|>", "<|sep|>", "argument"), KIMI_K3),
+    Family(("<|tool_call_start|>",), ChatFormat("lfm2", reasoning=THINK, calls=LFM2_CALLS)),
+    Family(("<|tool_list_start|>",), ChatFormat("lfm2", reasoning=THINK, calls=LFM2_CALLS)),
+    Family(("List of tools: [", "keep_past_thinking"), ChatFormat("lfm2", reasoning=THINK, calls=LFM2_CALLS)),
+    Family(("<|tool_call>call:",), GEMMA4),
+    Family(("<|tool_call>", "call:", "<channel|>"), GEMMA4),
+    Family((DSML, "function_calls"), _dsml("function_calls")),
+    Family((DSML,), _dsml("tool_calls")),
+    Family(("]<]minimax[>[",), MINIMAX_M3),
+    Family((">>>all\n",), FUNCTIONARY_32),
+    Family((">>>all\\n",), FUNCTIONARY_32),
+    Family(("<|START_ACTION|>", "<|START_RESPONSE|>"), COMMAND_R7B),
+    Family(("directly-answer", "<|CHATBOT_TOKEN|>"), COMMAND_R_PLUS),
+    Family(("<|tool_call:begin|>",), SOLAR_OPEN),
+    Family(("<|tool_call|>", "<|start_of_role|>"), GRANITE_33),
+    Family(("function call<|role_sep|>",), _giga("<|message_sep|>\n\nfunction call<|role_sep|>\n")),
+    Family(("<|function_call|>",), _giga("<|function_call|>")),
+)  # fmt: skip
+
+
+def known_family(source: str) -> ChatFormat | None:
+    """The row of the table that a template belongs to."""
+    for family in TABLE:
+        if all(word in source for word in family.words):
+            return family.format
+    return None

@@ -1,0 +1,98 @@
+"""Special tokens in what users wrote stay text.
+
+A special token in a user's text goes through the template as one stand-in, a character of the rarest Chinese block;
+afterwards the token is put back, as an untrusted segment. The template cannot see it, so nothing it does to texts can
+turn it into markup. Private-use characters would not do: Python's notation escapes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llamasrv.errors import InvalidRequest
+
+FIRST_STAND_IN = 0x30000
+STAND_INS = "[\U00030000-\U00031340]"
+MAX_STAND_INS = 0x1340
+END = "\U0003134a"  # put at the end of the message that is being continued
+LOOKS_SPECIAL = rf"<[^\s<>]{{1,64}}>|\[/?[A-Z][A-Z_]+\]|\]<\][^\s]{{1,32}}\[>\[|{STAND_INS}|{END}"
+"""What may be a special token where nobody told which there are."""
+
+
+def any_of(words: Iterable[str]) -> str:
+    """One expression for many words: a tree, because `re` tries alternatives one after another."""
+    tree: dict[str, Any] = {}
+    for word in words:
+        node = tree
+        for char in word:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    return _tree_expression(tree)
+
+
+def _tree_expression(tree: dict[str, Any]) -> str:
+    prefix = ""
+    while len(tree) == 1 and "" not in tree:
+        ((char, tree),) = tree.items()
+        prefix += re.escape(char)
+    branches = [re.escape(char) + _tree_expression(below) for char, below in tree.items() if char]
+    if not branches:
+        return prefix
+    return f"{prefix}(?:{'|'.join(branches)}){'?' if '' in tree else ''}"
+
+
+class Guard:
+    """Replaces special tokens in one conversation, and finds them again in the rendered text."""
+
+    def __init__(self, pattern: re.Pattern[str], visible: frozenset[str]) -> None:
+        self.tokens: list[str] = []
+        self._search = pattern.search
+        self._sub = pattern.sub
+        self._visible = visible
+
+    def messages(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        search = self._search
+        for message in messages:
+            for key, value in message.items():
+                if type(value) is str:
+                    if search(value) is not None and key != "role":
+                        hide = self._hide_unseen if key == "content" and message["role"] == "assistant" else self._hide
+                        message[key] = self._sub(hide, value)
+                elif value is not None:
+                    message[key] = self.value(value)
+        return messages
+
+    def value(self, value: Any) -> Any:
+        if type(value) is str:
+            return value if self._search(value) is None else self._sub(self._hide, value)
+        if isinstance(value, Mapping):
+            return {self.value(key): self.value(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.value(item) for item in value]
+        return value
+
+    def _hide(self, match: re.Match[str]) -> str:
+        token = match.group()
+        if token not in self.tokens:
+            if len(self.tokens) >= MAX_STAND_INS:
+                raise InvalidRequest("The messages name too many different special tokens.", param="messages")
+            self.tokens.append(token)
+        return chr(FIRST_STAND_IN + self.tokens.index(token))
+
+    def _hide_unseen(self, match: re.Match[str]) -> str:
+        # What an assistant wrote may carry marks that the template looks for itself, like `</think>`.
+        return match.group() if match.group() in self._visible else self._hide(match)
+
+    def segments(self, text: str) -> tuple[str, tuple[tuple[str, bool], ...]]:
+        if not self.tokens:
+            return text, ((text, True),)
+        segments: list[tuple[str, bool]] = []
+        for number, piece in enumerate(re.split(f"({STAND_INS})", text)):
+            if number % 2:
+                index = ord(piece) - FIRST_STAND_IN
+                segments.append((self.tokens[index] if index < len(self.tokens) else "\ufffd", False))
+            elif piece:
+                segments.append((piece, True))
+        return "".join(piece for piece, _ in segments), tuple(segments)

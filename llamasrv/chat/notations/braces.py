@@ -1,0 +1,169 @@
+"""Calls written in Gemma's notation: name{key:<|"|>value<|"|>,other:1}."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from llamasrv.chat import values
+from llamasrv.chat.argument_rules import (
+    arguments,
+    members,
+    num_items,
+    plain_text,
+    repeats,
+)
+from llamasrv.chat.call_marks import closers
+from llamasrv.chat.formats import Calls
+from llamasrv.chat.markers import marks
+from llamasrv.chat.notations.base import Notation, values_of
+from llamasrv.chat.rules import MAX_DEPTH, RuleWriter
+from llamasrv.chat.scanner import Steps
+from llamasrv.domain.request import Tool
+
+if TYPE_CHECKING:
+    from llamasrv.chat.calls import CallReader
+
+
+class Braces(Notation):
+    """JSON without quotes around keys, and with a mark for quotes."""
+
+    name = "braces"
+
+    def write(self, calls: Calls, name: str, arguments: str, place: int) -> str:
+        return name + _braces(values_of(arguments))
+
+    def read(self, reader: CallReader, calls: Calls) -> Steps:
+        """name{key:<|"|>value<|"|>,other:1}"""
+        name, mark = yield from reader.name(marks("{"))
+        if name is None:
+            return
+        reader.start_call(name)
+        reader.argue("{")
+        quote = '<|"|>'
+        depth = ["}"]
+        key = True  # a key comes next
+        while depth:
+            char = yield from reader.char()
+            if char == "":
+                return
+            if char == "<":
+                if (yield from reader.mark(marks(quote))) is None:
+                    yield from reader.until(marks(*closers(calls)), reader.argue)
+                    return
+                reader.argue('"')
+                if (yield from reader.until(marks(quote), reader.argue_text)) is None:
+                    return
+                reader.argue('"')
+                key = False
+            elif char in "{[":
+                reader.argue(reader.eat(reader.position + 1))
+                depth.append("}" if char == "{" else "]")
+                key = char == "{"
+            elif char in "}]":
+                reader.eat(reader.position + 1)
+                reader.argue(depth.pop())
+                key = False
+            elif char in ",:" or char.isspace():
+                reader.argue(reader.eat(reader.position + 1))
+                key = char == "," and depth[-1] == "}" or (char.isspace() and key)
+            elif key:
+                kept: list[str] = []
+                if (yield from reader.until(marks(":"), kept.append)) is None:
+                    return
+                reader.argue(json.dumps("".join(kept).strip().strip("\"'"), ensure_ascii=False) + ":")
+                key = False
+            else:
+                word = yield from _bare_value(reader)
+                reader.argue(values.bare(word))
+        reader.complete_calls += 1
+
+    def rule(self, rules: RuleWriter, calls: Calls, tool: Tool) -> str:
+        return f"{rules.literal(tool.name)} {_value_rule(rules, arguments(tool), 0)}"
+
+
+def _braces(value: Any) -> str:
+    if isinstance(value, str):
+        return f'<|"|>{value}<|"|>'
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_braces(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_braces, value)) + "]"
+    return json.dumps(value)
+
+
+def _bare_value(reader: CallReader) -> Steps:
+    kept: list[str] = []
+    stops = re.compile(r"[,}\]]")
+    while True:
+        found = stops.search(reader.buffer, reader.position)
+        end = len(reader.buffer) if found is None else found.start()
+        kept.append(reader.eat(end))
+        if found is not None or reader.ended:
+            return "".join(kept).strip()
+        yield
+
+
+def _value_rule(rules: RuleWriter, schema: Any, depth: int) -> str:
+    """A value in Gemma's notation: JSON without quotes around keys, and with a mark for quotes."""
+    schema = schema if isinstance(schema, Mapping) and depth < MAX_DEPTH else {}
+    kinds = values.types(schema)
+    branches: list[str] = []
+    quote = '<|"|>'
+    if not kinds or "string" in kinds:
+        branches.append(f"{rules.literal(quote)} {plain_text(rules, schema, quote)}")
+    if "object" in kinds:
+        branches.append(_braces_object(rules, schema, depth))
+    if "array" in kinds:
+        item = _value_rule(rules, schema.get("items"), depth + 1)
+        branches.append(f'"[" {_listed(item, schema)} "]"')
+    plain = (kinds & {"integer", "number", "boolean", "null"}) if kinds else {"number", "boolean", "null"}
+    if plain:
+        branches.append(rules.schema({**{k: v for k, v in schema.items() if k != "$defs"}, "type": sorted(plain)}))
+    return rules.rule(" | ".join(branches))
+
+
+def _braces_object(rules: RuleWriter, schema: Mapping[str, Any], depth: int) -> str:
+    properties = schema.get("properties")
+    needed = schema.get("required") or ()
+    if isinstance(properties, Mapping) and properties:
+        items = []
+        for key in properties:
+            part = _value_rule(rules, values.property_schema(schema, key), depth + 1)
+            items.append((rules.rule(f"{rules.literal(key + ':')} {part}"), key in needed))
+        return f'"{{" {members(rules, items, chr(34) + "," + chr(34))} "}}"'
+    if depth == 0 or schema.get("additionalProperties") is False:
+        return '"{" "}"'
+    anything = _anything(rules)
+    pair = rules.rule(f"/[A-Za-z_][A-Za-z0-9_]*:/ {anything}")
+    return f'"{{" ({pair} ("," {pair})*)? "}}"'
+
+
+def _listed(item: str, schema: Mapping[str, Any]) -> str:
+    """Items with commas between them, as many as an array may have."""
+    least, most = num_items(schema)
+    if most == 0:
+        return '""'
+    more = f'("," {item}){repeats(max(least - 1, 0), most and most - 1)}'
+    return f"{item} {more}" if least else f"({item} {more})?"
+
+
+def _anything(rules: RuleWriter) -> str:
+    """Any value in Gemma's notation."""
+    known = rules._names.get("anything")
+    if known is not None:
+        return known
+    name = rules.reserve()
+    rules._names["anything"] = name
+    quote = '<|"|>'
+    pair = f"/[A-Za-z_][A-Za-z0-9_]*:/ {name}"
+    branches = (
+        f"{rules.literal(quote)} {rules.until(quote)}",
+        rules.schema({"type": ["boolean", "null", "number"]}),
+        f'"[" ({name} ("," {name})*)? "]"',
+        f'"{{" ({pair} ("," {pair})*)? "}}"',
+    )
+    rules.rules.append(f"{name}: {' | '.join(branches)}")
+    return name

@@ -1,0 +1,67 @@
+"""Harmony: messages with a header (role, channel, recipient); a call is a message to a function."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from llamasrv.chat.markers import marks
+from llamasrv.chat.notations.base import Core, ignore
+from llamasrv.chat.notations.named import Named
+from llamasrv.chat.scanner import Steps
+
+if TYPE_CHECKING:
+    from llamasrv.chat.parser import Parser
+
+
+class Harmony(Named):
+    """The name in the header, a JSON object as the body. What is read is not calls but whole messages."""
+
+    name = "harmony"
+
+    def learn(self, text: str, begin: int, number: int) -> Core | None:
+        return None
+
+
+def read_messages(parser: Parser, continues: str | None) -> Steps:
+    """Messages with a header (role, channel, recipient) and a body."""
+    bodies = marks("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
+    parser.space = None
+    if continues is not None:
+        give = parser.think if continues == "reasoning" else parser.say
+        parser.in_reasoning = continues == "reasoning"
+        mark = yield from parser.until(bodies, give)
+    else:
+        mark = "<|start|>"
+    while mark is not None:
+        header: list[str] = [] if mark == "<|start|>" else [mark]
+        body = yield from parser.until(marks("<|message|>"), header.append)
+        said = "".join(header)
+        channel = said.rpartition("<|channel|>")[2].strip().split(" ")[0].split("<|")[0]
+        found = re.search(r" to=([^\s<]+)", " " + said)
+        recipient = found.group(1) if found else ""
+        if body is None:
+            if said and "<|" not in said and mark == "<|start|>" and not parser.calls:
+                parser.say(said)
+            return
+        parser.in_reasoning = channel == "analysis" and not recipient
+        if recipient.startswith("functions.") and parser.tools:
+            parser.start_call(recipient.removeprefix("functions."))
+            if (yield from parser.json_value(parser.argue)):
+                parser.complete_calls += 1
+            mark = yield from parser.until(bodies, ignore)
+        elif recipient and recipient not in ("assistant", "user", "all") and not recipient.startswith("functions."):
+            mark = yield from parser.until(bodies, ignore)  # a built-in tool that nobody offered
+        elif channel == "analysis":
+            parser.between_marks()
+            if not parser.split:
+                parser.say(f"<|channel|>{channel}<|message|>")
+            mark = yield from parser.until(bodies, parser.think)
+            if not parser.split and mark is not None:
+                parser.say("<|end|>")
+            parser.space = None
+        else:
+            mark = yield from parser.until(bodies, parser.say)
+        parser.in_reasoning = False
+        while mark in ("<|end|>", "<|return|>", "<|call|>"):
+            mark = yield from parser.until(marks("<|start|>", "<|channel|>"), parser.say)

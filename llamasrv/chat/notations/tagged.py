@@ -1,0 +1,262 @@
+"""Calls written as the name, then each argument between marks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from llamasrv.chat import values
+from llamasrv.chat.argument_rules import (
+    members,
+    num_items,
+    plain_text,
+    properties,
+    repeats,
+    without_text,
+)
+from llamasrv.chat.call_marks import call_ends
+from llamasrv.chat.formats import Calls, pieces
+from llamasrv.chat.markers import Marks, marks
+from llamasrv.chat.notations import trial
+from llamasrv.chat.notations.base import NUMBER, Core, Notation, ignore, values_of
+from llamasrv.chat.rules import MAX_DEPTH, RuleWriter
+from llamasrv.chat.scanner import Steps
+from llamasrv.domain.request import Tool
+
+if TYPE_CHECKING:
+    from llamasrv.chat.calls import CallReader
+
+
+class Tagged(Notation):
+    """The name, then <key>value</key> in whatever marks the format says; or nested elements."""
+
+    name = "tagged"
+
+    def write(self, calls: Calls, name: str, arguments: str, place: int) -> str:
+        values = values_of(arguments)
+        text = name + calls.name_end.replace("{number}", str(place + 1))
+        for key, value in values.items():
+            if calls.elements:
+                text += _write_element(calls, key, value)
+                continue
+            is_text = isinstance(value, str)
+            kind = calls.string_type if is_text else calls.other_type.replace("{type}", _type_name(value))
+            shown = value if is_text else json.dumps(value, ensure_ascii=False)
+            text += calls.key_start + key + calls.key_end + kind + shown + calls.value_end.replace("{key}", key)
+        return text
+
+    def read(self, reader: CallReader, calls: Calls) -> Steps:
+        """The name, then each argument between marks."""
+        key_start, ends = calls.key_start.strip(), call_ends(calls)
+        heads = marks(key_start, *ends)
+        name, mark = yield from _name_before_keys(reader, calls, (key_start, *ends))
+        if name is None:
+            return
+        schema = reader.tools[name].parameters if name in reader.tools else {}
+        reader.start_call(name)
+        opened = False
+        while mark not in ends:
+            if mark != key_start:
+                if not (yield from reader.skip_space()):
+                    return
+                mark = yield from reader.mark(heads)
+                if mark is None and ends:
+                    reader.between_marks()
+                    yield from reader.until(marks(*ends), reader.say)  # words where an argument should be
+                    return
+                if mark != key_start:
+                    break
+            mark = None
+            key, kind = yield from _key(reader, calls)
+            if key is None:
+                return
+            reader.argue(("{" if not opened else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
+            opened = True
+            if not (yield from _value(reader, calls, key, kind, values.property_schema(schema, key))):
+                return
+        reader.argue("}" if opened else "{}")
+        reader.complete_calls += 1
+
+    def rule(self, rules: RuleWriter, calls: Calls, tool: Tool) -> str:
+        element = _element if calls.elements else _argument
+        items = [(rules.rule(element(rules, calls, key, part, 0)), needed) for key, part, needed in properties(tool)]
+        name, number, end = (tool.name + calls.name_end).partition("{number}")
+        head = f"{rules.literal(name)} {NUMBER} {rules.literal(end)}" if number else rules.literal(name)
+        return f"{head} {members(rules, items, '')}"
+
+    def learn(self, text: str, begin: int, number: int) -> Core | None:
+        name = trial.NAMES[number]
+        at = text.find(name, begin)
+        found = (
+            re.compile(r"(.*?)zqfirst(.*?)zqtext(.*?)zqsecond(.*?)7", re.DOTALL).match(text, at + len(name))
+            if at >= 0
+            else None
+        )
+        if found is None or found[2] != found[4]:
+            return None
+        opened = re.search(r"[<\[][^<\[]*\Z", found[1])
+        if opened is None or not found[3].endswith(opened[0]):
+            return None
+        value_end = found[3][: -len(opened[0])]
+        end = found.end()
+        end += len(value_end) if text.startswith(value_end, end) else len(value_end.rstrip())
+        calls = Calls(
+            "tagged", name_end=found[1][: opened.start()], key_start=opened[0], key_end=found[2], value_end=value_end
+        )
+        return Core(at, end, calls)
+
+
+def _write_element(calls: Calls, key: str, value: Any) -> str:
+    """One value between tags; objects and arrays as tags inside it."""
+    if isinstance(value, dict):
+        inner = "".join(_write_element(calls, k, item) for k, item in value.items())
+    elif isinstance(value, list):
+        inner = "".join(_write_element(calls, "item", item) for item in value)
+    else:
+        inner = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return calls.key_start + key + calls.key_end + inner + calls.value_end.replace("{key}", key)
+
+
+def _type_name(value: Any) -> str:
+    names = {bool: "boolean", int: "number", float: "number", list: "array", dict: "object", type(None): "null"}
+    return names.get(type(value), "object")
+
+
+def _name_before_keys(reader: CallReader, calls: Calls, next_marks: tuple[str, ...]) -> Steps:
+    """The name, with what is behind it up to the first key; and the mark that came where no other ends the name."""
+    shown, numbered, rest = calls.name_end.partition("{number}")
+    end = pieces(shown.partition(" ")[0] if numbered else shown)
+    name, mark = yield from reader.name(marks(*end[:1], "\n", *(() if end else next_marks)))
+    if name is None:
+        return None, None
+    if numbered:
+        yield from reader.until(marks(rest.lstrip('"')), ignore)
+    for piece in end[1:]:
+        yield from reader.skip_space()
+        yield from reader.mark(marks(piece))
+    return name, mark
+
+
+def _key(reader: CallReader, calls: Calls) -> Steps:
+    """A key, and what its attribute says about the value: "text", "json" or None."""
+    end = pieces(calls.key_end)
+    kept: list[str] = []
+    mark = yield from reader.until(marks(*end[:1]), kept.append)
+    if mark is None:
+        return None, None
+    for piece in end[1:]:
+        yield from reader.skip_space()
+        yield from reader.mark(marks(piece))
+    kind = None
+    if calls.string_type:
+        attribute: list[str] = []
+        stop = calls.string_type[calls.string_type.rindex('"') + 1 :]
+        mark = yield from reader.until(marks(stop), attribute.append)
+        if mark is None:
+            return None, None
+        said = "".join(attribute).strip()
+        kind = "text" if said == calls.string_type.strip()[: -len(stop)] else "json"
+    return "".join(kept).strip(), kind
+
+
+def _value(reader: CallReader, calls: Calls, key: str, kind: str | None, schema: Any) -> Steps:
+    """One argument's value, as JSON. Text goes on as it comes; anything else when it is whole."""
+    end = calls.value_end.replace("{key}", key)
+    lines = calls.value_end.startswith("\n")  # values stand on lines of their own
+    stops = marks(*pieces(end)[:1])
+    if kind == "text" or (kind is None and values.only_text(schema)):
+        return (yield from _text_value(reader, stops, lines))
+    text, mark = yield from _held_value(reader, stops)
+    if lines:
+        text = text.removeprefix("\n").removesuffix("\n")
+    if mark is None:
+        reader.argue(text.strip() if not values.may_be_text(schema) else json.dumps(text, ensure_ascii=False)[:-1])
+        return False
+    if calls.elements:
+        reader.argue(json.dumps(values.from_elements(text, schema, calls), ensure_ascii=False))
+    else:
+        reader.argue(values.as_json(text, {} if kind == "json" else schema))
+    return True
+
+
+def _held_value(reader: CallReader, stops: Marks) -> Steps:
+    """A value that is not text, up to the mark behind it. The mark may stand inside JSON's strings."""
+    kept: list[str] = []
+    if reader.marks_in_json:
+        reader.trail = kept
+        yield from reader.skip_space()
+        reader.trail = None
+        if (yield from reader.char()) in ("{", "["):
+            whole = yield from reader.json_value(kept.append)
+            read = "".join(kept)
+            found = None if whole else stops.search(read)
+            if found is not None:
+                # It was no JSON, and its end has been read over: go back, and do not try that again.
+                reader.marks_in_json = False
+                reader.buffer = read[found.end() :] + reader.buffer[reader.position :]
+                reader.position = 0
+                return read[: found.start()], found.group()
+    mark = yield from reader.until(stops, kept.append)
+    return "".join(kept), mark
+
+
+def _text_value(reader: CallReader, stops: Marks, lines: bool) -> Steps:
+    reader.argue('"')
+    first = lines
+    held = ""
+
+    def give(text: str) -> None:
+        nonlocal first, held
+        if first:
+            text = text.removeprefix("\n")
+            first = False
+        if lines:
+            text, held = held + text, ""
+            if text.endswith("\n"):
+                text, held = text[:-1], "\n"
+        reader.argue(json.dumps(text, ensure_ascii=False)[1:-1])
+
+    mark = yield from reader.until(stops, give)
+    if mark is None:
+        return False
+    reader.argue('"')
+    return True
+
+
+def _argument(rules: RuleWriter, calls: Calls, key: str, schema: Any, depth: int) -> str:
+    """One argument between its marks."""
+    start = calls.key_start + key + calls.key_end
+    end = calls.value_end.replace("{key}", key)
+    branches = []
+    if values.may_be_text(schema):
+        branches.append(f"{rules.literal(start + calls.string_type)} {plain_text(rules, schema, end)}")
+    if not values.only_text(schema):
+        kinds = sorted(values.types(schema) - {"string"}) or ["object"]
+        inner = rules.schema(without_text(schema))
+        for kind in kinds if "{type}" in calls.other_type else [""]:
+            said = calls.other_type.replace("{type}", "number" if kind == "integer" else kind)
+            branches.append(f"{rules.literal(start + said)} {inner} {rules.literal(end)}")
+    return " | ".join(dict.fromkeys(branches))
+
+
+def _element(rules: RuleWriter, calls: Calls, key: str, schema: Any, depth: int) -> str:
+    """One argument whose objects and arrays are elements inside it."""
+    start = calls.key_start + key + calls.key_end
+    end = calls.value_end.replace("{key}", key)
+    schema = schema if isinstance(schema, Mapping) else {}
+    kinds = values.types(schema)
+    properties = schema.get("properties")
+    if kinds == {"object"} and isinstance(properties, Mapping) and depth < MAX_DEPTH:
+        needed = schema.get("required") or ()
+        inner = [(rules.rule(_element(rules, calls, k, s, depth + 1)), k in needed) for k, s in properties.items()]
+        return f"{rules.literal(start)} {members(rules, inner, '')} {rules.literal(end)}"
+    if kinds == {"array"} and depth < MAX_DEPTH:
+        item = rules.rule(_element(rules, calls, "item", schema.get("items"), depth + 1))
+        least, most = num_items(schema)
+        items = "" if most == 0 else f"{item}{repeats(least, most)} "
+        return f"{rules.literal(start)} {items}{rules.literal(end)}"
+    if not kinds or "string" in kinds:
+        return f"{rules.literal(start)} {plain_text(rules, schema, end)}"
+    return f"{rules.literal(start)} {rules.schema(without_text(schema))} {rules.literal(end)}"

@@ -1,0 +1,66 @@
+"""Tools and results written out as text, and schemas filled in, for templates that have no words of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llamasrv.chat.formats import Calls
+from llamasrv.chat.notations import write_calls
+from llamasrv.domain.request import Tool
+
+
+def tool_of(tool: Tool, full: bool = False) -> dict[str, Any]:
+    parameters = tool.parameters or {"type": "object", "properties": {}}
+    if full:
+        parameters = {"properties": {}, **_filled(parameters)}
+        parameters.pop("additionalProperties", None)
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": parameters},
+    }
+
+
+_MAX_SCHEMA_DEPTH = 32
+
+
+def _filled(schema: Any, depth: int = 0) -> Any:
+    """A schema in which everything has one type and a description, for templates that rely on it."""
+    if not isinstance(schema, Mapping) or depth > _MAX_SCHEMA_DEPTH:
+        return {"type": "string", "description": ""}
+    filled = {"description": "", **schema}
+    kind = schema.get("type")
+    if isinstance(kind, (list, tuple)):
+        kind = next((item for item in kind if item != "null"), "string")
+    if kind is None and not any(word in schema for word in ("anyOf", "oneOf", "allOf")):
+        kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
+    if kind is not None:
+        filled["type"] = "string" if kind == "null" else kind
+    if isinstance(schema.get("properties"), Mapping):
+        filled["properties"] = {key: _filled(part, depth + 1) for key, part in schema["properties"].items()}
+    elif kind == "object" and not isinstance(schema.get("additionalProperties"), Mapping):
+        filled["additionalProperties"] = {"type": "string", "description": ""}
+    for word in ("items", "additionalProperties"):
+        if isinstance(schema.get(word), Mapping):
+            filled[word] = _filled(schema[word], depth + 1)
+    for word in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(word), (list, tuple)):
+            filled[word] = [_filled(branch, depth + 1) for branch in schema[word]]
+    return filled
+
+
+def write_tools(tools: Sequence[Tool], calls: Calls) -> str:
+    """Tells a model about its tools where the template has no words for that."""
+    lines = [json.dumps(tool_of(tool)["function"], ensure_ascii=False, default=dict) for tool in tools]
+    return (
+        "You can call functions. These are available, one JSON description a line:\n<tools>\n"
+        + "\n".join(lines)
+        + "\n</tools>\nTo call functions, write this, with the names and arguments that you need, and then stop:\n"
+        + write_calls(calls, [("function_name", '{"argument_name": "value"}')]).strip()
+        + "\nYou will be given the results. Call functions only where they help; otherwise answer in plain words."
+    )
+
+
+def write_result(content: str) -> str:
+    return f"<tool_response>\n{content}\n</tool_response>"
