@@ -19,6 +19,7 @@ from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.streams.background import Background
 from llamasrv.web.streams.memory import Memory
 from llamasrv.web.streams.resume import Streams
+from llamasrv.web.streams.threads import Threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Service:
             on_pulled=lambda: self.refresh(),
         )
         self.refresh: Callable[[], None] = lambda: None  # look again which models there are
+        self.threads = Threads(store)
         self.background = Background(Memory(store), options.limits.background)
         self.streams = Streams()
         self.use(options)

@@ -1,8 +1,9 @@
-"""Anthropic's tool runner, sync and async, against a real server process on a small real model."""
+"""Anthropic's tool runner and message threads, against a real server process on a small real model."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 
 import anthropic
 import pytest
@@ -66,3 +67,72 @@ def test_an_async_tool_runner_comes_to_its_end(server):
             return [message.stop_reason async for message in runner]
 
     assert asyncio.run(talk()) == ["tool_use", "end_turn"]
+
+
+# ---------------------------------------------------------------- threads
+
+
+@pytest.fixture
+def sent(server):
+    """A client, and what it sends."""
+    bodies = []
+
+    def hear(request):
+        bodies.append(json.loads(request.content))
+
+    http = anthropic.DefaultHttpxClient(event_hooks={"request": [hear]})
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, http_client=http) as client:
+        yield client, bodies
+
+
+def test_a_runner_sends_only_what_is_new(sent):
+    client, bodies = sent
+    runner = client.beta.messages.tool_runner(tools=[get_weather], messages=ASK, **OPTIONS)
+    *_, last = runner
+    assert "21" in last.content[-1].text
+    assert [body["thread"]["type"] for body in bodies] == ["create", "continue"]
+    assert [len(body["messages"]) for body in bodies] == [1, 1] and "tools" not in bodies[1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_thread_remembers(sent, stream):
+    client, bodies = sent
+    thread = client.beta.messages.thread(**OPTIONS)
+    told = []
+    for text in ("My name is Ann.", "What is my name?"):
+        message = {"role": "user", "content": text}
+        if stream:
+            with thread.stream(message) as reply:
+                told.append(reply.get_final_message().content[-1].text)
+        else:
+            told.append(thread.send(message).content[-1].text)
+    assert "Ann" in told[1]
+    assert thread.previous_message_id and [len(body["messages"]) for body in bodies] == [1, 1]
+
+
+def test_a_thread_that_is_lost_is_sent_again(sent):
+    client, bodies = sent
+    thread = client.beta.messages.thread(**OPTIONS)
+    first = thread.send({"role": "user", "content": "My name is Ann."})
+    # Somebody else has gone on from there: this one cannot.
+    go_on = {"type": "continue", "previous_message_id": first.id}
+    client.beta.messages.create(messages=[{"role": "user", "content": "Hello"}], thread=go_on, **OPTIONS)
+    assert "Ann" in thread.send({"role": "user", "content": "What is my name?"}).content[-1].text
+    assert [body["thread"]["type"] for body in bodies[-2:]] == ["continue", "create"]
+
+
+def test_errors_of_threads_are_of_their_class(client):
+    lost = {"type": "continue", "previous_message_id": "msg_x"}
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        client.beta.messages.create(messages=ASK, thread=lost, **OPTIONS)
+    assert caught.value.error_code == "thread_not_found"
+
+
+def test_where_nothing_is_stored_a_runner_goes_on_without_a_thread(serve):
+    server = wait_until_ready(serve("--store", "none"))
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        runner = client.beta.messages.tool_runner(tools=[get_weather], messages=ASK, **OPTIONS)
+        assert [reply.stop_reason for reply in runner] == ["tool_use", "end_turn"]
+        with pytest.raises(anthropic.BadRequestError) as caught:
+            client.beta.messages.thread(**OPTIONS).send(ASK[0])
+        assert caught.value.error_code == "thread_unsupported_request"

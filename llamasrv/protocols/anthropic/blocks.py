@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from llamasrv.domain.request import ImagePart, Message, Part, TextPart, ToolCall
+from llamasrv.protocols.anthropic.threads import Continued
 from llamasrv.protocols.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 
 Path = tuple[Any, ...]
@@ -41,17 +42,15 @@ class Messages(WireField):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:
         limits = self.limits
-        check_messages(value, limits)
         out: list[Message] = []
         names: dict[str, str] = {}  # of the calls so far, by id
-        for at, wire in enumerate(value):
-            if type(wire) is not dict:
-                raise wrong_type("an object", wire, at)
-            role, content = wire.get("role"), wire.get("content")
-            if type(content) is str and role in _PLAIN:  # nearly all of them
-                out.append(Message(role, content))
-                continue
-            out += _turn(_role(role, at), content, (at, "content"), limits.parts, names)
+        if type(value) is Continued:
+            earlier, value = value
+            if type(value) is list and len(earlier) + len(value) > limits.messages:
+                raise Invalid(f"the thread is too long: expected at most {limits.messages} messages in all.")
+            _read(earlier, limits.parts, names, out)
+        check_messages(value, limits)
+        _read(value, limits.parts, names, out)
         return tuple(out)
 
 
@@ -60,6 +59,17 @@ class System(WireField):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str | tuple[Part, ...] | None:
         return _system(value, (), self.limits.parts)
+
+
+def _read(messages: list[Any], most: int, names: dict[str, str], out: list[Message]) -> None:
+    for at, wire in enumerate(messages):
+        if type(wire) is not dict:
+            raise wrong_type("an object", wire, at)
+        role, content = wire.get("role"), wire.get("content")
+        if type(content) is str and role in _PLAIN:  # nearly all of them
+            out.append(Message(role, content))
+            continue
+        out += _turn(_role(role, at), content, (at, "content"), most, names)
 
 
 def _role(name: Any, at: int) -> str:

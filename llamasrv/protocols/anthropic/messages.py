@@ -7,7 +7,7 @@ JSON in, GenerateRequest out; events in, JSON out. Every event begins with its t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -26,8 +26,9 @@ from llamasrv.domain.events import (
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
-from llamasrv.protocols.anthropic.threads import Thread
+from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
 from llamasrv.protocols.anthropic.tools import Choice, Tools
+from llamasrv.protocols.collect import Choice as Collection
 from llamasrv.protocols.collect import Collected
 from llamasrv.protocols.errors import anthropic_body
 from llamasrv.protocols.limits import Limits
@@ -135,8 +136,8 @@ class MessagesSchema(WireSchema):
     thinking = ThinkingField("on or off where the template can; `budget_tokens` is a cap; `display`")
     output_config = OutputConfig("`effort`, `format` with a JSON schema")
     output_format = OutputFormat("the older place of `output_config.format`")
+    thread = ThreadField("create, or continue with `previous_message_id`: kept like stored responses")
     mcp_servers = Refused("there is no MCP connector")
-    thread = Thread("conversations are not held between turns: send all of it")
     cache_control = Ignored("prefixes are kept anyway")
     container = Ignored()
     context_management = Ignored()
@@ -152,6 +153,7 @@ class MessagesOptions(NamedTuple):
     """What the client wants of the reply rather than of the model."""
 
     show_thinking: bool = True
+    turn: Turn | None = None  # of a thread: it is kept with the reply
 
 
 class MessagesEndpoint:
@@ -163,18 +165,20 @@ class MessagesEndpoint:
         self._load = Loader(MessagesSchema, limits).load
 
     def parse(
-        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None, earlier: Sequence[Turn] = ()
     ) -> tuple[GenerateRequest, MessagesOptions]:
-        data = self._load(body)
+        """`earlier` are the turns of the thread that the request goes on with."""
+        data = self._load(whole_body(body, earlier))
         if "max_tokens" not in data:
             raise InvalidRequest(
                 "Missing required parameter: 'max_tokens'.", param="max_tokens", code="missing_required_parameter"
             )
-        return self._request(data, owner, timeout)
+        request, options = self._request(data, owner, timeout)
+        return request, options._replace(turn=new_turn(body, earlier)) if "thread" in data else options
 
-    def parse_count(self, body: Mapping[str, Any]) -> GenerateRequest:
+    def parse_count(self, body: Mapping[str, Any], *, earlier: Sequence[Turn] = ()) -> GenerateRequest:
         """The same request, of which only the prompt is wanted: nothing says how long the answer may be."""
-        return self._request(self._load(body), "", None)[0]
+        return self._request(self._load(whole_body(body, earlier)), "", None)[0]
 
     def _request(
         self, data: dict[str, Any], owner: str, timeout: float | None
@@ -197,8 +201,10 @@ class MessagesEndpoint:
         )
         return request, MessagesOptions(thinking is None or thinking.shown)
 
-    def reply(self, options: MessagesOptions, *, model: str, fingerprint: str) -> MessagesReply:
-        return MessagesReply(options, model)
+    def reply(
+        self, options: MessagesOptions, *, model: str, fingerprint: str = "", keep: Keep | None = None
+    ) -> MessagesReply:
+        return MessagesReply(options, model, keep)
 
 
 def _prompt(data: dict[str, Any], variables: dict[str, Any]) -> ChatPrompt:
@@ -248,6 +254,10 @@ def tool_use_id(id: str) -> str:
     return "toolu_" + id.removeprefix("call_")
 
 
+Keep = Callable[[str, Turn], object]
+"""Keeps a turn of a thread under the id of its reply."""
+
+
 class Submitted(Protocol):
     """What the reply has to know of the generation before its events."""
 
@@ -257,11 +267,13 @@ class Submitted(Protocol):
 class MessagesReply:
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
-    def __init__(self, options: MessagesOptions, model: str) -> None:
+    def __init__(self, options: MessagesOptions, model: str, keep: Keep | None = None) -> None:
         self.failed = False
+        self._keep = keep if options.turn is not None else None
+        self._collected = Collected(1)  # of a stream whose turn is kept
         self._num_prompt = 0  # told with the first event, before it is known how much of it was cached
         self._options = options
-        self._id = new_id("msg_")
+        self._id = new_id("msg_") if self._keep is None else new_message_id()
         self._model = model
         self._started = False
         self._index = -1  # of the block that is open, or was last
@@ -278,6 +290,8 @@ class MessagesReply:
         out: list[bytes] = []
         if not self._started:
             self._start(out)
+        if self._keep is not None:
+            self._collected.add(events)
         if not events:
             out.append(PING)
         for event in events:
@@ -310,6 +324,7 @@ class MessagesReply:
 
     def _end(self, usage: Usage, out: list[bytes]) -> None:
         if self._ended is not None:
+            self._keep_turn(self._collected.choices[0])
             body = {"type": "message_delta", "delta": _why(self._ended.reason, self._ended.stop)}
             out.append(dumps({**body, "usage": usage_body(usage)}))
             out.append(b'{"type":"message_stop"}')
@@ -354,6 +369,17 @@ class MessagesReply:
 
     def whole(self, collected: Collected) -> bytes:
         choice = collected.choices[0]
+        self._keep_turn(choice)
+        body = {**self._message(), "content": self._content(choice), **_why(choice.reason, choice.stop)}
+        return orjson.dumps({**body, "usage": {**usage_body(collected.usage), "service_tier": "standard"}})
+
+    def _keep_turn(self, choice: Collection) -> None:
+        """Before its client hears of the end, and may go on from there."""
+        turn = self._options.turn
+        if self._keep is not None and turn is not None:
+            self._keep(self._id, turn._replace(content=self._content(choice)))
+
+    def _content(self, choice: Collection) -> list[dict[str, Any]]:
         content: list[dict[str, Any]] = []
         if choice.reasoning:
             shown = "".join(choice.reasoning) if self._options.show_thinking else ""
@@ -369,8 +395,7 @@ class MessagesReply:
                 arguments = {}
             id = tool_use_id(call.id)
             content.append({"type": "tool_use", "id": id, "name": call.name, "input": arguments})
-        body = {**self._message(), "content": content, **_why(choice.reason, choice.stop)}
-        return orjson.dumps({**body, "usage": {**usage_body(collected.usage), "service_tier": "standard"}})
+        return content
 
     def _message(self) -> dict[str, Any]:
         return {"id": self._id, "type": "message", "role": "assistant", "model": self._model}

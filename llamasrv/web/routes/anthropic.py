@@ -2,31 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
 from flask import Blueprint, Response, request
 
-from llamasrv.protocols.anthropic.messages import MessagesEndpoint, count_body
+from llamasrv.protocols.anthropic.messages import Keep, MessagesEndpoint, MessagesOptions, MessagesReply, count_body
+from llamasrv.protocols.anthropic.threads import ThreadUnsupported, Turn, previous_of
 from llamasrv.protocols.errors import anthropic_body
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.generate import generate
+from llamasrv.web.routes.generate import respond
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, named
+from llamasrv.web.streams.threads import Threads
 
 FRAMING = Framing(named, anthropic_body, reply_pings=True)
 
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("anthropic", __name__)
-    endpoint = MessagesEndpoint(service.options.limits)
+    settings = service.options
+    endpoint = MessagesEndpoint(settings.limits)
+    threads = service.threads
 
     @routes.post("/v1/messages")
     def messages() -> Response:
-        return generate(service, endpoint, FRAMING)
+        if service.registry.is_full:  # before anything of the request is looked at
+            raise service.registry.queue_full()
+        body = read_json(request.environ, settings.limits)
+        owner = request.environ["llamasrv.record"].owner
+        earlier = _earlier(threads, owner, body)
+        asked, options = endpoint.parse(body, owner=owner, timeout=service.options.timeout, earlier=earlier)
+        if options.turn is None:
+            return respond(service, endpoint, asked, options, FRAMING)
+        if not threads.keeps:
+            raise ThreadUnsupported(
+                "'thread' is not supported here, since this server stores nothing: send the whole conversation in "
+                "'messages'.",
+                param="thread",
+            )
+        keep = partial(threads.keep, owner, previous=previous_of(body), earlier=earlier)
+        return respond(service, _Kept(endpoint, keep), asked, options, FRAMING)
 
     @routes.post("/v1/messages/count_tokens")
     def count_tokens() -> Response:
         """What `/v1/messages` would report for the same body, its cached part included."""
-        asked = endpoint.parse_count(read_json(request.environ, service.options.limits))
+        body = read_json(request.environ, settings.limits)
+        asked = endpoint.parse_count(body, earlier=_earlier(threads, request.environ["llamasrv.record"].owner, body))
         return json_answer(count_body(service.pipeline.count(asked)))
 
     return routes
+
+
+def _earlier(threads: Threads, owner: str, body: Mapping[str, Any]) -> tuple[Turn, ...]:
+    """The turns of the thread that a request goes on with."""
+    previous = previous_of(body)
+    return () if previous is None else tuple(threads.turns(owner, previous))
+
+
+class _Kept:
+    """The endpoint for one turn of a thread, which is kept with its reply."""
+
+    prompt_field = MessagesEndpoint.prompt_field
+
+    def __init__(self, endpoint: MessagesEndpoint, keep: Keep) -> None:
+        self._endpoint = endpoint
+        self._keep = keep
+
+    def reply(self, options: MessagesOptions, *, model: str, fingerprint: str) -> MessagesReply:
+        return self._endpoint.reply(options, model=model, keep=self._keep)

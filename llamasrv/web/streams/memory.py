@@ -101,12 +101,17 @@ class Memory:
 
     def _off(self, function: Callable[..., Any], *args: Any) -> Any:
         assert self._store is not None
-        return off_hub(function, *args) if self._store.blocks else function(*args)
+        return asking(self._store, function, *args)
 
     @staticmethod
     def _get(store: Store, owner: str, id: str) -> Stored | None:
         entry = store.get(owner, id)
         return None if entry is None else _read(entry)
+
+
+def asking(store: Store, function: Callable[..., Any], *args: Any) -> Any:
+    """The result of a function that uses the store, which may keep its thread waiting."""
+    return off_hub(function, *args) if store.blocks else function(*args)
 
 
 def _read(entry: Entry) -> Stored:

@@ -23,7 +23,6 @@ from llamasrv.errors import EngineFailure, InvalidRequest, Unsupported
 from llamasrv.protocols.anthropic.blocks import sealed
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint, MessagesOptions
 from llamasrv.protocols.collect import Collected
-from llamasrv.protocols.errors import anthropic_body
 from llamasrv.protocols.limits import Limits
 
 ENDPOINT = MessagesEndpoint(Limits(tools=5))
@@ -52,17 +51,6 @@ def test_sampling_is_taken_over_and_what_is_absent_stays_so():
     assert parse(**given).sampling == given
     request = parse(stop_sequences=["a", "b"], stream=True)
     assert request.stop == ("a", "b") and request.stream and request.max_tokens == 5 and request.model == "m"
-
-
-@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_x"}])
-def test_a_thread_is_refused_in_the_words_at_which_clients_send_all_of_it(thread):
-    """It was ignored: a tool runner's second request had results without their calls, and a thread forgot everything."""
-    with pytest.raises(Unsupported) as caught:
-        ENDPOINT.parse({"model": "m", "max_tokens": 5, "messages": HELLO, "thread": thread})
-    error = json.loads(anthropic_body(caught.value))["error"]
-    assert error["type"] == "invalid_request_error"
-    assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-    assert parse(thread=None).max_tokens == 5
 
 
 def test_max_tokens_is_required_but_not_for_counting():
