@@ -129,8 +129,9 @@ class ServerSection:
         "only addresses and names that no page elsewhere can take.",
     )  # fmt: skip
     cors_origins: tuple[str, ...] = _server(
-        "list", (), "--cors-origins", help="Origins whose pages may use this server from a browser, or *."
-    )
+        "list", (), "--cors-origins",
+        help="Origins whose pages may use this server from a browser; localhost: all that this machine serves; *: all.",
+    )  # fmt: skip
     connections: int = _server(
         "int",
         2000,

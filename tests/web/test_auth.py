@@ -245,3 +245,22 @@ def test_pages_that_were_allowed_may_read_answers(start):
     assert "Access-Control-Allow-Credentials" not in answer.headers
     other = client.post("/v1/completions", json=HELLO, headers={"Origin": "https://evil.example", **BEARER})
     assert "Access-Control-Allow-Origin" not in other.headers
+
+
+@pytest.mark.parametrize("origin, allowed", [
+    ("http://localhost:3000", True), ("http://[::1]", True), ("https://127.0.0.1:8443", True),
+    ("http://localhost.evil.example", False), ("http://notlocalhost", False), ("ftp://localhost", False),
+])  # fmt: skip
+def test_localhost_among_the_origins_is_every_page_of_this_machine(start, origin, allowed):
+    """llama-server's keyword. A preflight of any other page is answered, and the browser sees that it may not go on."""
+    client = start(web=WebOptions(origins=("localhost",))).client
+    preflight = client.options("/v1/completions", headers={"Origin": origin})
+    assert preflight.status_code == 200
+    assert preflight.headers.get("Access-Control-Allow-Origin") == (origin if allowed else None)
+
+
+def test_a_star_among_the_origins_allows_each_by_its_name(start):
+    """As llama-server answers it; a cache between must not give one page the answer that names another."""
+    answer = start(web=WebOptions(origins=("*",))).client.get("/health", headers={"Origin": "http://any.example"})
+    assert answer.headers["Access-Control-Allow-Origin"] == "http://any.example"
+    assert "Origin" in answer.headers["Vary"]

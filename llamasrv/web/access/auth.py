@@ -136,13 +136,16 @@ class Access:
         return not self._keys or any(key.name == owner and scope in key.scopes for key in self._keys)
 
     def allowed_origin(self, environ: Mapping[str, Any]) -> str | None:
-        """What to answer in Access-Control-Allow-Origin; None: the page may not read the answer."""
+        """What to answer in Access-Control-Allow-Origin; None: the page may not read the answer. `localhost` among the
+        origins stands for every page that this machine itself serves."""
         origin = environ.get("HTTP_ORIGIN")
         if not origin or not self._origins:
             return None
-        if "*" in self._origins:
-            return "*"
-        return origin if origin.lower() in self._origins else None
+        allowed = "*" in self._origins or origin.lower() in self._origins
+        if not allowed and "localhost" in self._origins:
+            scheme, _, rest = origin.partition("://")
+            allowed = scheme in ("http", "https") and _is_loopback(_host_of(rest))
+        return origin if allowed else None
 
     def _known(self, environ: Mapping[str, Any]) -> Key:
         shown = _shown(environ)
@@ -172,8 +175,8 @@ class Access:
     def _check_origin(self, environ: Mapping[str, Any]) -> None:
         """Without keys, a page of another site could have work done here although it may not read the answer."""
         origin = environ.get("HTTP_ORIGIN")
-        if not origin or self.allowed_origin(environ):
-            return
+        if not origin or environ["REQUEST_METHOD"] == "OPTIONS" or self.allowed_origin(environ):
+            return  # a preflight has nothing done; the browser sees in its answer that the page may not go on
         scheme, _, rest = origin.partition("://")
         host = _host_of(rest)
         if scheme in ("http", "https") and host != _host_of(environ.get("HTTP_HOST", "")) and not _is_loopback(host):
