@@ -1,1 +1,1 @@
-"""How a sequence's next token is chosen, and what it must not be."""
+"""Choosing a sequence's next token: samplers, grammars, thinking budgets, stop strings."""

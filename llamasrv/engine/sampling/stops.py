@@ -21,7 +21,7 @@ class StopMatcher:
         self._states = [0] * len(self._stops)
 
     def feed(self, data: bytes) -> tuple[int, str | None]:
-        """Returns (held, None): so many bytes at the end of all that was fed may become a stop string;
+        """Returns (held, None): the last `held` bytes of all that was fed may become a stop string;
         or (cut, stop): `stop` is complete, and it began `cut` bytes before the end of `data`."""
         stops, states = self._stops, self._states
         for at, byte in enumerate(data):

@@ -1,4 +1,4 @@
-"""A bound on thinking: after so many tokens of it, its block is closed by writing the end mark for the model.
+"""A budget for thinking: once it is used up, the thinking block is closed by writing the end mark for the model.
 
 Knows the marks as bytes and the end mark as tokens; what they mean is the pipeline's business.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 
 class ThinkingBudget:
-    """Of one sequence. `open`: the prompt ends inside a block already."""
+    """Of one sequence. Counts the tokens inside thinking blocks."""
 
     __slots__ = ("_left", "_start", "_end", "_closing", "_open", "_tail", "_longest", "_anywhere")
 
     def __init__(
         self, tokens: int, *, start: bytes, end: bytes, closing: list[int], open: bool, anywhere: bool = False
     ) -> None:
-        """`start` b"": the model cannot open a block; it may at the beginning only, unless `anywhere`. `closing`: what
-        is written where the budget is used up."""
+        """`tokens`: how many are allowed. `start`, `end`: the marks of a block; without a `start` the model cannot open
+        one. `closing`: the tokens that close a block. `open`: the prompt ends inside a block. A block may open only at
+        the beginning of the answer, unless `anywhere`."""
         self._left = tokens
         self._start, self._end = start, end
         self._closing = closing
@@ -25,13 +26,13 @@ class ThinkingBudget:
         self._longest = max(len(start), len(end))
 
     def due(self) -> list[int]:
-        """The tokens that close the block, once it must be closed; else none."""
+        """The tokens that must come now to close the block; [] while the budget lasts, and inside a character."""
         if not self._open or self._left > 0 or _is_cut(self._tail):
             return []
         return list(self._closing)
 
     def accept(self, data: bytes) -> None:
-        """One more token, as bytes."""
+        """Count one more token, given as bytes."""
         if self._open:
             self._left -= 1
         tail = self._tail + data
@@ -47,7 +48,7 @@ class ThinkingBudget:
 
 
 def _is_cut(text: bytes) -> bool:
-    """Whether a text ends inside a character."""
+    """Whether a text ends inside a UTF-8 character."""
     for back, byte in enumerate(reversed(text[-3:]), 1):
         if byte & 0xC0 != 0x80:
             length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
