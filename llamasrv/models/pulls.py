@@ -36,7 +36,6 @@ class Pull:
         self.version = 0  # counts what was said
         self.error: str | None = None
         self.done = False
-        self.users = 0  # who want it to go on
         self._notice = notice
 
     def follow(self, keepalive: float | None = None) -> Iterator[Progress | None]:
@@ -93,14 +92,13 @@ class Pulls:
         return iter(list(self._pulls.values()))
 
     def start(self, name: str) -> Pull:
-        """Begin to pull, or join who does already. It goes on until it is cancelled, or all who started it have left.
+        """Begin to pull, or join who does already. It goes on until it is cancelled.
         Raises InvalidRequest, QueueFull."""
         try:
             key = str(Reference.parse(name))
         except PullFailed as error:
             raise InvalidRequest(str(error), param="model") from None
         if key in self._children:
-            self._pulls[key].users += 1
             return self._pulls[key]
         if len(self._children) >= MOST:
             raise QueueFull(f"{MOST} models are being pulled already. Try again later.")
@@ -113,7 +111,6 @@ class Pulls:
         except OSError as error:
             raise LlamasrvError(f"The pull cannot be started: {error.strerror}.") from None
         pull = Pull(name, self.notice)
-        pull.users = 1
         self._children[key] = child
         self._pulls.pop(key, None)
         self._pulls[key] = pull
@@ -121,12 +118,6 @@ class Pulls:
             del self._pulls[next(key for key, old in self._pulls.items() if old.done)]
         threading.Thread(target=self._listen, args=(key, pull, child), daemon=True).start()
         return pull
-
-    def leave(self, pull: Pull) -> None:
-        """One of those who started it does not want it any more."""
-        pull.users -= 1
-        if not pull.users and not pull.done:
-            self.cancel(pull.name)
 
     def cancel(self, name: str) -> bool:
         """End a pull that is running; what came of it stays for the next one. False where there is none."""

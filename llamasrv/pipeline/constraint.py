@@ -66,6 +66,8 @@ def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, promp
     content, choice = request.content, request.tool_choice
     if content is None and not prepared.tools:
         return None
+    if content is None and choice.mode == "auto" and not served.engine.grammars.is_available:
+        return None  # calls are still read; only their form is not enforced
     compiled = served.engine.grammars.compile
     controls = served.vocab.controls
     long = is_long(prompt, None if content is None else content.value)

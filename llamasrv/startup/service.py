@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
@@ -118,7 +117,8 @@ def build(settings: Settings) -> Service:
         model_list.models(settings), loader=loader, aliases=settings.aliases, any_name=settings.models.names == "any"
     )
     service = Service.of(registry, web_options(settings), response_store(settings))
-    service.refresh = partial(update_models, registry, settings)
+    updates = ModelUpdates(registry, settings)
+    service.refresh, service.serve_models_of = updates.refresh, updates.use
     _load_those_of_the_start(registry)
     threading.Thread(target=loader.run, daemon=True).start()
     return service
@@ -134,9 +134,29 @@ def update(service: Service, settings: Settings) -> None:
     """Go on with other settings, as far as that can be done while serving. Raises ConfigError, and then nothing has
     changed."""
     options = web_options(settings)
-    update_models(service.registry, settings)
+    service.serve_models_of(settings)
     service.use(options)
-    service.refresh = partial(update_models, service.registry, settings)
+
+
+class ModelUpdates:
+    """Brings the registry up to date, one change after the other: listing files takes a while, and of two changes at
+    once the one that began earlier could end later and undo the other."""
+
+    def __init__(self, registry: Registry, settings: Settings) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._lock = threading.Lock()
+
+    def refresh(self) -> None:
+        """Look again which models there are. Raises ConfigError."""
+        with self._lock:
+            update_models(self._registry, self._settings)
+
+    def use(self, settings: Settings) -> None:
+        """Go on with other settings. Raises ConfigError, and then nothing has changed."""
+        with self._lock:
+            update_models(self._registry, settings)
+            self._settings = settings
 
 
 def update_models(registry: Registry, settings: Settings) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from llamasrv.config import paths
 from llamasrv.domain.key import Key
@@ -60,6 +61,7 @@ class Service:
             on_pulled=lambda: self.refresh(),
         )
         self.refresh: Callable[[], None] = lambda: None  # look again which models there are
+        self.serve_models_of: Callable[[Any], None] = lambda settings: None  # go on with the models of other settings
         self.threads = Threads(store)
         self.background = Background(Memory(store), options.limits.background)
         self.streams = Streams()

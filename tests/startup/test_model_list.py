@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from model.tiny_models import llama, lora
 from options import settings_with
@@ -220,6 +222,35 @@ def test_wrong_settings_change_nothing(serving, settings, tiny):
     with pytest.raises(ConfigError):
         startup.service.update_models(registry, settings('[models.m]\npath = "/no/such.gguf"'))
     assert registry.models is before
+
+
+def test_the_last_of_two_changes_at_once_wins(serving, settings, tiny, monkeypatch):
+    """Listing the models of a large folder takes a while; one that began before a change and ended after it undid it."""
+    table = f'[models.{{}}]\npath = "{tiny}"\n'
+    registry = serving(table.format("first"))
+    updates = startup.service.ModelUpdates(registry, settings(table.format("first")))
+    listing, go_on = threading.Event(), threading.Event()
+    models = model_list.models
+
+    def slowly(given):
+        if not listing.is_set():
+            listing.set()
+            assert go_on.wait(10)
+        return models(given)
+
+    monkeypatch.setattr(model_list, "models", slowly)
+    older = threading.Thread(target=updates.refresh)
+    older.start()
+    assert listing.wait(10)
+    newer = threading.Thread(target=updates.use, args=(settings(table.format("second")),))
+    newer.start()
+    newer.join(0.2)  # it would be done by now, did it not wait
+    go_on.set()
+    for thread in (older, newer):
+        thread.join(10)
+    assert [model.name for model in registry.models] == ["second"]
+    updates.refresh()
+    assert [model.name for model in registry.models] == ["second"]
 
 
 def test_new_models_of_the_start_are_loaded_at_once(serving, settings, tiny):

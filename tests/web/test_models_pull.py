@@ -134,12 +134,11 @@ def test_followers_read_all_of_it_however_late_they_come(hub, service):
         assert statuses[0] == "pulling manifest" and statuses[-1] == "success" and "pulling" in statuses
 
 
-def test_a_pull_ends_when_all_who_started_it_have_left(hub, service):
+def test_a_pull_that_is_running_is_joined_and_goes_on_until_it_is_cancelled(hub, service):
     hub.hold_after = 5
     pulls = service.service.pulls
     first, second = pulls.start("o/r"), pulls.start("o/r")
-    pulls.leave(first)
-    assert not first.done and first is second
-    pulls.leave(second)
+    assert first is second and not first.done
+    assert pulls.cancel("o/r")
     wait_until(lambda: first.done)
     assert first.error

@@ -68,6 +68,11 @@ class GrammarCompiler:
             self._refusal = reason_of(str(error)) or type(error).__name__
             log.warning("grammars are disabled: llguidance cannot use this model's vocabulary: %s", self._refusal)
 
+    @property
+    def is_available(self) -> bool:
+        """False: this model's vocabulary takes no grammars at all."""
+        return self._refusal is None
+
     def close(self) -> None:
         """Compile nothing any more."""
         with self._lock:
