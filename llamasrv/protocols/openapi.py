@@ -28,6 +28,7 @@ from llamasrv.protocols.ollama.manage import CopySchema, CreateSchema, PullSchem
 from llamasrv.protocols.ollama.models import NameSchema
 from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openai.completions import CompletionsSchema
+from llamasrv.protocols.openai.conversations import ConversationSchema, ItemsSchema, MetadataSchema
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
@@ -92,6 +93,17 @@ OPERATIONS: dict[str, Operation] = {
     "POST /v1/responses/compact": Operation(
         "A conversation as the user's messages and a summary of all the rest.", ResponsesSchema, {"input": "Hello"}
     ),
+    "POST /v1/conversations": Operation("A new conversation.", ConversationSchema, {"items": _HELLO}),
+    "GET /v1/conversations/<id>": Operation("A conversation without its items."),
+    "POST /v1/conversations/<id>": Operation("Other metadata for it.", MetadataSchema),
+    "DELETE /v1/conversations/<id>": Operation("Forget it."),
+    "GET /v1/conversations/<id>/items": Operation(
+        "Its items, in pages.",
+        query=(("after", "an item's id"), ("limit", "most items"), ("order", "asc or desc")),
+    ),
+    "POST /v1/conversations/<id>/items": Operation("Further items for it.", ItemsSchema),
+    "GET /v1/conversations/<id>/items/<item>": Operation("One of its items."),
+    "DELETE /v1/conversations/<id>/items/<item>": Operation("Take one out of it."),
     "POST /v1/embeddings": Operation("Texts or tokens to vectors.", EmbeddingsSchema, {"input": "Hello world"}),
     "POST /v1/rerank": Operation(
         "Documents by how well they answer a query.", RerankSchema, {"query": "fruit", "documents": ["apple", "stone"]}
@@ -181,7 +193,8 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "Choices": ("array",), "Context": ("array",), "Documents": ("array",), "Files": ("object",),
     "Format": ("string", "object"), "FunctionChoice": ("string", "object"), "Functions": ("array",),
     "Grammar": ("string",), "Choice": ("string", "object"), "Images": ("array",), "Include": ("array",),
-    "Input": ("string", "array"), "JsonSchema": ("object", "string", "boolean"), "KeepAlive": ("string", "number"),
+    "ConversationField": ("string", "object"), "Input": ("string", "array"), "Items": ("array",),
+    "JsonSchema": ("object", "string", "boolean"), "KeepAlive": ("string", "number"),
     "License": ("string", "array"), "Lines": ("array",), "LogitBias": ("object", "array"), "Lora": ("array",),
     "Messages": ("array",), "Modalities": ("array",), "NativePrompts": ("string", "array", "object"),
     "Options": ("object",), "OutputConfig": ("object",), "OutputFormat": ("object",), "Pattern": ("string",),
@@ -190,7 +203,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "System": ("string", "array"), "Text": ("object",), "Think": ("boolean", "string"), "ThinkingField": ("object",),
     "TokenIds": ("array",), "ToolChoiceField": ("string", "object"), "Tools": ("array",), "Encoding": ("string",),
     "Continue": ("boolean", "string"), "ReasoningFormat": ("string",), "Truncation": ("string",),
-    "Template": ("string",),
+    "Template": ("string",), "ThreadField": ("object",),
 }  # fmt: skip
 """Types of JSON that fields of these classes take."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -284,6 +285,15 @@ def invalid_request(messages: Any) -> InvalidRequest:
         return Unsupported(str(complaint), param=param)
     kind = " type for" if complaint.code == "invalid_type" else ""
     return complaint.error(f"Invalid{kind} '{param}': {complaint}", param=param, code=complaint.code)
+
+
+@contextmanager
+def inside(field: str) -> Iterator[None]:
+    """Names the field in front of what is wrong inside it."""
+    try:
+        yield
+    except ValidationError as error:
+        raise invalid_request({field: error.messages}) from None
 
 
 class Row(NamedTuple):

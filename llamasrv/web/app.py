@@ -10,6 +10,7 @@ from llamasrv.web import errors
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes import (
     anthropic,
+    conversations,
     embeddings,
     llamacpp,
     llamacpp_slots,
@@ -32,9 +33,10 @@ from llamasrv.web.streams.resume import StreamReader
 from llamasrv.web.streams.streaming import EventStream
 
 BLUEPRINTS = (
-    ui.blueprint, ops.blueprint, openai.blueprint, responses.blueprint, anthropic.blueprint, ollama.blueprint,
-    ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint, llamacpp_streams.blueprint,
-    embeddings.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint, openapi.blueprint,
+    ui.blueprint, ops.blueprint, openai.blueprint, responses.blueprint, conversations.blueprint, anthropic.blueprint,
+    ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
+    llamacpp_streams.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint,
+    openapi.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 

@@ -18,6 +18,7 @@ from llamasrv.store import Store
 from llamasrv.web.access.auth import Access
 from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.streams.background import Background
+from llamasrv.web.streams.conversations import ConversationStore
 from llamasrv.web.streams.memory import Memory
 from llamasrv.web.streams.resume import Streams
 from llamasrv.web.streams.threads import Threads
@@ -63,6 +64,7 @@ class Service:
         self.refresh: Callable[[], None] = lambda: None  # look again which models there are
         self.serve_models_of: Callable[[Any], None] = lambda settings: None  # go on with the models of other settings
         self.threads = Threads(store)
+        self.conversations = ConversationStore(store)
         self.background = Background(Memory(store), options.limits.background)
         self.streams = Streams()
         self.use(options)

@@ -312,7 +312,7 @@ def test_output_can_be_sent_back_as_it_came(client):
 @pytest.mark.parametrize(
     ("options", "param"),
     [
-        ({"conversation": "conv_1"}, "conversation"),
+        ({"conversation": {"name": "x"}}, "conversation"),
         ({"input": "x" * 20_000}, "input"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].call_id"),
         ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search_preview"}}, "tool_choice.type"),
@@ -323,6 +323,60 @@ def test_what_is_wrong_is_a_bad_request(client, options, param, stream):
     with pytest.raises(openai.BadRequestError) as caught:
         create(client, **{"input": "Hello", **options}, stream=stream)
     assert caught.value.param == param
+
+
+# ---------------------------------------------------------------- conversations
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_is_gone_on_with_and_added_to(client, stream):
+    """It was a bare 404, and agents' sessions with it."""
+    conversation = client.conversations.create(metadata={"topic": "x"}, items=[{"role": "user", "content": "One"}])
+    assert type(conversation).__name__ == "Conversation" and conversation.metadata == {"topic": "x"}
+    first = create(client, "Two", conversation=conversation.id, stream=stream)
+    if stream:
+        first = [event for event in first if event.type == "response.completed"][0].response
+    assert first.conversation.id == conversation.id and first.output_text == "You said: Two"
+    second = create(client, "Three", conversation={"id": conversation.id}, store=False)
+    items = list(client.conversations.items.list(conversation.id, order="asc", limit=2))  # in three pages
+    texts = [item.content[0].text for item in items]
+    assert texts == ["One", "Two", "You said: Two", "Three", "You said: Three"]
+    whole = create(client, [{"role": item.role, "content": text} for item, text in zip(items, texts[:-1])], store=False)
+    assert second.usage.input_tokens == whole.usage.input_tokens
+
+
+def test_a_conversation_is_changed_and_forgotten(client):
+    conversation = client.conversations.create()
+    added = client.conversations.items.create(
+        conversation.id, items=[{"role": "user", "content": "One"}, {"role": "assistant", "content": "Two"}]
+    )
+    assert [item.role for item in added.data] == ["user", "assistant"] and not added.has_more
+    one, two = (item.id for item in added.data)
+    assert client.conversations.items.retrieve(two, conversation_id=conversation.id).content[0].text == "Two"
+    left = client.conversations.items.delete(one, conversation_id=conversation.id)
+    assert left.id == conversation.id
+    assert [item.id for item in client.conversations.items.list(conversation.id)] == [two]
+    assert client.conversations.update(conversation.id, metadata={"a": "b"}).metadata == {"a": "b"}
+    assert client.conversations.retrieve(conversation.id).metadata == {"a": "b"}
+    gone = client.conversations.delete(conversation.id)
+    assert (gone.id, gone.deleted, gone.object) == (conversation.id, True, "conversation.deleted")
+    for ask in (
+        lambda: client.conversations.retrieve(conversation.id),
+        lambda: client.conversations.delete(conversation.id),
+        lambda: create(client, conversation=conversation.id),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            ask()
+
+
+def test_a_call_and_its_output_are_items_of_a_conversation(client):
+    conversation = client.conversations.create(items=[{"role": "user", "content": "1 + 1?"}])
+    call = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
+    client.conversations.items.create(conversation.id, items=[call])
+    output = {"type": "function_call_output", "call_id": "c1", "output": "2"}
+    response = create(client, [output], conversation=conversation.id)
+    kinds = [item.type for item in client.conversations.items.list(conversation.id, order="asc")]
+    assert kinds == ["message", "function_call", "function_call_output", "message"] and response.output_text
 
 
 def test_it_works_async(server):

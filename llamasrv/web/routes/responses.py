@@ -71,11 +71,15 @@ class Views:
         if options.background:
             response = self._in_background(asked, options, record)
         else:
-            made = _Made(self._endpoint, lambda stored: self._memory.keep(record.owner, stored))
+            made = _Made(self._endpoint, self._keeping(lambda stored: self._memory.keep(record.owner, stored), options))
             response = respond(self._service, made, asked, options, Framing(named, made.broken))
         if options.tools.left_out:
             response.headers[LEFT_OUT] = ", ".join(dict.fromkeys(options.tools.left_out))
         return response
+
+    def _keeping(self, keep: Keep, options: ResponseOptions) -> Keep:
+        conversations = self._service.conversations
+        return conversations.adding(_record().owner, options.conversation, keep, store=options.store)
 
     def _in_background(self, asked: GenerateRequest, options: ResponseOptions, record: RequestLog) -> Response:
         service = self._service
@@ -92,7 +96,7 @@ class Views:
             return service.pipeline.submit(asked) if running is None else running
 
         def reply(keep: Keep) -> ResponseReply:
-            return self._endpoint.reply(options, model=record.model or "", keep=keep)
+            return self._endpoint.reply(options, model=record.model or "", keep=self._keeping(keep, options))
 
         quota, record.quota = record.quota, None  # the run counts against it until it ends
         try:
@@ -131,8 +135,11 @@ class Views:
         """The request, and what it names of earlier ones."""
         body = read_json(request.environ, self._service.options.limits)
         names = self._endpoint.references(body)
-        turns = self._memory.conversation(owner, names.previous)
-        items = tuple(item for turn in turns for item in turn.items)
+        if names.conversation is not None and names.previous is None:
+            items = tuple(self._service.conversations.find(owner, names.conversation).items)
+        else:
+            turns = self._memory.conversation(owner, names.previous)
+            items = tuple(item for turn in turns for item in turn.items)
         known = {item["id"]: item for item in items}
         missing = [id for id in names.items if id not in known]
         return body, Earlier(items, known | self._memory.items(owner, missing) if missing else known)
@@ -180,13 +187,9 @@ class Views:
 
     def input_items(self, id: str) -> Response:
         owner = _record().owner
-        limit = _count("limit", 20, low=1, high=100)
-        order = request.args.get("order", "desc")
-        if order not in ("asc", "desc"):
-            raise InvalidRequest("Invalid 'order': expected 'asc' or 'desc'.", param="order")
+        after, limit, descending = page_of_request()
         items = self._memory.items_until(owner, self._memory.find(owner, id))
-        after = request.args.get("after") or None
-        return json_answer(page_body(items, after=after, limit=limit, descending=order == "desc"))
+        return json_answer(page_body(items, after=after, limit=limit, descending=descending))
 
     def _follow(self, run: Run, start: int) -> Response:
         following = Following(run, start)
@@ -224,6 +227,15 @@ def _record() -> RequestLog:
 
 def _renamed(error: LlamasrvError) -> LlamasrvError:
     return error.but(param=Responses.prompt_field) if error.param == "prompt" else error
+
+
+def page_of_request() -> tuple[str | None, int, bool]:
+    """Which page of a list is asked for: the id before it, most items, and whether the latest come first."""
+    limit = _count("limit", 20, low=1, high=100)
+    order = request.args.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("Invalid 'order': expected 'asc' or 'desc'.", param="order")
+    return request.args.get("after") or None, limit, order == "desc"
 
 
 def _count(name: str, default: int, *, low: int, high: int = 2**53) -> int:

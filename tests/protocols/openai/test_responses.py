@@ -114,8 +114,14 @@ def test_it_refuses_what_it_cannot_honour(row):
     assert type(error) is Unsupported and error.param == row.field
 
 
-def test_a_conversation_is_refused_even_by_its_bare_id():
-    assert refused(conversation="conv_1").param == "conversation"
+@pytest.mark.parametrize("wrong", [3, [], {}, {"id": 3}, ""])
+def test_a_conversation_is_an_id_or_has_one(wrong):
+    if wrong == "":
+        assert endpoint.references({"conversation": "conv_1"}).conversation == "conv_1"
+        assert endpoint.references({"conversation": {"id": "conv_1"}}).conversation == "conv_1"
+    else:
+        assert refused(conversation=wrong).param == "conversation"
+    assert refused(conversation="conv_1", previous_response_id="resp_1").param == "conversation"
 
 
 @pytest.mark.parametrize(

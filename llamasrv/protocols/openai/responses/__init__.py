@@ -9,13 +9,11 @@ JSON in, GenerateRequest out; events in, JSON out. Earlier turns come as a value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
-from marshmallow import ValidationError
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message
 from llamasrv.errors import InvalidRequest
@@ -24,10 +22,16 @@ from llamasrv.protocols.openai.forms import content_of
 from llamasrv.protocols.openai.responses.ids import new_response_id
 from llamasrv.protocols.openai.responses.items import Turns, shown
 from llamasrv.protocols.openai.responses.reply import CompactionReply, Keep, ResponseOptions, ResponseReply
-from llamasrv.protocols.openai.responses.schema import BUDGETS, ReasoningSettings, ResponsesSchema, TextSettings
+from llamasrv.protocols.openai.responses.schema import (
+    BUDGETS,
+    ReasoningSettings,
+    ResponsesSchema,
+    TextSettings,
+    conversation_of,
+)
 from llamasrv.protocols.openai.responses.tools import ToolSet, tool_choice
 from llamasrv.protocols.openai.sampling import sampling_of, smallest
-from llamasrv.protocols.schema import Loader, invalid_request
+from llamasrv.protocols.schema import Loader, inside
 from llamasrv.protocols.thinking import thinking_variables
 
 SUMMARISE = (
@@ -43,6 +47,7 @@ class References(NamedTuple):
 
     previous: str | None
     items: tuple[str, ...]
+    conversation: str | None = None
 
 
 class Earlier(NamedTuple):
@@ -66,7 +71,11 @@ class Responses:
         named = [item["id"] for item in items if _is_reference(item)] if type(items) is list else []
         if len(named) > self._limits.messages:
             raise InvalidRequest("Invalid 'input': too many references.", param="input")
-        return References(previous if type(previous) is str else None, tuple(dict.fromkeys(named)))
+        return References(
+            previous if type(previous) is str else None,
+            tuple(dict.fromkeys(named)),
+            conversation_of(body.get("conversation")),
+        )
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None, earlier: Earlier | None = None
@@ -78,15 +87,15 @@ class Responses:
         tools = ToolSet(self._limits.tools)
         turns = Turns(tools, self._limits)
         items = [_resolved(item, at, earlier) for at, item in enumerate(get("input", ()))]
-        with _inside("tools"):
+        with inside("tools"):
             tools.add(get("tools", []))
-        with _inside("previous_response_id"):
+        with inside("previous_response_id"):
             for item in earlier.items:
                 turns.add(item)
-        with _inside("input"):
+        with inside("input"):
             for at, item in enumerate(items):
                 turns.add(item, at)
-        with _inside("tool_choice"):
+        with inside("tool_choice"):
             choice = tool_choice(get("tool_choice"), tools, parallel=get("parallel_tool_calls", True))
         messages = turns.messages
         if "instructions" in data:
@@ -136,6 +145,7 @@ class Responses:
             tools=tools,
             input=shown(items, id, {item["id"] for item in earlier.items}),
             previous=get("previous_response_id"),
+            conversation=get("conversation"),
             stream=request.stream,
             store=get("store", True),
             background=get("background", False),
@@ -168,7 +178,7 @@ class Responses:
     ) -> ResponseReply:
         if options.users is not None:
             return CompactionReply(options, model)
-        return ResponseReply(options, model, keep if options.store else None)
+        return ResponseReply(options, model, keep if options.store or options.conversation is not None else None)
 
 
 def _is_reference(item: Any) -> bool:
@@ -191,21 +201,16 @@ def _resolved(item: dict[str, Any], at: int, earlier: Earlier) -> dict[str, Any]
 
 
 def _check_together(data: Mapping[str, Any]) -> None:
-    if "input" not in data and "previous_response_id" not in data:
+    if "conversation" in data and "previous_response_id" in data:
+        raise InvalidRequest(
+            "Invalid 'conversation': not allowed together with 'previous_response_id'.", param="conversation"
+        )
+    if not {"input", "previous_response_id", "conversation"} & data.keys():
         raise InvalidRequest(
             "Missing required parameter: 'input'.", param="input", code="missing_required_parameter"
         )
     if data.get("background") and not data.get("store", True):
         raise InvalidRequest("Invalid 'background': only allowed when 'store' is true.", param="background")
-
-
-@contextmanager
-def _inside(field: str) -> Iterator[None]:
-    """Names the field in front of what is wrong inside it."""
-    try:
-        yield
-    except ValidationError as error:
-        raise invalid_request({field: error.messages}) from None
 
 
 def _shown(

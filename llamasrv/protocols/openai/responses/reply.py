@@ -45,6 +45,7 @@ class ResponseOptions:
     tools: ToolSet
     input: list[dict[str, Any]] = field(default_factory=list)
     previous: str | None = None
+    conversation: str | None = None
     stream: bool = False
     store: bool = False
     background: bool = False
@@ -295,6 +296,7 @@ def _response(options: ResponseOptions, model: str) -> dict[str, Any]:
         "model": model,
         "output": [],
         "previous_response_id": options.previous,
+        **({} if options.conversation is None else {"conversation": {"id": options.conversation}}),
         "store": options.store,
         "usage": None,
         **options.shown,

@@ -118,6 +118,21 @@ class Include(WireField):
         return frozenset(value)
 
 
+class ConversationField(WireField):
+    """The id of a conversation, or an object that has it."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        found = conversation_of(value)
+        if found is None:
+            raise wrong_type("an id or an object with one", value)
+        return found
+
+
+def conversation_of(value: Any) -> str | None:
+    id = value.get("id") if type(value) is dict else value
+    return id if type(id) is str else None
+
+
 class Truncation(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         if value not in ("auto", "disabled"):
@@ -170,7 +185,7 @@ class ResponsesSchema(SamplingSchema):
     chat_template_kwargs = TemplateKwargs("variables that the template reads")
     thinking_budget = Count(0, "max_tokens", "most tokens of reasoning; -1: no bound", also=(-1,))
     thinking_budget_tokens = Count(0, "max_tokens", "the same", also=(-1,))
-    conversation = Refused("conversations are not kept: use `previous_response_id`", harmless=())
+    conversation = ConversationField("an id, or an object with one: its items go before, input and output are added")
     prompt = Refused("there are no stored prompts", harmless=())
     max_tool_calls = Ignored("it concerns tools that this server does not have")
     context_management = Ignored("`/v1/responses/compact` does it when it is asked")

@@ -9,7 +9,7 @@ import orjson
 from llamasrv.errors import InvalidRequest
 
 ENDED = frozenset(("completed", "incomplete", "failed", "cancelled"))
-_CHAINED = frozenset(("completed", "incomplete"))
+CHAINED = frozenset(("completed", "incomplete"))
 
 Cuts = list[list[list[int]]]
 """For each output item its deltas: how many characters, and how many log-probabilities."""
@@ -43,7 +43,7 @@ class Stored(NamedTuple):
     def check_continued(self) -> None:
         """Raises where no response can follow this one."""
         status = self.response["status"]
-        if status not in _CHAINED:
+        if status not in CHAINED:
             raise InvalidRequest(
                 f"Previous response with id '{self.response['id']}' is {status}: it cannot be continued.",
                 param="previous_response_id",
@@ -72,14 +72,15 @@ def page_body(items: list[dict[str, Any]], *, after: str | None, limit: int, des
     if after is not None:
         start = 1 + next((at for at, item in enumerate(items) if item["id"] == after), -2)
         if start < 0:
-            raise InvalidRequest(f"No item with id '{after[:80]}' in this response.", param="after")
-    page = items[start : start + limit]
-    return orjson.dumps(
-        {
-            "object": "list",
-            "data": page,
-            "first_id": page[0]["id"] if page else None,
-            "last_id": page[-1]["id"] if page else None,
-            "has_more": start + limit < len(items),
-        }
-    )
+            raise InvalidRequest(f"No item with id '{after[:80]}' here.", param="after")
+    return orjson.dumps(page_of(items[start : start + limit], has_more=start + limit < len(items)))
+
+
+def page_of(items: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
+    return {
+        "object": "list",
+        "data": items,
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
+    }

@@ -1,0 +1,87 @@
+"""The routes of OpenAI's Conversations API."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, request
+
+from llamasrv.protocols.openai.conversations import (
+    Conversation,
+    Conversations,
+    conversation_body,
+    deleted_body,
+    item_body,
+    items_body,
+)
+from llamasrv.protocols.openai.responses.stored import page_body
+from llamasrv.web.http.body import read_json
+from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.responses import page_of_request
+from llamasrv.web.service import Service
+
+PREFIXES = ("/v1/conversations", "/conversations")
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("conversations", __name__)
+    views = Views(service)
+    for name, prefix in zip(("v1", "bare"), PREFIXES):
+        for method, path, view in (
+            ("POST", "", views.create),
+            ("GET", "/<id>", views.show),
+            ("POST", "/<id>", views.update),
+            ("DELETE", "/<id>", views.delete),
+            ("GET", "/<id>/items", views.items),
+            ("POST", "/<id>/items", views.add),
+            ("GET", "/<id>/items/<item>", views.item),
+            ("DELETE", "/<id>/items/<item>", views.delete_item),
+        ):
+            routes.add_url_rule(prefix + path, f"{view.__name__}_{name}", view, methods=[method])
+    return routes
+
+
+class Views:
+    def __init__(self, service: Service) -> None:
+        self._limits = service.options.limits
+        self._endpoint = Conversations(self._limits)
+        self._kept = service.conversations
+
+    def create(self) -> Response:
+        new = self._endpoint.parse_create(read_json(request.environ, self._limits))
+        return json_answer(conversation_body(self._kept.keep(_owner(), new)))
+
+    def show(self, id: str) -> Response:
+        return json_answer(conversation_body(self._kept.find(_owner(), id)))
+
+    def update(self, id: str) -> Response:
+        metadata = self._endpoint.parse_metadata(read_json(request.environ, self._limits))
+        changed = self._kept.change(_owner(), id, lambda conversation: conversation._replace(metadata=metadata))
+        return json_answer(conversation_body(changed))
+
+    def delete(self, id: str) -> Response:
+        self._kept.delete(_owner(), id)
+        return json_answer(deleted_body(id))
+
+    def items(self, id: str) -> Response:
+        after, limit, descending = page_of_request()
+        items = self._kept.find(_owner(), id).items
+        return json_answer(page_body(items, after=after, limit=limit, descending=descending))
+
+    def add(self, id: str) -> Response:
+        items = self._endpoint.parse_items(read_json(request.environ, self._limits))
+
+        def extended(conversation: Conversation) -> Conversation:
+            return self._endpoint.extended(conversation, items)
+
+        longer = self._kept.change(_owner(), id, extended)
+        return json_answer(items_body(longer.items[len(longer.items) - len(items) :]))
+
+    def item(self, id: str, item: str) -> Response:
+        return json_answer(item_body(self._kept.find(_owner(), id).item(item)))
+
+    def delete_item(self, id: str, item: str) -> Response:
+        changed = self._kept.change(_owner(), id, lambda conversation: conversation.without(item))
+        return json_answer(conversation_body(changed))
+
+
+def _owner() -> str:
+    return request.environ["llamasrv.record"].owner

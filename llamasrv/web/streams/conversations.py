@@ -1,0 +1,76 @@
+"""Stored conversations as requests see them: found by their owner, changed one change at a time.
+
+In the store that responses have. Changes of one server follow one another; of several servers that change the same
+conversation at the same moment, the last one wins.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from llamasrv.errors import LlamasrvError, Unsupported
+from llamasrv.protocols.openai.conversations import Conversation, is_conversation_id, not_found
+from llamasrv.protocols.openai.responses.reply import Keep
+from llamasrv.protocols.openai.responses.stored import CHAINED, Stored
+from llamasrv.store import CHAIN_BYTES, ConversationTooLong, Entry, Store
+from llamasrv.web.streams.memory import asking
+
+log = logging.getLogger("llamasrv")
+
+
+class ConversationStore:
+    """Those of one server; `store` None: none can be made."""
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+        self._changing = threading.Lock()
+
+    def find(self, owner: str, id: str) -> Conversation:
+        """Raises ConversationNotFound, also for what is another owner's."""
+        entry = None
+        if self._store is not None and is_conversation_id(id):
+            entry = asking(self._store, self._store.get, owner, id)
+        if entry is None:
+            raise not_found(id)
+        return Conversation.unpack(entry.body)
+
+    def keep(self, owner: str, conversation: Conversation) -> Conversation:
+        if self._store is None:
+            raise Unsupported("Conversations are not supported here: this server stores nothing.")
+        body = conversation.pack()
+        if len(body) > CHAIN_BYTES:
+            raise ConversationTooLong(f"The conversation is longer than {CHAIN_BYTES} bytes.", param="items")
+        asking(self._store, self._store.put, owner, Entry(conversation.id, body))
+        return conversation
+
+    def change(self, owner: str, id: str, how: Callable[[Conversation], Conversation]) -> Conversation:
+        """Keep what `how` makes of it."""
+        with self._changing:
+            return self.keep(owner, how(self.find(owner, id)))
+
+    def delete(self, owner: str, id: str) -> None:
+        if self._store is None or not is_conversation_id(id) or not asking(self._store, self._store.delete, owner, id):
+            raise not_found(id)
+
+    def adding(self, owner: str, id: str | None, keep: Keep, *, store: bool) -> Keep:
+        """`keep`, where the response is stored at all; and what ended well is added to its conversation."""
+        if id is None:
+            return keep
+
+        def kept(stored: Stored) -> bool:
+            if stored.response["status"] in CHAINED:
+                self._add(owner, id, stored)
+            return keep(stored) if store else True
+
+        return kept
+
+    def _add(self, owner: str, id: str, stored: Stored) -> None:
+        def extended(conversation: Conversation) -> Conversation:
+            return conversation._replace(items=[*conversation.items, *stored.items])
+
+        try:
+            self.change(owner, id, extended)
+        except LlamasrvError as error:
+            log.warning("response %s is not added to %s: %s", stored.response["id"], id, error.message)
