@@ -1,0 +1,119 @@
+"""Who holds a lane: sequences get one, give way, and leave.
+
+Seating is a transaction. A lane is leased and filled first; the sequence moves when nothing can fail any more, and on an
+exception the lease is given back and the sequence is as it was. Decides nothing: the plan says who is seated and who
+gives way. Belongs to the engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from llamasrv.engine.interface import Backend
+from llamasrv.engine.memory import Memory
+from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.prefix_cache import Match
+from llamasrv.engine.sampling.state import SamplingState
+from llamasrv.engine.sequence import Sequence, State
+from llamasrv.engine.slots import Slots
+from llamasrv.engine.spill import Spilled
+
+
+class Lease(NamedTuple):
+    """A lane that holds the first `length` tokens of a sequence that is about to have it."""
+
+    lane: int
+    length: int
+
+
+class Admission:
+    """Of one context. `swapped_bytes`: host memory that holds preempted sequences."""
+
+    def __init__(self, memory: Memory, backend: Backend, options: EngineOptions, metrics: EngineMetrics) -> None:
+        self.memory = memory
+        self.slots = Slots()
+        self.swapped_bytes = 0
+        self._backend = backend
+        self._options = options
+        self._metrics = metrics
+
+    def seat(self, seq: Sequence, match: Match | None, now: float) -> None:
+        """Give a waiting sequence a lane that starts with the match. Raises whatever made that impossible."""
+        memory = self.memory
+        branches = memory.branches(match)
+        with self._lease(seq, match) as lease:
+            if branches:  # the lane holds what is shared, and nothing else yet
+                memory.keep(lease.lane, seq.tokens, seq.spec.realm)
+            memory.cache.put(lease.lane, seq.tokens, seq.spec.realm)
+            if seq.sampling is None:
+                seq.sampling = SamplingState(seq, self._backend)
+                if not self._options.deterministic:
+                    seq.sampling.jump_with_prompt()
+        seq.lane, seq.num_computed = lease
+        seq.enter(State.PREFILL)
+        self.forget_saved(seq)
+        if seq.admitted is None:
+            seq.reused = seq.num_computed
+            self._metrics.cached_tokens += seq.num_computed
+            self._metrics.last_wait = now - seq.arrived
+            self._metrics.queue_time.observe(now - seq.arrived)
+        seq.admitted = now
+
+    @contextmanager
+    def _lease(self, seq: Sequence, match: Match | None) -> Iterator[Lease]:
+        """For a block; the lane is free again, and empty, where the block raises."""
+        memory = self.memory
+        lane = memory.seat(match)
+        try:
+            length = memory.lanes.lengths[lane]
+            if seq.saved is not None:
+                length = memory.restore(lane, seq.saved, seq.saved.length)
+            elif match is not None and match.spilled is not None:
+                length = memory.restore(lane, match.spilled, match.length)
+            yield Lease(lane, length)
+        except BaseException:
+            memory.drop(lane)
+            raise
+
+    def preempt(self, seq: Sequence) -> None:
+        """Take the lane away; keep its KV in host memory if there is room, else it is computed again."""
+        assert seq.lane is not None, seq
+        self._metrics.preemptions += 1
+        exact = self._options.deterministic  # computing it again would round differently
+        room = self._options.swap_bytes - self.swapped_bytes
+        if seq.num_computed and (room > 0 or exact):
+            data = self._backend.save(seq.lane)
+            if data.nbytes <= room or exact:
+                seq.saved = Spilled(seq.tokens[: seq.num_computed], data)
+                self.swapped_bytes += data.nbytes
+                self._metrics.swaps += 1
+        self.unseat(seq)
+
+    def unseat(self, seq: Sequence) -> None:
+        """Take the lane away, and what is in it."""
+        assert seq.lane is not None, seq
+        self.memory.drop(seq.lane)
+        seq.lane, seq.num_computed = None, 0
+        if seq.state is not State.AWAITING_MASK:  # its logits are kept: the mask is all it waits for
+            seq.enter(State.WAITING)
+
+    def leave(self, seq: Sequence, *, keep: bool) -> None:
+        """A sequence has ended. What it computed stays for reuse if it may."""
+        self.forget_saved(seq)
+        lane = seq.lane
+        if lane is None:
+            return
+        computed = seq.tokens[: seq.num_computed]  # what was not computed is not coming any more
+        keep = keep and seq.spec.cache_prompt
+        self.memory.leave(lane, computed, seq.spec.realm, keep=keep)
+        if keep:
+            self.slots.left(lane, computed, seq.spec.realm)
+        seq.lane = None
+
+    def forget_saved(self, seq: Sequence) -> None:
+        if seq.saved is not None:
+            self.swapped_bytes -= seq.saved.data.nbytes
+            seq.saved = None

@@ -1,0 +1,138 @@
+"""The engine thread from its first line to its last: load the model, run the core, start over after a failure, close.
+
+    loading -> ready -> stopped
+         \\-> failed   (not loaded; or a failure that starting over did not cure)
+
+Tells on the board what it is at. Belongs to the engine thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llamasrv.engine.channels import Doorbell, Mailbox
+from llamasrv.engine.core import EngineCore
+from llamasrv.engine.embedder import Embedder
+from llamasrv.engine.interface import Backend, LoadFailed, Progress
+from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.options import EngineOptions, Status
+from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
+from llamasrv.engine.view import Board, ModelFacts
+from llamasrv.errors import EngineFailure, Unavailable
+
+log = logging.getLogger("llamasrv.engine")
+
+STOPPING = "The server is shutting down."
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the engine thread shares with other threads: each is made to be."""
+
+    mailbox: Mailbox
+    doorbell: Doorbell
+    board: Board
+    metrics: EngineMetrics
+    embedder: Embedder
+    grammars: GrammarCompiler
+    pool: NativePool
+    should_stop: Callable[[], bool]
+
+
+class EngineHost:
+    """`run` is the thread."""
+
+    def __init__(
+        self,
+        open_backend: Callable[[Progress], Backend],
+        options: EngineOptions,
+        shared: Shared,
+        *,
+        name: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self.core: EngineCore
+        self._open_backend = open_backend
+        self._options = options
+        self._shared = shared
+        self._name = name
+        self._clock = clock
+
+    def run(self) -> None:
+        shared = self._shared
+        try:
+            self.open()
+        except Exception as error:
+            reason = str(error)
+            if not isinstance(error, LoadFailed):
+                log.exception("loading %s failed", self._name)
+                reason = "loading the model failed; the log has the cause"
+            shared.pool.close()
+            shared.board.set_status(Status("failed", reason=reason))
+            return
+        if shared.embedder.backend is not None:
+            shared.embedder.start()
+        try:
+            while not shared.should_stop() and self.turn():
+                pass
+        finally:
+            self.close()
+
+    def open(self) -> None:
+        """Load the model. Raises LoadFailed, or whatever else went wrong; nothing is kept of it then."""
+        shared, board = self._shared, self._shared.board
+        backend = self._open_backend(self._loading)
+        try:
+            if backend.generates:
+                shared.grammars.open(backend.vocab)
+            self.core = EngineCore(
+                backend, self._options, mailbox=shared.mailbox, doorbell=shared.doorbell, board=board,
+                metrics=shared.metrics, pool=shared.pool, clock=self._clock,
+            )  # fmt: skip
+        except BaseException:
+            backend.close()
+            raise
+        shared.embedder.backend = backend.embeddings
+        board.model = ModelFacts(
+            backend.info, backend.vocab, backend.generates, backend.context, backend.num_lanes, len(backend.adapters),
+            backend.state_facts,
+        )  # fmt: skip
+        board.set_status(Status("ready", 1.0))
+
+    def turn(self) -> bool:
+        """A turn of the core. Where that fails, tell everybody and start over; False where that fails, too."""
+        try:
+            self.core.turn(wait=True)
+            return True
+        except Exception:
+            log.exception("the engine loop failed; its context is made anew")
+        board = self._shared.board
+        self._shared.metrics.restarts += 1
+        board.set_status(Status("failed", reason="the engine loop failed and is being restarted"))
+        try:
+            self.core.fail_all(EngineFailure, "The engine failed while working on this request.")
+            self.core.reset()
+        except Exception:
+            log.exception("the engine cannot be restarted")
+            board.set_status(Status("failed", reason="the engine failed and cannot be restarted"))
+            return False
+        board.set_status(Status("ready", 1.0))
+        return True
+
+    def close(self) -> None:
+        """Fail what is open, free everything."""
+        shared = self._shared
+        self.core.close(Unavailable, STOPPING)
+        shared.board.set_status(Status("stopped"))
+        shared.embedder.close()
+        self.core.close_disk()
+        shared.grammars.close()
+        shared.pool.close()
+        self.core.backend.close()
+
+    def _loading(self, share: float) -> bool:
+        self._shared.board.set_status(Status("loading", share))
+        return not self._shared.should_stop()

@@ -1,0 +1,111 @@
+"""What becomes of a step's rows of logits: scores of a prompt, tokens, or rows that are kept until their mask is there.
+
+Asks the sampler for a token of each sequence whose last one was computed. Says what was chosen, or that a sequence ends;
+delivering and ending are the core's. Belongs to the engine thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from llamasrv.domain.events import FinishReason, TokenLogprob
+from llamasrv.engine.channels import PromptScored
+from llamasrv.engine.interface import Backend
+from llamasrv.engine.sampling.sampler import log_probability
+from llamasrv.engine.sampling.state import Choice, Ending, SamplingState
+from llamasrv.engine.sampling.step_sampler import Row, StepSampler
+from llamasrv.engine.sequence import Sequence, State
+from llamasrv.errors import EngineFailure
+
+log = logging.getLogger("llamasrv.engine")
+
+Outcome = tuple[Sequence, "Choice | Ending"]
+
+_COMPUTED = Ending(FinishReason.LENGTH)
+
+
+class Outputs:
+    """`late` are the sequences whose logits are kept."""
+
+    def __init__(self, sampler: StepSampler, backend: Backend, note_first_token: Callable[[Sequence], None]) -> None:
+        self.late: list[Sequence] = []
+        self._sampler = sampler
+        self._backend = backend
+        self._note_first_token = note_first_token
+
+    def take(self) -> list[Outcome]:
+        """Of the batch that was just computed."""
+        batch = self._backend.batch
+        if not batch.num_outputs:
+            return []
+        logits = self._backend.logits(batch.num_outputs)
+        outcomes: list[Outcome] = []
+        ready: list[tuple[Sequence, Row]] = []
+        end = 0
+        for seq, count in batch.outputs:
+            start, end = end, end + count
+            if seq.spec.prompt_logprobs and len(seq.scores) < seq.num_prompt:
+                self._score(seq, logits[start:end], seq.num_computed - count)
+            if seq.num_computed < len(seq.tokens):
+                continue
+            state = seq.sampling
+            assert state is not None
+            if seq.spec.max_tokens == 0:
+                outcomes.append((seq, _COMPUTED))
+            elif state.num_undelivered and (ending := self._deliver_forced(seq, state)) is not None:
+                outcomes.append((seq, ending))
+            elif state.is_late:
+                state.late_row = logits[end - 1].copy()
+                seq.enter(State.AWAITING_MASK)
+                self.late.append(seq)
+            else:
+                ready.append((seq, (state, logits[end - 1])))
+        choices = self._sampler.choose([row for _, row in ready])
+        outcomes += [(seq, choice or _nothing(seq)) for (seq, _), choice in zip(ready, choices)]
+        return outcomes
+
+    def overdue(self) -> Iterator[Outcome]:
+        """Of those whose mask has come since; nobody waited for it but themselves."""
+        late, self.late = self.late, []
+        for seq in late:
+            if seq.state is State.ENDED:
+                continue
+            state = seq.sampling
+            assert state is not None and state.late_row is not None, seq
+            if state.is_late:
+                self.late.append(seq)
+                continue
+            row, state.late_row = state.late_row, None
+            seq.enter(State.WAITING if seq.lane is None else State.DECODE)
+            (choice,) = self._sampler.choose([(state, row)])
+            yield seq, choice or _nothing(seq)
+
+    def wait_for_masks(self, timeout: float) -> None:
+        """Of those that wait for nothing else, for at most so many seconds."""
+        states = [seq.sampling for seq in self.late if seq.sampling is not None]
+        self._sampler.wait_for_masks(self._sampler.begin_masks(states), timeout)
+
+    def _deliver_forced(self, seq: Sequence, state: SamplingState) -> Ending | None:
+        """Deliver what was computed with the prompt; the ending where that was all."""
+        self._note_first_token(seq)
+        return state.deliver(seq.stream.put)
+
+    def _score(self, seq: Sequence, rows: np.ndarray, start: int) -> None:
+        """Log-probabilities of prompt tokens: row i belongs to the token at start + i + 1."""
+        pieces, top = self._backend.vocab.pieces, seq.spec.logprobs or 0
+        if not seq.scores:
+            seq.scores.append(TokenLogprob(seq.tokens[0], pieces[seq.tokens[0]], None))
+        for i in range(len(seq.scores) - 1 - start, len(rows)):
+            position = start + i + 1
+            if position < seq.num_prompt:
+                seq.scores.append(log_probability(rows[i], seq.tokens[position], top, pieces))
+        if len(seq.scores) == seq.num_prompt:
+            seq.stream.put(PromptScored(seq.spec.index, tuple(seq.scores)))
+
+
+def _nothing(seq: Sequence) -> Ending:
+    log.error("sequence %d: the model produced nothing to choose from", seq.id)
+    return Ending(FinishReason.FAILED, error=EngineFailure("The model produced nothing to choose from."))

@@ -1,0 +1,80 @@
+"""When the engine thread sleeps, and when it wakes its readers.
+
+`sleep_seconds` is the whole waiting policy, without a clock; `Pace` remembers what it depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llamasrv.engine.cost_model import CostModel
+
+IDLE_CHECK = 1.0  # seconds without work after which the books are checked
+STUCK_CHECK = 0.05  # seconds after which those whom nothing could be done for are looked at again
+MASK_CHECK = 0.002  # seconds that a step with nothing but late masks waits for them before it looks at the mail
+WINDOW_ALONE, WINDOW_BURST = 0.03, 0.1  # of the next step: so long the first waits for others
+WINDOW_LONGEST = 0.03  # seconds
+WINDOW_SHORTEST = 0.0005  # seconds; less is not worth a wait
+REQUEST_SECONDS = 0.0003  # of the HTTP side's work for one that comes or goes
+
+
+def sleep_seconds(
+    *, num_running: int, num_waiting: int, places: int, stuck: bool, burst: int, waited: float,
+    next_step: Callable[[], float],
+) -> float:  # fmt: skip
+    """Seconds to wait for mail before the next step; 0: begin at once.
+
+    `stuck`: the last turn found nothing to do, and nothing has come since. `burst`: most sequences that ran together
+    since the last start from nothing. `waited`: seconds since the first of those that wait now was here. `next_step`
+    predicts how long computing them takes.
+    """
+    if num_running:
+        return 0.0
+    if not num_waiting:
+        return IDLE_CHECK
+    if stuck:
+        return STUCK_CHECK  # only mail or time can change that
+    if num_waiting >= places or 1 < burst <= num_waiting:
+        return 0.0  # whoever may be computed together is here
+    # The batching window. What is computed together ends together: steps that are full for as long as they last are
+    # worth more than a start a few milliseconds sooner, the more so where several came together just now.
+    left = min(WINDOW_LONGEST, (WINDOW_BURST if burst > 1 else WINDOW_ALONE) * next_step()) - waited
+    return left if left >= WINDOW_SHORTEST else 0.0
+
+
+class Pace:
+    """Belongs to the engine thread."""
+
+    def __init__(self, cost: CostModel, *, coalesce: float, alone: bool) -> None:
+        """`coalesce`: seconds within which the tokens of short steps may share a wake-up. `alone`: steps must not
+        depend on what comes beside them."""
+        self.burst = 0
+        self.stuck = False
+        self.urgent = False  # somebody waits for a first token or an end
+        self._cost = cost
+        self._coalesce = coalesce
+        self._alone = alone
+        self._woke = 0.0
+        self._requests_seen = 0  # come and gone, up to the last step
+
+    def front_end_load(self, requests: int, num_prompt: int, num_decodes: int) -> float:
+        """For what share of this step the HTTP side will be busy with those who came and went since the last one.
+
+        `requests`: how many have come and gone since the start.
+        """
+        changed, self._requests_seen = requests - self._requests_seen, requests
+        if not changed or self._alone:
+            return 0.0
+        return REQUEST_SECONDS * changed / self._cost.predict(num_prompt, num_decodes)
+
+    def must_wake(self, now: float, num_prompt: int, num_decodes: int) -> bool:
+        """Whether readers are to be woken before this step is computed.
+
+        Where steps are much shorter than anybody can see, several share a wake-up: a socket write costs as much as the
+        step of a tiny model. First tokens and ends never wait, and nothing waits for a long step.
+        """
+        soon = now + self._cost.predict(num_prompt, num_decodes)
+        if not self.urgent and not num_prompt and soon - self._woke < self._coalesce:
+            return False
+        self._woke, self.urgent = now, False
+        return True

@@ -1,0 +1,74 @@
+"""What the engine thread shows to other threads: frozen values, each replaced as a whole.
+
+Knows nothing of how they come about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.interface import ModelInfo, Vocabulary
+from llamasrv.engine.options import Status
+
+
+class Row(NamedTuple):
+    """One open sequence."""
+
+    id: int
+    lane: int | None
+    num_prompt: int
+    num_computed: int
+    num_reused: int
+    num_generated: int
+    max_tokens: int | None
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known once the model is loaded, and does not change."""
+
+    info: ModelInfo
+    vocab: Vocabulary
+    generates: bool
+    context: int  # most tokens of one sequence, prompt and answer together
+    num_lanes: int
+    num_adapters: int
+    state_facts: Mapping[str, Any]  # what a saved state depends on beside the model
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The engine after one of its turns."""
+
+    at: float | None = None  # when that turn ended, on the engine's clock; None before the first
+    running: tuple[Row, ...] = ()  # sequences that hold a lane
+    waiting: tuple[Row, ...] = ()  # the first of the others
+    total_cells: int = 0
+    used_cells: int = 0
+    held_cells: int = 0
+    total_lanes: int = 0
+    held_lanes: int = 0
+    resident_lanes: int = 0
+    strip: tuple[tuple[int, int, str], ...] = ()  # (lane, cells, held or resident) of each lane that has any
+    swapped_bytes: int = 0  # of host memory, for preempted sequences
+
+
+class Board:
+    """Where the values hang. The engine thread alone writes; anybody reads."""
+
+    def __init__(self, on_status: Callable[[], None] | None = None) -> None:
+        """`on_status` is called, on the engine thread, whenever the status changes."""
+        self._on_status = on_status
+        self.status = Status("loading")
+        self.model: ModelFacts | None = None
+        self.view = View()
+        self.num_ended = 0  # sequences, since the start
+
+    def set_status(self, status: Status) -> None:
+        self.status = status
+        if self._on_status is not None:
+            self._on_status()
