@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
-from llamasrv.engine.engine import Engine, EngineOptions
+from engine_by_hand import HandEngine
+
+from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.interface import DecodeFailed
 from llamasrv.models.model import Model
@@ -24,7 +26,7 @@ def openai_error_keys(error):
 
 def open_engine(*, options=None, **fake):
     """An engine that has loaded and takes a turn when it is told."""
-    engine = Engine(lambda progress: FakeBackend(**fake), options or EngineOptions(parallel=8), name="fake")
+    engine = HandEngine(lambda progress: FakeBackend(**fake), options or EngineOptions(parallel=8), name="fake")
     engine.open()
     return engine
 
@@ -46,7 +48,7 @@ def read(engine, generation, *, most=10_000):
 
 def check_no_leaks(engine):
     engine.memory.lanes.check()
-    assert engine.num_open == 0 and not engine.running and not engine.waiting
+    assert engine.num_open == 0 and not engine.core.running and not engine.core.waiting
     assert not engine.memory.lanes.held
 
 
@@ -61,7 +63,7 @@ class RunningService:
             self.backends.append(FakeBackend(**fake))
             return self.backends[-1]
 
-        self.engine = Engine(open_backend, options or EngineOptions(parallel=8), name="fake")
+        self.engine = HandEngine(open_backend, options or EngineOptions(parallel=8), name="fake")
         self.engine.start()
         wait_until(lambda: self.engine.status.state != "loading")
         self.store = open_store(store, StoreOptions())

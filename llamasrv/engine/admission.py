@@ -1,7 +1,7 @@
 """Who holds a lane: sequences get one, give way, and leave.
 
-Seating is a transaction. A lane is leased and filled first; the sequence moves when nothing can fail any more, and on an
-exception the lease is given back and the sequence is as it was. Decides nothing: the plan says who is seated and who
+Seating is a transaction. A lane is leased and filled first; the sequence moves when nothing can fail any more, and on
+an exception the lease is given back and the sequence is as it was. Decides nothing: the plan says who is seated and who
 gives way. Belongs to the engine thread.
 """
 
@@ -49,7 +49,7 @@ class Admission:
                 memory.keep(lease.lane, seq.tokens, seq.spec.realm)
             memory.cache.put(lease.lane, seq.tokens, seq.spec.realm)
             if seq.sampling is None:
-                seq.sampling = SamplingState(seq, self._backend)
+                seq.sampling = SamplingState(seq.spec, seq.tokens, seq.constraint, self._backend)
                 if not self._options.deterministic:
                     seq.sampling.jump_with_prompt()
         seq.lane, seq.num_computed = lease

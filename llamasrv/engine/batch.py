@@ -43,7 +43,7 @@ class Batch:
             first = [seq for seq, _ in parts[:single]]
             self.token[:single] = [seq.tokens[-1] for seq in first]
             self.position[:single] = [seq.num_computed for seq in first]
-            self.lane[:single] = [seq.lane for seq in first]
+            self.lane[:single] = [seq.lane for seq in first]  # type: ignore[assignment]  # all are seated
             self.wants_logits[:single] = 1
             outputs += [(seq, 1) for seq in first]
             row = single
@@ -58,6 +58,7 @@ class Batch:
         end = row + count
         self.token[row:end] = seq.tokens[start : start + count]
         self.position[row:end] = np.arange(start, start + count)
+        assert seq.lane is not None, seq
         self.lane[row:end] = seq.lane
         if seq.spec.prompt_logprobs and start < seq.num_prompt:
             self.wants_logits[row:end] = 1

@@ -154,7 +154,8 @@ class Stream:
     """What one request hears: the items of all its choices, in order. The engine thread puts, one reader takes."""
 
     __slots__ = (
-        "_items", "_doorbell", "_waiter", "_rung", "_enough", "is_due", "open_choices", "_most_unread", "_overflow",
+        "_items", "_doorbell", "_waiter", "_rung", "_enough", "is_due", "num_choices", "open_choices", "ended",
+        "_most_unread", "_overflow", "__weakref__",
     )  # fmt: skip
 
     def __init__(
@@ -173,7 +174,9 @@ class Stream:
         self._rung = False
         self._enough = 1
         self.is_due = False  # whether its reader is not to wait any longer
+        self.num_choices = choices
         self.open_choices = choices  # counted down by the engine thread as choices end
+        self.ended: set[int] = set()  # choices that have got their End
 
     def put(self, item: Any) -> None:
         """Engine thread only. Readers wake at the next `Doorbell.ring`."""
@@ -184,6 +187,12 @@ class Stream:
             if not self._rung:
                 self._rung = True
                 self._doorbell.ready.append(self)
+
+    def finish(self, end: End) -> None:
+        """Put the last item of a choice. Engine thread only."""
+        self.ended.add(end.index)
+        self.open_choices -= 1
+        self.put(end)
 
     def gather(self) -> None:
         """From now on wake the reader for many items at once, or for the end of a choice."""

@@ -1,7 +1,7 @@
-"""The engine: what other threads may ask of the one that turns sequences into tokens.
+"""The engine as other threads see it: a mailbox, streams, and a board with what the engine thread last said of itself.
 
-Checks what is handed in before it crosses over, and tells the state at a glance; the work is in core.py. Every method
-here may be called from anywhere.
+Checks what is handed in before it crosses over. The loop is in core.py, and its thread in host.py; nothing of theirs is
+touched from here. Every method may be called from anywhere.
 """
 
 from __future__ import annotations
@@ -9,28 +9,34 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import SequenceSpec
-from llamasrv.engine.channels import End, RealThread, Stream
-from llamasrv.engine.interface import Backend, ModelInfo, Progress, Vocabulary
+from llamasrv.engine.channels import Doorbell, End, Mailbox, RealThread, Stream
 from llamasrv.engine.core import EngineCore
+from llamasrv.engine.embedder import Embedder
+from llamasrv.engine.host import STOPPING, EngineHost, Shared
+from llamasrv.engine.interface import Backend, ModelInfo, Progress, Vocabulary
 from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions, Status
+from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.spill import Spilled
+from llamasrv.engine.view import Board, ModelFacts, View
 from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, QueueFull, Unavailable, Unsupported
 
 __all__ = ["Engine", "EngineOptions", "Status"]
 
-SHOWN_WAITING = 50  # of those that wait, so many are in a snapshot
+R = TypeVar("R")
 
 
-class Engine(EngineCore):
+class Engine:
     """`start` it, `submit` sequences, read their streams; `drain` and `stop` it.
 
     Make it on the HTTP side's thread.
@@ -47,31 +53,118 @@ class Engine(EngineCore):
         on_status: Callable[[], None] | None = None,
     ) -> None:
         """`metrics` of an engine before this one go on; `on_status` is called, on any thread, whenever that changes."""
-        super().__init__(open_backend, options, name=name, clock=clock, metrics=metrics, on_status=on_status)
-        self._thread = RealThread(self._run)
-        self._num_submitted = 0  # written by the HTTP side only
+        self.name = name
+        self.options = options or EngineOptions()
+        self.metrics = metrics or EngineMetrics()
+        self.clock = clock
+        self.embedder = Embedder(clock=clock)
+        pool = NativePool()
+        self.grammars = GrammarCompiler(pool)
+        self._on_status = on_status
+        self._mailbox = Mailbox()
+        self._doorbell = Doorbell()
+        self._board = Board(on_status)
+        self._streams: WeakSet[Stream] = WeakSet()  # that somebody still reads
+        self._num_submitted = 0
+        self._draining = self._stopping = False
+        shared = Shared(
+            self._mailbox, self._doorbell, self._board, self.metrics, self.embedder, self.grammars, pool,
+            should_stop=lambda: self._stopping,
+        )  # fmt: skip
+        self._host: EngineHost | None = EngineHost(open_backend, self.options, shared, name=name, clock=clock)
+        self._thread = RealThread(self._host.run)
+
+    # what it is
+
+    @property
+    def status(self) -> Status:
+        status = self._board.status
+        if self._draining and status.state in ("loading", "ready"):
+            return Status("draining", status.progress, STOPPING)
+        return status
+
+    @property
+    def model(self) -> ModelFacts:
+        """Raises Unavailable before it is loaded."""
+        model = self._board.model
+        if model is None:
+            raise _unavailable(self.status)
+        return model
 
     @property
     def info(self) -> ModelInfo:
-        return self.backend.info
+        return self.model.info
 
     @property
     def vocab(self) -> Vocabulary:
-        return self.backend.vocab
+        return self.model.vocab
 
     @property
     def context(self) -> int:
         """Most tokens of one sequence, prompt and answer together."""
-        return self.backend.context
+        return self.model.context
 
-    def start(self) -> None:
-        self._thread.start()
+    @property
+    def view(self) -> View:
+        """The state after one of the last turns, without stopping anything."""
+        return self._board.view
 
-    def submit(self, specs: list[SequenceSpec], constraints: Iterable[OutputConstraint | None] | None = None) -> Stream:
+    @property
+    def alive(self) -> bool:
+        return self._thread.alive
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long the current turn has taken so far; an idle engine takes a turn every second."""
+        at = self.view.at
+        return 0.0 if at is None or not self.alive else max(0.0, self.clock() - at)
+
+    @property
+    def num_open(self) -> int:
+        """Sequences and embeddings accepted and not ended."""
+        return self._num_pending + self.embedder.num_open
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next request would be refused: the next input, of a model that only makes embeddings."""
+        if self._num_pending >= self._most_pending:
+            return True
+        model = self._board.model
+        return model is not None and not model.generates and self.embedder.is_full
+
+    @property
+    def _num_pending(self) -> int:
+        """Sequences accepted and not ended."""
+        return self._num_submitted - self._board.num_ended
+
+    @property
+    def _most_pending(self) -> int:
+        return self.options.queue_limit + self.options.parallel
+
+    def snapshot(self) -> dict[str, Any]:
+        """The view as plain values, with the status and how many wait."""
+        view = self.view
+        return {
+            "status": self.status,
+            "running": [row._asdict() for row in view.running],
+            "waiting": [row._asdict() for row in view.waiting],
+            "num_waiting": max(0, self._num_pending - len(view.running)),
+            "cells": {"total": view.total_cells, "used": view.used_cells, "held": view.held_cells},
+            "lanes": {"total": view.total_lanes, "held": view.held_lanes, "resident": view.resident_lanes},
+            "strip": list(view.strip),
+            "swapped_bytes": view.swapped_bytes,
+        }
+
+    # work
+
+    def submit(
+        self, specs: list[SequenceSpec], constraints: Iterable[OutputConstraint | None] | None = None
+    ) -> Stream:
         """Hand in the choices of one request, each with its constraint; they share the stream that is returned."""
-        if self.status.state != "ready":
-            raise Unavailable(_UNAVAILABLE.get(self.status.state, "The model is not ready."))
-        if not self.backend.generates:
+        status = self.status
+        if status.state != "ready":
+            raise _unavailable(status)
+        if not self.model.generates:
             raise Unsupported("This model makes embeddings: it does not generate text.", param="model")
         for spec in specs:
             self._validate(spec)
@@ -85,80 +178,94 @@ class Engine(EngineCore):
         if pending + len(specs) > most:
             raise QueueFull(f"The queue is full ({pending} sequences). Try again shortly.", wait=self.metrics.last_wait)
         stream = Stream(self._doorbell, len(specs), self.options.unread_tokens, self._overflow)
+        self._streams.add(stream)
         now = self.clock()
         sequences = [
             Sequence(spec, stream, constraint=constraint, arrived=now)
             for spec, constraint in zip(specs, constraints or itertools.repeat(None))
         ]
         self._num_submitted += len(sequences)
-        self._mailbox.put((self._arrive, sequences))
+        self._mailbox.put((EngineCore.arrive, sequences))
         return stream
 
     def cancel(self, stream: Stream) -> None:
         """Give up what is still open of a request. Each open choice still gets its End. Idempotent."""
         if stream.open_choices:
-            self._mailbox.put((self._cancel, stream))
+            self._mailbox.put((EngineCore.cancel, stream))
 
     def _overflow(self, stream: Stream) -> None:
-        self._mailbox.put((self._give_up_unread, stream))
+        self._mailbox.put((EngineCore.give_up_unread, stream))
 
-    def abandon(self, error: LlamasrvError) -> None:
-        """Tell everybody that it is over although the thread does not come back from a step. The process has to end."""
-        for seq in [*self.running, *self.waiting]:
-            index = seq.spec.index
-            seq.stream.put(End(index, FinishReason.FAILED, None, error, seq.num_prompt, seq.reused, 0, 0, 0, 0))
-        self._doorbell.ring()
+    def _validate(self, spec: SequenceSpec) -> None:
+        model, num_prompt = self.model, len(spec.tokens)
+        context, size = model.context, model.vocab.size
+        if not num_prompt:
+            raise InvalidRequest("The prompt is empty: there is nothing to continue.", param="prompt")
+        if num_prompt > context - (0 if spec.max_tokens == 0 else 1):
+            raise ContextTooLong(num_prompt=num_prompt, context=context)
+        ids = np.frombuffer(spec.tokens, np.int32)
+        if int(ids.min()) < 0 or int(ids.max()) >= size:
+            raise InvalidRequest(f"A token id is outside the vocabulary (0 to {size - 1}).", param="prompt")
+        if any(not 0 <= number < model.num_adapters for number, _ in spec.realm.adapters):
+            raise InvalidRequest(f"There are {model.num_adapters} adapters (0 is the first).", param="lora")
+        if any(not 0 <= token < size for token, _ in spec.params.logit_bias):
+            raise InvalidRequest(f"A token id is outside the vocabulary (0 to {size - 1}).", param="logit_bias")
 
-    @property
-    def stalled_seconds(self) -> float:
-        """How long the current turn has taken so far; an idle engine takes a turn every second."""
-        moved = self._moved
-        return 0.0 if moved is None or not self.alive else max(0.0, self.clock() - moved)
+    # saved slots
 
-    def preempt(self, seq: Sequence) -> None:
-        """Take its lane from a running sequence; it goes on later from where it was."""
-        self._mailbox.put((self._preempt_on_request, seq))
+    def save_slot(self, number: int) -> Spilled:
+        """The state that a lane was left with. Raises NotFound where it is gone."""
+        return self.ask(lambda core: core.admission.slots.save(number, core.memory))
 
-    def ask(self, act: Callable[[], Any], timeout: float = 60.0) -> Any:
+    def restore_slot(self, number: int, state: Spilled) -> None:
+        """Keep a state for a prompt that begins with it."""
+        self.ask(lambda core: core.admission.slots.restore(number, state, core.memory))
+
+    def erase_slot(self, number: int) -> int:
+        """Forget what a lane was left with; how many tokens that were."""
+        return self.ask(lambda core: core.admission.slots.erase(number, core.memory))
+
+    def ask(self, act: Callable[[EngineCore], R], timeout: float = 60.0) -> R:
         """Have the engine thread call `act` between two steps; its result, or what it raised."""
-        if self.status.state != "ready":
-            raise Unavailable(_UNAVAILABLE.get(self.status.state, "The model is not ready."))
+        status = self.status
+        if status.state != "ready":
+            raise _unavailable(status)
         stream = Stream(self._doorbell)
-        self._mailbox.put((self._answer, (act, stream)))
+        self._mailbox.put((EngineCore.answer, (act, stream)))
         if not stream.wait(timeout):
             raise Unavailable("The engine is busy.")
-        result = stream.take()[0]
+        result: R | LlamasrvError = stream.take()[0]
         if isinstance(result, LlamasrvError):
             raise result
         return result
 
-    def save_slot(self, number: int) -> Spilled:
-        """The state that a lane was left with. Raises NotFound where it is gone."""
-        state: Spilled = self.ask(lambda: self.slots.save(number, self.memory))
-        return state
+    # from start to end
 
-    def restore_slot(self, number: int, state: Spilled) -> None:
-        """Keep a state for a prompt that begins with it."""
-        self.ask(lambda: self.slots.restore(number, state, self.memory))
-
-    def erase_slot(self, number: int) -> int:
-        """Forget what a lane was left with; how many tokens that were."""
-        count: int = self.ask(lambda: self.slots.erase(number, self.memory))
-        return count
+    def start(self) -> None:
+        self._thread.start()
 
     def drain(self) -> None:
         """Refuse new work; what was accepted goes on."""
-        if self.status.state in ("ready", "loading"):
-            self.status = Status("draining", self.status.progress, "The server is shutting down.")
+        self._draining = True
+        if self._on_status is not None:
+            self._on_status()
 
     def fail_all(self, error: LlamasrvError) -> None:
         """End everything that is open with this error."""
-        self._mailbox.put((self._fail_all, error))
+        self._mailbox.put((EngineCore.fail_all, error))
+
+    def abandon(self, error: LlamasrvError) -> None:
+        """Tell everybody that it is over although the thread does not come back from a step. The process has to end."""
+        for stream in list(self._streams):
+            for index in range(stream.num_choices):
+                if index not in stream.ended:
+                    stream.put(End(index, FinishReason.FAILED, None, error.but(), 0, 0, 0, 0, 0, 0))
+        self._doorbell.ring()
 
     def stop(self, timeout: float = 10.0) -> bool:
         """End the thread; what was in flight is failed. True when it ended in time."""
         self._stopping = True
-        self._mailbox.put((self._fail_all, Unavailable("The server is shutting down.")))
+        self.fail_all(Unavailable(STOPPING))
         return self._thread.join(timeout)
 
     def discard(self) -> None:
@@ -166,91 +273,16 @@ class Engine(EngineCore):
         self.embedder.discard()
         self._doorbell.close()
         self.grammars.discard()
-        for name in ("backend", "memory", "scheduler", "grammars", "_sampler"):
-            self.__dict__.pop(name, None)
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.alive
-
-    @property
-    def num_open(self) -> int:
-        """Sequences and embeddings accepted and not ended."""
-        return self._num_pending + self.embedder.num_open
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next request would be refused: the next input, of a model that only makes embeddings."""
-        if self._num_pending >= self._most_pending:
-            return True
-        return self.embedder.is_full and not self.backend.generates
-
-    @property
-    def _num_pending(self) -> int:
-        """Sequences accepted and not ended."""
-        return self._num_submitted - self._num_ended
-
-    @property
-    def _most_pending(self) -> int:
-        return self.options.queue_limit + self.options.parallel
-
-    def snapshot(self) -> dict[str, Any]:
-        """The state at a glance, without stopping anything: each figure is true, together they may be a step apart."""
-        memory = getattr(self, "memory", None)
-        lanes = memory and memory.lanes
-        return {
-            "status": self.status,
-            "running": [_describe(s) for s in list(self.running)],
-            "waiting": [_describe(s) for s in list(self.waiting)[:SHOWN_WAITING]],
-            "num_waiting": max(0, self._num_pending - len(self.running)),
-            "cells": {
-                "total": lanes.num_cells if lanes else 0,
-                "used": lanes.used_cells if lanes else 0,
-                "held": lanes.held_cells if lanes else 0,
-            },
-            "lanes": {
-                "total": lanes.num_lanes if lanes else 0,
-                "held": len(lanes.held) if lanes else 0,
-                "resident": len(lanes.resident) if lanes else 0,
-            },
-            "strip": lanes.strip() if lanes else [],
-            "swapped_bytes": self._swapped_bytes,
-        }
-
-    def _validate(self, spec: SequenceSpec) -> None:
-        num_prompt = len(spec.tokens)
-        if not num_prompt:
-            raise InvalidRequest("The prompt is empty: there is nothing to continue.", param="prompt")
-        context = self.context
-        if num_prompt > context - (0 if spec.max_tokens == 0 else 1):
-            raise ContextTooLong(num_prompt=num_prompt, context=context)
-        ids = np.frombuffer(spec.tokens, np.int32)
-        if int(ids.min()) < 0 or int(ids.max()) >= self.vocab.size:
-            raise InvalidRequest(f"A token id is outside the vocabulary (0 to {self.vocab.size - 1}).", param="prompt")
-        if any(not 0 <= number < len(self.backend.adapters) for number, _ in spec.realm.adapters):
-            raise InvalidRequest(f"There are {len(self.backend.adapters)} adapters (0 is the first).", param="lora")
-        if any(not 0 <= token < self.vocab.size for token, _ in spec.params.logit_bias):
-            raise InvalidRequest(
-                f"A token id is outside the vocabulary (0 to {self.vocab.size - 1}).", param="logit_bias"
-            )
+        self._host = self._board.model = None
 
 
 _UNAVAILABLE = {
     "loading": "Loading model",
-    "draining": "The server is shutting down.",
-    "stopped": "The server is shutting down.",
+    "draining": STOPPING,
+    "stopped": STOPPING,
     "failed": "The model is not available; the server's log has the reason.",
 }
 
 
-def _describe(seq: Sequence) -> dict[str, Any]:
-    return {
-        "id": seq.id,
-        "lane": seq.lane,
-        "num_prompt": seq.num_prompt,
-        "num_computed": seq.num_computed,
-        "num_reused": seq.reused,
-        "num_generated": seq.num_generated,
-        "max_tokens": seq.spec.max_tokens,
-        "params": seq.spec.params,
-    }
+def _unavailable(status: Status) -> Unavailable:
+    return Unavailable(_UNAVAILABLE.get(status.state, "The model is not ready."))

@@ -113,7 +113,7 @@ class EngineHost:
         self._shared.metrics.restarts += 1
         board.set_status(Status("failed", reason="the engine loop failed and is being restarted"))
         try:
-            self.core.fail_all(EngineFailure, "The engine failed while working on this request.")
+            self.core.fail_all(EngineFailure("The engine failed while working on this request."))
             self.core.reset()
         except Exception:
             log.exception("the engine cannot be restarted")
@@ -125,13 +125,12 @@ class EngineHost:
     def close(self) -> None:
         """Fail what is open, free everything."""
         shared = self._shared
-        self.core.close(Unavailable, STOPPING)
+        self.core.close(Unavailable(STOPPING))
         shared.board.set_status(Status("stopped"))
         shared.embedder.close()
-        self.core.close_disk()
+        self.core.discard()
         shared.grammars.close()
         shared.pool.close()
-        self.core.backend.close()
 
     def _loading(self, share: float) -> bool:
         self._shared.board.set_status(Status("loading", share))

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llamasrv.engine.channels import End
+    from llamasrv.engine.scheduler import Plan
+    from llamasrv.engine.sequence import Sequence
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 PART_SECONDS = (0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -62,6 +68,34 @@ class EngineMetrics:
         # The parts of a step: deciding and filling the batch, the library, choosing tokens and delivering them.
         self.parts = {part: Histogram(PART_SECONDS) for part in ("plan", "decode", "sample")}
         self.unread = 0  # sequences given up because their clients did not read
+
+
+    def note_step(self, plan: Plan, planned: float, decoded: float, sampled: float) -> None:
+        """A step that was computed, with the seconds of its parts."""
+        seconds = planned + decoded + sampled
+        parts = self.parts
+        parts["plan"].observe(planned)
+        parts["decode"].observe(decoded)
+        parts["sample"].observe(sampled)
+        self.steps += 1
+        self.busy_rows += plan.num_decodes
+        self.prompt_tokens += plan.num_prompt
+        self.step_time.observe(seconds)
+        self.batch_rows.observe(plan.num_decodes + plan.num_prompt)
+        if plan.num_prompt:
+            self.prefill_seconds += seconds
+        else:
+            self.decode_seconds += seconds
+
+    def note_end(self, seq: Sequence, end: End) -> None:
+        reason, generated = end.reason.value, end.num_generated
+        self.finished[reason] = self.finished.get(reason, 0) + 1
+        self.generated_tokens += generated
+        self.longest_sequence = max(self.longest_sequence, seq.num_tokens)
+        if generated and seq.first_token is not None:
+            self.first_token_time.observe(seq.first_token - seq.arrived)
+        if generated > 1:
+            self.token_time.observe(end.decode_seconds / (generated - 1))
 
 
 class EmbedderMetrics:

@@ -1,7 +1,7 @@
 """What becomes of a step's rows of logits: scores of a prompt, tokens, or rows that are kept until their mask is there.
 
-Asks the sampler for a token of each sequence whose last one was computed. Says what was chosen, or that a sequence ends;
-delivering and ending are the core's. Belongs to the engine thread.
+Asks the sampler for a token of each sequence whose last one was computed. Says what was chosen, or that a sequence
+ends; delivering and ending are the core's. Belongs to the engine thread.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from llamasrv.engine.cost_model import CostModel
+from llamasrv.engine.sequence import Sequence
 
 IDLE_CHECK = 1.0  # seconds without work after which the books are checked
 STUCK_CHECK = 0.05  # seconds after which those whom nothing could be done for are looked at again
@@ -56,6 +57,15 @@ class Pace:
         self._alone = alone
         self._woke = 0.0
         self._requests_seen = 0  # come and gone, up to the last step
+
+    def sleep_seconds(
+        self, running: list[Sequence], waiting: list[Sequence], places: int, clock: Callable[[], float]
+    ) -> float:
+        return sleep_seconds(
+            num_running=len(running), num_waiting=len(waiting), places=places, stuck=self.stuck, burst=self.burst,
+            waited=clock() - waiting[0].arrived if waiting else 0.0,
+            next_step=lambda: self._cost.predict(sum(s.owed for s in waiting), 0),
+        )  # fmt: skip
 
     def front_end_load(self, requests: int, num_prompt: int, num_decodes: int) -> float:
         """For what share of this step the HTTP side will be busy with those who came and went since the last one.

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.batch import Part
+from llamasrv.engine.interface import Backend
+from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.prefix_cache import Match
 from llamasrv.engine.cost_model import CostModel
 
@@ -101,7 +103,7 @@ class Scheduler:
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
         starts = {s.id: _start(s, m) for s, m in plan.admit}
-        prompts += [s for s, _ in plan.admit if starts[s.id] < s.num_tokens]  # the others have only a mask to wait for
+        prompts += [s for s, _ in plan.admit]
         if self.deterministic:
             return self._one_alone(plan, decodes + prompts, starts, pool.max_outputs)
         adapters = plan.adapters = self._next_adapters(decodes, prompts)
@@ -239,6 +241,21 @@ class Scheduler:
             plan.adapters = seq.spec.realm.adapters
             plan.num_decodes, plan.num_prompt = (1, 0) if seq.num_tokens - start == 1 else (0, count)
         return plan
+
+
+def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
+    """With what a backend can do, and a cost model that knows the steps it has tried."""
+    scheduler = Scheduler(
+        parallel=min(options.parallel, backend.num_lanes),
+        batch_size=backend.batch.capacity,
+        ubatch_size=backend.ubatch_size,
+        target=options.step_target,
+        row_multiple=backend.row_multiple,
+        deterministic=options.deterministic,
+    )
+    for timing in backend.timings * 3:
+        scheduler.cost.learn(*timing)
+    return scheduler
 
 
 def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:

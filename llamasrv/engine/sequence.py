@@ -11,32 +11,48 @@ from __future__ import annotations
 
 import itertools
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from llamasrv.domain.events import FinishReason, TokenLogprob
+from llamasrv.domain.events import TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
-from llamasrv.engine.channels import Stream
+from llamasrv.engine.channels import End, PromptComputed, Stream
 
 if TYPE_CHECKING:
     from llamasrv.engine.sampling.output_constraint import OutputConstraint
-    from llamasrv.engine.sampling.state import SamplingState
+    from llamasrv.engine.sampling.state import Ending, SamplingState
     from llamasrv.engine.spill import Spilled
 
 _ids = itertools.count(1)
 
 
 class State(Enum):
-    WAITING = "waiting"  # submitted or preempted; holds no lane
-    RUNNING = "running"  # holds a lane
+    """What a sequence waits for."""
+
+    WAITING = "waiting"  # a place: submitted or preempted
+    PREFILL = "prefill"  # steps: seated, and not yet at the end of what it has
+    DECODE = "decode"  # a step for the tokens it wrote last
+    AWAITING_MASK = "awaiting a mask"  # its logits are kept; preempted meanwhile, it has no lane
+    AWAITING_ENCODER = "awaiting an encoder"  # rows for its images or sound; it has no lane
     ENDED = "ended"
+
+
+TRANSITIONS = {
+    State.WAITING: (State.PREFILL, State.AWAITING_ENCODER, State.ENDED),
+    State.AWAITING_ENCODER: (State.WAITING, State.ENDED),
+    State.PREFILL: (State.DECODE, State.AWAITING_MASK, State.WAITING, State.ENDED),
+    State.DECODE: (State.AWAITING_MASK, State.WAITING, State.ENDED),
+    State.AWAITING_MASK: (State.DECODE, State.WAITING, State.ENDED),
+    State.ENDED: (),
+}
+"""What may follow what. A sequence ends once, and nothing follows."""
 
 
 class Sequence:
     """What has become of a SequenceSpec."""
 
     __slots__ = (
-        "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "finish",
-        "arrived", "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores",
+        "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
+        "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores",
     )  # fmt: skip
 
     def __init__(
@@ -50,9 +66,8 @@ class Sequence:
         self.num_prompt = len(self.tokens)
         self.num_computed = 0
         self.reused = 0
-        self.lane: Any = None  # an int while running
+        self.lane: int | None = None  # while it is seated
         self.state = State.WAITING
-        self.finish: FinishReason | None = None
         self.arrived = arrived
         self.admitted: float | None = None
         self.first_token: float | None = None
@@ -60,6 +75,10 @@ class Sequence:
         self.sampling: SamplingState | None = None  # made at admission
         self.saved: Spilled | None = None  # KV in host memory while preempted
         self.scores: list[TokenLogprob] = []  # of the prompt, as far as it is scored
+
+    def enter(self, state: State) -> None:
+        assert state in TRANSITIONS[self.state], f"{self} cannot become {state.value}"
+        self.state = state
 
     @property
     def num_tokens(self) -> int:
@@ -86,3 +105,25 @@ class Sequence:
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id} {self.state.value} {self.num_computed}/{self.num_tokens} lane={self.lane}>"
+
+
+def progress_of(seq: Sequence, now: float) -> PromptComputed:
+    """How much of its prompt is computed."""
+    computed = min(seq.num_computed, seq.num_prompt)
+    seconds = now - seq.admitted if computed > seq.reused and seq.admitted is not None else 0.0
+    return PromptComputed(seq.spec.index, seq.num_prompt, seq.reused, computed, seconds)
+
+
+def end_of(seq: Sequence, ending: Ending, lane: int | None) -> End:
+    """The last item of its stream. `lane`: where it was computed last."""
+    ended = seq.ended or 0.0
+    admitted = seq.admitted if seq.admitted is not None else ended
+    first = seq.first_token if seq.first_token is not None else ended
+    # Nothing is charged for that was not computed: a client may have left the queue.
+    prompt = seq.num_prompt if seq.first_token is not None else min(seq.num_prompt, seq.num_computed)
+    return End(
+        seq.spec.index, ending.reason, ending.stop, ending.error, prompt, seq.reused,
+        seq.num_generated - seq.num_undelivered,
+        max(0.0, admitted - seq.arrived), max(0.0, first - admitted), max(0.0, ended - first),
+        lane,
+    )  # fmt: skip

@@ -11,7 +11,12 @@ from typing import Any, NamedTuple
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.interface import ModelInfo, Vocabulary
+from llamasrv.engine.lanes import LaneTable
 from llamasrv.engine.options import Status
+from llamasrv.engine.sequence import Sequence
+
+VIEW_SECONDS = 0.005  # that a view may be old while nobody comes or goes
+SHOWN_WAITING = 50  # of those that wait, so many are shown
 
 
 class Row(NamedTuple):
@@ -25,6 +30,13 @@ class Row(NamedTuple):
     num_generated: int
     max_tokens: int | None
     params: SamplingParams
+
+
+def row_of(seq: Sequence) -> Row:
+    spec = seq.spec
+    return Row(
+        seq.id, seq.lane, seq.num_prompt, seq.num_computed, seq.reused, seq.num_generated, spec.max_tokens, spec.params
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,20 @@ class Board:
         self.model: ModelFacts | None = None
         self.view = View()
         self.num_ended = 0  # sequences, since the start
+        self.is_stale = True  # somebody has come, gone or changed places since the view was made
+
+    def publish(
+        self, now: float, running: list[Sequence], waiting: list[Sequence], lanes: LaneTable, swapped_bytes: int
+    ) -> None:
+        """Replace the view, unless it is a moment old and everybody is still where they were."""
+        if not self.is_stale and now - (self.view.at or 0.0) < VIEW_SECONDS:
+            return
+        self.is_stale = False
+        self.view = View(
+            now, tuple([row_of(s) for s in running]), tuple([row_of(s) for s in waiting[:SHOWN_WAITING]]),
+            lanes.num_cells, lanes.used_cells, lanes.held_cells, lanes.num_lanes, len(lanes.held), len(lanes.resident),
+            tuple(lanes.strip()), swapped_bytes,
+        )  # fmt: skip
 
     def set_status(self, status: Status) -> None:
         self.status = status

@@ -5,11 +5,12 @@ from __future__ import annotations
 from array import array
 
 import pytest
+from engine_by_hand import HandEngine
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Realm, SequenceSpec
 from llamasrv.engine.channels import Delta, Doorbell, End, PromptScored, Stream
-from llamasrv.engine.engine import Engine, EngineOptions
+from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.sequence import Sequence, State
 
@@ -22,11 +23,10 @@ class Driver:
     def __init__(self, backend, **options):
         self.now = 0.0
         self.backend = backend
-        self.engine = Engine(lambda progress: backend, EngineOptions(**options), clock=lambda: self.now)
+        self.engine = HandEngine(lambda progress: backend, EngineOptions(**options), clock=lambda: self.now)
         self.engine.open()
-        self.sequences = []  # all that have arrived
-        arrive = self.engine._arrive
-        self.engine._arrive = lambda sequences: (self.sequences.extend(sequences), arrive(sequences))
+        self.core = self.engine.core
+        self.sequences = self.engine.arrived
 
     def spec(self, prompt, **settings):
         tokens = self.backend.vocab.tokenize(prompt) if isinstance(prompt, str) else prompt
@@ -101,14 +101,14 @@ def drive():
 
 def no_leaks(driver):
     """No lane held, no cell lost, every chain closed, every sequence ended and heard of."""
-    engine, backend = driver.engine, driver.backend
+    engine, core, backend = driver.engine, driver.core, driver.backend
     engine.turn()
-    assert not engine.running and not engine.waiting and engine.num_open == 0
-    engine.memory.lanes.check()
-    assert not engine.memory.lanes.held and engine.memory.lanes.held_cells == 0
-    assert engine._swapped_bytes == 0
+    assert not core.running and not core.waiting and engine.num_open == 0
+    core.memory.lanes.check()
+    assert not core.memory.lanes.held and core.memory.lanes.held_cells == 0
+    assert core.admission.swapped_bytes == 0
     if isinstance(backend, FakeBackend):
-        assert engine.memory.lanes.used_cells == backend.used_cells, "the books and the backend differ"
+        assert core.memory.lanes.used_cells == backend.used_cells, "the books and the backend differ"
         assert all(chain.closed for chain in backend.chains)
     for seq in driver.sequences:
         assert seq.state is State.ENDED and seq.lane is None and seq.saved is None and seq.stream.open_choices == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llamasrv.engine.core import IDLE_CHECK, STUCK_CHECK
+from llamasrv.engine.pacing import IDLE_CHECK, STUCK_CHECK
 from llamasrv.engine.prefix_cache import Match
 
 
@@ -15,7 +15,7 @@ def driver(drive):
 
 def arriving(driver, texts):
     """Let one more request arrive whenever the engine waits for mail. Returns how long it was ready to wait."""
-    take, waits, late = driver.engine._mailbox.take, [], iter(texts)
+    take, waits, late = driver.core.mailbox.take, [], iter(texts)
 
     def take_one(timeout=0):
         if timeout:
@@ -25,26 +25,26 @@ def arriving(driver, texts):
                 break
         return take(0)
 
-    driver.engine._mailbox.take = take_one
+    driver.core.mailbox.take = take_one
     return waits
 
 
 def predicting(driver, seconds):
-    driver.engine.scheduler.cost.predict = lambda num_prompt, num_decodes: seconds
+    driver.core.scheduler.cost.predict = lambda num_prompt, num_decodes: seconds
 
 
 def test_the_first_of_several_waits_for_those_who_come_along(driver):
     predicting(driver, 1.0)
     arriving(driver, ["a", "b", "c"])
     driver.engine.turn(wait=True)
-    assert len(driver.engine.running) == 3
+    assert len(driver.core.running) == 3
 
 
 def test_nobody_waits_where_a_step_is_short(driver):
     predicting(driver, 0.001)
     waits = arriving(driver, ["a", "b"])
     driver.engine.turn(wait=True)
-    assert len(driver.engine.running) == 1 and len(waits) == 1
+    assert len(driver.core.running) == 1 and len(waits) == 1
 
 
 def test_nobody_waits_where_enough_are_there_for_every_place(drive):
@@ -71,13 +71,13 @@ def test_the_next_one_starts_at_once_when_the_last_one_running_ends(drive):
 def test_where_nothing_can_be_done_the_thread_sleeps_until_mail_comes(drive):
     driver = drive()
     driver.submit("read from disk just now")
-    lookup = driver.engine.memory.lookup
-    driver.engine.memory.lookup = lambda seq: Match(None, 0, coming=seq.num_tokens)
+    lookup = driver.core.memory.lookup
+    driver.core.memory.lookup = lambda seq: Match(None, 0, coming=seq.num_tokens)
     waits = arriving(driver, [])
     predicting(driver, 0.001)
     assert not driver.engine.turn(wait=True) and waits == [IDLE_CHECK]
     assert not driver.engine.turn(wait=True) and waits == [IDLE_CHECK, STUCK_CHECK]
-    driver.engine.memory.lookup = lookup
+    driver.core.memory.lookup = lookup
     driver.finish()
 
 

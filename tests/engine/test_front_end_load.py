@@ -13,7 +13,7 @@ def told(driver):
 @pytest.fixture
 def driver(drive):
     driver = drive(parallel=8)
-    driver.engine.scheduler.cost.predict = lambda num_prompt, num_decodes: 0.001
+    driver.core.scheduler.cost.predict = lambda num_prompt, num_decodes: 0.001
     return driver
 
 
@@ -32,7 +32,7 @@ def test_those_who_come_and_go_are_a_load(driver):
 
 
 def test_beside_a_long_step_there_is_no_load(driver):
-    driver.engine.scheduler.cost.predict = lambda num_prompt, num_decodes: 1.0
+    driver.core.scheduler.cost.predict = lambda num_prompt, num_decodes: 1.0
     loads = told(driver)
     for text in "abcdef":
         driver.submit(text)

@@ -18,7 +18,7 @@ def test_a_thousand_requests_with_canaries(drive, can_share, can_cut):
         num_cells=700, context=400, num_lanes=24, parallel=12, batch_size=64, ubatch_size=32, idle_cells=200,
         can_share=can_share, can_cut=can_cut, cache_bytes=20_000, swap_bytes=5_000, queue_limit=2000,
     )  # fmt: skip
-    driver.engine.scheduler.cost.prompt_seconds = lambda n: 1.0 if n > 30 else 0.0
+    driver.core.scheduler.cost.prompt_seconds = lambda n: 1.0 if n > 30 else 0.0
     open_streams, started, cancelled, done = {}, 0, set(), 0
     while started < 1000 or open_streams:
         for _ in range(rng.randint(0, 6) if started < 1000 else 0):
@@ -34,10 +34,10 @@ def test_a_thousand_requests_with_canaries(drive, can_share, can_cut):
             canary = rng.choice(list(open_streams))
             driver.engine.cancel(open_streams[canary])
             cancelled.add(canary)
-        if driver.engine.running and rng.random() < 0.05:
-            driver.engine.preempt(rng.choice(driver.engine.running))
+        if driver.core.running and rng.random() < 0.05:
+            driver.engine.preempt(rng.choice(driver.core.running))
         if rng.random() < 0.02:
-            driver.engine.memory.lanes.check()
+            driver.core.memory.lanes.check()
         for canary, stream in list(open_streams.items()):
             if not stream.open_choices:
                 items = stream.take()

@@ -29,7 +29,7 @@ def test_a_running_lane_is_shared_within_its_scope_only(drive):
     driver.turn(8)
     others = [driver.submit(chat(SYSTEM), **who) for who in (ANN, BOB)]
     driver.turn()
-    assert len(driver.engine.running) == 3
+    assert len(driver.core.running) == 3
     driver.finish()
     assert [end_of(other.take()).num_reused > len(SYSTEM) for other in others] == [True, False]
 
@@ -39,14 +39,14 @@ def test_nobody_waits_for_a_leader_of_another_scope(drive):
     driver = drive(parallel=4)
     streams = [driver.submit(chat(SYSTEM[:60]), **who) for who in (ANN, ANN, BOB)]
     driver.turn()
-    assert [seq.spec.realm.scope for seq in driver.engine.running] == ["ann", "bob"]
+    assert [seq.spec.realm.scope for seq in driver.core.running] == ["ann", "bob"]
     driver.finish()
     assert [end_of(stream.take()).num_reused > 60 for stream in streams] == [False, True, False]
 
 
 def test_a_prefix_in_host_memory_is_found_within_its_scope_only(drive):
     driver = drive(idle_cells=0, parallel=4)
-    driver.engine.memory._time.prompt_seconds = lambda count: 1.0  # everything is worth keeping
+    driver.core.memory._time.prompt_seconds = lambda count: 1.0  # everything is worth keeping
     for who, found in ((ANN, False), (BOB, False), (ANN, True), ({}, False)):
         driver.answer("something else entirely")
         assert (reused(driver, chat(SYSTEM), **who) > len(SYSTEM)) is found
@@ -76,7 +76,7 @@ def test_a_slot_is_saved_as_its_own_scope_has_it(drive):
     streams = [driver.submit(prompt, **who) for who in (ANN, BOB)]
     driver.finish()
     ann, bob = (end_of(stream.take()).lane for stream in streams)
-    slots, memory = driver.engine.slots, driver.engine.memory
+    slots, memory = driver.core.admission.slots, driver.core.memory
     saved = []
     save, driver.backend.save = driver.backend.save, lambda lane: (saved.append(lane), save(lane))[1]
     assert slots.save(bob, memory).realm.scope == "bob"
@@ -86,11 +86,11 @@ def test_a_slot_is_saved_as_its_own_scope_has_it(drive):
 
 def test_a_saved_slot_goes_back_to_the_scope_it_came_from(drive):
     driver = drive(parallel=4)
-    driver.engine.memory._time.prompt_seconds = lambda count: 1.0
+    driver.core.memory._time.prompt_seconds = lambda count: 1.0
     prompt = chat(SYSTEM)
     stream = driver.submit(prompt, **ANN)
     driver.finish()
-    slots, memory = driver.engine.slots, driver.engine.memory
+    slots, memory = driver.core.admission.slots, driver.core.memory
     lane = end_of(stream.take()).lane
     state = slots.save(lane, memory)
     assert slots.erase(lane, memory) and state.realm.scope == "ann"

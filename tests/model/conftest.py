@@ -6,10 +6,11 @@ import functools
 
 import pytest
 import tiny_models
+from engine_by_hand import HandEngine
 from engine_driver import no_leaks, spec
 
 from llamasrv.engine.channels import Delta
-from llamasrv.engine.engine import Engine, EngineOptions
+from llamasrv.engine.engine import EngineOptions
 
 
 @pytest.fixture(scope="session")
@@ -30,12 +31,10 @@ class RealEngine:
 
         settings = {"context_cells": 2048, "batch_size": 256, "ubatch_size": 64, "threads": 1, "parallel": 16} | options
         self.options = EngineOptions(**settings)
-        self.engine = Engine(functools.partial(open_model, path, self.options), self.options)
+        self.engine = HandEngine(functools.partial(open_model, path, self.options), self.options)
         self.engine.open()
         self.backend = self.engine.backend
-        self.sequences = []  # all that have arrived
-        arrive = self.engine._arrive
-        self.engine._arrive = lambda sequences: (self.sequences.extend(sequences), arrive(sequences))
+        self.core, self.sequences = self.engine.core, self.engine.arrived
 
     def sequence(self, prompt, **settings):
         tokens = self.engine.vocab.tokenize(prompt) if isinstance(prompt, str) else prompt
@@ -90,4 +89,4 @@ def real(model_path):
     yield make
     for engine in made:
         no_leaks(engine)
-        engine.engine.close()
+        engine.engine.host.close()

@@ -57,8 +57,7 @@ def test_each_set_makes_a_difference_and_shares_nothing(real, adapters):
 def test_a_fresh_context_forgets_none(real, adapters):
     engine = real("llama", adapters=adapters)
     before = engine.run([engine.sequence(prompt(2), **settings(2, SETS[1]))])[0]
-    engine.backend.reset()
-    engine.engine._forget_context()
+    engine.core.reset()
     after = engine.run([engine.sequence(prompt(2), **settings(2, SETS[1]))])[0]
     assert before.same_as(after)
 

@@ -12,7 +12,8 @@ from serving import pipeline_on
 
 from llamasrv.domain.events import Finished, FinishReason, Text, ToolCallArguments, ToolCallStart
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, Tool, ToolChoice
-from llamasrv.engine.engine import Engine, EngineOptions
+from engine_by_hand import HandEngine
+from llamasrv.engine.engine import EngineOptions
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -26,10 +27,10 @@ def pipeline(model_path):
     from llamasrv.engine.backend import open_model
 
     options = EngineOptions(context_cells=65_536, parallel=AT_ONCE, threads=1)
-    engine = Engine(partial(open_model, model_path("llama"), options), options)
+    engine = HandEngine(partial(open_model, model_path("llama"), options), options)
     engine.open()
     yield pipeline_on(engine)
-    engine.close()
+    engine.host.close()
 
 
 def run(pipeline, requests):

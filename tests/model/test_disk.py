@@ -18,7 +18,7 @@ def restart(real, tmp_path, monkeypatch):
     def start(kind="llama", **options):
         settings = {"disk_bytes": 1 << 26, "disk_folder": tmp_path / "prefixes", "digest": kind} | options
         engine = real(kind, **settings)
-        engine.engine.scheduler.cost.prompt_seconds = lambda count: count * 0.01  # as if the model were large
+        engine.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01  # as if the model were large
         return engine
 
     return start
@@ -31,9 +31,9 @@ def ask(engine, *tail, **settings):
 
 
 def written(engine):
-    while engine.engine._disk._writing:
-        engine.engine._take_mail(wait=True)
-    return engine.engine._disk.num_written
+    while engine.core.disk._writing:
+        engine.engine.take_mail(1)
+    return engine.core.disk.num_written
 
 
 def test_a_restart_finds_the_common_beginning_and_goes_on_as_if_computed(restart):

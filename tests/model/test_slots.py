@@ -16,10 +16,10 @@ def test_an_answer_goes_on_from_a_file(real, tmp_path):
     first, second = real("llama", cache_bytes=1 << 26), real("llama", cache_bytes=1 << 26)
     prompt = "the thing and the other thing in there, " * 12
     lane = ask(first, prompt).end.lane
-    state = first.engine.slots.save(lane, first.engine.memory)
+    state = first.core.admission.slots.save(lane, first.core.memory)
     assert files.write("talk", state) == (tmp_path / "talk").stat().st_size
-    second.engine.slots.restore(0, files.read("talk")[0], second.engine.memory)
-    second.engine.memory._time.learn(64, 0, 1.0)  # computing is slow enough for states to be worth copying
+    second.core.admission.slots.restore(0, files.read("talk")[0], second.core.memory)
+    second.core.memory._time.learn(64, 0, 1.0)  # computing is slow enough for states to be worth copying
     longer = prompt + " and"
     there, cold = ask(second, longer), ask(real("llama", cache_bytes=0), longer)
     assert there.end.num_reused >= len(state.tokens) - 13 and cold.end.num_reused == 0

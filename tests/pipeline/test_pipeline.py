@@ -21,7 +21,8 @@ from llamasrv.domain.request import (
     ToolCall,
 )
 from llamasrv.engine.channels import Delta
-from llamasrv.engine.engine import Engine, EngineOptions, Status
+from engine_by_hand import HandEngine
+from llamasrv.engine.engine import EngineOptions, Status
 from llamasrv.engine.fake import BOS, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, IM_END, IM_START, FakeBackend
 from llamasrv.engine.interface import DecodeFailed
 from llamasrv.errors import (
@@ -479,7 +480,7 @@ def test_parameters_are_merged_from_weak_to_strong():
             defaults = {"top_k": 20, "top_p": 0.5, "min_p": 0.1, "samplers": ["top_k"]}
             self.info = replace(self.info, sampling_defaults=defaults)
 
-    engine = Engine(lambda progress: Author())
+    engine = HandEngine(lambda progress: Author())
     engine.open()
     served = pipeline_on(engine, sampling={"top_p": 0.6, "min_p": 0.2}).open(None)
     params = served.params({"min_p": 0.3})
@@ -531,7 +532,7 @@ def test_an_unknown_model_is_told(pipeline):
 
 @pytest.mark.parametrize("state", ["loading", "failed", "stopped", "draining"])
 def test_a_model_that_is_not_ready_is_unavailable(engine, pipeline, state):
-    engine.status = Status(state, reason="because")
+    engine.show(Status(state, reason="because"))
     with pytest.raises(Unavailable):
         pipeline.submit(GenerateRequest(prompts=user("Hi")))
 
@@ -575,7 +576,7 @@ def test_a_failing_step_is_told_once(engine, pipeline):
 
 def test_a_deadline_ends_it():
     now = [0.0]
-    engine = Engine(lambda progress: FakeBackend(), clock=lambda: now[0])
+    engine = HandEngine(lambda progress: FakeBackend(), clock=lambda: now[0])
     engine.open()
     generation = pipeline_on(engine).submit(GenerateRequest(prompts=user("Hi"), timeout=5.0))
     engine.turn()
@@ -587,5 +588,5 @@ def test_a_deadline_ends_it():
 def test_a_context_made_anew_is_noticed(engine, pipeline):
     before = pipeline.open(None)
     assert pipeline.open(None) is before
-    engine.backend.info = FakeBackend(context=64).info
+    engine.open()
     assert pipeline.open(None) is not before

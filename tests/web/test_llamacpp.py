@@ -62,14 +62,14 @@ def test_slots_show_what_runs(start):
     assert [slot["is_processing"] for slot in client.get("/slots").get_json()] == [False, False]
     body = {"prompt": "x", "ignore_eos": True, "max_tokens": 900, "stream": True}
     streams = [client.post("/v1/completions", json=body, buffered=False) for _ in range(2)]
-    wait_until(lambda: len(running.engine.running) == 2)
+    wait_until(lambda: len(running.engine.view.running) == 2)
     slots = client.get("/slots").get_json()
     assert [slot["is_processing"] for slot in slots] == [True, True]
     assert "x" not in slots[0].get("prompt", "")
     assert client.get("/slots?fail_on_no_slot=1").status_code == 503
     for stream in streams:
         stream.close()
-    wait_until(lambda: not running.engine.running)
+    wait_until(lambda: not running.engine.view.running)
     assert client.get("/slots?fail_on_no_slot=1").status_code == 200
 
 

@@ -16,7 +16,7 @@ def paused(start):
     """A service whose model is in another state than ready."""
     running = start()
     yield running
-    running.engine.status = Status("ready", 1.0)
+    running.engine.show(Status("ready", 1.0))
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/health", "/livez", "/readyz"])
@@ -26,7 +26,7 @@ def test_a_ready_server_is_ok(client, path):
 
 
 def test_a_loading_server_says_so_in_llama_cpps_words(paused):
-    paused.engine.status = Status("loading", 0.25)
+    paused.engine.show(Status("loading", 0.25))
     response = paused.client.get("/health")
     assert response.status_code == 503
     assert response.get_json()["error"] == {
@@ -37,13 +37,13 @@ def test_a_loading_server_says_so_in_llama_cpps_words(paused):
 
 @pytest.mark.parametrize("state", ["loading", "draining", "failed", "stopped"])
 def test_only_liveness_is_independent_of_the_model(paused, state):
-    paused.engine.status = Status(state, 0.5, "because")
+    paused.engine.show(Status(state, 0.5, "because"))
     assert [paused.client.get(path).status_code for path in ("/livez", "/readyz", "/health")] == [200, 503, 503]
     assert paused.client.get("/readyz").headers["Retry-After"]
 
 
 def test_requests_wait_for_the_model_elsewhere(paused):
-    paused.engine.status = Status("loading")
+    paused.engine.show(Status("loading"))
     for path, body in (("/v1/chat/completions", HELLO), ("/tokenize", {"content": "x"})):
         response = paused.client.post(path, json=body)
         assert response.status_code == 503 and response.headers["Retry-After"]

@@ -42,12 +42,12 @@ def blueprint(service: Service) -> Blueprint:
             raise Unsupported(refusal, status=501)
         with service.pipeline.lease(request.args.get("model")) as served:
             engine = served.engine
-            if not 0 <= number < engine.backend.num_lanes:
-                most = engine.backend.num_lanes
+            if not 0 <= number < engine.model.num_lanes:
+                most = engine.model.num_lanes
                 raise InvalidRequest(f"Invalid slot id {number}: there are {most}.", param="id_slot")
             facts = {"model": served.model.details.digest or served.info.name, "sizes": [
                 served.info.num_params, served.info.size_bytes, served.info.n_vocab,
-            ], **engine.backend.state_facts}  # fmt: skip
+            ], **engine.model.state_facts}  # fmt: skip
             return json_answer(act(engine, SlotFiles(options.slot_folder, facts), number, options.limits))
 
     return routes

@@ -61,7 +61,7 @@ def test_what_has_no_room_beside_the_prompt_comes_in_the_next_step(drive):
 
 def test_nobody_hears_of_it_before_the_prompt_is_computed(drive):
     driver = drive()
-    driver.engine.scheduler.cost.learn(512, 0, 100.0)  # so slow that the prompt comes in pieces
+    driver.core.scheduler.cost.learn(512, 0, 100.0)  # so slow that the prompt comes in pieces
     stream = driver.submit(chat("long " * 300), constraint=constraint(driver, 'start: "abc" /[ab]/'))
     driver.turn()
     assert driver.sequences[-1].num_undelivered == 3 and stream.take() == []

@@ -1,0 +1,67 @@
+"""An engine whose thread's side tests may look at, and whose turns they may take."""
+
+from __future__ import annotations
+
+from llamasrv.engine.core import EngineCore
+from llamasrv.engine.engine import Engine
+
+
+class HandEngine(Engine):
+    """Either `start` it, or `open` it and take its turns. Here alone the handle is looked behind."""
+
+    def __init__(self, *args, **settings):
+        super().__init__(*args, **settings)
+        self.arrived = []  # all sequences that were submitted
+        put = self._mailbox.put
+
+        def note(mail):
+            if mail[0] is EngineCore.arrive:
+                self.arrived += mail[1]
+            put(mail)
+
+        self._mailbox.put = note
+
+    @property
+    def host(self):
+        return self._host
+
+    @property
+    def core(self):
+        return self._host.core
+
+    @property
+    def backend(self):
+        return self.core.backend
+
+    @property
+    def memory(self):
+        return self.core.memory
+
+    @property
+    def doorbell(self):
+        return self._doorbell
+
+    def show(self, status):
+        """As if the thread said so."""
+        self._board.set_status(status)
+
+    @property
+    def pool(self):
+        return self._host._shared.pool
+
+    def open(self):
+        self.host.open()
+        return self
+
+    def preempt(self, seq):
+        """Take its lane from a sequence, if it has one."""
+        if seq.lane is not None:
+            self.core.preempt(seq)
+
+    def turn(self, **settings):
+        return self.core.turn(**settings)
+
+    def take_mail(self, seconds=0):
+        """Follow what is in the mailbox, without a step."""
+        for act, argument in self._mailbox.take(seconds):
+            act(self.core, argument)
