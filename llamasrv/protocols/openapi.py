@@ -160,6 +160,7 @@ OPERATIONS: dict[str, Operation] = {
     "POST /detokenize": Operation("Tokens to text.", DetokenizeSchema, {"tokens": [1, 2, 3]}),
     "POST /apply-template": Operation("The prompt that a chat becomes.", ChatSchema, {"messages": _HELLO}),
     "GET /props": Operation("The model, its template and its default sampling.", query=_MODEL),
+    "POST /props": Operation("Nothing to change, as in llama-server; 501 without --props."),
     "GET /slots": Operation(
         "What is being computed.", query=(*_MODEL, ("fail_on_no_slot", "1: 503 where no place is free"))
     ),

@@ -37,7 +37,7 @@ class WebOptions:
     slow_seconds: float | None = None  # from here on a request gets a line of its own; None: never
     slots: bool = True  # GET /slots
     slot_folder: Path | None = None  # where POST /slots saves states; None: it does not
-    props: bool = True  # GET /props
+    props: bool = False  # POST /props
     metrics: bool = True  # GET /metrics
     ui: bool = True  # pages for browsers
     manage: bool = False  # clients may pull, load, unload and delete models

@@ -240,3 +240,15 @@ def chat(text):
 def test_properties_tell_what_the_template_can(client):
     props = client.get("/props").get_json()
     assert props["chat_template_caps"]["supports_system_role"] and not props["chat_template_caps"]["supports_tools"]
+
+
+def test_properties_are_told_as_llama_server_tells_them(client):
+    props = client.get("/props").get_json()
+    assert props["build_info"].startswith("b") and props["is_sleeping"] is False
+    assert props["modalities"] == {"vision": False, "video": False, "audio": False}
+    assert "supports_tools" in props["chat_template_caps"] and props["endpoint_props"] is False
+
+
+def test_properties_are_changed_only_where_that_is_allowed(start):
+    reply = start(web=WebOptions(props=True)).client.post("/props", json={})
+    assert (reply.status_code, reply.get_json()) == (200, {"success": True})

@@ -82,14 +82,16 @@ def test_metrics_count_what_was_served(start):
     assert value(now, "llamasrv_running") == 0
 
 
-def test_metrics_have_llama_servers_names(client):
+def test_metrics_have_llama_servers_names(client, start):
     now = families(client)
     for name in (
         "prompt_tokens_total", "prompt_tokens_cached_total", "prompt_seconds_total", "tokens_predicted_total",
-        "tokens_predicted_seconds_total", "n_decode_total", "n_tokens_max", "prompt_tokens_seconds",
+        "tokens_predicted_seconds_total", "n_decode_total", "prompt_tokens_seconds",
         "predicted_tokens_seconds", "requests_processing", "requests_deferred", "n_busy_slots_per_decode",
     ):  # fmt: skip
         value(now, f"llamacpp:{name}")
+    # A counter whose name does not say so, as llama-server has it; the parser here would give it another name.
+    assert "\nllamacpp:n_tokens_max 0\n" in start().client.get("/metrics").get_data(as_text=True)
 
 
 def test_labels_do_not_grow_with_what_clients_invent(start):
@@ -107,6 +109,28 @@ def test_a_histogram_is_cumulative(start):
     assert buckets == sorted(buckets) and buckets[-1] > 0
 
 
-def test_what_is_switched_off_is_404(start):
-    client = start(web=WebOptions(slots=False, props=False, metrics=False)).client
-    assert [client.get(path).status_code for path in ("/slots", "/props", "/metrics")] == [404, 404, 404]
+def test_what_is_switched_off_is_501(start):
+    """llama-server's status for it, and its words of an error."""
+    client = start(web=WebOptions(slots=False, metrics=False)).client
+    replies = [client.get("/slots"), client.get("/metrics"), client.post("/props", json={})]
+    assert [reply.status_code for reply in replies] == [501, 501, 501]
+    assert [reply.get_json()["error"]["type"] for reply in replies] == ["not_supported_error"] * 3
+
+
+def test_the_figures_of_a_single_model_have_no_label(start):
+    """llama-server's dashboards look for the bare name."""
+    running = start()
+    running.client.post("/v1/chat/completions", json=HELLO)
+    lines = running.client.get("/metrics").get_data(as_text=True).splitlines()
+    assert "llamacpp:tokens_predicted_total 16" in lines and "llamacpp:requests_processing 0" in lines
+    assert "# TYPE llamacpp:n_tokens_max counter" in lines
+    assert running.client.get("/metrics").headers["Process-Start-Time-Unix"].isdecimal()
+
+
+def test_rates_are_those_since_somebody_looked_last(start):
+    """As in llama-server: an average since the start would tell less and less."""
+    running = start()
+    running.client.post("/v1/chat/completions", json=HELLO)
+    rate = "llamacpp:predicted_tokens_seconds"
+    assert value(families(running.client), rate) > 0
+    assert value(families(running.client), rate) == 0

@@ -51,6 +51,7 @@ def props_body(
     tool_template: str | None = None,
     abilities: Mapping[str, bool] | None = None,
     sleeping: bool = False,
+    changeable: bool = False,
 ) -> bytes:
     return orjson.dumps(
         ({"notice": notice} if notice else {})
@@ -63,7 +64,7 @@ def props_body(
             "model_ftype": file_type,
             "modalities": {"vision": False, "video": False, "audio": False},
             "endpoint_slots": slots,
-            "endpoint_props": False,
+            "endpoint_props": changeable,
             "endpoint_metrics": metrics,
             "media_marker": "",
             "ui": ui,

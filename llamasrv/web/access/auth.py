@@ -50,7 +50,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     # the pages themselves, which hold nothing: what they ask of the server takes a key
     PAGE: ("/", "/ui/engine", "/ui/api", "/ui/static/<version>/<path:name>"),
     "metrics": ("/metrics", "/slots", "/ui/engine/stream"),
-    "admin": ("POST /models", "DELETE /models"),
+    "admin": ("POST /models", "DELETE /models", "POST /props"),
 }  # fmt: skip
 """Scope to routes, as they are written where they are made; with a method in front, that method alone."""
 

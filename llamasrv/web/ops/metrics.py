@@ -15,23 +15,26 @@ from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.models.model import Model
+from llamasrv.web.ops.llama_metrics import LlamaMetrics
 from llamasrv.web.service import Service
 
 Rows = tuple[tuple[str, str, float], ...]  # name, text, value
 
 
 class Exposition:
-    """The text of GET /metrics: our figures, and the process's memory and descriptors."""
+    """The text of GET /metrics: our figures, the process's memory and descriptors, and llama-server's figures."""
 
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, service: Service) -> None:
+        self._service = service
+        self._llama = LlamaMetrics()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(ServiceCollector(service))
         ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + self._llama.text(self._service.registry.models)
 
 
 class ServiceCollector(Collector):
@@ -88,7 +91,6 @@ class ServiceCollector(Collector):
         self._work(families, model, engine.metrics)
         self._times(families, model, engine.metrics)
         self._embedder(families, model, engine.embedder)
-        self._under_llama_names(families, model, engine.metrics, now)
 
     @staticmethod
     def _pool(families: _Families, model: str, engine: Engine, now: dict) -> None:
@@ -158,28 +160,6 @@ class ServiceCollector(Collector):
             ("embedding_seconds", "Time in them.", e.seconds),
         ), model=model)  # fmt: skip
         families.gauge("llamasrv_embedding_waiting", "Inputs not answered yet.", embedder.num_open, model=model)
-
-    @staticmethod
-    def _under_llama_names(families: _Families, model: str, m: EngineMetrics, now: dict) -> None:
-        """llama-server's names, so that its dashboards go on working."""
-        families.counters("llamacpp:", (
-            ("prompt_tokens", "Number of prompt tokens processed.", m.prompt_tokens),
-            ("prompt_tokens_cached", "Number of prompt tokens reused from cache.", m.cached_tokens),
-            ("prompt_seconds", "Prompt process time", m.prefill_seconds),
-            ("tokens_predicted", "Number of generation tokens processed.", m.generated_tokens),
-            ("tokens_predicted_seconds", "Predict process time", m.decode_seconds),
-            ("n_decode", "Total number of llama_decode() calls", m.steps),
-        ), model=model)  # fmt: skip
-        prompt_speed = _ratio(m.prompt_tokens, m.prefill_seconds)
-        speed, busy = _ratio(m.generated_tokens, m.decode_seconds), _ratio(m.busy_rows, m.steps)
-        families.gauges("llamacpp:", (
-            ("n_tokens_max", "Largest observed n_tokens.", m.longest_sequence),
-            ("prompt_tokens_seconds", "Average prompt throughput in tokens/s.", prompt_speed),
-            ("predicted_tokens_seconds", "Average generation throughput in tokens/s.", speed),
-            ("requests_processing", "Number of requests processing.", len(now["running"])),
-            ("requests_deferred", "Number of requests deferred.", now["num_waiting"]),
-            ("n_busy_slots_per_decode", "Average number of busy slots per llama_decode() call", busy),
-        ), model=model)  # fmt: skip
 
 
 class _Families:

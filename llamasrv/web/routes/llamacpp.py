@@ -12,11 +12,12 @@ from llamasrv.config import paths
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine.interface import sampling_defaults
-from llamasrv.errors import InvalidRequest, NotFound
+from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.models.model import Model
 from llamasrv.pipeline.served import LONG_TEXT, Served, defaults_of
 from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
+from llamasrv.protocols.llamacpp.models import SUCCESS
 from llamasrv.protocols.llamacpp.props import props_body
 from llamasrv.protocols.llamacpp.tokenize import Tokenizing, content_body, count_body, prompt_body, tokens_body
 from llamasrv.protocols.openai.chat import ChatCompletions
@@ -84,8 +85,6 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/props")
     def props() -> Response:
-        if not options.props:
-            raise NotFound("This server does not offer /props.")
         name = request.args.get("model")
         model = service.registry.for_request(name)
         served = service.pipeline.peek(name)  # a probe: it neither loads the model nor keeps it
@@ -95,12 +94,21 @@ def blueprint(service: Service) -> Blueprint:
                 context=model.context,
                 total_slots=model.parallel,
                 alias=model.name,
-                build=f"llamasrv {__version__}",
+                build=f"b{__version__}-llamasrv",
+                changeable=options.props,
                 slots=options.slots,
                 metrics=options.metrics,
                 ui=options.ui,
             )
         )
+
+    @routes.post("/props")
+    def change_props() -> Response:
+        """There is nothing to change, as in llama-server."""
+        if not options.props:
+            raise Unsupported("This server lets nobody change properties: it takes the option --props.", status=501)
+        read_json(request.environ, limits)
+        return json_answer(SUCCESS)
 
     return routes
 

@@ -9,7 +9,7 @@ from flask import Blueprint, Response, request
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.slots import SlotFiles
-from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
+from llamasrv.errors import InvalidRequest, Unavailable, Unsupported
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.slots import erased_body, restored_body, saved_body, slots_body
 from llamasrv.web.http.body import read_json
@@ -24,7 +24,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/slots")
     def slots() -> Response:
         if not options.slots:
-            raise NotFound("This server does not offer /slots.")
+            raise Unsupported("This server does not offer /slots: it takes the option --slots.", status=501)
         model = service.registry.for_request(request.args.get("model"))  # looking at it is no use of it
         engine = model.current
         running = engine.snapshot()["running"] if engine is not None else []

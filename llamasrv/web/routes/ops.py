@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import orjson
 from flask import Blueprint, Response
 
-from llamasrv.errors import LlamasrvError, NotFound, Unavailable
+from llamasrv.errors import LlamasrvError, Unavailable, Unsupported
 from llamasrv.web.ops import diagnostics
 from llamasrv.web.ops.metrics import Exposition
 from llamasrv.web.service import Service
@@ -16,6 +18,7 @@ _RETRY = [("Retry-After", "2")]
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("ops", __name__)
     metrics = Exposition(service)
+    started = str(int(time.time()))
 
     @routes.get("/health")
     @routes.get("/v1/health")
@@ -53,8 +56,8 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/metrics")
     def show_metrics() -> Response:
         if not service.options.metrics:
-            raise NotFound("This server does not offer /metrics.")
-        return Response(metrics.text(), 200, content_type=metrics.content_type)
+            raise Unsupported("This server does not offer /metrics: it takes the option --metrics.", status=501)
+        return Response(metrics.text(), 200, [("Process-Start-Time-Unix", started)], content_type=metrics.content_type)
 
     @routes.get("/debug")
     def show_state() -> Response:
