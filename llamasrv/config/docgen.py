@@ -8,9 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config.settings import OPTIONS, TABLE_KEYS, Settings, value_of
 from llamasrv.config.option import Option, written
+from llamasrv.config.settings import OPTIONS, TABLE_KEYS, Settings, value_of
 from llamasrv.protocols.anthropic.messages import MessagesSchema
+from llamasrv.protocols.common.schema import WireSchema, rows
 from llamasrv.protocols.llamacpp.completion import CompletionSchema
 from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema
 from llamasrv.protocols.ollama.generate import GenerateSchema as OllamaGenerateSchema
@@ -19,7 +20,6 @@ from llamasrv.protocols.openai.completions import CompletionsSchema
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
-from llamasrv.protocols.schema import WireSchema, rows
 
 
 def as_toml(settings: Settings | None = None) -> str:

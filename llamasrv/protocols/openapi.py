@@ -14,6 +14,7 @@ from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
 
 from llamasrv.protocols.anthropic.messages import MessagesSchema
+from llamasrv.protocols.common.schema import Count, Flag, Names, Number, Object, String, WireField, WireSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.completion import CompletionSchema, InfillSchema
 from llamasrv.protocols.llamacpp.embedding import EmbeddingSchema
@@ -32,7 +33,6 @@ from llamasrv.protocols.openai.conversations import ConversationSchema, ItemsSch
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
-from llamasrv.protocols.schema import Count, Flag, Names, Number, Object, String, WireField, WireSchema
 
 Query = tuple[str, str]
 """The name of a parameter in the URL, and what it is for."""

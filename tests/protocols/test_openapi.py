@@ -8,10 +8,10 @@ import pytest
 from serving import RunningService
 
 from llamasrv.protocols import openapi
+from llamasrv.protocols.common.schema import rows
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openapi import Route, document, operation_of
-from llamasrv.protocols.schema import rows
 from llamasrv.web.routes.openapi import routes_of
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.schema import (
+from llamasrv.protocols.common.schema import (
     Count,
     Flag,
     Ignored,
@@ -20,6 +19,7 @@ from llamasrv.protocols.schema import (
     WireSchema,
     rows,
 )
+from llamasrv.protocols.limits import Limits
 
 
 class Sample(WireSchema):

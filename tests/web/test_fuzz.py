@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from serving import RunningService
 
+from llamasrv.protocols.common.schema import rows
 from llamasrv.protocols.llamacpp.completion import CompletionSchema, InfillSchema
 from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openai.completions import CompletionsSchema
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
-from llamasrv.protocols.schema import rows
 
 scalars = st.one_of(
     st.none(),

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from web.test_fuzz import relaxed, scalars
 
 from llamasrv.protocols.anthropic.messages import MessagesSchema
+from llamasrv.protocols.common.schema import rows
 from llamasrv.protocols.ollama.chat import ChatSchema
 from llamasrv.protocols.ollama.embed import EmbedSchema
 from llamasrv.protocols.ollama.generate import GenerateSchema
 from llamasrv.protocols.ollama.manage import CreateSchema
-from llamasrv.protocols.schema import rows
 
 HELLO = [{"role": "user", "content": "x"}]
 KINDS = [

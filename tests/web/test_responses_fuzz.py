@@ -10,9 +10,9 @@ from protocols.openai.responses_client import add_up
 from web.test_fuzz import scalars, values
 from serving import openai_error_keys
 
+from llamasrv.protocols.common.schema import rows
 from llamasrv.protocols.openai.responses.items import _READERS, _SKIPPED
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
-from llamasrv.protocols.schema import rows
 
 relaxed = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ITEM_KEYS = (

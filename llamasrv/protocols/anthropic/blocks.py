@@ -16,7 +16,7 @@ import orjson
 
 from llamasrv.domain.request import ImagePart, Message, Part, TextPart, ToolCall
 from llamasrv.protocols.anthropic.threads import Continued
-from llamasrv.protocols.schema import Invalid, Refusal, WireField, check_messages, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 
 Path = tuple[Any, ...]
 

@@ -28,13 +28,10 @@ from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
 from llamasrv.protocols.anthropic.tools import Choice, Tools
-from llamasrv.protocols.collect import Choice as Collection
-from llamasrv.protocols.collect import Collected
-from llamasrv.protocols.errors import anthropic_body
-from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.openai.sampling import INT_MAX
-from llamasrv.protocols.openai.wire import dumps, new_id
-from llamasrv.protocols.schema import (
+from llamasrv.protocols.common.collect import Choice as Collection
+from llamasrv.protocols.common.collect import Collected
+from llamasrv.protocols.common.sampling import INT_MAX
+from llamasrv.protocols.common.schema import (
     Count,
     Flag,
     Ignored,
@@ -48,7 +45,10 @@ from llamasrv.protocols.schema import (
     WireSchema,
     wrong_type,
 )  # fmt: skip
-from llamasrv.protocols.thinking import EFFORTS, thinking_variables
+from llamasrv.protocols.common.thinking import EFFORTS, thinking_variables
+from llamasrv.protocols.common.wire import dumps, new_id
+from llamasrv.protocols.errors import anthropic_body
+from llamasrv.protocols.limits import Limits
 
 STOP_REASONS = {
     FinishReason.STOP: "end_turn",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.errors import InvalidRequest, NotFound
-from llamasrv.protocols.schema import Invalid, WireField, wrong_type
+from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
 
 FIXED = ("system", "tools")
 """Fields that a thread is created with. Later turns may leave them out, or repeat them as they were."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llamasrv.domain.request import Tool, ToolChoice
-from llamasrv.protocols.schema import Invalid, Refusal, WireField, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, wrong_type
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _NUMBER: dict[str, Any] = {"type": "integer"}

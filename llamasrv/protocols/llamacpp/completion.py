@@ -15,15 +15,11 @@ import orjson
 from llamasrv.domain.events import Event, Failed, Finished, Pace, PromptProgress, Text, TokenLogprob
 from llamasrv.domain.request import GenerateRequest, InfillPrompt, MixedPrompt, Prompt, TextPrompt, TokenPrompt
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.collect import Choice, Collected
-from llamasrv.protocols.errors import llamacpp_body
-from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.llamacpp.final import final_body, settings_of
-from llamasrv.protocols.openai.forms import content_of
-from llamasrv.protocols.openai.prompts import token_ids
-from llamasrv.protocols.openai.sampling import INT_MAX, SamplingSchema, extras_of, sampling_of
-from llamasrv.protocols.openai.wire import dumps, logprob
-from llamasrv.protocols.schema import (
+from llamasrv.protocols.common.collect import Choice, Collected
+from llamasrv.protocols.common.forms import content_of
+from llamasrv.protocols.common.prompts import token_ids
+from llamasrv.protocols.common.sampling import INT_MAX, SamplingSchema, extras_of, sampling_of
+from llamasrv.protocols.common.schema import (
     Count,
     Flag,
     Ignored,
@@ -37,6 +33,10 @@ from llamasrv.protocols.schema import (
     WireField,
     wrong_type,
 )  # fmt: skip
+from llamasrv.protocols.common.wire import dumps, logprob
+from llamasrv.protocols.errors import llamacpp_body
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.llamacpp.final import final_body, settings_of
 from llamasrv.protocols.telemetry import Extras, Paces, progress
 
 class Clamped(Number):

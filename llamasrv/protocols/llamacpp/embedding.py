@@ -10,10 +10,10 @@ import orjson
 
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.prompts import Prompts
+from llamasrv.protocols.common.schema import Count, Loader, String, WireSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.embeddings import EmbeddingOptions, EmbeddingsEndpoint, Made
-from llamasrv.protocols.openai.prompts import Prompts
-from llamasrv.protocols.schema import Count, Loader, String, WireSchema
 
 
 class EmbeddingSchema(WireSchema):

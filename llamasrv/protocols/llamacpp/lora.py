@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
+from llamasrv.protocols.common.lora import Lora
+from llamasrv.protocols.common.schema import Loader, WireSchema
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.lora import Lora
-from llamasrv.protocols.schema import Loader, WireSchema
 
 
 class StandingSchema(WireSchema):

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from llamasrv.protocols.common.schema import Loader, String, WireSchema
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.schema import Loader, String, WireSchema
 
 SUCCESS = b'{"success":true}'
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from llamasrv.protocols.common.schema import Loader, Names, WireSchema
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.schema import Loader, Names, WireSchema
 
 
 class LookupSchema(WireSchema):

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from llamasrv.protocols.common.schema import Flag, Invalid, Loader, String, WireField, WireSchema, wrong_type
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.schema import Flag, Invalid, Loader, String, WireField, WireSchema, wrong_type
 
 
 class TokenizeSchema(WireSchema):

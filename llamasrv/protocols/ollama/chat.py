@@ -8,13 +8,13 @@ from typing import Any
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.schema import Flag, Loader
+from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.fields import AnswerSchema, Chosen, model_of
 from llamasrv.protocols.ollama.messages import Messages
 from llamasrv.protocols.ollama.reply import AnswerOptions, AnswerReply, Said, wire_calls
 from llamasrv.protocols.openai.tools import Tools
-from llamasrv.protocols.schema import Flag, Loader
-from llamasrv.protocols.thinking import thinking_variables
 
 
 class ChatSchema(AnswerSchema):

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Protocol
 
 from llamasrv.domain.request import EmbedRequest, TextPrompt
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.sampling import INT_MAX
+from llamasrv.protocols.common.schema import Count, Flag, Invalid, Loader, String, WireField, wrong_type
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.fields import ModelSchema, model_of
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds
-from llamasrv.protocols.openai.sampling import INT_MAX
-from llamasrv.protocols.schema import Count, Flag, Invalid, Loader, String, WireField, wrong_type
 
 AS_IT_IS, EUCLIDEAN = -1, 2
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from llamasrv.domain.request import Content, ImagePart
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.openai.sampling import INT_MAX
-from llamasrv.protocols.schema import Count, Flag, Ignored, Invalid, String, WireField, WireSchema, wrong_type
-from llamasrv.protocols.thinking import EFFORTS
+from llamasrv.protocols.common.sampling import INT_MAX
+from llamasrv.protocols.common.schema import Count, Flag, Ignored, Invalid, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.thinking import EFFORTS
 
 
 class Range(NamedTuple):

@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.ollama.fields import Chosen, Options
-from llamasrv.protocols.ollama.messages import Messages
-from llamasrv.protocols.ollama.wire import dumps
-from llamasrv.protocols.schema import (
+from llamasrv.protocols.common.schema import (
     Flag,
     Ignored,
     Invalid,
@@ -21,6 +17,10 @@ from llamasrv.protocols.schema import (
     WireSchema,
     wrong_type,
 )  # fmt: skip
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.ollama.fields import Chosen, Options
+from llamasrv.protocols.ollama.messages import Messages
+from llamasrv.protocols.ollama.wire import dumps
 
 SUCCESS = {"status": "success"}
 

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 
 from llamasrv.domain.request import Message, Part, TextPart, ToolCall
+from llamasrv.protocols.common.schema import Invalid, WireField, check_messages, wrong_type
 from llamasrv.protocols.ollama.fields import images
-from llamasrv.protocols.schema import Invalid, WireField, check_messages, wrong_type
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 

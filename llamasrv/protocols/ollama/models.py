@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.schema import Flag, Ignored, Loader, String, WireSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.wire import dumps, timestamp, with_tag
-from llamasrv.protocols.schema import Flag, Ignored, Loader, String, WireSchema
 
 VERSION = "0.12.0"
 """Whose protocol is spoken: clients refuse to talk to an Ollama that is too old."""

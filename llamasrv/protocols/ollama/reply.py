@@ -21,10 +21,10 @@ from llamasrv.domain.events import (
     Usage,
 )  # fmt: skip
 from llamasrv.domain.request import ToolCall
-from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.common.collect import Collected
+from llamasrv.protocols.common.wire import chat_logprob
 from llamasrv.protocols.errors import ollama_body
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds, timestamp
-from llamasrv.protocols.openai.wire import chat_logprob
 
 _CUT = frozenset((FinishReason.LENGTH, FinishReason.CONTEXT))
 

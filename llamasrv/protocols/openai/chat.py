@@ -27,18 +27,11 @@ from llamasrv.domain.events import (
 )
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.collect import Choice as Collection
-from llamasrv.protocols.collect import Collected
-from llamasrv.protocols.errors import llamacpp_body, openai_body
-from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.llamacpp.final import Submitted, final_body, settings_of
-from llamasrv.protocols.openai.custom import CustomInput, CustomTool, custom_input
-from llamasrv.protocols.openai.forms import content_of
-from llamasrv.protocols.openai.messages import Messages
-from llamasrv.protocols.openai.sampling import SamplingSchema, extras_of, sampling_of, smallest
-from llamasrv.protocols.openai.tools import Choice, FunctionChoice, Functions, Tools, tools_of
-from llamasrv.protocols.openai.wire import FINISH, chat_logprob, dumps, new_id, usage_body
-from llamasrv.protocols.schema import (
+from llamasrv.protocols.common.collect import Choice as Collection
+from llamasrv.protocols.common.collect import Collected
+from llamasrv.protocols.common.forms import content_of
+from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, sampling_of, smallest
+from llamasrv.protocols.common.schema import (
     Count,
     Flag,
     Ignored,
@@ -51,8 +44,15 @@ from llamasrv.protocols.schema import (
     WireField,
     wrong_type,
 )  # fmt: skip
+from llamasrv.protocols.common.thinking import thinking_variables
+from llamasrv.protocols.common.wire import FINISH, chat_logprob, dumps, new_id, usage_body
+from llamasrv.protocols.errors import llamacpp_body, openai_body
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.llamacpp.final import Submitted, final_body, settings_of
+from llamasrv.protocols.openai.custom import CustomInput, CustomTool, custom_input
+from llamasrv.protocols.openai.messages import Messages
+from llamasrv.protocols.openai.tools import Choice, FunctionChoice, Functions, Tools, tools_of
 from llamasrv.protocols.telemetry import Extras, Paces, members, progress, timings
-from llamasrv.protocols.thinking import thinking_variables
 
 
 class Modalities(WireField):

@@ -16,15 +16,15 @@ import orjson
 from llamasrv.domain.events import Event, Failed, Finished, Pace, PromptProgress, Text, TokenLogprob, Usage
 from llamasrv.domain.request import GenerateRequest, Prompt, TextPrompt
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.common.collect import Collected
+from llamasrv.protocols.common.forms import content_of
+from llamasrv.protocols.common.prompts import Prompts
+from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, sampling_of, smallest
+from llamasrv.protocols.common.schema import Count, Flag, Loader, String
+from llamasrv.protocols.common.wire import FINISH, dumps, logprob, new_id, usage_body
 from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.final import Submitted, final_body, settings_of
-from llamasrv.protocols.openai.forms import content_of
-from llamasrv.protocols.openai.prompts import Prompts
-from llamasrv.protocols.openai.sampling import SamplingSchema, extras_of, sampling_of, smallest
-from llamasrv.protocols.openai.wire import FINISH, dumps, logprob, new_id, usage_body
-from llamasrv.protocols.schema import Count, Flag, Loader, String
 from llamasrv.protocols.telemetry import Extras, Paces, members, progress, timings
 
 _utf8 = getincrementaldecoder("utf-8")

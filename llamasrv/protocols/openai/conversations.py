@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.errors import InvalidRequest, NotFound
+from llamasrv.protocols.common.schema import Invalid, Loader, WireField, WireSchema, inside, wrong_type
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.items import Turns, shown
 from llamasrv.protocols.openai.responses.schema import Metadata
 from llamasrv.protocols.openai.responses.stored import page_of
 from llamasrv.protocols.openai.responses.tools import ToolSet
-from llamasrv.protocols.schema import Invalid, Loader, WireField, WireSchema, inside, wrong_type
 
 _ID = re.compile(r"conv_[0-9a-f]{48}\Z")
 

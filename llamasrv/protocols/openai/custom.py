@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from llamasrv.domain.request import Tool
-from llamasrv.protocols.schema import Invalid, wrong_type
+from llamasrv.protocols.common.schema import Invalid, wrong_type
 
 
 @dataclass(frozen=True, slots=True)

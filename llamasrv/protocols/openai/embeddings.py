@@ -13,10 +13,10 @@ import orjson
 
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import Unsupported
+from llamasrv.protocols.common.prompts import Prompts
+from llamasrv.protocols.common.sampling import INT_MAX
+from llamasrv.protocols.common.schema import Count, Ignored, Invalid, Loader, String, WireField, WireSchema, wrong_type
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.openai.prompts import Prompts
-from llamasrv.protocols.openai.sampling import INT_MAX
-from llamasrv.protocols.schema import Count, Ignored, Invalid, Loader, String, WireField, WireSchema, wrong_type
 
 
 class Made(Protocol):

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from llamasrv.domain.request import ImagePart, Message, Part, TextPart, ToolCall
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 from llamasrv.protocols.openai.custom import custom_arguments
-from llamasrv.protocols.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 
 _ROLES = {
     "system": "system", "developer": "developer", "user": "user", "assistant": "assistant", "tool": "tool",

@@ -13,9 +13,19 @@ import orjson
 
 from llamasrv.domain.request import RerankRequest
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.sampling import INT_MAX
+from llamasrv.protocols.common.schema import (
+    Count,
+    Flag,
+    Ignored,
+    Invalid,
+    Loader,
+    String,
+    WireField,
+    WireSchema,
+    wrong_type,
+)
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.openai.sampling import INT_MAX
-from llamasrv.protocols.schema import Count, Flag, Ignored, Invalid, Loader, String, WireField, WireSchema, wrong_type
 
 
 class Ranked(Protocol):

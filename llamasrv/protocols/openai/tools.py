@@ -8,8 +8,8 @@ from typing import Any
 
 from llamasrv.domain.request import Tool, ToolChoice
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, wrong_type
 from llamasrv.protocols.openai.custom import custom_tool
-from llamasrv.protocols.schema import Invalid, Refusal, WireField, wrong_type
 
 _NAME = re.compile(r"[\w.:/-]{1,128}")
 _MODES = ("none", "auto", "required")

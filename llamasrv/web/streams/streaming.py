@@ -25,7 +25,7 @@ from gevent.socket import socket as GreenSocket
 
 from llamasrv.domain.events import Event, Failed, Finished, Usage
 from llamasrv.errors import LlamasrvError
-from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.errors import openai_body
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer

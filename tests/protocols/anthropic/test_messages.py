@@ -22,7 +22,7 @@ from llamasrv.domain.request import Content, Tool, ToolChoice
 from llamasrv.errors import EngineFailure, InvalidRequest, Unsupported
 from llamasrv.protocols.anthropic.blocks import sealed
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint, MessagesOptions
-from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.limits import Limits
 
 ENDPOINT = MessagesEndpoint(Limits(tools=5))

@@ -10,7 +10,7 @@ from llamasrv.domain.events import Finished, FinishReason, Reasoning, Text, Tool
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint
 from llamasrv.protocols.anthropic.threads import ThreadChanged, ThreadContinued, Turn, previous_of
-from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.errors import anthropic_body
 from llamasrv.protocols.limits import Limits
 

@@ -12,7 +12,7 @@ from llamasrv.domain.events import (
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import Content, InfillPrompt, MixedPrompt, TextPrompt, TokenPrompt
 from llamasrv.errors import ContextTooLong, EngineFailure, InvalidRequest, Unsupported
-from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion

@@ -21,7 +21,7 @@ from llamasrv.domain.events import (
 )  # fmt: skip
 from llamasrv.domain.request import Message, Tool, ToolCall
 from llamasrv.errors import EngineFailure, InvalidRequest
-from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.chat import Chat
 from llamasrv.protocols.ollama.generate import Generate

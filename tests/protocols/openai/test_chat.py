@@ -14,10 +14,10 @@ from protocols.openai.wire_client import add_up_chat, whole_chat
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, TokenLogprob, TopLogprob, Usage
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, TextPart, ToolCall
 from llamasrv.errors import EngineFailure, InvalidRequest, Unsupported
-from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.common.collect import Collected
+from llamasrv.protocols.common.schema import HONOURED, REFUSED, rows
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.chat import ChatCompletions, ChatOptions, ChatReply, ChatSchema
-from llamasrv.protocols.schema import HONOURED, REFUSED, rows
 
 DATA = Path(__file__).parent / "data"
 HELLO = [{"role": "user", "content": "Hello"}]

@@ -11,7 +11,8 @@ from protocols.openai.wire_client import add_up_completions, whole_completions
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, TokenLogprob, TopLogprob, Usage
 from llamasrv.domain.request import Content, GenerateRequest, TextPrompt, TokenPrompt
 from llamasrv.errors import EngineFailure, InvalidRequest
-from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.common.collect import Collected
+from llamasrv.protocols.common.schema import rows
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.completions import (
     Completions,
@@ -19,7 +20,6 @@ from llamasrv.protocols.openai.completions import (
     CompletionsReply,
     CompletionsSchema,
 )
-from llamasrv.protocols.schema import rows
 
 DATA = Path(__file__).parent / "data"
 endpoint = Completions(Limits(prompts=4, choices=8))

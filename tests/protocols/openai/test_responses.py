@@ -6,6 +6,7 @@ import pytest
 
 from llamasrv.domain.request import ChatPrompt, Content, ImagePart, Message, TextPart, Tool, ToolCall, ToolChoice
 from llamasrv.errors import InvalidRequest, Unsupported
+from llamasrv.protocols.common.schema import REFUSED, rows
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses import SUMMARISE, Earlier, Responses
 from llamasrv.protocols.openai.responses.ids import (
@@ -19,7 +20,6 @@ from llamasrv.protocols.openai.responses.ids import (
 )
 from llamasrv.protocols.openai.responses.items import SUMMARY
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
-from llamasrv.protocols.schema import REFUSED, rows
 
 LIMITS = Limits(messages=20, parts=4, tools=3)
 endpoint = Responses(LIMITS)

@@ -23,7 +23,7 @@ from llamasrv.domain.events import (
     Usage,
 )  # fmt: skip
 from llamasrv.errors import EngineFailure, InvalidRequest, QueueFull
-from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses import Responses
 from llamasrv.protocols.openai.responses import reply as reply_module

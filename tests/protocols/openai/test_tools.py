@@ -9,7 +9,7 @@ import pytest
 from llamasrv.domain.events import Finished, FinishReason, Reasoning, Text, ToolCallArguments, ToolCallStart, Usage
 from llamasrv.domain.request import Content, ImagePart, TextPart, Tool, ToolChoice
 from llamasrv.errors import InvalidRequest, Unsupported
-from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.chat import ChatCompletions, ChatOptions, ChatReply
 

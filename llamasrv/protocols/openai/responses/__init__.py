@@ -17,8 +17,11 @@ import orjson
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.forms import content_of
+from llamasrv.protocols.common.sampling import sampling_of, smallest
+from llamasrv.protocols.common.schema import Loader, inside
+from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.openai.forms import content_of
 from llamasrv.protocols.openai.responses.ids import new_response_id
 from llamasrv.protocols.openai.responses.items import Turns, shown
 from llamasrv.protocols.openai.responses.reply import CompactionReply, Keep, ResponseOptions, ResponseReply
@@ -30,9 +33,6 @@ from llamasrv.protocols.openai.responses.schema import (
     conversation_of,
 )
 from llamasrv.protocols.openai.responses.tools import ToolSet, tool_choice
-from llamasrv.protocols.openai.sampling import sampling_of, smallest
-from llamasrv.protocols.schema import Loader, inside
-from llamasrv.protocols.thinking import thinking_variables
 
 SUMMARISE = (
     "Summarise our conversation so far for somebody who has to go on with it and sees nothing else: the goals, the"

@@ -15,10 +15,10 @@ from typing import Any
 import orjson
 
 from llamasrv.errors import LlamasrvError
+from llamasrv.protocols.common.wire import dumps
 from llamasrv.protocols.openai.responses.ids import output_id
 from llamasrv.protocols.openai.responses.stored import ENDED, Cuts, Stored
 from llamasrv.protocols.openai.responses.tools import Kind
-from llamasrv.protocols.openai.wire import dumps
 
 JSON = dict[str, Any]
 

@@ -15,11 +15,11 @@ from typing import Any
 import orjson
 
 from llamasrv.domain.request import ImagePart, Message, Part, TextPart, ToolCall
+from llamasrv.protocols.common.schema import Invalid, Refusal, wrong_type
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.custom import custom_arguments
 from llamasrv.protocols.openai.responses.ids import input_id, unseal
 from llamasrv.protocols.openai.responses.tools import ToolSet, prompt_name_of
-from llamasrv.protocols.schema import Invalid, Refusal, wrong_type
 
 SUMMARY = "Summary of the conversation so far:\n\n"
 """What a compacted conversation begins with when the model reads it."""

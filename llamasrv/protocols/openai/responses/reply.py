@@ -21,13 +21,13 @@ from llamasrv.domain.events import (
     Usage,
 )  # fmt: skip
 from llamasrv.errors import LlamasrvError
-from llamasrv.protocols.collect import Collected
+from llamasrv.protocols.common.collect import Collected
+from llamasrv.protocols.common.wire import chat_logprob
 from llamasrv.protocols.openai.custom import CustomInput
 from llamasrv.protocols.openai.responses.events import Events, error_event
 from llamasrv.protocols.openai.responses.ids import seal
 from llamasrv.protocols.openai.responses.stored import Stored
 from llamasrv.protocols.openai.responses.tools import Kind, ToolSet
-from llamasrv.protocols.openai.wire import chat_logprob
 
 _CUT_OFF = (FinishReason.LENGTH, FinishReason.CONTEXT)
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}

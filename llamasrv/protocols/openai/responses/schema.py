@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from llamasrv.domain.request import Content
-from llamasrv.protocols.openai.chat import TemplateKwargs
-from llamasrv.protocols.openai.sampling import SamplingSchema
-from llamasrv.protocols.schema import (
+from llamasrv.protocols.common.sampling import SamplingSchema
+from llamasrv.protocols.common.schema import (
     Count,
     Flag,
     Ignored,
@@ -18,7 +17,8 @@ from llamasrv.protocols.schema import (
     WireField,
     wrong_type,
 )  # fmt: skip
-from llamasrv.protocols.thinking import EFFORTS
+from llamasrv.protocols.common.thinking import EFFORTS
+from llamasrv.protocols.openai.chat import TemplateKwargs
 
 _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
 _SUMMARIES = ("auto", "concise", "detailed")

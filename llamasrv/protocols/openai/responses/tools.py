@@ -12,8 +12,8 @@ import re
 from typing import Any, NamedTuple
 
 from llamasrv.domain.request import Tool, ToolChoice
+from llamasrv.protocols.common.schema import Invalid, Refusal, wrong_type
 from llamasrv.protocols.openai.custom import custom_tool
-from llamasrv.protocols.schema import Invalid, Refusal, wrong_type
 
 _SEPARATOR = "__"
 _NAME = re.compile(r"[\w.:/-]{1,128}")

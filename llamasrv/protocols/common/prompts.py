@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llamasrv.domain.request import Prompt, TextPrompt, TokenPrompt
-from llamasrv.protocols.schema import Invalid, WireField, wrong_type
+from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
 
 
 class Prompts(WireField):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llamasrv.protocols.schema import Invalid, WireField, wrong_type
+from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
 
 MOST = 16  # of one request
 _LARGEST = 100.0

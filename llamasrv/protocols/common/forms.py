@@ -10,7 +10,7 @@ import orjson
 
 from llamasrv.domain.request import Content
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.schema import Invalid, WireField, wrong_type
+from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
 
 
 class JsonSchema(WireField):

@@ -9,8 +9,7 @@ import math
 from typing import Any, Union
 
 from llamasrv.domain.params import SAMPLER_ORDER
-from llamasrv.protocols.lora import Lora
-from llamasrv.protocols.openai.forms import (
+from llamasrv.protocols.common.forms import (
     Choices,
     Grammar,
     JsonSchema,
@@ -18,7 +17,8 @@ from llamasrv.protocols.openai.forms import (
     ResponseFormat,
     StructuredOutputs,
 )
-from llamasrv.protocols.schema import (
+from llamasrv.protocols.common.lora import Lora
+from llamasrv.protocols.common.schema import (
     Count,
     Flag,
     Ignored,
