@@ -13,7 +13,7 @@ from llamasrv.chat.call_marks import closers, openers_of, ready_mark
 from llamasrv.chat.formats import Calls
 from llamasrv.chat.markers import marks
 from llamasrv.chat.notations import notation_of
-from llamasrv.chat.scanner import Scanner, Steps
+from llamasrv.chat.scanner import Give, Scanner, Steps
 from llamasrv.domain.request import Tool
 
 
@@ -41,8 +41,8 @@ class CallReader(Scanner):
         """White space that follows is no content."""
         raise NotImplementedError
 
-    def section(self, calls: Calls, mark: str, written: bool = True) -> Steps:
-        """From the first mark of a call until something follows that belongs to no call."""
+    def section(self, calls: Calls, mark: str, *, written: bool = True, lost: Give | None = None) -> Steps:
+        """From the first mark of a call until something follows that belongs to no call. That goes to `lost`."""
         ends = closers(calls)
         known = marks(*ends, *openers_of(calls))
         ready = ready_mark(calls)
@@ -70,16 +70,16 @@ class CallReader(Scanner):
                 break
             if mark in ends and made:
                 self.trail = []
-        self._give_back(made)
+        self._give_back(made, lost or self.say)
 
-    def _give_back(self, made: int) -> None:
+    def _give_back(self, made: int, lost: Give) -> None:
         """What turned out to belong to no call is content."""
         trail, self.trail = "".join(self.trail or ()), None
         if made:
             self.between_marks()
             trail = trail.lstrip(" \t\r\n],")
         if trail:
-            self.say(trail)
+            lost(trail)
 
     def argue_text(self, text: str) -> None:
         self.argue(json.dumps(text, ensure_ascii=False)[1:-1])

@@ -7,8 +7,11 @@ that, writers not.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
+
+_MARK_AND_WORD = re.compile(r"(<[^<>\s]+>)\w+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,28 @@ class Reasoning:
 
 
 @dataclass(frozen=True, slots=True)
+class Headers:
+    """An answer of several messages, each with a header that names its recipient:
+    to + recipient + body, the message, then `more` and `start` before the next one, or `last`."""
+
+    start: str  # what begins a message of the model; the prompt ends with it
+    to: str  # before a recipient
+    body: str  # ends the header
+    user: str  # the recipient of content
+    thinker: str = ""  # the recipient of thoughts
+    more: str = ""  # ends a message that another follows
+    last: str = ""  # ends the last one
+
+    def opening(self, recipient: str) -> str:
+        return self.to + recipient + self.body
+
+    @property
+    def next(self) -> str:
+        """Between two messages."""
+        return self.more + self.start
+
+
+@dataclass(frozen=True, slots=True)
 class Calls:
     """How tool calls are written: section_start (call_start call call_end) separator … section_end."""
 
@@ -70,6 +95,8 @@ class Calls:
     value_end: str = ""  # may hold {key}
     string_type: str = ""  # the attribute that says whether a value is text: its text for "is text"
     other_type: str = ""  # and for "is JSON"
+    whole_type: str = "number"  # what {type} says of an integer
+    cdata: bool = False  # texts stand in <![CDATA[…]]>
     elements: bool = False  # objects and arrays are written as nested tags
 
     @property
@@ -90,6 +117,8 @@ class ChatFormat:
     aside: str = ""  # begins words for the user that come before a call; they end as a thought does
     turn_end: str = ""  # written before the end token
     silent: tuple[str, ...] = ()  # marks that say nothing
+    role_ends: tuple[str, ...] = ()  # written behind every turn; a model may write them as text
+    headers: Headers | None = None  # the answer is a row of messages
     others: tuple[str, ...] = ()  # marks that the parser knows by itself
     learned: bool = False  # by the probe, not from the table
 
@@ -98,10 +127,17 @@ class ChatFormat:
         if not token.strip():
             return False
         thought, calls = self.reasoning, self.calls
-        parts: tuple[Any, ...] = (self, *(part for part in (thought, calls) if part is not None))
+        parts: tuple[Any, ...] = (self, *(part for part in (thought, calls, self.headers) if part is not None))
         texts = [getattr(part, name) for part in parts for name in part.__slots__]
         marks = [text for text in texts if isinstance(text, str)] + [*self.silent, *self.others]
         return any(token in mark for mark in marks)
+
+    @property
+    def stray(self) -> tuple[str, ...]:
+        """The mark that opens a block for thinking together with a word: alone it says nothing."""
+        start = self.reasoning.start.strip() if self.reasoning is not None else ""
+        found = _MARK_AND_WORD.match(start)
+        return (found[1],) if found else ()
 
     def closed(self, prompt: str) -> str:
         """A prompt that leaves no room for thinking: a block that it has opened is ended at once."""
@@ -113,12 +149,14 @@ class ChatFormat:
         """For people: only what is set, and says something for this notation."""
         told: dict[str, Any] = {"format": self.name, "learned": self.learned}
         mute = {"name_key", "arguments_key"} if self.calls and self.calls.notation != "json" else set()
-        for part in ("reasoning", "calls"):
+        if self.calls and "{type}" not in self.calls.other_type:
+            mute.add("whole_type")
+        for part in ("reasoning", "calls", "headers"):
             value = getattr(self, part)
             if value is not None:
                 said = {name: getattr(value, name) for name in value.__slots__ if name not in mute}
                 told[part] = {name: item for name, item in said.items() if item}
-        for name in ("content_start", "content_end", "turn_end", "silent"):
+        for name in ("content_start", "content_end", "turn_end", "silent", "role_ends"):
             if getattr(self, name):
                 told[name] = getattr(self, name)
         return told

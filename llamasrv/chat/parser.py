@@ -15,13 +15,13 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Union
 
+from llamasrv.chat import messages
 from llamasrv.chat.call_marks import openers_of, opens_call
-from llamasrv.chat.calls import CallReader
 from llamasrv.chat.formats import Calls, ChatFormat, pieces
 from llamasrv.chat.markers import Marks, marks
-from llamasrv.chat.notations import notation_of
-from llamasrv.chat.notations.harmony import read_messages
+from llamasrv.chat.notations import harmony, notation_of
 from llamasrv.chat.scanner import Steps
+from llamasrv.chat.thoughts import ThoughtReader
 from llamasrv.domain.events import Reasoning, Text, ToolCallArguments, ToolCallStart
 from llamasrv.domain.request import Tool
 
@@ -32,7 +32,7 @@ def new_call_id() -> str:
     return "call_" + secrets.token_hex(12)
 
 
-class Parser(CallReader):
+class Parser(ThoughtReader):
     """One choice's parser. `feed` text as it comes, then `finish` once; both give the new events."""
 
     def __init__(
@@ -52,13 +52,10 @@ class Parser(CallReader):
         Without `tools` no calls are looked for. Without `reasoning` thinking stays in the content, marks and all.
         `json_content` takes code fences off, for answers that must be JSON.
         """
-        super().__init__(tools)
+        super().__init__(format, tools, split=reasoning)
         if format.reasoning is None and continues == "reasoning":
             continues = "content"
-        self.format = format
         self.index = index
-        self.in_reasoning = False
-        self.split = reasoning
         self._json_content = json_content
         self._new_id = new_id
         self._events: list[Event] = []
@@ -129,6 +126,7 @@ class Parser(CallReader):
 
     def think(self, text: str) -> None:
         if not self.split:
+            text, self.opened = self.opened + text, ""
             self.say(text)
             return
         if self.space is not None:  # white space around the thinking is not part of it
@@ -162,7 +160,10 @@ class Parser(CallReader):
         format, calls = self.format, self.format.calls if self.tools else None
         openers = openers_of(calls) if calls else ()
         if format.calls is not None and format.calls.notation == "harmony":
-            yield from read_messages(self, continues)
+            yield from harmony.read_messages(self, continues)
+            return
+        if format.headers is not None:
+            yield from messages.read_messages(self, format.headers, calls, openers, continues)
             return
         thought = format.reasoning
         if continues == "reasoning" or (continues is None and thought is not None and thought.is_open(prompt)):
@@ -172,13 +173,12 @@ class Parser(CallReader):
                 self.space = ["\n"]
                 self._drop_space = False
             else:
+                if continues is None and thought is not None and not self.split:
+                    self.opened = prompt[prompt.rfind(thought.start.strip()) :]
                 self._drop_space = continues is None
-            mark = yield from self._thinking(openers, continues is None)
-            if mark is None:
+            if not (yield from self.thinking(calls, openers, continues is None)):
                 self._let_go()
                 return
-            if mark in openers and calls is not None:
-                yield from self.section(calls, mark)
         elif continues is None and calls is not None and opens_call(prompt, calls):
             yield from self.section(calls, pieces(calls.call_start)[-1], written=False)
         elif continues is None and format.calls is not None and format.calls.content_name:
@@ -193,10 +193,9 @@ class Parser(CallReader):
 
     def _content(self, calls: Calls | None, openers: tuple[str, ...], continues: str | None) -> Steps:
         format, thought = self.format, self.format.reasoning
-        silent = format.silent
-        late = marks(
-            *openers, *silent, *((thought.start.strip(),) if thought and thought.anywhere and self.split else ())
-        )
+        silent = (*format.silent, *format.stray, *self.unclosed)
+        again = (thought.start.strip(),) if thought and thought.anywhere and self.split else ()
+        late = marks(*openers, *silent, *again, *format.role_ends)
         if continues is None and not self._seen_content:
             mark = yield from self._opening(calls, openers)
             if mark is None:
@@ -219,8 +218,10 @@ class Parser(CallReader):
                 return
             if thought is not None and mark == thought.start.strip():
                 self.between_marks()
-                yield from self._thinking(openers)
+                yield from self.thinking(calls, openers)
                 self.between_marks()
+            elif mark in format.role_ends:
+                yield from self.role_end(mark, late, self.say)
             elif mark not in silent and calls is not None:
                 yield from self.section(calls, mark)
 
@@ -233,7 +234,7 @@ class Parser(CallReader):
     def _opening(self, calls: Calls | None, openers: tuple[str, ...]) -> Steps:
         """What may stand before the content. None at the end of the text; True where content begins."""
         thought = self.format.reasoning
-        words = [*self.format.silent]
+        words = [*self.format.silent, *self.format.stray]
         if thought is not None:
             words += [thought.start.strip(), thought.end.strip()]
         early = marks(*words)
@@ -259,12 +260,7 @@ class Parser(CallReader):
                     self.between_marks()
                 else:
                     self.say("".join(trail))
-                mark = yield from self._thinking(openers)
-                if mark is None:
-                    return None
-                if mark in openers and calls is not None:
-                    yield from self.section(calls, mark)
-                return True
+                return (yield from self.thinking(calls, openers)) or None
             if thought is not None and mark == thought.end.strip():
                 if not self.split:
                     self.say("".join(trail))
@@ -272,31 +268,6 @@ class Parser(CallReader):
                     self._drop_space = True
             elif position == self.position:
                 return True
-
-    def _thinking(self, openers: tuple[str, ...], fresh: bool = True) -> Steps:
-        """Until the end mark. Gives the mark that ended it: the end mark, a call's, or None at the end of text."""
-        thought = self.format.reasoning
-        assert thought is not None
-        end = thought.end.strip()
-        exits = (*openers, self.format.content_start.strip())
-        self.in_reasoning = True
-        mark: str | None = ""
-        if fresh and not thought.ended_by_calls and openers:
-            # Some models call at once where the prompt has opened a block for thinking.
-            self.trail = []
-            if (yield from self.skip_space()):
-                mark = yield from self.mark(marks(*openers, end))
-            space, self.trail = "".join(self.trail), None
-            if not mark and not self.split:
-                self.say(space)
-        if not mark:
-            mark = yield from self.until(marks(end, *exits) if thought.ended_by_calls else marks(end), self.think)
-        self.in_reasoning = False
-        if self.split:
-            self.between_marks()
-        elif mark == end:
-            self.say(end)
-        return mark
 
     def _fenced(self) -> Steps:
         """Content that must be JSON, in a code fence: the fence goes."""

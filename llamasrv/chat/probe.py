@@ -1,19 +1,20 @@
 """A model's ChatFormat, learned from its chat template.
 
 The template shows how earlier turns are written: a turn with two calls of known names and arguments, one with known
-reasoning, one with neither. The marks are what lies between and around the known words. What cannot be learned so
-comes from the table in `families`; a template without any words for tools gets the generic format.
+reasoning, one with neither. The marks are what lies between and around the known words, behind the place where the
+model starts. What cannot be learned so comes from the table in `families`; a template without any words for tools gets
+the generic format.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from llamasrv.chat.families import GENERIC_CALLS, THINK, known_family
-from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
+from llamasrv.chat.formats import Calls, ChatFormat, Headers, Reasoning
 from llamasrv.chat.notations import learn, trial
 from llamasrv.chat.traits import Traits
 from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
@@ -25,6 +26,8 @@ class Template(Protocol):
 
     @property
     def source(self) -> str: ...
+    @property
+    def eos_token(self) -> str: ...
     @property
     def traits(self) -> Traits: ...
     def render(self, prompt: ChatPrompt) -> Any: ...
@@ -49,13 +52,48 @@ def describe(template: Template) -> ChatFormat:
     known = known_family(template.source)
     if known is not None:
         return known
-    answer = _show(template, _ANSWER)
-    reasoning = _learn_reasoning(template, answer)
-    calls = _learn_calls(template, answer) if template.traits.calls else None
-    if calls is not None:
-        silent = (_PYTHON_TAG,) if calls.bare and _PYTHON_TAG in template.source else ()
-        return ChatFormat(calls.notation, reasoning=reasoning, calls=calls, silent=silent, learned=True)
-    return ChatFormat("generic", reasoning=reasoning, calls=GENERIC_CALLS)
+    shown = _Shown.of(template)
+    headers = _learn_headers(shown)
+    if headers is not None:
+        return _format_of_messages(shown, headers)
+    text = _learn_text(shown)
+    reasoning = _learn_reasoning(template, shown, text)
+    calls = _learn_calls(template, shown.answer) if template.traits.calls else None
+    silent: tuple[str, ...] = tuple(mark for mark in (text.start.strip(), text.end.strip()) if mark)
+    if calls is not None and calls.bare and _PYTHON_TAG in template.source:
+        silent += (_PYTHON_TAG,)
+    return ChatFormat(
+        "generic" if calls is None else calls.notation,
+        reasoning=reasoning,
+        calls=calls or GENERIC_CALLS,
+        content_start=text.start,
+        content_end=text.end,
+        silent=silent,
+        role_ends=tuple(mark for mark in text.role_ends if mark != template.eos_token),
+        learned=calls is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What the template writes of the trial turns; empty where it does not."""
+
+    prompt: str  # the model goes on from here
+    answer: str
+    thought: str
+    call: str
+    calls: str
+
+    @classmethod
+    def of(cls, template: Template) -> _Shown:
+        thought = Message("assistant", "zqanswer", reasoning="zqthought")
+        return cls(
+            prompt=_show(template, prompt=True),
+            answer=_show(template, _ANSWER),
+            thought=_show(template, thought) if template.traits.reasoning else "",
+            call=_show(template, _call(1)) if template.traits.calls else "",
+            calls=_show(template, _call(2)) if template.traits.parallel_calls else "",
+        )
 
 
 def _show(template: Template, *messages: Message, prompt: bool = False) -> str:
@@ -72,28 +110,131 @@ def _call(count: int) -> Message:
     return Message("assistant", None, tool_calls=tuple(made))
 
 
+# ---------------------------------------------------------------- text
+
+_WHOLE_MARK = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+_ONE_MARK = re.compile(r"\s*(?:<[^<>\s]+>|\[[A-Z_]+\])\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """The marks around content, and those that end a turn."""
+
+    start: str = ""
+    end: str = ""
+    role_ends: tuple[str, ...] = ()
+
+
+def _learn_text(shown: _Shown) -> _Text:
+    """Marks of its own around an answer that are none of the turn's."""
+    _, found, tail = shown.answer.rpartition("zqanswer")
+    if not found:
+        return _Text()
+    ending = _shared_ending(tail, shown.call) if shown.call else ""
+    role_ends = tuple(_WHOLE_MARK.findall(ending or tail)[:1])
+    start = _before(shown, "zqanswer", shown.answer)
+    thought = _before(shown, "zqthought", shown.thought)
+    if not _ONE_MARK.match(start) or start.strip() == thought.strip() or start.strip() in _empty_thought(shown):
+        return _Text(role_ends=role_ends)
+    end = tail[: len(tail) - len(ending)] if ending else ""
+    if not ending:
+        marks = _WHOLE_MARK.findall(tail)
+        end = marks[0] if len(marks) > 1 else ""
+    if not _ONE_MARK.match(end):
+        return _Text(role_ends=role_ends)  # a mark before the text alone belongs to the turn's head
+    return _Text(start, end, role_ends)
+
+
+def _before(shown: _Shown, word: str, turn: str) -> str:
+    """What the model writes before a word of its turn: behind what the prompt and the turn have in common."""
+    begin = _common_start(turn, shown.prompt)
+    place = turn.find(word, begin)
+    return turn[begin:place] if place >= 0 else ""
+
+
+def _empty_thought(shown: _Shown) -> str:
+    """What closes a block for thinking that the prompt, or the template by itself, has opened."""
+    between = shown.thought.partition("zqthought")[2].partition("zqanswer")[0]
+    return between if "<" in between and not between.rstrip().endswith(_before(shown, "zqanswer", shown.answer)) else ""
+
+
+def _shared_ending(tail: str, turn: str) -> str:
+    """How both end, from the beginning of a mark on."""
+    for found in _WHOLE_MARK.finditer(tail):
+        if turn.endswith(tail[found.start() :]):
+            return tail[found.start() :]
+    return ""
+
+
+# ---------------------------------------------------------------- messages with recipients
+
+_HEADER = re.compile(r"(?P<to>\s*[^\s<>\[\]]*[^\w\s<>\[\]])(?P<who>\w+)(?P<body>\s*<[^<>\s]+>\s*)\Z")
+
+
+def _learn_headers(shown: _Shown) -> Headers | None:
+    """Headers that name a recipient: the same before an answer and before a call, but for the name."""
+    answer = _HEADER.match(_before(shown, "zqanswer", shown.answer))
+    if answer is None or not shown.answer.startswith(shown.prompt):
+        return None
+    to, user, body = answer["to"], answer["who"], answer["body"]
+    start = _MARK_LED.search(shown.prompt)
+    if start is None:
+        return None
+    more, thinker = "", ""
+    thought = _HEADER.match(_before(shown, "zqthought", shown.thought))
+    if thought is not None and (thought["to"], thought["body"]) == (to, body):
+        between = shown.thought.partition("zqthought")[2].partition("zqanswer")[0]
+        more, thinker = between.partition(start[0])[0], thought["who"]
+    elif shown.thought:
+        return None
+    if shown.call and not shown.call[len(shown.prompt) :].startswith(f"{to}{trial.NAMES[0]}{body}"):
+        return None
+    first, found, _ = shown.calls.partition(f"{start[0]}{to}{trial.NAMES[1]}{body}")
+    if found:
+        more = more or "".join(_WHOLE_MARK.findall(first)[-1:])
+    last = shown.answer.rpartition("zqanswer")[2]
+    return Headers(start[0], to, body, user, thinker, more or last, last)
+
+
+_MARK_LED = re.compile(r"<[^<>\s]+>[^<>]*\Z")  # the last mark of a prompt, and the role behind it
+
+
+def _format_of_messages(shown: _Shown, headers: Headers) -> ChatFormat:
+    """An answer of messages: a call is one to a tool, with the call as its body."""
+    reasoning = Reasoning(headers.opening(headers.thinker), headers.next) if headers.thinker else None
+    begin = len(shown.prompt + headers.opening(trial.NAMES[0]))
+    turn, cdata = _without_cdata(shown.call)
+    core = learn(turn, begin, 0) if shown.call else None
+    if core is None:
+        return ChatFormat("messages", reasoning=reasoning, headers=headers, learned=True)
+    end = turn[core.end :]
+    end = end[: len(end) - len(_shared_ending(end, shown.answer))]
+    calls = replace(
+        core.calls, call_start=turn[begin : core.start], call_end=end, parallel=bool(shown.calls), cdata=cdata,
+        bare=core.calls.notation == "json" and not turn[begin : core.start].strip(),
+    )  # fmt: skip
+    return ChatFormat("messages", reasoning=reasoning, calls=calls, headers=headers, learned=True)
+
+
 # ---------------------------------------------------------------- reasoning
 
 _MARK_BEFORE = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\])(\s*)\Z")
 _THINKING_TAG = re.compile(r"</([\w:]*think[\w:]*)>|\[/(THINK)\]")
 
 
-def _learn_reasoning(template: Template, answer: str) -> Reasoning:
+def _learn_reasoning(template: Template, shown: _Shown, text: _Text) -> Reasoning:
     """The marks around known reasoning; where the template shows none, those that its source names, or `<think>`."""
-    shown = (
-        _show(template, Message("assistant", "zqanswer", reasoning="zqthought")) if template.traits.reasoning else ""
-    )
-    head, found, tail = shown.rpartition("zqthought")
-    between = tail.partition("zqanswer")[0]
+    head, found, tail = shown.thought.rpartition("zqthought")
+    between = tail.partition("zqanswer")[0].removesuffix(text.start)
     if not found or not between.strip():
         named = _THINKING_TAG.search(template.source)
         if named is None:
             return replace(THINK, assumed=True)
         return Reasoning(f"<{named[1]}>", f"</{named[1]}>") if named[1] else Reasoning("[THINK]", "[/THINK]")
     before = _MARK_BEFORE.search(head)
-    header = _MARK_BEFORE.search(answer.partition("zqanswer")[0])
+    header = _MARK_BEFORE.search(shown.answer.partition("zqanswer")[0])
     if before is None or (header is not None and header[1] == before[1]):
-        prompt = _show(template, prompt=True)
+        prompt = shown.prompt
         opening = prompt[prompt.rfind(before[1]) + len(before[1]) :].strip() if before else ""
         return Reasoning("", between, opening=opening)
     return Reasoning(before[0], between)
@@ -107,6 +248,7 @@ def _learn_calls(template: Template, answer: str) -> Calls | None:
     parallel = template.traits.parallel_calls and all(name in turn for name in trial.NAMES)
     if not parallel:
         turn = _show(template, _call(1))
+    turn, cdata = _without_cdata(turn)
     begin = _common_start(turn, answer)
     first = learn(turn, begin, 0)
     if first is None:
@@ -121,7 +263,7 @@ def _learn_calls(template: Template, answer: str) -> Calls | None:
         calls = _with_section(first.calls, before, turn[first.end : second.start], turn[second.end : end])
     array = calls.section_start.rstrip().endswith("[")
     bare = calls.notation == "json" and not (calls.section_start.strip(" \n[") or calls.call_start.strip())
-    return replace(calls, array=array, bare=bare)
+    return replace(calls, array=array, bare=bare, cdata=cdata)
 
 
 def _common_start(text: str, other: str) -> int:
@@ -136,7 +278,14 @@ def _common_start(text: str, other: str) -> int:
 def _turn_end(turn: str, answer: str) -> int:
     """Where the end of a turn begins: what follows the answer follows the call, too."""
     ending = answer.partition("zqanswer")[2]
-    return len(turn) - len(ending) if ending and turn.endswith(ending) else len(turn)
+    if not (ending and turn.endswith(ending)):
+        ending = _shared_ending(ending, turn)
+    return len(turn) - len(ending)
+
+
+def _without_cdata(turn: str) -> tuple[str, bool]:
+    """A turn without the marks around texts, and whether there were any."""
+    return turn.replace("<![CDATA[zqtext]]>", "zqtext"), "<![CDATA[zqtext]]>" in turn
 
 
 def _with_section(calls: Calls, before: str, between: str, after: str) -> Calls:

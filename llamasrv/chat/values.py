@@ -92,9 +92,14 @@ def from_text(text: str, schema: Any) -> Any:
     try:
         value = json.loads(text.strip(), parse_constant=_refuse)
     except (ValueError, RecursionError):
-        return _WORDS.get(text.strip(), text)
+        word = text.strip()
+        if word not in _WORDS:
+            return text
+        value = _WORDS[word]
     allowed = types(schema)
     kind = _type(value)
+    if kind == "string" and "string" in allowed:
+        return text  # quotes that were written are part of it
     if allowed and kind not in allowed and not (kind == "integer" and "number" in allowed) and "string" in allowed:
         return text
     return value

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from vectors import COLLECTION, SHARED, Case, comparable
 
-FILE = SHARED / "chat-vectors" / "vectors.json"
-VECTORS: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else []
+FILES = (SHARED / "chat-vectors" / "vectors.json", SHARED / "chat-vectors" / "vectors-2.json")
+VECTORS: list[dict[str, Any]] = [
+    vector for file in FILES if file.is_file() for vector in json.loads(file.read_text(encoding="utf-8"))
+]
 
 
 def case_of(vector: dict[str, Any]) -> Case:

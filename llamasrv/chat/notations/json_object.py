@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -64,7 +65,7 @@ class JsonObject(Notation):
                 continue
             keys = {json.dumps(item): key for key, item in value.items()}
             order = list(value)
-            id_key = keys.get(json.dumps(id), "")
+            id_key = keys.get(json.dumps(id)) or next((key for key in value if _ID_KEY.search(key)), "")
             arguments_key = keys[json.dumps(trial.ARGUMENTS)]
             calls = Calls(
                 "json",
@@ -86,6 +87,9 @@ class JsonObject(Notation):
         if calls.name_is_key:
             return ()
         return ("{", "[") if calls.bare and calls.array else ("{",)
+
+
+_ID_KEY = re.compile(r"(?i)(?:^|_)id\Z|Id\Z")  # some templates number the calls anew
 
 
 @dataclass(slots=True)

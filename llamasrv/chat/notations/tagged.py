@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from llamasrv.chat.calls import CallReader
 
 
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
+_MOST_SPACE = 256  # before CDATA
+
+
 class Tagged(Notation):
     """The name, then <key>value</key> in whatever marks the format says; or nested elements."""
 
@@ -42,8 +47,10 @@ class Tagged(Notation):
                 text += _write_element(calls, key, value)
                 continue
             is_text = isinstance(value, str)
-            kind = calls.string_type if is_text else calls.other_type.replace("{type}", _type_name(value))
+            kind = calls.string_type if is_text else calls.other_type.replace("{type}", _type_name(value, calls))
             shown = value if is_text else json.dumps(value, ensure_ascii=False)
+            if is_text and calls.cdata:
+                shown = _CDATA + value.replace("]]>", "]]]]><![CDATA[>") + _CDATA_END
             text += calls.key_start + key + calls.key_end + kind + shown + calls.value_end.replace("{key}", key)
         return text
 
@@ -89,23 +96,48 @@ class Tagged(Notation):
     def learn(self, text: str, begin: int, number: int) -> Core | None:
         name = trial.NAMES[number]
         at = text.find(name, begin)
-        found = (
-            re.compile(r"(.*?)zqfirst(.*?)zqtext(.*?)zqsecond(.*?)7", re.DOTALL).match(text, at + len(name))
-            if at >= 0
-            else None
-        )
-        if found is None or found[2] != found[4]:
+        found = _TRIAL.match(text, at + len(name)) if at >= 0 else None
+        if found is None:
             return None
         opened = re.search(r"[<\[][^<\[]*\Z", found[1])
         if opened is None or not found[3].endswith(opened[0]):
+            return None
+        key_end, string_type, other_type = _attributes(found[2], found[4])
+        if key_end is None:
             return None
         value_end = found[3][: -len(opened[0])]
         end = found.end()
         end += len(value_end) if text.startswith(value_end, end) else len(value_end.rstrip())
         calls = Calls(
-            "tagged", name_end=found[1][: opened.start()], key_start=opened[0], key_end=found[2], value_end=value_end
+            "tagged",
+            name_end=found[1][: opened.start()],
+            key_start=opened[0],
+            key_end=key_end,
+            string_type=string_type,
+            other_type=other_type.replace('"integer"', '"{type}"').replace('"number"', '"{type}"'),
+            whole_type="integer" if '"integer"' in other_type else "number",
+            value_end=value_end,
         )
         return Core(at, end, calls)
+
+
+_TRIAL = re.compile(r"(.*?)zqfirst(.*?)zqtext(.*?)zqsecond(.*?)7", re.DOTALL)
+
+
+def _attributes(text: str, other: str) -> tuple[str | None, str, str]:
+    """What stands between a key and its value: the same for all, for texts, and for other values. None for the first
+    where that is no attribute."""
+    if text == other:
+        return text, "", ""
+    size = len(os.path.commonprefix((text, other)))
+    start = text.rfind('" ', 0, size + 1)  # the quote behind the key; the attribute's name follows
+    attributes = text[start + 1 :], other[start + 1 :]
+    if start < 0 or not all(_ATTRIBUTE.match(attribute) for attribute in attributes):
+        return None, "", ""
+    return text[: start + 1], *attributes
+
+
+_ATTRIBUTE = re.compile(r' \w+="\w+"\s*>\s*\Z')
 
 
 def _write_element(calls: Calls, key: str, value: Any) -> str:
@@ -119,8 +151,8 @@ def _write_element(calls: Calls, key: str, value: Any) -> str:
     return calls.key_start + key + calls.key_end + inner + calls.value_end.replace("{key}", key)
 
 
-def _type_name(value: Any) -> str:
-    names = {bool: "boolean", int: "number", float: "number", list: "array", dict: "object", type(None): "null"}
+def _type_name(value: Any, calls: Calls) -> str:
+    names = {bool: "boolean", int: calls.whole_type, float: "number", list: "array", dict: "object", type(None): "null"}
     return names.get(type(value), "object")
 
 
@@ -166,6 +198,8 @@ def _value(reader: CallReader, calls: Calls, key: str, kind: str | None, schema:
     end = calls.value_end.replace("{key}", key)
     lines = calls.value_end.startswith("\n")  # values stand on lines of their own
     stops = marks(*pieces(end)[:1])
+    if (yield from _begins_cdata(reader)):
+        return (yield from _cdata_value(reader, calls, stops, {} if kind == "json" else schema, text=kind == "text"))
     if kind == "text" or (kind is None and values.only_text(schema)):
         return (yield from _text_value(reader, stops, lines))
     text, mark = yield from _held_value(reader, stops)
@@ -178,6 +212,41 @@ def _value(reader: CallReader, calls: Calls, key: str, kind: str | None, schema:
         reader.argue(json.dumps(values.from_elements(text, schema, calls), ensure_ascii=False))
     else:
         reader.argue(values.as_json(text, {} if kind == "json" else schema))
+    return True
+
+
+def _begins_cdata(reader: CallReader) -> Steps:
+    """Eats the mark that begins CDATA, with white space before it; where there is none, nothing is eaten."""
+    while True:
+        rest = reader.buffer[reader.position : reader.position + _MOST_SPACE + len(_CDATA)]
+        visible = rest.lstrip()
+        if visible.startswith(_CDATA):
+            reader.eat(reader.position + len(rest) - len(visible) + len(_CDATA))
+            return True
+        room = len(rest) - len(visible) <= _MOST_SPACE and len(rest) < _MOST_SPACE + len(_CDATA)
+        if reader.ended or not (room and _CDATA.startswith(visible)):
+            return False
+        yield
+
+
+def _cdata_value(reader: CallReader, calls: Calls, stops: Marks, schema: Any, *, text: bool) -> Steps:
+    """A value in one or several sections of CDATA, up to the mark behind it."""
+    kept: list[str] = []
+    while True:
+        closed = yield from reader.until(marks(_CDATA_END), kept.append)
+        if closed is None:
+            break
+        if not (yield from reader.skip_space()) or (yield from reader.mark(marks(_CDATA))) is None:
+            break
+    mark = None if closed is None else (yield from reader.until(stops, ignore))
+    said = "".join(kept)
+    if mark is None:
+        reader.argue(json.dumps(said, ensure_ascii=False)[:-1] if values.may_be_text(schema) else said.strip())
+        return False
+    if calls.elements:
+        reader.argue(json.dumps(values.from_text(said, schema), ensure_ascii=False))
+    else:
+        reader.argue(json.dumps(said, ensure_ascii=False) if text else values.as_json(said, schema))
     return True
 
 
@@ -231,12 +300,13 @@ def _argument(rules: RuleWriter, calls: Calls, key: str, schema: Any, depth: int
     end = calls.value_end.replace("{key}", key)
     branches = []
     if values.may_be_text(schema):
-        branches.append(f"{rules.literal(start + calls.string_type)} {plain_text(rules, schema, end)}")
+        before, behind = (_CDATA, _CDATA_END + end) if calls.cdata else ("", end)
+        branches.append(f"{rules.literal(start + calls.string_type + before)} {plain_text(rules, schema, behind)}")
     if not values.only_text(schema):
         kinds = sorted(values.types(schema) - {"string"}) or ["object"]
         inner = rules.schema(without_text(schema))
         for kind in kinds if "{type}" in calls.other_type else [""]:
-            said = calls.other_type.replace("{type}", "number" if kind == "integer" else kind)
+            said = calls.other_type.replace("{type}", calls.whole_type if kind == "integer" else kind)
             branches.append(f"{rules.literal(start + said)} {inner} {rules.literal(end)}")
     return " | ".join(dict.fromkeys(branches))
 
