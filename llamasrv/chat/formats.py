@@ -53,6 +53,7 @@ class Headers:
     body: str  # ends the header
     user: str  # the recipient of content
     thinker: str = ""  # the recipient of thoughts
+    tools: str = ""  # before the name of a tool that is the recipient
     more: str = ""  # ends a message that another follows
     last: str = ""  # ends the last one
 
@@ -67,9 +68,10 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """How tool calls are written: section_start (call_start call call_end) separator … section_end."""
+    """How tool calls are written: section_start (header call_start call call_end) separator … section_end."""
 
     notation: str  # the name of one of `notations`
+    header: str = ""  # of the message that a call is alone in; holds {name}
     section_start: str = ""
     section_end: str = ""
     call_start: str = ""
@@ -121,6 +123,7 @@ class ChatFormat:
     headers: Headers | None = None  # the answer is a row of messages
     others: tuple[str, ...] = ()  # marks that the parser knows by itself
     learned: bool = False  # by the probe, not from the table
+    unsure: tuple[str, ...] = ()  # kinds of turns that do not come back as the template shows them
 
     def needs(self, token: str) -> bool:
         """Whether a special token is part of a mark: its text must reach the parser."""
@@ -156,7 +159,7 @@ class ChatFormat:
             if value is not None:
                 said = {name: getattr(value, name) for name in value.__slots__ if name not in mute}
                 told[part] = {name: item for name, item in said.items() if item}
-        for name in ("content_start", "content_end", "turn_end", "silent", "role_ends"):
+        for name in ("content_start", "content_end", "turn_end", "silent", "role_ends", "unsure"):
             if getattr(self, name):
                 told[name] = getattr(self, name)
         return told

@@ -58,6 +58,9 @@ def constrain(
     if must_call and calls is None:
         raise InvalidRequest("A tool must be called, but there is none.", param="tool_choice")
     rules = RuleWriter(special_tokens or {})
+    if format.headers is not None:
+        called = _messages(rules, format, tools, parallel) if calls is not None else ""
+        return Constraint(rules.text(_row(rules, format, called, must_call, content, thinking, continues)))
     is_open = _is_thinking(format, prompt, continues)
     head = _thinking(rules, format, is_open, thinking and continues is None)
     instead = ""
@@ -72,6 +75,40 @@ def constrain(
     grammar = rules.text(f"({head}{body}{instead}){ending}")
     free = calls is not None and not must_call and content is None and not calls.bare and not format.content_start
     return Constraint(grammar, (_trigger(calls),) if free and calls is not None else ())
+
+
+def _row(
+    rules: RuleWriter, format: ChatFormat, called: str, must_call: bool, content: Content | None, thinking: bool,
+    continues: str | None,
+) -> str:  # fmt: skip
+    """A row of messages: a thought, words for the user, and calls or the answer."""
+    headers = format.headers
+    assert headers is not None
+    text = TEXT if content is None else _form(rules, content)
+    until = f"{rules.until(headers.more)} {rules.literal(headers.start)}"
+    said = f"{rules.literal(headers.opening(headers.user))} "
+    answer = called if must_call else f"{said}{text} | {called}" if called else f"{said}{text}"
+    before = f"({said}{until})? " if called and not must_call and content is None else ""
+    rest = f"{before}{rules.rule(answer)}"
+    if continues == "reasoning":
+        return f"{until} {rest}"
+    if continues == "content":
+        return f"{text} | {until} {called}" if called and content is None else text
+    if not thinking or not headers.thinker:
+        return rest
+    return f"({rules.literal(headers.opening(headers.thinker))} {until})? {rest}"
+
+
+def _messages(rules: RuleWriter, format: ChatFormat, tools: Sequence[Tool], parallel: bool) -> str:
+    """Messages to tools."""
+    calls = format.calls
+    assert calls is not None
+    branches = []
+    for tool in tools:
+        opening = calls.header.replace("{name}", tool.name) + calls.call_start
+        branches.append(f"{rules.literal(opening)} {_call(rules, calls, tool)}{after(rules, calls.call_end)}")
+    one = rules.rule(" | ".join(branches))
+    return f"{one} ({rules.literal(calls.separator)} {one})*" if parallel and calls.parallel else one
 
 
 def _is_thinking(format: ChatFormat, prompt: str, continues: str | None) -> bool:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from llamasrv.chat.formats import Calls, Headers
 from llamasrv.chat.markers import Marks, marks
-from llamasrv.chat.scanner import Steps
+from llamasrv.chat.notations.base import ignore
+from llamasrv.chat.notations.harmony import read_body
+from llamasrv.chat.scanner import Give, Steps
 
 if TYPE_CHECKING:
     from llamasrv.chat.parser import Parser
@@ -19,17 +21,22 @@ def read_messages(
     parser: Parser, headers: Headers, calls: Calls | None, openers: tuple[str, ...], continues: str | None
 ) -> Steps:
     """All messages of an answer. `continues` tells which one the prompt has begun."""
+    if calls is not None and calls.notation == "harmony":
+        openers = ()  # the header is all that begins a call
     ends = marks(*_ends(headers), *openers)
     recipient = {"reasoning": headers.thinker, "content": headers.user}.get(continues or "")
     if recipient is None:
         recipient = yield from _header(parser, headers)
     while recipient is not None:
-        give = parser.say
+        give: Give = parser.say
         if headers.thinker and recipient == headers.thinker:
             give = parser.think
             parser.in_reasoning = True
             if not parser.split:
                 parser.say(headers.opening(recipient).strip())
+        elif calls is not None and calls.notation == "harmony" and recipient != headers.user:
+            yield from read_body(parser, recipient.removeprefix(headers.tools))
+            give = ignore  # what follows the arguments
         mark = yield from parser.until(ends, give)
         parser.in_reasoning = False
         while mark in openers and calls is not None:

@@ -159,11 +159,11 @@ class Parser(ThoughtReader):
     def _document(self, prompt: str, continues: str | None) -> Steps:
         format, calls = self.format, self.format.calls if self.tools else None
         openers = openers_of(calls) if calls else ()
-        if format.calls is not None and format.calls.notation == "harmony":
-            yield from harmony.read_messages(self, continues)
-            return
         if format.headers is not None:
             yield from messages.read_messages(self, format.headers, calls, openers, continues)
+            return
+        if format.calls is not None and format.calls.notation == "harmony":
+            yield from harmony.read_messages(self, continues)
             return
         thought = format.reasoning
         if continues == "reasoning" or (continues is None and thought is not None and thought.is_open(prompt)):

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from llamasrv.chat.families import GENERIC_CALLS, THINK, known_family
 from llamasrv.chat.formats import Calls, ChatFormat, Headers, Reasoning
 from llamasrv.chat.notations import learn, trial
+from llamasrv.chat.notations.base import decoded
 from llamasrv.chat.traits import Traits
 from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
@@ -49,10 +50,10 @@ _ANSWER = Message("assistant", "zqanswer")
 
 def describe(template: Template) -> ChatFormat:
     """How the model of this template writes."""
+    shown = _Shown.of(template)
     known = known_family(template.source)
     if known is not None:
-        return known
-    shown = _Shown.of(template)
+        return replace(known, role_ends=_role_ends(template, shown, known.calls))
     headers = _learn_headers(shown)
     if headers is not None:
         return _format_of_messages(shown, headers)
@@ -69,7 +70,7 @@ def describe(template: Template) -> ChatFormat:
         content_start=text.start,
         content_end=text.end,
         silent=silent,
-        role_ends=tuple(mark for mark in text.role_ends if mark != template.eos_token),
+        role_ends=_role_ends(template, shown, calls),
         learned=calls is not None,
     )
 
@@ -118,11 +119,10 @@ _ONE_MARK = re.compile(r"\s*(?:<[^<>\s]+>|\[[A-Z_]+\])\s*\Z")
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """The marks around content, and those that end a turn."""
+    """The marks around content."""
 
     start: str = ""
     end: str = ""
-    role_ends: tuple[str, ...] = ()
 
 
 def _learn_text(shown: _Shown) -> _Text:
@@ -131,18 +131,26 @@ def _learn_text(shown: _Shown) -> _Text:
     if not found:
         return _Text()
     ending = _shared_ending(tail, shown.call) if shown.call else ""
-    role_ends = tuple(_WHOLE_MARK.findall(ending or tail)[:1])
     start = _before(shown, "zqanswer", shown.answer)
     thought = _before(shown, "zqthought", shown.thought)
     if not _ONE_MARK.match(start) or start.strip() == thought.strip() or start.strip() in _empty_thought(shown):
-        return _Text(role_ends=role_ends)
+        return _Text()
     end = tail[: len(tail) - len(ending)] if ending else ""
     if not ending:
         marks = _WHOLE_MARK.findall(tail)
         end = marks[0] if len(marks) > 1 else ""
     if not _ONE_MARK.match(end):
-        return _Text(role_ends=role_ends)  # a mark before the text alone belongs to the turn's head
-    return _Text(start, end, role_ends)
+        return _Text()  # a mark before the text alone belongs to the turn's head
+    return _Text(start, end)
+
+
+def _role_ends(template: Template, shown: _Shown, calls: Calls | None) -> tuple[str, ...]:
+    """What the template writes last in a turn: of an answer, and of a call."""
+    answer = _WHOLE_MARK.findall(shown.answer.rpartition("zqanswer")[2])
+    call = _WHOLE_MARK.findall(shown.call[shown.call.rfind(trial.NAMES[0]) :]) if shown.call else []
+    own = f"{calls.call_end} {calls.section_end} {calls.value_end}" if calls is not None else ""
+    last = dict.fromkeys((*answer[-1:], *call[-1:]))
+    return tuple(mark for mark in last if mark != template.eos_token and mark.startswith("<") and mark not in own)
 
 
 def _before(shown: _Shown, word: str, turn: str) -> str:
@@ -168,7 +176,9 @@ def _shared_ending(tail: str, turn: str) -> str:
 
 # ---------------------------------------------------------------- messages with recipients
 
-_HEADER = re.compile(r"(?P<to>\s*[^\s<>\[\]]*[^\w\s<>\[\]])(?P<who>\w+)(?P<body>\s*<[^<>\s]+>\s*)\Z")
+_HEADER = re.compile(
+    r"(?P<to>\s*(?:<[^<>\s]+>|[^\s<>\[\]]*[^\w\s<>\[\]])\s?)(?P<who>\w+)(?P<body>\s*<[^<>\s]+>\s*)\Z"
+)
 
 
 def _learn_headers(shown: _Shown) -> Headers | None:
@@ -187,13 +197,15 @@ def _learn_headers(shown: _Shown) -> Headers | None:
         more, thinker = between.partition(start[0])[0], thought["who"]
     elif shown.thought:
         return None
-    if shown.call and not shown.call[len(shown.prompt) :].startswith(f"{to}{trial.NAMES[0]}{body}"):
+    called = re.match(re.escape(to) + rf"([\w.]*){trial.NAMES[0]}" + re.escape(body), shown.call[len(shown.prompt) :])
+    if shown.call and called is None:
         return None
-    first, found, _ = shown.calls.partition(f"{start[0]}{to}{trial.NAMES[1]}{body}")
+    tools = called[1] if called else ""
+    first, found, _ = shown.calls.partition(f"{start[0]}{to}{tools}{trial.NAMES[1]}{body}")
     if found:
         more = more or "".join(_WHOLE_MARK.findall(first)[-1:])
     last = shown.answer.rpartition("zqanswer")[2]
-    return Headers(start[0], to, body, user, thinker, more or last, last)
+    return Headers(start[0], to, body, user, thinker, tools, more or last, last)
 
 
 _MARK_LED = re.compile(r"<[^<>\s]+>[^<>]*\Z")  # the last mark of a prompt, and the role behind it
@@ -202,15 +214,21 @@ _MARK_LED = re.compile(r"<[^<>\s]+>[^<>]*\Z")  # the last mark of a prompt, and 
 def _format_of_messages(shown: _Shown, headers: Headers) -> ChatFormat:
     """An answer of messages: a call is one to a tool, with the call as its body."""
     reasoning = Reasoning(headers.opening(headers.thinker), headers.next) if headers.thinker else None
-    begin = len(shown.prompt + headers.opening(trial.NAMES[0]))
+    begin = len(shown.prompt + headers.opening(headers.tools + trial.NAMES[0]))
     turn, cdata = _without_cdata(shown.call)
     core = learn(turn, begin, 0) if shown.call else None
     if core is None:
-        return ChatFormat("messages", reasoning=reasoning, headers=headers, learned=True)
+        alone = any(value == trial.ARGUMENTS for _, _, value in decoded(turn, begin)[:1])
+        calls = Calls(
+            "harmony", call_start=headers.to + headers.tools, name_end=headers.body, separator=headers.next,
+            parallel=bool(shown.calls),
+        ) if shown.call and alone else None  # fmt: skip
+        return ChatFormat("messages", reasoning=reasoning, calls=calls, headers=headers, learned=True)
     end = turn[core.end :]
     end = end[: len(end) - len(_shared_ending(end, shown.answer))]
     calls = replace(
-        core.calls, call_start=turn[begin : core.start], call_end=end, parallel=bool(shown.calls), cdata=cdata,
+        core.calls, header=headers.opening(headers.tools + "{name}"), call_start=turn[begin : core.start], call_end=end,
+        separator=headers.next, parallel=bool(shown.calls), cdata=cdata,
         bare=core.calls.notation == "json" and not turn[begin : core.start].strip(),
     )  # fmt: skip
     return ChatFormat("messages", reasoning=reasoning, calls=calls, headers=headers, learned=True)

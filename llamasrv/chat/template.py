@@ -10,7 +10,7 @@ import copy
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from llamasrv.chat import normalise, probe
 from llamasrv.chat.families import GENERIC
 from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.guard import END, LOOKS_SPECIAL, STAND_INS, Guard, any_of
+from llamasrv.chat.round_trip import round_trip, unsure
 from llamasrv.chat.sandbox import (
     LIST_METHODS,
     MAX_WORK,
@@ -122,11 +123,12 @@ class ChatTemplate:
 
     @property
     def format(self) -> ChatFormat:
-        """How the model of this template writes reasoning and calls. Learned at the first access."""
+        """How the model of this template writes reasoning and calls. Learned, and tried, at the first access."""
         if self._format is None:
             trial = copy.copy(self)
             trial._format = GENERIC  # while it is learned; others may render meanwhile
-            self._format = probe.describe(trial)
+            trial._format = probe.describe(trial)
+            self._format = replace(trial._format, unsure=unsure(round_trip(trial)))
         return self._format
 
     def render(self, prompt: ChatPrompt) -> Rendered:

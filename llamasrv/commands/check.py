@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from llamasrv import startup
+from llamasrv.chat.round_trip import round_trip
 from llamasrv.chat.template import ChatTemplate, TemplateError
 from llamasrv.config import Settings, docgen, keys
 from llamasrv.config.option import as_size
@@ -107,9 +108,12 @@ def _template(settings: Settings, header: gguf.Header) -> str:
 
 
 def _format(source: str) -> dict[str, Any]:
-    """How a model with this template writes reasoning and tool calls, as far as the template tells."""
+    """How a model with this template writes reasoning and tool calls, as far as the template tells; and which kinds of
+    turns come back when what the template writes is read."""
     try:
-        return ChatTemplate(source).format.describe()
+        template = ChatTemplate(source)
+        trips = {kind: trip.verdict for kind, trip in round_trip(template).items()}
+        return {**template.format.describe(), "round_trip": trips}
     except TemplateError as error:
         raise ConfigError(f"the chat template: {error}") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -35,6 +36,8 @@ from llamasrv.models.model import Model
 from llamasrv.pipeline.infill import encode_infill
 from llamasrv.pipeline.reading import Numbered, Parsed, Plain
 
+_log = logging.getLogger("llamasrv")
+
 LONG_TEXT = 20_000  # characters, some 10 ms; beyond, rendering and tokenising go to a native thread
 _CHARS_A_TOKEN = 6  # no real text has as many; beyond, a prompt is counted in slices until it is too long
 _SLICE = 8192
@@ -58,6 +61,14 @@ class Voice:
         template = ChatTemplate(source, info.bos_token, info.eos_token, vocab.specials)
         _ = template.traits
         format = template.format
+        if format.unsure:
+            _log.warning(
+                "the chat template was not fully understood: read back, its turns with %s are not what they were. "
+                "Answers of this kind may be misread; see `llamasrv check --chat-template FILE`.",
+                ", ".join(format.unsure),
+            )  # fmt: skip
+        # As tokens of their own they never reach the parser as text, and what looks like them is content.
+        format = replace(format, role_ends=tuple(mark for mark in format.role_ends if mark not in vocab.controls))
         spoken = {token: text.encode() for text, token in vocab.controls.items() if format.needs(text)}
         return cls(template, format, spoken, _thinks_when_told(template))
 

@@ -103,3 +103,70 @@ FAMILIES: dict[str, str] = {
     ),
 }  # fmt: skip
 """One template for each way of writing calls that a probe can learn."""
+
+
+def _with_tools(turns: str, prompt: str) -> str:
+    """A template of which only the assistant's turns and the start of a new one are given."""
+    return (
+        "{%- if tools -%}{{- '<|sys|>' + tools | tojson + '<|eot|>' -}}{%- endif -%}{%- for m in messages -%}"
+        "{%- if m.role == 'assistant' -%}" + turns + "{%- else -%}"
+        "{{- '<|' + m.role + '|>' + m.content + '<|eot|>' -}}{%- endif -%}{%- endfor -%}"
+        "{%- if add_generation_prompt -%}" + prompt + "{%- endif -%}"
+    )
+
+
+def _blocks(text: tuple[str, str], thought: tuple[str, str], calls: str, opens: bool) -> str:
+    """Blocks with marks of their own for text, thoughts and calls."""
+    return _with_tools(
+        "{{- '<|bot|>' -}}{%- if m.reasoning_content -%}{{- '" + thought[0] + "' + m.reasoning_content + '" + thought[1]
+        + "' -}}{%- endif -%}{%- if m.tool_calls -%}" + calls + "{%- else -%}{{- '" + text[0] + "' + m.content + '" + text[1]
+        + "' -}}{%- endif -%}{{- '<|eot|>' -}}",
+        "{{- '<|bot|>" + (thought[0] if opens else "") + "' -}}",
+    )
+
+
+_NUMBERED = (
+    "{{- '<|DO|>[' -}}{%- for c in m.tool_calls -%}{{- '{\"ref_id\": \"' ~ loop.index0 ~ '\", \"fn\": \"' + c.function.name"
+    " + '\", \"input\": ' + c.function.arguments | tojson + '}' -}}{%- if not loop.last -%}{{- ', ' -}}{%- endif -%}"
+    "{%- endfor -%}{{- ']<|/DO|>' -}}"
+)
+
+
+def _letters(to: str, body: str, more: str, call: str, tools: str = "") -> str:
+    """Messages with recipients."""
+    start = "<|from|>bot"
+    return _with_tools(
+        "{%- if m.reasoning_content -%}{{- '" + start + to + "me" + body + "' + m.reasoning_content + '" + more
+        + "' -}}{%- endif -%}{%- if m.tool_calls -%}{%- for c in m.tool_calls -%}{%- set f = c.function -%}"
+        "{{- '" + start + to + tools + "' + f.name + '" + body + "' -}}" + call
+        + "{{- '<|eot|>' if loop.last else '" + more + "' -}}{%- endfor -%}{%- else -%}"
+        "{{- '" + start + to + "you" + body + "' + m.content + '<|eot|>' -}}{%- endif -%}",
+        "{{- '" + start + "' -}}",
+    )
+
+
+_INVOKE = (
+    "{{- '<go>\\n<do=\"' + f.name + '\">\\n' -}}" + _tagged("'<with=\"'", "'\">'", "'</with>\\n'") + "{{- '</do>\\n</go>' -}}"
+)
+_WRAPPED = (
+    "{%- for k, v in f.arguments.items() -%}{%- if v is string -%}{{- '<p n=\"' + k + '\"><![CDATA[' + v + ']]></p>' -}}"
+    "{%- else -%}{{- '<p n=\"' + k + '\">' + v | tojson + '</p>' -}}{%- endif -%}{%- endfor -%}"
+)
+_KINDS = (
+    "{%- for k, v in f.arguments.items() -%}{{- '<p n=\"' + k + '\" kind=\"' + ('text' if v is string else 'data') + '\">'"
+    " + (v if v is string else v | tojson) + '</p>' -}}{%- endfor -%}"
+)
+
+LEARNED_BY_MARKS: dict[str, str] = {
+    "blocks": _blocks(("<|SAY|>", "<|/SAY|>"), ("<|MULL|>", "<|/MULL|>"), _NUMBERED, opens=False),
+    "blocks, thinking": _blocks(("<say>", "</say>"), ("<mull>\\n", "\\n</mull>"), _NUMBERED, opens=True),
+    "letters": _letters(" to=", "<|says|>", "<|next|>", _INVOKE),
+    "letters to marks": _letters("<|to|>", "<|says|>", "<|next|>", _INVOKE),
+    "letters with arguments": _letters(" @", "<|:|>", "<|+|>", "{{- f.arguments | tojson -}}", "fn."),
+    "ends of roles": family(
+        "{{- '<call>' -}}" + _OBJECT + "{{- '</call>' -}}", between="{{- '\\n' -}}"
+    ).replace("<|end|>", "</turn>"),
+    "wrapped": family("{{- '<run=\"' + f.name + '\">' -}}" + _WRAPPED + "{{- '</run>' -}}", between="{{- '\\n' -}}"),
+    "kinds": family("{{- '<run=\"' + f.name + '\">' -}}" + _KINDS + "{{- '</run>' -}}", between="{{- '\\n' -}}"),
+}  # fmt: skip
+"""Templates whose marks, names and order no table knows."""

@@ -30,8 +30,10 @@ def notation_of(calls: Calls) -> Notation:
 def write_calls(calls: Calls, made: Sequence[Call]) -> str:
     """Calls as the model would write them: for templates that do not show the calls of earlier turns."""
     write = notation_of(calls).write
-    written = (calls.call_start + write(calls, name, arguments, place) + calls.call_end
-               for place, (name, arguments) in enumerate(made))  # fmt: skip
+    written = (
+        calls.header.replace("{name}", name) + calls.call_start + write(calls, name, arguments, place) + calls.call_end
+        for place, (name, arguments) in enumerate(made)
+    )
     return calls.section_start + calls.separator.join(written) + calls.section_end
 
 

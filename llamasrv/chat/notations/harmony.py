@@ -11,7 +11,11 @@ from llamasrv.chat.notations.named import Named
 from llamasrv.chat.scanner import Steps
 
 if TYPE_CHECKING:
+    from llamasrv.chat.calls import CallReader
     from llamasrv.chat.parser import Parser
+
+
+_HEADER = re.compile(r"<\|channel\|>(?:\w*\Z|(?:analysis|commentary|final)\b)")  # cut off
 
 
 class Harmony(Named):
@@ -21,6 +25,13 @@ class Harmony(Named):
 
     def learn(self, text: str, begin: int, number: int) -> Core | None:
         return None
+
+
+def read_body(reader: CallReader, name: str) -> Steps:
+    """The arguments of a call whose name stood in the header of its message."""
+    reader.start_call(name)
+    if (yield from reader.json_value(reader.argue)):
+        reader.complete_calls += 1
 
 
 def read_messages(parser: Parser, continues: str | None) -> Steps:
@@ -41,14 +52,13 @@ def read_messages(parser: Parser, continues: str | None) -> Steps:
         found = re.search(r" to=([^\s<]+)", " " + said)
         recipient = found.group(1) if found else ""
         if body is None:
-            if said and "<|" not in said and mark == "<|start|>" and not parser.calls:
-                parser.say(said)
+            plain = said.removeprefix("<|channel|>")  # without a header to follow, that mark says nothing
+            if plain and "<|" not in plain and mark == "<|start|>" and not parser.calls and not _HEADER.match(said):
+                parser.say(plain)
             return
         parser.in_reasoning = channel == "analysis" and not recipient
         if recipient.startswith("functions.") and parser.tools:
-            parser.start_call(recipient.removeprefix("functions."))
-            if (yield from parser.json_value(parser.argue)):
-                parser.complete_calls += 1
+            yield from read_body(parser, recipient.removeprefix("functions."))
             mark = yield from parser.until(bodies, ignore)
         elif recipient and recipient not in ("assistant", "user", "all") and not recipient.startswith("functions."):
             mark = yield from parser.until(bodies, ignore)  # a built-in tool that nobody offered

@@ -1,0 +1,184 @@
+"""Does what a template shows come back as the message that it was made of?
+
+Each kind of turn is rendered with the template, and what it writes is read as if the model had written it. A kind that
+does not come back tells that the format was not learned right: what models of this template write may be misread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llamasrv.chat.formats import ChatFormat
+from llamasrv.chat.notations import trial
+from llamasrv.chat.parser import Parser
+from llamasrv.domain.events import Reasoning, Text, ToolCallStart
+from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
+from llamasrv.errors import InvalidRequest
+
+OK, NOT_SHOWN, LOST = "ok", "not shown", "lost"
+
+
+class Template(Protocol):
+    """What a round trip needs of a template."""
+
+    @property
+    def format(self) -> ChatFormat: ...
+    def render(self, prompt: ChatPrompt) -> Any: ...
+
+
+_USER = Message("user", "zquser")
+_ARGUMENTS = {"zqfirst": "zq text, of a few words", "zqsecond": 7}
+_SAID, _THOUGHT = "zqanswer of a few words.", "zqthought of a few words."
+_CALLS = tuple(
+    ToolCall(id, name, json.dumps(_ARGUMENTS)) for id, name in zip(trial.IDS, trial.NAMES, strict=True)
+)
+_RESULT = Message("tool", "zqresult", tool_call_id=trial.IDS[0])
+_CALLED = Message("assistant", None, tool_calls=_CALLS[:1])
+
+KINDS: Mapping[str, tuple[tuple[Message, ...], Message]] = {
+    "text": ((_USER,), Message("assistant", _SAID)),
+    "thought": ((_USER,), Message("assistant", _SAID, reasoning=_THOUGHT)),
+    "call": ((_USER,), _CALLED),
+    "two calls": ((_USER,), Message("assistant", None, tool_calls=_CALLS)),
+    "thought and call": ((_USER,), Message("assistant", None, reasoning=_THOUGHT, tool_calls=_CALLS[:1])),
+    "after a result": ((_USER, _CALLED, _RESULT), Message("assistant", _SAID)),
+}
+"""By kind: the conversation so far, and the turn that is rendered and read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """One kind of turn: the prompt, what the template writes behind it, and what became of it."""
+
+    kind: str
+    verdict: str
+    prompt: str = ""
+    output: str = ""
+
+
+def unsure(trips: Mapping[str, Trip]) -> tuple[str, ...]:
+    """The kinds that do not come back."""
+    return tuple(kind for kind, trip in trips.items() if trip.verdict == LOST)
+
+
+def round_trip(template: Template) -> dict[str, Trip]:
+    """Every kind of turn, by name. Some twenty renderings: a few milliseconds."""
+    ending = ""
+    trips = {}
+    for kind, (before, turn) in KINDS.items():
+        shown = _written(template, before, turn)
+        if kind == "text" and shown is not None:
+            ending = shown.output.rpartition(_SAID)[2].removeprefix(template.format.content_end)
+        if shown is None or not _is_shown(turn, shown.output):
+            trips[kind] = Trip(kind, NOT_SHOWN)
+            continue
+        comes_back = any(
+            _read(template.format, prompt, shown.turns(template.format, ending)) == _expected(turn)
+            for prompt in dict.fromkeys((shown.prompt, shown.asked))
+        )
+        trips[kind] = Trip(kind, OK if comes_back else LOST, shown.prompt, shown.output)
+    return trips
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A turn as the template writes it. Where a turn of the past is written otherwise than the prompt asks for (an
+    empty thought, none at all), `prompt` ends where the two part; `asked` is what the model would go on from."""
+
+    prompt: str
+    asked: str
+    head: str  # what begins a turn of the model
+    output: str
+
+    def turns(self, format: ChatFormat, ending: str) -> list[str]:
+        """The output without what ends turns: the model writes a token there that is no text. Several turns where the
+        template gives each call one of its own."""
+        several = format.calls is not None and not format.calls.parallel and self.head.strip()
+        outputs = self.output.split(self.head.strip()) if several else [self.output]
+        return [_without_ending(output, ending) for output in outputs]
+
+
+def _written(template: Template, before: tuple[Message, ...], turn: Message) -> _Written | None:
+    try:
+        past, asked, whole = (
+            str(template.render(ChatPrompt(messages, tools=_tools(), add_generation_prompt=goes_on)).text)
+            for messages, goes_on in ((before, False), (before, True), ((*before, turn), False))
+        )
+    except InvalidRequest:
+        return None
+    head = asked[len(os.path.commonprefix((past, asked))) :]
+    if whole.startswith(asked):
+        return _Written(asked, asked, head, whole[len(asked) :])
+    size = len(os.path.commonprefix((asked, whole)))
+    cut = re.search(r"(<[^<>]*|\[[A-Z_/]*)\Z", whole[:size])
+    size = cut.start() if cut else size
+    late = whole.find(head.strip(), size) if head.strip() else -1
+    if late >= 0 and "zq" not in whole[size:late]:  # they part before the turn begins
+        size = late + len(head.strip())
+    return _Written(whole[:size], asked, head, whole[size:])
+
+
+def _tools() -> tuple[Tool, ...]:
+    properties = {
+        "zqfirst": {"type": "string", "description": "zq"}, "zqsecond": {"type": "integer", "description": "zq"},
+    }  # fmt: skip
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return tuple(Tool(name, "zq", schema) for name in trial.NAMES)
+
+
+def _without_ending(output: str, ending: str) -> str:
+    """Without what ends every turn: the model writes a token there that is no text."""
+    for place in range(len(ending)):
+        if output.endswith(ending[place:]) and (place == 0 or ending[place] in "<["):
+            return output[: len(output) - len(ending) + place]
+    return output
+
+
+def _is_shown(turn: Message, output: str) -> bool:
+    words = [turn.content, turn.reasoning, *(call.name for call in turn.tool_calls)]
+    return bool(output) and all(word in output for word in words if isinstance(word, str))
+
+
+def _expected(turn: Message) -> dict[str, Any]:
+    calls = [(call.name, json.loads(call.arguments)) for call in turn.tool_calls]
+    return {"content": turn.content or "", "reasoning": turn.reasoning or "", "calls": calls}
+
+
+def _read(format: ChatFormat, prompt: str, outputs: list[str]) -> dict[str, Any]:
+    content, thought, names, arguments = "", "", [], []
+    for output in outputs:
+        parser = Parser(format, prompt=prompt, tools=_tools())
+        for event in parser.feed(_closed(format, prompt, output)) + parser.finish():
+            if isinstance(event, Text):
+                content += event.text
+            elif isinstance(event, Reasoning):
+                thought += event.text
+            elif isinstance(event, ToolCallStart):
+                names.append(event.name)
+                arguments.append("")
+            else:
+                arguments[-1] += event.fragment
+    if format.reasoning is not None:
+        thought = thought.removeprefix(format.reasoning.opening)  # the prompt's words
+    calls = [(name, _as_json(text)) for name, text in zip(names, arguments, strict=True)]
+    return {"content": content.strip(), "reasoning": thought.strip(), "calls": calls}
+
+
+def _closed(format: ChatFormat, prompt: str, output: str) -> str:
+    """What a model that does not think writes where the prompt has opened a block for it."""
+    thought = format.reasoning
+    if thought is None or "zqthought" in output or not thought.is_open(prompt) or thought.end.strip() in output:
+        return output
+    return thought.end + output
+
+
+def _as_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

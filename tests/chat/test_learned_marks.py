@@ -1,0 +1,161 @@
+"""Marks, headers and blocks that no table knows: learned, read for every cut, and allowed by the grammar."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from chat_samples import FAMILIES, LEARNED_BY_MARKS
+from test_grammar import accepts
+from vectors import message_of
+
+from llamasrv.chat import round_trip
+from llamasrv.chat.formats import Headers
+from llamasrv.chat.grammar import constrain
+from llamasrv.chat.parser import Parser
+from llamasrv.chat.template import ChatTemplate
+from llamasrv.domain.request import Tool
+
+TOOLS = (
+    Tool("weather", "", {"type": "object", "properties": {"town": {"type": "string"}, "days": {"type": "integer"}}}),
+    Tool("note", "", {"type": "object", "properties": {"text": {"type": ["string", "integer", "null"]}}}),
+)
+
+
+def format_of(name):
+    return ChatTemplate({**FAMILIES, **LEARNED_BY_MARKS}[name]).format
+
+
+def read(format, text, prompt="", **kwargs):
+    """The message, which must be the same for every cut: content, reasoning, calls."""
+
+    def parse(*pieces):
+        numbers = iter(range(100))
+        parser = Parser(format, prompt=prompt, tools=TOOLS, new_id=lambda: str(next(numbers)), **kwargs)
+        return message_of([event for piece in pieces for event in parser.feed(piece)] + parser.finish())
+
+    whole = parse(text)
+    for cut in range(len(text) + 1):
+        assert parse(text[:cut], text[cut:]) == whole, f"cut at {cut}"
+    assert parse(*text) == whole
+    calls = [(call["name"], json.loads(call["arguments"])) for call in whole["tool_calls"]]
+    return whole["content"].strip(), whole["reasoning_content"].strip(), calls
+
+
+# -- what is learned
+
+
+def test_it_learns_blocks_for_text_thoughts_and_calls():
+    format = format_of("blocks")
+    assert (format.content_start, format.content_end) == ("<|SAY|>", "<|/SAY|>")
+    assert (format.reasoning.start, format.reasoning.end) == ("<|MULL|>", "<|/MULL|>")
+    assert (format.calls.id_key, format.calls.name_key, format.calls.arguments_key) == ("ref_id", "fn", "input")
+    assert format.calls.section_end == "]<|/DO|>"
+
+
+@pytest.mark.parametrize("name, headers", [
+    ("letters", Headers("<|from|>bot", " to=", "<|says|>", "you", "me", "", "<|next|>", "<|eot|>")),
+    ("letters to marks", Headers("<|from|>bot", "<|to|>", "<|says|>", "you", "me", "", "<|next|>", "<|eot|>")),
+    ("letters with arguments", Headers("<|from|>bot", " @", "<|:|>", "you", "me", "fn.", "<|+|>", "<|eot|>")),
+])  # fmt: skip
+def test_it_learns_headers_with_recipients(name, headers):
+    assert format_of(name).headers == headers
+
+
+def test_it_learns_the_end_of_a_turn_and_attributes_of_values():
+    assert format_of("ends of roles").role_ends == ("</turn>",)
+    assert format_of("wrapped").calls.cdata
+    kinds = format_of("kinds").calls
+    assert (kinds.string_type, kinds.other_type) == (' kind="text">', ' kind="data">')
+
+
+@pytest.mark.parametrize("name", LEARNED_BY_MARKS)
+def test_the_grammar_allows_what_the_template_shows(name):
+    template = ChatTemplate(LEARNED_BY_MARKS[name])
+    for trip in round_trip.round_trip(template).values():
+        if trip.verdict != round_trip.OK or trip.prompt.endswith(template.format.calls.call_start or "\0"):
+            continue
+        output = trip.output.removesuffix("<|eot|>").removesuffix("<|end|>").removesuffix("</turn>")
+        constraint = constrain(template.format, prompt=trip.prompt, tools=round_trip._tools())
+        assert accepts(constraint, output), trip.kind
+
+
+# -- what is read
+
+
+def test_blocks_come_apart():
+    text = '<|MULL|>Hm.<|/MULL|>\n<|SAY|>Hello!<|/SAY|><|DO|>[{"ref_id": "0", "fn": "note", "input": {"text": "x"}}]<|/DO|>'
+    assert read(format_of("blocks"), text) == ("Hello!", "Hm.", [("note", {"text": "x"})])
+
+
+def test_the_end_of_a_block_ends_the_text_without_a_trace():
+    assert read(format_of("blocks"), "<|SAY|>Hello!<|/SAY|><|eot|>") == ("Hello!", "", [])
+    assert read(format_of("blocks"), "Hello!") == ("Hello!", "", [])
+
+
+def test_letters_come_apart():
+    text = (
+        ' to=me<|says|>Hm.<|next|><|from|>bot to=you<|says|>Look!<|next|><|from|>bot to=note<|says|><go>\n<do="note">\n'
+        '<with="text">a</with>\n</do>\n</go><|next|><|from|>bot to=weather<|says|><go>\n<do="weather">\n'
+        '<with="days">3</with>\n</do>\n</go><|eot|>'
+    )
+    assert read(format_of("letters"), text) == ("Look!", "Hm.", [("note", {"text": "a"}), ("weather", {"days": 3})])
+
+
+def test_letters_whose_header_names_the_tool_come_apart():
+    text = ' @me<|:|>Hm.<|+|><|from|>bot @fn.note<|:|>{"text": "a"}<|+|><|from|>bot @you<|:|>Done.<|eot|>'
+    assert read(format_of("letters with arguments"), text) == ("Done.", "Hm.", [("note", {"text": "a"})])
+
+
+@pytest.mark.parametrize("text", ["Hello to=you all", "to be", " to=", "Plain words."])
+def test_text_without_a_header_is_content(text):
+    assert read(format_of("letters"), text)[0] == ("" if text == " to=" else text)
+
+
+def test_a_thought_that_nobody_ends_ends_at_a_call():
+    """Some models call amid a thought. If its end mark still comes, what looked like a call was thought."""
+    call = '<tool_call>\n{"name": "note", "arguments": {"text": "a"}}\n</tool_call>'
+    format = ChatTemplate("{{- messages[0].content -}}{%- if add_generation_prompt -%}{{- '<think>' -}}{%- endif -%}").format
+    assert read(format, "I will note it. " + call, "<think>") == ("", "I will note it.", [("note", {"text": "a"})])
+    assert read(format, f"I may {call} or not</think>No.", "<think>") == ("No.", f"I may {call} or not", [])
+    assert read(format, f"I may <tool_call> or so, {call}", "<think>")[2] == [("note", {"text": "a"})]
+    assert read(format, "I may <tool_call> or so", "<think>") == ("", "I may <tool_call> or so", [])
+    assert read(format, f"{call}\n</think>\nDone.", "<think>") == ("Done.", "", [("note", {"text": "a"})])
+
+
+def test_thinking_as_content_begins_with_the_mark_that_the_prompt_wrote():
+    format = format_of("blocks, thinking")
+    text = "Hm.\n</mull><say>Hello!</say>"
+    assert read(format, text, "<|bot|><mull>\n", reasoning=False)[0] == "<mull>\nHm.\n</mull>Hello!"
+    assert read(format, text, "<|bot|><mull>\n") == ("Hello!", "Hm.", [])
+
+
+def test_the_end_of_a_turn_written_as_text_says_nothing():
+    format = format_of("ends of roles")
+    call = '<call>{"name": "note", "arguments": {"text": "a"}}</call>'
+    assert read(format, "Hello!</turn>\n") == ("Hello!", "", [])
+    assert read(format, call + "</turn>") == ("", "", [("note", {"text": "a"})])
+    assert read(format, "A </turn> in a text") == ("A </turn> in a text", "", [])
+
+
+@pytest.mark.parametrize("written, value", [
+    ("7", 7), ("seven", "seven"), ("null", None), ('"7"', '"7"'), ("True", "True"), ("{1", "{1"), ("[1]", "[1]"),
+    ("<![CDATA[<b>7</p>]]>", "<b>7</p>"), ("<![CDATA[a]]]]><![CDATA[>b]]>", "a]]>b"), ("<![CDATA[7]]>", 7),
+])  # fmt: skip
+def test_a_value_is_text_where_its_schema_allows_text_and_nothing_else_fits(written, value):
+    text = f'<run="note"><p n="text">{written}</p></run>'
+    assert read(format_of("wrapped"), text) == ("", "", [("note", {"text": value})])
+
+
+def test_values_say_what_kind_they_are():
+    text = '<run="note"><p n="text" kind="text">7</p></run>\n<run="note"><p n="text" kind="data">7</p></run>'
+    assert read(format_of("kinds"), text)[2] == [("note", {"text": "7"}), ("note", {"text": 7})]
+
+
+def test_a_stray_mark_before_plain_text_says_nothing():
+    from llamasrv.chat.families import GEMMA4, HARMONY
+
+    assert read(GEMMA4, "<|channel>Hello!") == ("Hello!", "", [])
+    assert read(GEMMA4, "<|channel>thought\nHm.<channel|>Hello!") == ("Hello!", "Hm.", [])
+    assert read(HARMONY, "<|channel|>Hello, you!") == ("Hello, you!", "", [])
+    assert read(HARMONY, "<|channel|>fin")[0] == ""

@@ -1,0 +1,72 @@
+"""What a template shows of a turn comes back as that turn, for every kind that it shows."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from chat_samples import FAMILIES, HERMES, LEARNED_BY_MARKS
+
+from llamasrv.chat.families import GENERIC
+from llamasrv.chat.round_trip import KINDS, LOST, NOT_SHOWN, OK, round_trip
+from llamasrv.chat.template import ChatTemplate, fallback_source
+
+
+def verdicts(source: str) -> dict[str, str]:
+    return {kind: trip.verdict for kind, trip in round_trip(ChatTemplate(source)).items()}
+
+
+@pytest.mark.parametrize("source", [*FAMILIES.values(), *LEARNED_BY_MARKS.values(), HERMES], ids=str.__len__)
+def test_every_kind_of_a_template_of_our_own_comes_back(source):
+    found = verdicts(source)
+    assert set(found) == set(KINDS) and LOST not in found.values()
+    assert found["text"] == found["call"] == found["after a result"] == OK
+
+
+@pytest.mark.parametrize("name", ["chatml", "plain"])
+def test_every_kind_of_a_packaged_template_comes_back(name):
+    found = verdicts(fallback_source(name))
+    assert found["text"] == found["call"] == found["two calls"] == OK and LOST not in found.values()
+
+
+def test_every_kind_that_a_template_of_the_collection_shows_comes_back(template_file):
+    template = ChatTemplate(template_file.read_text())
+    trips = round_trip(template)
+    assert [trip for trip in trips.values() if trip.verdict == LOST] == []
+    assert trips["text"].verdict == OK and template.format.unsure == ()
+
+
+def test_what_is_not_shown_is_not_tried():
+    assert verdicts(fallback_source("plain"))["thought"] == NOT_SHOWN
+
+
+def test_a_format_that_loses_something_says_what():
+    """A notation that nobody knows: the call is written backwards."""
+    source = FAMILIES["function tags"].replace("f.arguments | tojson", "(f.arguments | tojson | reverse)")
+    template = ChatTemplate(source)
+    assert template.traits.calls is False or "call" in template.format.unsure
+    shouted = FAMILIES["values on lines"].replace("(v if v is string else v | tojson)", "(v | string | reverse)")
+    assert set(ChatTemplate(shouted).format.unsure) <= {"call", "two calls", "thought and call"}
+
+
+def test_a_format_that_does_not_fit_its_template_is_unsure():
+    template = ChatTemplate(FAMILIES["a section of named calls"])
+    template._format = GENERIC
+    found = {kind: trip.verdict for kind, trip in round_trip(template).items()}
+    assert found["text"] == OK and found["call"] == found["two calls"] == LOST
+
+
+def test_the_load_warns_once_of_what_is_unsure(caplog, monkeypatch):
+    from llamasrv.pipeline import served
+
+    class Info:
+        bos_token = eos_token = ""
+
+    class Vocab:
+        specials: tuple[str, ...] = ()
+        controls: dict[str, int] = {}
+
+    monkeypatch.setattr(ChatTemplate, "format", property(lambda self: GENERIC.__class__("x", unsure=("call",))))
+    with caplog.at_level(logging.WARNING, "llamasrv"):
+        served.Voice.of(fallback_source(), Info(), Vocab())
+    assert len(caplog.records) == 1 and "call" in caplog.text
