@@ -97,7 +97,7 @@ FAMILIES_OF_THE_COLLECTION = {
     "LFM2": "lfm2", "Seed-OSS": "tagged", "Ministral": "named", "Mistral-Small": "named", "Devstral": "named",
     "Apertus": "json", "Apriel": "json", "GigaChat3-": "json", "GigaChat3.1": "gigachat", "Phi": "generic",
     "SmolLM3": "generic", "Solar": "solar open", "MiMo": "json", "Laguna": "tagged", "Hy3": "tagged", "Bielik": "json",
-    "command-r-plus": "command r plus", "rwkv": "generic",
+    "command-r-plus": "command r plus", "rwkv": "generic", "Cohere2MoE": "json", "ling-3": "tagged", "muse": "messages",
 }  # fmt: skip
 
 

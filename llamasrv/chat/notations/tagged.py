@@ -198,9 +198,12 @@ def _value(reader: CallReader, calls: Calls, key: str, kind: str | None, schema:
     end = calls.value_end.replace("{key}", key)
     lines = calls.value_end.startswith("\n")  # values stand on lines of their own
     stops = marks(*pieces(end)[:1])
+    is_text = kind == "text" or (kind is None and values.only_text(schema))
+    if is_text:
+        reader.argue('"')
     if (yield from _begins_cdata(reader)):
-        return (yield from _cdata_value(reader, calls, stops, {} if kind == "json" else schema, text=kind == "text"))
-    if kind == "text" or (kind is None and values.only_text(schema)):
+        return (yield from _cdata_value(reader, calls, stops, {} if kind == "json" else schema, is_text))
+    if is_text:
         return (yield from _text_value(reader, stops, lines))
     text, mark = yield from _held_value(reader, stops)
     if lines:
@@ -229,8 +232,8 @@ def _begins_cdata(reader: CallReader) -> Steps:
         yield
 
 
-def _cdata_value(reader: CallReader, calls: Calls, stops: Marks, schema: Any, *, text: bool) -> Steps:
-    """A value in one or several sections of CDATA, up to the mark behind it."""
+def _cdata_value(reader: CallReader, calls: Calls, stops: Marks, schema: Any, is_text: bool) -> Steps:
+    """A value in one or several sections of CDATA, up to the mark behind it. The quote before a text is written."""
     kept: list[str] = []
     while True:
         closed = yield from reader.until(marks(_CDATA_END), kept.append)
@@ -240,13 +243,17 @@ def _cdata_value(reader: CallReader, calls: Calls, stops: Marks, schema: Any, *,
             break
     mark = None if closed is None else (yield from reader.until(stops, ignore))
     said = "".join(kept)
+    quoted = json.dumps(said, ensure_ascii=False)
+    if is_text:
+        reader.argue(quoted[1:] if mark is not None else quoted[1:-1])
+        return mark is not None
     if mark is None:
-        reader.argue(json.dumps(said, ensure_ascii=False)[:-1] if values.may_be_text(schema) else said.strip())
+        reader.argue(quoted[:-1] if values.may_be_text(schema) else said.strip())
         return False
     if calls.elements:
         reader.argue(json.dumps(values.from_text(said, schema), ensure_ascii=False))
     else:
-        reader.argue(json.dumps(said, ensure_ascii=False) if text else values.as_json(said, schema))
+        reader.argue(values.as_json(said, schema))
     return True
 
 
@@ -272,7 +279,7 @@ def _held_value(reader: CallReader, stops: Marks) -> Steps:
 
 
 def _text_value(reader: CallReader, stops: Marks, lines: bool) -> Steps:
-    reader.argue('"')
+    """Text without quotes, as JSON, behind its first quote."""
     first = lines
     held = ""
 
