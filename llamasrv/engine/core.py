@@ -28,7 +28,7 @@ from llamasrv.engine.pacing import IDLE_CHECK, MASK_CHECK, Pace
 from llamasrv.engine.sampling.state import Choice, Ending
 from llamasrv.engine.sampling.step_sampler import StepSampler
 from llamasrv.engine.scheduler import Plan, Pool, scheduler_for
-from llamasrv.engine.sequence import Sequence, State, end_of, progress_of
+from llamasrv.engine.sequence import Sequence, State, end_of, tell_progress
 from llamasrv.engine.view import Board
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow
 
@@ -42,17 +42,9 @@ class EngineCore:
     """What one engine thread has and does, for one loaded model. Whoever has no thread calls `turn`."""
 
     def __init__(
-        self,
-        backend: Backend,
-        options: EngineOptions,
-        *,
-        mailbox: Mailbox,
-        doorbell: Doorbell,
-        board: Board,
-        metrics: EngineMetrics,
-        pool: NativePool,
-        clock: Callable[[], float],
-    ) -> None:
+        self, backend: Backend, options: EngineOptions, *, mailbox: Mailbox, doorbell: Doorbell, board: Board,
+        metrics: EngineMetrics, pool: NativePool, clock: Callable[[], float],
+    ) -> None:  # fmt: skip
         self.backend = backend
         self.options = options
         self.mailbox = mailbox
@@ -105,10 +97,10 @@ class EngineCore:
         return True
 
     def reset(self) -> None:
-        """Start over with a fresh context, after everybody has been told."""
-        self._doorbell.ring()
+        """A fresh context. Nobody may be seated."""
         self.backend.reset()
         self._forget_context()
+        self._failed_in_a_row = 0
 
     def close(self, error: LlamasrvError) -> None:
         """Fail what is open, what is in the mailbox included. Nothing is accepted any more."""
@@ -133,11 +125,11 @@ class EngineCore:
         self._board.is_stale = True
 
     def cancel(self, stream: Stream) -> None:
-        for seq in self._open_of(stream):
+        for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
             self._end(seq, Ending(FinishReason.CANCELLED))
 
     def give_up_unread(self, stream: Stream) -> None:
-        for seq in self._open_of(stream):
+        for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
             self.metrics.unread += 1
             self._end(seq, Ending(FinishReason.FAILED, error=TooSlow("The answer was not read.")))
 
@@ -156,9 +148,6 @@ class EngineCore:
         """For parts of the engine whose threads have done something."""
         act, argument = call
         act(argument)
-
-    def _open_of(self, stream: Stream) -> list[Sequence]:
-        return [s for s in (*self.running, *self.waiting) if s.stream is stream]
 
     # mail
 
@@ -224,18 +213,16 @@ class EngineCore:
                 self._end(seq, Ending(FinishReason.FAILED, error=error))
             else:
                 self.running.append(seq)
-                self._tell_progress(seq)
+                if seq.spec.reports_progress:
+                    tell_progress(seq, self.clock())
         self.waiting = [s for s in self.waiting if s.lane is None]
         self._board.is_stale = True
         if failed:
             plan.parts = [part for part in plan.parts if part[0].id not in failed]
 
-    def preempt(self, seq: Sequence) -> None:
+    def preempt(self, seq: Sequence, *, save: bool = True) -> None:
         """Take its lane from a running sequence; it goes on later from where it was."""
-        self.admission.preempt(seq)
-        self._wait_again(seq)
-
-    def _wait_again(self, seq: Sequence) -> None:
+        (self.admission.preempt if save else self.admission.unseat)(seq)
         self.running.remove(seq)
         self.waiting.insert(0, seq)
         self._board.is_stale = True
@@ -266,7 +253,7 @@ class EngineCore:
             seq.num_computed += count
             self.memory.lanes.extend(seq.lane, count)  # type: ignore[arg-type]  # all are seated
             if seq.spec.reports_progress:
-                self._tell_progress(seq)
+                tell_progress(seq, self.clock())
         self._sampler.wait_for_masks(masks)
         return True
 
@@ -286,12 +273,9 @@ class EngineCore:
         self._fail_parts(plan, "Computing this request failed.")
         if fatal or self._failed_in_a_row >= MAX_FAILED_STEPS:
             for seq in list(self.running):
-                self.admission.unseat(seq)
-                self._wait_again(seq)
+                self.preempt(seq, save=False)
             self.metrics.restarts += 1
-            self.backend.reset()
-            self._forget_context()
-            self._failed_in_a_row = 0
+            self.reset()
 
     def _fail_parts(self, plan: Plan, message: str) -> None:
         for seq, _ in plan.parts:
@@ -317,10 +301,6 @@ class EngineCore:
             if ending.error is not None:
                 log.warning("sequence %d failed: %s", seq.id, ending.error)
             self._end(seq, ending)
-
-    def _tell_progress(self, seq: Sequence) -> None:
-        if seq.spec.reports_progress and seq.first_token is None:
-            seq.stream.put(progress_of(seq, self.clock()))
 
     def _note_first_token(self, seq: Sequence) -> None:
         if seq.first_token is None:

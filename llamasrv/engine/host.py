@@ -109,11 +109,12 @@ class EngineHost:
             return True
         except Exception:
             log.exception("the engine loop failed; its context is made anew")
-        board = self._shared.board
-        self._shared.metrics.restarts += 1
+        shared, board = self._shared, self._shared.board
+        shared.metrics.restarts += 1
         board.set_status(Status("failed", reason="the engine loop failed and is being restarted"))
         try:
             self.core.fail_all(EngineFailure("The engine failed while working on this request."))
+            shared.doorbell.ring()
             self.core.reset()
         except Exception:
             log.exception("the engine cannot be restarted")

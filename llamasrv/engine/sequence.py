@@ -107,11 +107,13 @@ class Sequence:
         return f"<Sequence {self.id} {self.state.value} {self.num_computed}/{self.num_tokens} lane={self.lane}>"
 
 
-def progress_of(seq: Sequence, now: float) -> PromptComputed:
-    """How much of its prompt is computed."""
+def tell_progress(seq: Sequence, now: float) -> None:
+    """How much of its prompt is computed, up to its first token."""
+    if seq.first_token is not None:
+        return
     computed = min(seq.num_computed, seq.num_prompt)
     seconds = now - seq.admitted if computed > seq.reused and seq.admitted is not None else 0.0
-    return PromptComputed(seq.spec.index, seq.num_prompt, seq.reused, computed, seconds)
+    seq.stream.put(PromptComputed(seq.spec.index, seq.num_prompt, seq.reused, computed, seconds))
 
 
 def end_of(seq: Sequence, ending: Ending, lane: int | None) -> End:

@@ -1,0 +1,59 @@
+"""What a sequence waits for, and what may follow what."""
+
+import itertools
+
+import pytest
+from engine_driver import chat, end_of, sequence
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.engine.sequence import TRANSITIONS, State
+
+
+def in_state(state):
+    seq = sequence([1, 2, 3])
+    seq.state = state
+    return seq
+
+
+@pytest.mark.parametrize("before, after", list(itertools.product(State, State)))
+def test_only_what_the_table_allows_may_follow(before, after):
+    seq = in_state(before)
+    if after in TRANSITIONS[before]:
+        seq.enter(after)
+        assert seq.state is after
+    else:
+        with pytest.raises(AssertionError, match=f"cannot become {after.value}"):
+            seq.enter(after)
+        assert seq.state is before
+
+
+def test_every_state_can_be_reached_and_each_but_the_last_can_end():
+    reached = set(itertools.chain.from_iterable(TRANSITIONS.values()))
+    assert reached == set(State)
+    assert {state for state, following in TRANSITIONS.items() if State.ENDED in following} == set(State) - {State.ENDED}
+
+
+def test_one_that_is_served_goes_from_waiting_over_prefill_and_decode_to_its_end(drive):
+    driver = drive(batch_size=32, ubatch_size=32)
+    stream = driver.submit(chat("a prompt of several steps " * 3))
+    (seq,) = driver.sequences
+    states = [seq.state]
+    while driver.engine.num_open:
+        driver.turn()
+        states.append(seq.state)
+    assert [state for state, _ in itertools.groupby(states)] == [
+        State.WAITING, State.PREFILL, State.DECODE, State.ENDED,
+    ]  # fmt: skip
+    assert end_of(stream.take()).reason is FinishReason.STOP
+
+
+def test_one_that_gives_way_waits_again(drive):
+    driver = drive()
+    driver.submit(chat("gives way"))
+    (seq,) = driver.sequences
+    driver.turn(4)
+    driver.engine.preempt(seq)
+    assert seq.state is State.WAITING and seq.lane is None and seq.saved is not None
+    driver.turn()
+    assert seq.state is State.DECODE and seq.lane is not None and seq.saved is None
+    driver.finish()

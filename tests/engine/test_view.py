@@ -1,0 +1,64 @@
+"""What the engine thread shows: frozen, whole, and no older than it says."""
+
+import dataclasses
+
+import pytest
+from engine_driver import chat
+
+from llamasrv.engine.view import SHOWN_WAITING, VIEW_SECONDS, View
+
+
+def test_it_shows_who_runs_and_who_waits(drive):
+    driver = drive(parallel=1)
+    driver.submit(chat("runs"), max_tokens=9)
+    driver.submit(chat("waits"))
+    driver.turn(3)
+    view = driver.engine.view
+    (running,), (waiting,) = view.running, view.waiting
+    assert (running.id, running.num_generated, running.max_tokens) == (driver.sequences[0].id, 3, 9)
+    assert (waiting.id, waiting.lane, waiting.num_computed) == (driver.sequences[1].id, None, 0)
+    assert view.held_cells == view.used_cells == running.num_computed and view.held_lanes == 1
+    assert view.strip == ((running.lane, running.num_computed, "held"),)
+    driver.finish()
+    assert driver.engine.view.running == driver.engine.view.waiting == () and driver.engine.view.resident_lanes
+
+
+def test_nobody_can_change_it(drive):
+    view = drive().engine.view
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        view.used_cells = 5
+    assert View().running == ()
+
+
+def test_it_is_the_same_until_somebody_comes_or_goes_or_a_moment_has_passed(drive):
+    driver = drive()
+    driver.submit(chat("steady"))
+    driver.turn()
+    before = driver.engine.view
+    driver.core.turn()  # the clock stands still
+    assert driver.engine.view is before
+    driver.now += 2 * VIEW_SECONDS
+    driver.core.turn()
+    assert driver.engine.view is not before and driver.engine.view.running[0].num_generated == 3
+    before = driver.engine.view
+    driver.submit(chat("new"))
+    driver.core.turn()
+    assert len(driver.engine.view.running) == 2 and len(before.running) == 1
+    driver.finish()
+
+
+def test_of_a_long_queue_it_shows_the_first(drive):
+    driver = drive(parallel=1, num_lanes=1)
+    for i in range(SHOWN_WAITING + 20):
+        driver.submit(chat(f"number {i}"), max_tokens=1)
+    driver.turn()
+    snapshot = driver.engine.snapshot()
+    assert len(snapshot["waiting"]) == SHOWN_WAITING <= snapshot["num_waiting"]
+    driver.finish()
+
+
+def test_a_turn_that_takes_long_shows(drive):
+    driver = drive()
+    assert driver.engine.stalled_seconds == 0
+    driver.turn()
+    assert driver.engine.view.at == driver.now
