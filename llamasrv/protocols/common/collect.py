@@ -18,6 +18,7 @@ from llamasrv.domain.events import (
 )  # fmt: skip
 from llamasrv.domain.request import ToolCall
 from llamasrv.errors import LlamasrvError
+from llamasrv.protocols.writer import EventReader
 
 
 class Choice:
@@ -47,7 +48,7 @@ class Choice:
         return tuple(ToolCall(id, name, "".join(fragments)) for id, name, fragments in self.calls)
 
 
-class Collected:
+class Collected(EventReader):
     """All choices of a generation, by index. The first failure is kept: it is the whole reply's."""
 
     def __init__(self, num_choices: int) -> None:
@@ -56,25 +57,34 @@ class Collected:
         self.error: LlamasrvError | None = None
 
     def add(self, events: Iterable[Event]) -> None:
+        methods = self._methods
         for event in events:
-            if isinstance(event, Text):
-                choice = self.choices[event.index]
-                choice.text.append(event.text)
-                if event.logprobs:
-                    choice.logprobs += event.logprobs
-                if event.tokens:
-                    choice.tokens += event.tokens
-            elif isinstance(event, Reasoning):
-                self.choices[event.index].reasoning.append(event.text)  # log-probabilities are the content's alone
-            elif isinstance(event, ToolCallStart):
-                self.choices[event.index].calls.append((event.id, event.name, []))
-            elif isinstance(event, ToolCallArguments):
-                self.choices[event.index].calls[event.call][2].append(event.fragment)
-            elif isinstance(event, Finished):
-                choice = self.choices[event.index]
-                choice.reason, choice.stop = event.reason, event.stop
-                choice.usage, choice.lane = event.usage, event.lane
-            elif isinstance(event, Usage):
-                self.usage = event
-            elif isinstance(event, Failed):
-                self.error = self.error or event.error
+            methods[type(event)](self, event)
+
+    def on_text(self, event: Text) -> None:
+        choice = self.choices[event.index]
+        choice.text.append(event.text)
+        if event.logprobs:
+            choice.logprobs += event.logprobs
+        if event.tokens:
+            choice.tokens += event.tokens
+
+    def on_reasoning(self, event: Reasoning) -> None:
+        self.choices[event.index].reasoning.append(event.text)  # log-probabilities are the content's alone
+
+    def on_call(self, event: ToolCallStart) -> None:
+        self.choices[event.index].calls.append((event.id, event.name, []))
+
+    def on_arguments(self, event: ToolCallArguments) -> None:
+        self.choices[event.index].calls[event.call][2].append(event.fragment)
+
+    def on_finished(self, event: Finished) -> None:
+        choice = self.choices[event.index]
+        choice.reason, choice.stop = event.reason, event.stop
+        choice.usage, choice.lane = event.usage, event.lane
+
+    def on_usage(self, event: Usage) -> None:
+        self.usage = event
+
+    def on_failed(self, event: Failed) -> None:
+        self.error = self.error or event.error

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.domain.events import (
-    Event,
-    Failed,
     Finished,
     FinishReason,
     Pace,
@@ -26,7 +24,7 @@ from llamasrv.domain.events import (
     Usage,
 )
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool, ToolCall
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.common.collect import Choice as Collection
 from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.forms import content_of
@@ -48,11 +46,12 @@ from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.common.wire import FINISH, chat_logprob, dumps, new_id, usage_body
 from llamasrv.protocols.errors import llamacpp_body, openai_body
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.llamacpp.final import Submitted, final_body, settings_of
+from llamasrv.protocols.llamacpp.final import final_body, settings_of
 from llamasrv.protocols.openai.custom import CustomInput, CustomTool, custom_input
 from llamasrv.protocols.openai.messages import Messages
 from llamasrv.protocols.openai.tools import Choice, FunctionChoice, Functions, Tools, tools_of
 from llamasrv.protocols.telemetry import Extras, Paces, members, progress, timings
+from llamasrv.protocols.writer import Writer
 
 
 class Modalities(WireField):
@@ -263,67 +262,25 @@ def _thinking(data: Mapping[str, Any]) -> dict[str, Any]:
     return {} if on is None and effort is None else thinking_variables(on, effort)
 
 
-class ChatReply:
+class ChatReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
     def __init__(self, options: ChatOptions, model: str, fingerprint: str, *, native: bool = False) -> None:
-        self.failed = False
+        super().__init__()
         self._native = native
         self._error_body = llamacpp_body if native else openai_body
         self._options = options
         self._id = new_id("chatcmpl-")
         self._model, self._fingerprint = model, fingerprint
         self._created = int(time.time())
-        self._started = False
         # A chunk is constant bytes around what changes: index, delta, log-probabilities, finish reason.
         self._head = self._tail = b""
         self._inputs: dict[int, tuple[int, CustomInput]] = {}  # by choice: the call of a custom tool that is under way
         self._paces = Paces()
-        self._running: Submitted | None = None
-
-    def begin(self, running: Submitted) -> None:
-        """`running` tells of the prompt and of how tokens are chosen."""
-        self._running = running
 
     # ------------------------------------------------------------ streaming
 
-    def chunks(self, events: Iterable[Event]) -> list[bytes]:
-        out: list[bytes] = []
-        if not self._started:
-            self._start(out)
-        for event in events:
-            if isinstance(event, Text):
-                self._text(event, out)
-            elif isinstance(event, Reasoning):
-                text = dumps(event.text)
-                delta = b'{"reasoning_content":%b,"reasoning":%b}' % (text, text)
-                out.append(self._chunk(event.index, delta, b"null", b"null"))
-            elif isinstance(event, ToolCallStart):
-                self._end_input(event.index, out)
-                out.append(self._chunk(event.index, self._begin_call(event), b"null", b"null"))
-            elif isinstance(event, ToolCallArguments):
-                self._arguments(event, out)
-            elif isinstance(event, Finished):
-                self._end_input(event.index, out)
-                reason = b'"%b"' % self._reason(event.reason).encode()
-                out.append(self._chunk(event.index, b"{}", b"null", reason, self._last(event)))
-            elif isinstance(event, Usage):
-                if self._options.include_usage:
-                    counts = members({"usage": usage_body(event), "timings": timings(event)})
-                    out.append(b"%b]%b}" % (self._head, counts))
-            elif isinstance(event, Pace):
-                self._paces.note(event)
-            elif isinstance(event, PromptProgress):
-                told = members({"prompt_progress": progress(event)})
-                out.append(self._chunk(event.index, b"{}", b"null", b"null", told + self._paces.of(event.index)))
-            elif isinstance(event, Failed):
-                self.failed = True
-                out.append(self._error_body(event.error))
-                break
-        return out
-
-    def _start(self, out: list[bytes]) -> None:
-        self._started = True
+    def on_begin(self) -> None:
         fields: dict[str, Any] = {
             "id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": self._model,
             "system_fingerprint": self._fingerprint,
@@ -335,7 +292,60 @@ class ChatReply:
         # A text that is empty would be shown as a part of its own before a call. llama-server has none anyway.
         content = b"null" if self._options.tools or self._native else b'""'
         for index in range(self._options.num_choices):
-            out.append(self._chunk(index, b'{"role":"assistant","content":%b}' % content, b"null", b"null"))
+            self._write(index, b'{"role":"assistant","content":%b}' % content)
+
+    def on_text(self, event: Text) -> None:
+        logprobs = b"null"
+        if event.logprobs and self._options.logprobs:
+            logprobs = dumps(self._logprobs(event.logprobs))
+        self._write(event.index, b'{"content":%b}' % dumps(event.text), logprobs)
+
+    def on_reasoning(self, event: Reasoning) -> None:
+        text = dumps(event.text)
+        self._write(event.index, b'{"reasoning_content":%b,"reasoning":%b}' % (text, text))
+
+    def on_call(self, event: ToolCallStart) -> None:
+        """The delta that has the call's id and name; its arguments follow, more and more of them."""
+        self._end_input(event.index)
+        if event.name in self._options.custom:
+            self._inputs[event.index] = event.call, CustomInput()
+            custom = {"name": event.name, "input": ""}
+            call = {"index": event.call, "id": event.id, "type": "custom", "custom": custom}
+            return self._write(event.index, dumps({"tool_calls": [call]}))
+        function = {"name": event.name, "arguments": ""}
+        call = {"index": event.call, "id": event.id, "type": "function", "function": function}
+        self._write(event.index, dumps({"function_call": function} if self._options.legacy else {"tool_calls": [call]}))
+
+    def on_arguments(self, event: ToolCallArguments) -> None:
+        custom = self._inputs.get(event.index)
+        if custom is not None:
+            return self._input(event.index, event.call, custom[1].add(event.fragment))
+        function = {"arguments": event.fragment}
+        call = {"index": event.call, "function": function}
+        self._write(event.index, dumps({"function_call": function} if self._options.legacy else {"tool_calls": [call]}))
+
+    def on_finished(self, event: Finished) -> None:
+        self._end_input(event.index)
+        reason = b'"%b"' % self._reason(event.reason).encode()
+        self._out.append(self._chunk(event.index, b"{}", b"null", reason, self._last(event)))
+
+    def on_usage(self, event: Usage) -> None:
+        if self._options.include_usage:
+            counts = members({"usage": usage_body(event), "timings": timings(event)})
+            self._out.append(b"%b]%b}" % (self._head, counts))
+
+    def on_pace(self, event: Pace) -> None:
+        self._paces.note(event)
+
+    def on_progress(self, event: PromptProgress) -> None:
+        told = members({"prompt_progress": progress(event)})
+        self._out.append(self._chunk(event.index, b"{}", b"null", b"null", told + self._paces.of(event.index)))
+
+    def error_body(self, error: LlamasrvError) -> bytes:
+        return self._error_body(error)
+
+    def _write(self, index: int, delta: bytes, logprobs: bytes = b"null") -> None:
+        self._out.append(self._chunk(index, delta, logprobs, b"null"))
 
     def _chunk(self, index: int, delta: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
         """`extra`: further members of the chunk; None: how fast it goes, where that was asked for."""
@@ -354,48 +364,20 @@ class ChatReply:
         return members(told) if told else b""
 
     def _verbose(self, event: Finished, text: str) -> dict[str, Any]:
-        assert self._running is not None
         return final_body(
             event, self._running, self._options.settings, model=self._model, text=text, tokens=[],
             has_new_line="\n" in text,
         )  # fmt: skip
 
-    def _text(self, event: Text, out: list[bytes]) -> None:
-        logprobs = b"null"
-        if event.logprobs and self._options.logprobs:
-            logprobs = dumps(self._logprobs(event.logprobs))
-        out.append(self._chunk(event.index, b'{"content":%b}' % dumps(event.text), logprobs, b"null"))
-
-    def _begin_call(self, event: ToolCallStart) -> bytes:
-        """The delta that has the call's id and name; its arguments follow, more and more of them."""
-        if event.name in self._options.custom:
-            self._inputs[event.index] = event.call, CustomInput()
-            custom = {"name": event.name, "input": ""}
-            return dumps({"tool_calls": [{"index": event.call, "id": event.id, "type": "custom", "custom": custom}]})
-        function = {"name": event.name, "arguments": ""}
-        call = {"index": event.call, "id": event.id, "type": "function", "function": function}
-        return dumps({"function_call": function} if self._options.legacy else {"tool_calls": [call]})
-
-    def _arguments(self, event: ToolCallArguments, out: list[bytes]) -> None:
-        custom = self._inputs.get(event.index)
-        if custom is not None:
-            self._input(event.index, event.call, custom[1].add(event.fragment), out)
-            return
-        function = {"arguments": event.fragment}
-        call = {"index": event.call, "function": function}
-        delta = dumps({"function_call": function} if self._options.legacy else {"tool_calls": [call]})
-        out.append(self._chunk(event.index, delta, b"null", b"null"))
-
-    def _input(self, index: int, call: int, text: str, out: list[bytes]) -> None:
+    def _input(self, index: int, call: int, text: str) -> None:
         if text:
-            delta = dumps({"tool_calls": [{"index": call, "custom": {"input": text}}]})
-            out.append(self._chunk(index, delta, b"null", b"null"))
+            self._write(index, dumps({"tool_calls": [{"index": call, "custom": {"input": text}}]}))
 
-    def _end_input(self, index: int, out: list[bytes]) -> None:
+    def _end_input(self, index: int) -> None:
         """What is still to be told of a custom tool's text."""
         if index in self._inputs:
             call, custom = self._inputs.pop(index)
-            self._input(index, call, custom.end(), out)
+            self._input(index, call, custom.end())
 
     def _reason(self, reason: FinishReason) -> str:
         if reason is FinishReason.TOOL_CALLS and self._options.legacy:

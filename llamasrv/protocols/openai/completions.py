@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.domain.events import Event, Failed, Finished, Pace, PromptProgress, Text, TokenLogprob, Usage
+from llamasrv.domain.events import Finished, Pace, PromptProgress, Text, TokenLogprob, Usage
 from llamasrv.domain.request import GenerateRequest, Prompt, TextPrompt
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.prompts import Prompts
@@ -24,8 +24,9 @@ from llamasrv.protocols.common.schema import Count, Flag, Loader, String
 from llamasrv.protocols.common.wire import FINISH, dumps, logprob, new_id, usage_body
 from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.llamacpp.final import Submitted, final_body, settings_of
+from llamasrv.protocols.llamacpp.final import final_body, settings_of
 from llamasrv.protocols.telemetry import Extras, Paces, members, progress, timings
+from llamasrv.protocols.writer import Writer
 
 _utf8 = getincrementaldecoder("utf-8")
 _NO_PROMPT = TextPrompt("")
@@ -123,11 +124,11 @@ class Completions:
         return CompletionsReply(options, model, fingerprint)
 
 
-class CompletionsReply:
+class CompletionsReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
     def __init__(self, options: CompletionsOptions, model: str, fingerprint: str) -> None:
-        self.failed = False
+        super().__init__()
         self._options = options
         self._fields: dict[str, Any] = {
             "id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": model,
@@ -136,42 +137,37 @@ class CompletionsReply:
         self._head = self._tail = b""
         self._logprobs = [_Logprobs() for _ in range(options.num_choices)] if options.logprobs else []
         self._paces = Paces()
-        self._running: Submitted | None = None
-
-    def begin(self, running: Submitted) -> None:
-        """`running` tells of the prompts and of how tokens are chosen."""
-        self._running = running
 
     # ------------------------------------------------------------ streaming
 
-    def chunks(self, events: Iterable[Event]) -> list[bytes]:
-        if not self._head:
-            self._head = orjson.dumps(self._fields)[:-1] + b',"choices":['
-            self._tail = b'}],"usage":null' if self._options.include_usage else b"}]"
-        out: list[bytes] = []
-        for event in events:
-            if isinstance(event, Text):
-                logprobs = b"null"
-                if event.logprobs and self._options.logprobs:
-                    logprobs = dumps(self._logprobs[event.index].body(event.logprobs))
-                out.append(self._chunk(dumps(event.text), event.index, logprobs, b"null"))
-            elif isinstance(event, Finished):
-                reason = b'"%b"' % FINISH[event.reason].encode()
-                out.append(self._chunk(b'""', event.index, b"null", reason, self._last(event)))
-            elif isinstance(event, Usage):
-                if self._options.include_usage:
-                    counts = members({"usage": usage_body(event), "timings": timings(event)})
-                    out.append(b"%b]%b}" % (self._head, counts))
-            elif isinstance(event, Pace):
-                self._paces.note(event)
-            elif isinstance(event, PromptProgress):
-                told = members({"prompt_progress": progress(event)})
-                out.append(self._chunk(b'""', event.index, b"null", b"null", told + self._paces.of(event.index)))
-            elif isinstance(event, Failed):
-                self.failed = True
-                out.append(openai_body(event.error))
-                break
-        return out
+    def on_begin(self) -> None:
+        self._head = orjson.dumps(self._fields)[:-1] + b',"choices":['
+        self._tail = b'}],"usage":null' if self._options.include_usage else b"}]"
+
+    def on_text(self, event: Text) -> None:
+        logprobs = b"null"
+        if event.logprobs and self._options.logprobs:
+            logprobs = dumps(self._logprobs[event.index].body(event.logprobs))
+        self._out.append(self._chunk(dumps(event.text), event.index, logprobs, b"null"))
+
+    def on_finished(self, event: Finished) -> None:
+        reason = b'"%b"' % FINISH[event.reason].encode()
+        self._out.append(self._chunk(b'""', event.index, b"null", reason, self._last(event)))
+
+    def on_usage(self, event: Usage) -> None:
+        if self._options.include_usage:
+            counts = members({"usage": usage_body(event), "timings": timings(event)})
+            self._out.append(b"%b]%b}" % (self._head, counts))
+
+    def on_pace(self, event: Pace) -> None:
+        self._paces.note(event)
+
+    def on_progress(self, event: PromptProgress) -> None:
+        told = members({"prompt_progress": progress(event)})
+        self._out.append(self._chunk(b'""', event.index, b"null", b"null", told + self._paces.of(event.index)))
+
+    def error_body(self, error: LlamasrvError) -> bytes:
+        return openai_body(error)
 
     def _chunk(self, text: bytes, index: int, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
         """`extra`: further members of the chunk; None: how fast it goes, where that was asked for."""
@@ -190,7 +186,6 @@ class CompletionsReply:
         return members(told) if told else b""
 
     def _verbose(self, event: Finished, text: str) -> dict[str, Any]:
-        assert self._running is not None
         return final_body(
             event, self._running, self._options.settings, model=self._fields["model"], text=text, tokens=[],
             has_new_line="\n" in text,
