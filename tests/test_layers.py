@@ -56,10 +56,7 @@ HOMES = {
     "marshmallow": ("llamasrv.protocols", "llamasrv.config"),
     "orjson": ("llamasrv.protocols", "llamasrv.web", "llamasrv.chat"),
     "jinja2": ("llamasrv.chat.template", "llamasrv.chat.sandbox"),
-    "llama_cpp": (
-        "llamasrv.engine.backend", "llamasrv.engine.backend_embed", "llamasrv.engine.backend_lora",
-        "llamasrv.engine.backend_rpc",
-    ),
+    "llama_cpp": ("llamasrv.engine.backend",),
     "llguidance": ("llamasrv.engine.sampling.grammar_compiler", "llamasrv.engine.sampling.grammar_matcher"),
     "numpy": ("llamasrv.engine",),
     "gevent": ("llamasrv.engine.channels", "llamasrv.web.streams.streaming", "llamasrv.web.http.worker", "llamasrv.web.http.connection", "llamasrv.web.ops.diagnostics", "llamasrv.web.http.turns"),

@@ -90,7 +90,7 @@ def _fits_twice(settings: Settings) -> bool:
 
 
 def _has_gpu() -> bool:
-    from llamasrv.engine.backend import offloads
+    from llamasrv.engine.backend.context import offloads
 
     return offloads()
 
@@ -114,7 +114,7 @@ def _one_after_the_other(settings: Settings, levels: tuple[int, ...], tokens: in
 
 
 def _kernels(settings: Settings) -> Any:
-    from llamasrv.engine.backend import open_model
+    from llamasrv.engine.backend.context import open_model
 
     return open_model(str(settings.model.path), model_options.engine_options(settings), lambda share: True)
 

@@ -12,7 +12,7 @@ from llamasrv.startup.model_options import check_rpc
 
 def run(host: str, port: int, threads: int) -> int:
     check_rpc("rpc")
-    from llamasrv.engine import backend_rpc
+    from llamasrv.engine.backend import rpc as backend_rpc
 
     if host not in ("127.0.0.1", "localhost"):
         print(f"llamasrv: whoever reaches {host}:{port} may use this machine, without a key", file=sys.stderr)

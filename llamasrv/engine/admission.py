@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from llamasrv.engine.interface import Backend
-from llamasrv.engine.memory import Memory
+from llamasrv.engine.kv.manager import Memory
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions
-from llamasrv.engine.prefix_cache import Match
+from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.sampling.state import SamplingState
 from llamasrv.engine.sequence import Sequence, State
-from llamasrv.engine.slots import Slots
-from llamasrv.engine.spill import Spilled
+from llamasrv.engine.kv.saved_slots import Slots
+from llamasrv.engine.kv.host_tier import Spilled
 
 
 class Lease(NamedTuple):

@@ -17,9 +17,9 @@ from typing import Any
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.admission import Admission
 from llamasrv.engine.channels import Doorbell, Mailbox, Stream
-from llamasrv.engine.disk import DiskStore
+from llamasrv.engine.kv.disk_tier import DiskStore
 from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells
-from llamasrv.engine.memory import Memory
+from llamasrv.engine.kv.manager import Memory
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions

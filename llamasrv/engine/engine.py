@@ -27,7 +27,7 @@ from llamasrv.engine.options import EngineOptions, Status
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sequence import Sequence
-from llamasrv.engine.spill import Spilled
+from llamasrv.engine.kv.host_tier import Spilled
 from llamasrv.engine.view import Board, ModelFacts, View
 from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, QueueFull, Unavailable, Unsupported
 

@@ -21,7 +21,7 @@ from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.batch import Part
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.options import EngineOptions
-from llamasrv.engine.prefix_cache import Match
+from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.cost_model import CostModel
 
 FOLLOW = 16  # so many tokens under way elsewhere are worth waiting for

@@ -20,7 +20,7 @@ from llamasrv.engine.channels import End, PromptComputed, Stream
 if TYPE_CHECKING:
     from llamasrv.engine.sampling.output_constraint import OutputConstraint
     from llamasrv.engine.sampling.state import Ending, SamplingState
-    from llamasrv.engine.spill import Spilled
+    from llamasrv.engine.kv.host_tier import Spilled
 
 _ids = itertools.count(1)
 

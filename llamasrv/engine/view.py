@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.interface import ModelInfo, Vocabulary
-from llamasrv.engine.lanes import LaneTable
+from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.options import Status
 from llamasrv.engine.sequence import Sequence
 

@@ -17,7 +17,7 @@ from typing import Any
 from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header
 
-# What engine/backend.py asks of llama.cpp beside the options.
+# What engine/backend/context.py asks of llama.cpp beside the options.
 SPARE_STATES = 4  # recurrent lanes for idle prefixes
 LEAST_OUTPUTS = 64  # rows of logits in one step
 

@@ -90,7 +90,7 @@ def try_file(path: Path, timeout: float) -> None:
 
 
 def main(path: str) -> int:
-    from llamasrv.engine.backend import open_model
+    from llamasrv.engine.backend.context import open_model
 
     options = EngineOptions(context_cells=CELLS, parallel=1, batch_size=CELLS, ubatch_size=CELLS, gpu_layers=0)
     try:

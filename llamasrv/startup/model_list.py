@@ -224,7 +224,7 @@ def _known(adapter: Adapter) -> Adapter:
 
 def _open(path: str, options: EngineOptions, progress: Progress) -> Any:
     # Imported here: the library takes a moment, and a fake model does without it.
-    from llamasrv.engine.backend import open_model
+    from llamasrv.engine.backend.context import open_model
 
     return open_model(path, options, progress)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from llamasrv.engine.pacing import IDLE_CHECK, STUCK_CHECK
-from llamasrv.engine.prefix_cache import Match
+from llamasrv.engine.kv.prefix_index import Match
 
 
 @pytest.fixture

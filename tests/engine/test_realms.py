@@ -1,6 +1,6 @@
 """Prefixes belong to a realm: those of one scope are shared, those of two never, wherever they lie.
 
-tests/engine/test_disk.py has those on disk.
+tests/engine/kv/test_disk_tier.py has those on disk.
 """
 
 from engine_driver import chat, end_of, text_of

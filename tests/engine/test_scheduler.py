@@ -3,9 +3,9 @@
 import pytest
 from engine_driver import sequence as make_sequence
 
-from llamasrv.engine.prefix_cache import Match
+from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.scheduler import AGEING, FOLLOW, Pool, Scheduler
-from llamasrv.engine.spill import Spilled
+from llamasrv.engine.kv.host_tier import Spilled
 
 
 def make(**options):

@@ -27,7 +27,7 @@ def model_path(tmp_path_factory):
 
 class RealEngine:
     def __init__(self, path, **options):
-        from llamasrv.engine.backend import open_model
+        from llamasrv.engine.backend.context import open_model
 
         settings = {"context_cells": 2048, "batch_size": 256, "ubatch_size": 64, "threads": 1, "parallel": 16} | options
         self.options = EngineOptions(**settings)

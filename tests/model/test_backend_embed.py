@@ -12,8 +12,8 @@ import tiny_models
 from serving import wait_until
 
 from llamasrv.domain.request import EmbedRequest, RerankRequest, TextPrompt, TokenPrompt
-from llamasrv.engine import backend_embed
-from llamasrv.engine.backend import open_model
+from llamasrv.engine.backend import embed as backend_embed
+from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported

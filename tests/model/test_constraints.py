@@ -24,7 +24,7 @@ AT_ONCE = 50
 
 @pytest.fixture(scope="module")
 def pipeline(model_path):
-    from llamasrv.engine.backend import open_model
+    from llamasrv.engine.backend.context import open_model
 
     options = EngineOptions(context_cells=65_536, parallel=AT_ONCE, threads=1)
     engine = HandEngine(partial(open_model, model_path("llama"), options), options)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.backend import open_model
+from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.engine import EngineOptions
 
 KINDS = ["llama", "swa", "mamba", "hybrid"]  # that generate

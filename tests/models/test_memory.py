@@ -110,7 +110,7 @@ def test_a_header_without_figures_is_no_division_by_zero():
 @pytest.mark.parametrize("kind", ["llama", "swa", "mamba", "hybrid"])
 def test_the_estimate_is_what_llama_cpp_reports(kind, tmp_path, caplog, monkeypatch):
     """For each kind of memory: KV and states to the last 10 KiB that its log tells, buffers not below the real ones."""
-    from llamasrv.engine.backend import open_model
+    from llamasrv.engine.backend.context import open_model
 
     path = getattr(tiny_models, kind)(tmp_path / "m.gguf")
     monkeypatch.setattr(logging.getLogger("llamasrv"), "propagate", True)

@@ -8,7 +8,7 @@ from flask import Blueprint, Response, request
 
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine.engine import Engine
-from llamasrv.engine.slots import SlotFiles
+from llamasrv.engine.kv.saved_slots import SlotFiles
 from llamasrv.errors import InvalidRequest, Unavailable, Unsupported
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.slots import erased_body, restored_body, saved_body, slots_body

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from llamasrv.domain.sequence_spec import Realm
-from llamasrv.engine.memory import Memory
-from llamasrv.engine.prefix_cache import EVERYBODY
-from llamasrv.engine.spill import Spilled
+from llamasrv.engine.kv.manager import Memory
+from llamasrv.engine.kv.prefix_index import EVERYBODY
+from llamasrv.engine.kv.host_tier import Spilled
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 
 MAGIC = b"llamasrv slot\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llamasrv.engine.cores import RECENT, Cores, gnu_openmp, spare_one
+from llamasrv.engine.backend.cores import RECENT, Cores, gnu_openmp, spare_one
 
 
 class Clock:

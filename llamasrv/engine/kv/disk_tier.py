@@ -28,8 +28,8 @@ import numpy as np
 from llamasrv.domain.sequence_spec import Realm
 from llamasrv.engine.channels import Mailbox
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.prefix_cache import KEY_LENGTH, Key, common_prefix, key_of
-from llamasrv.engine.spill import Spilled
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Key, common_prefix, key_of
+from llamasrv.engine.kv.host_tier import Spilled
 
 log = logging.getLogger("llamasrv.engine")
 

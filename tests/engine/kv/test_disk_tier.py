@@ -11,11 +11,11 @@ import pytest
 from engine_driver import Driver, chat, end_of, no_leaks
 
 from llamasrv.domain.sequence_spec import Realm
-from llamasrv.engine.disk import ENDING, DiskStore
+from llamasrv.engine.kv.disk_tier import ENDING, DiskStore
 from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.interface import Adapter
-from llamasrv.engine.prefix_cache import EVERYBODY
-from llamasrv.engine.spill import Spilled
+from llamasrv.engine.kv.prefix_index import EVERYBODY
+from llamasrv.engine.kv.host_tier import Spilled
 
 SYSTEM = "a system prompt of some length " * 8
 MEGABYTE = 2**20
@@ -187,7 +187,7 @@ from array import array
 from pathlib import Path
 import numpy as np
 from llamasrv.domain.sequence_spec import Realm
-from llamasrv.engine.disk import DiskStore
+from llamasrv.engine.kv.disk_tier import DiskStore
 os.fsync = lambda fd: None
 disk = DiskStore(
     Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, work=print, post=lambda mail: mail[0](mail[1]),
@@ -314,7 +314,7 @@ def test_two_scopes_keep_the_same_beginning_apart(tmp_path):
 
 
 def test_a_large_state_is_not_copied_while_others_are_at_work(tmp_path, monkeypatch):
-    monkeypatch.setattr("llamasrv.engine.memory.BUSY_BYTES", 100)
+    monkeypatch.setattr("llamasrv.engine.kv.manager.BUSY_BYTES", 100)
     served = Served(tmp_path)
     served.ask(chat(SYSTEM + "one"))
     other = served.submit(chat("hello " * 20))
@@ -356,7 +356,7 @@ def test_a_disk_that_is_slower_than_computing_is_not_waited_for(tmp_path, monkey
         served.ask(chat(SYSTEM + end))
     served.written(1)
     served.end()
-    monkeypatch.setattr("llamasrv.engine.disk.PATIENCE", 0.0)
+    monkeypatch.setattr("llamasrv.engine.kv.disk_tier.PATIENCE", 0.0)
     again = Served(tmp_path)
     again.core.scheduler.cost.prompt_seconds = lambda count: count * 0.0005
     gate = threading.Event()

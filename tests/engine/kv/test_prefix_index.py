@@ -1,6 +1,6 @@
 from array import array
 
-from llamasrv.engine.prefix_cache import KEY_LENGTH, PrefixCache, common_prefix
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, PrefixCache, common_prefix
 
 
 def tokens(text):

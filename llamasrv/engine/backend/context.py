@@ -16,7 +16,7 @@ from array import array
 from collections import deque
 from typing import Any
 
-from llamasrv.engine.cores import CORES, gnu_openmp, spare_one
+from llamasrv.engine.backend.cores import CORES, gnu_openmp, spare_one
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
 # OpenMP's threads would spin for a millisecond after each step and keep a core from the HTTP side; this is some 30 µs,
@@ -33,12 +33,12 @@ import numpy as np
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
-from llamasrv.engine import backend_rpc as rpc
-from llamasrv.engine.backend_embed import LlamaEmbeddings, only_embeds
-from llamasrv.engine.backend_lora import load_adapters, use_adapters
+from llamasrv.engine.backend import rpc
+from llamasrv.engine.backend.embed import LlamaEmbeddings, only_embeds
+from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.interface import DecodeFailed, LoadFailed, ModelInfo, OutOfCells, Progress, sampling_defaults
-from llamasrv.engine.padding import BLOCK, Padding
+from llamasrv.engine.backend.padding import BLOCK, Padding
 
 log = logging.getLogger("llamasrv.llama")
 

@@ -28,7 +28,7 @@ class Match:
     """`lane` has the first `length` tokens in KV. `coming`: so many more are being computed there right now.
 
     `held`: a running sequence has the lane, so its cells are taken anyway. `spilled`: they are in host memory instead
-    of a lane (an engine.spill.Spilled).
+    of a lane (an engine.kv.host_tier.Spilled).
     """
 
     lane: int | None

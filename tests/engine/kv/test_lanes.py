@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from llamasrv.engine.lanes import LaneTable
+from llamasrv.engine.kv.lanes import LaneTable
 
 
 def test_a_lane_is_taken_grows_and_is_given_back():

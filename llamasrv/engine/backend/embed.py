@@ -18,7 +18,7 @@ from typing import Any
 import llama_cpp.llama_cpp as C
 import numpy as np
 
-from llamasrv.engine.cores import CORES
+from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.interface import DecodeFailed, LoadFailed
 

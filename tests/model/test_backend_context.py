@@ -11,8 +11,8 @@ import pytest
 import tiny_models
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine import backend as backend_module
-from llamasrv.engine.backend import LlamaBackend, open_model
+from llamasrv.engine.backend import context as backend_module
+from llamasrv.engine.backend.context import LlamaBackend, open_model
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed, OutOfCells
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.slots import SlotFiles
+from llamasrv.engine.kv.saved_slots import SlotFiles
 
 
 def ask(real, prompt):

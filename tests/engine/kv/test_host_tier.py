@@ -2,7 +2,7 @@ from array import array
 
 import numpy as np
 
-from llamasrv.engine.spill import Spilled, SpillStore
+from llamasrv.engine.kv.host_tier import Spilled, SpillStore
 
 
 def entry(text, size=10_000):

@@ -13,7 +13,7 @@ from collections import OrderedDict
 import numpy as np
 
 from llamasrv.domain.sequence_spec import Realm
-from llamasrv.engine.prefix_cache import EVERYBODY, KEY_LENGTH, Key, common_prefix, key_of
+from llamasrv.engine.kv.prefix_index import EVERYBODY, KEY_LENGTH, Key, common_prefix, key_of
 
 ENTRY_BYTES = 600  # of an entry without its state and its tokens, measured
 

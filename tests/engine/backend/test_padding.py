@@ -1,4 +1,4 @@
-from llamasrv.engine.padding import AGAIN, TRIALS, Padding
+from llamasrv.engine.backend.padding import AGAIN, TRIALS, Padding
 
 
 def run(padding, num_rows, steps, plain, padded):

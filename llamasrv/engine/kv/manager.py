@@ -10,12 +10,12 @@ from array import array
 
 from llamasrv.domain.sequence_spec import Realm
 from llamasrv.engine.sequence import Sequence
-from llamasrv.engine.disk import DiskStore
+from llamasrv.engine.kv.disk_tier import DiskStore
 from llamasrv.engine.interface import Backend
-from llamasrv.engine.lanes import LaneTable
+from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.prefix_cache import KEY_LENGTH, Match, PrefixCache, common_prefix
-from llamasrv.engine.spill import Spilled, SpillStore
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Match, PrefixCache, common_prefix
+from llamasrv.engine.kv.host_tier import Spilled, SpillStore
 from llamasrv.engine.cost_model import CostModel
 
 # Seconds of computing; what takes less is computed again.
