@@ -136,7 +136,7 @@ def test_sighup_does_not_disturb_what_runs(serve, files, tmp_path):
     server.signal(signal.SIGHUP)
     server.wait_for("what was before stays: .*nonsense")
     assert json.loads(post(server, *_named("gpt-4o", "chat")))["model"] == "chat"
-    write(path, {"embed": files["embed"]}, 0)
+    write(path, {"embed": files["embed"], "large": files["large"]}, 0)  # of several, none answers to any name
     server.signal(signal.SIGHUP)
     server.wait_for("chat is unloaded")
     with pytest.raises(urllib.error.HTTPError, match="404"):
