@@ -1,4 +1,4 @@
-"""What the engine needs of a backend, and what a backend may raise. Two implement it: `backend/context.py` and `fake.py`."""
+"""What the engine needs of a backend, and what a backend may raise. `backend/context.py` and `fake.py` implement it."""
 
 from __future__ import annotations
 
