@@ -162,7 +162,7 @@ class GenerateRequest:
     split_reasoning: bool = True  # False: reasoning stays in the text, its marks included
     keep_alive: float | None = None  # seconds that the model stays loaded after it; negative: for ever; None: as set
     adapters: tuple[tuple[str, float], ...] | None = None  # LoRA adapters and their scales; None: the model's default
-    patience: float | None = None  # seconds after its first text that the answer may go on; then to the line's end
+    time_limit: float | None = None  # seconds after its first text that the answer may go on; then to the line's end
     with_tokens: bool = False  # texts come with the ids of their tokens
     with_progress: bool = False  # events tell how much of the prompt is computed
     with_pace: bool = False  # events tell how fast it goes

@@ -1,34 +1,34 @@
 """Where chat and engine meet: a GenerateRequest in, domain events out; the same for every protocol.
 
 Finds the model, makes a SequenceSpec per choice and submits them. Whatever is wrong with a request is raised by
-`submit`, before anything runs. `served.py` knows a loaded model (prompts to tokens), `generation.py` a running request
-(tokens to events). Knows no wire format and no HTTP.
+`submit`, before anything runs.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import replace
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.sequence_spec import Realm, SequenceSpec
 from llamasrv.engine.channels import off_hub
-from llamasrv.errors import Unavailable
+from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline.adapters import chosen
 from llamasrv.pipeline.best_of import BestOf
 from llamasrv.pipeline.constraint import ConstraintBuilder
+from llamasrv.pipeline.echo import Echo
 from llamasrv.pipeline.embed import Embeddings, EmbeddingWork, Ranking, RankingWork
 from llamasrv.pipeline.generation import Generation
-from llamasrv.pipeline.hasty import Hasty
-from llamasrv.pipeline.loading import Loading
-from llamasrv.pipeline.served import Served
-
-_PARAMS = tuple(f.name for f in fields(SamplingParams))
+from llamasrv.pipeline.load_wait import LoadWait
+from llamasrv.pipeline.progress import Progress
+from llamasrv.pipeline.run import Begun, Run, RunInfo, Stage
+from llamasrv.pipeline.served import Prepared, Served
+from llamasrv.pipeline.time_limit import TimeLimit
 
 
 class Pipeline:
@@ -48,14 +48,16 @@ class Pipeline:
         """
         model = self.registry.for_request(name)
         model.touch(keep_alive)
-        loading: Loading | None = None
+        served = self._now(model)
+        if served is not None:
+            return served
+        wait = self._load_wait(model, timeout)
         while True:
-            try:
-                return self._now(model, timeout)
-            except Loading as on_its_way:
-                loading = loading or on_its_way.with_traceback(None)
-            with loading:
-                loading.wait()
+            with wait:
+                wait.wait()
+            served = self._now(model)
+            if served is not None:
+                return served
 
     def peek(self, name: str | None) -> Served | None:
         """The model for that name if it is loaded, for whoever only looks: it is not loaded for that, and does not
@@ -86,15 +88,15 @@ class Pipeline:
         with served.model.lease():
             yield served
 
-    def _now(self, model: Model, timeout: float | None = None) -> Served:
-        """Raises Loading where it is not loaded."""
+    def _now(self, model: Model) -> Served | None:
+        """The model as it is loaded; None if it is not: then its loading has begun."""
         served = self._current(model)
         if served is not None:
             return served
         loader = self.registry.loader
         if loader is not None and (model.current is None or model.phase):
             loader.load(model)
-            raise Loading(loader, model, timeout=timeout)
+            return None
         status = model.engine.status
         if status.state == "loading":
             raise Unavailable("Loading model", code="model_loading")
@@ -102,6 +104,10 @@ class Pipeline:
             raise Unavailable(f"The model is not available: {status.reason or status.state}")
         with model.lease():
             return self._prepare(model)
+
+    def _load_wait(self, model: Model, timeout: float | None) -> LoadWait:
+        assert self.registry.loader is not None
+        return LoadWait(self.registry.loader, model, timeout=timeout)
 
     def _prepare(self, model: Model) -> Served:
         served = self._served[model] = off_hub(Served.of, model)
@@ -115,74 +121,79 @@ class Pipeline:
         with self.lease(request.model) as served:
             return off_hub(lambda: sum(len(served.encode(prompt, request.tool_choice)) for prompt in request.prompts))
 
-    def submit(self, request: GenerateRequest, *, wait: bool = True) -> Generation | BestOf | Hasty:
-        """Start a generation. Everything that can be known to be wrong is raised here. Where the model is not loaded,
-        it is waited for, or Loading is raised without `wait`."""
+    def submit(
+        self, request: GenerateRequest, *, explain: Callable[[LlamasrvError], LlamasrvError] | None = None
+    ) -> Run:
+        """Start a generation. Raises everything that can be known to be wrong. If the model is not loaded, its loading
+        begins, and what is wrong shows as the run's first event. `explain` puts an error into the caller's words."""
         model = self.registry.for_request(request.model)
         model.touch(request.keep_alive)
-        if wait:
-            self.open(request.model, keep_alive=request.keep_alive, timeout=request.timeout)
+        return Run(
+            lambda: self._begin(model, request), lambda: self._load_wait(model, request.timeout), explain=explain
+        )
+
+    def _begin(self, model: Model, request: GenerateRequest) -> Begun | None:
         model.acquire()  # until the engine knows of it
         try:
-            return self._start(self._now(model, request.timeout), request)
+            served = self._now(model)
+            return None if served is None else self._start(served, request)
         finally:
             model.release()
 
-    def _start(self, served: Served, request: GenerateRequest) -> Generation | BestOf | Hasty:
+    def _start(self, served: Served, request: GenerateRequest) -> Begun:
         prepared = served.prepare_all(request)
-        prompts = [prompt.tokens for prompt in prepared]
         params = served.params(request.sampling)
-        named = self.registry.adapter(request.model)
-        adapters = chosen(served.model.adapters, named, request.adapters, served.model.standing_adapters)
-        deadline = None if request.timeout is None else served.engine.clock() + request.timeout
-        best_of = request.best_of if request.best_of is not None and request.best_of > request.n else None
-        each = best_of or request.n
-        logprobs = request.logprobs
-        if best_of is not None and logprobs is None:
-            logprobs = 0  # to rank by
-        wanted = served.model.num_predict if request.max_tokens is None else request.max_tokens
-        realm = Realm(adapters, _scope(request, everybody=served.model.shares_prefixes))
+        drawn = request.n if request.best_of is None else max(request.n, request.best_of)
         specs, constraints, choices = [], [], []
         for p, ready in enumerate(prepared):
+            first = self._spec(served, ready, request, params, p * drawn)
             builder = ConstraintBuilder(served, ready, request, request.prompts[p])
-            tokens = array("i", ready.tokens)
-            for k in range(each):
-                reader = served.reader(ready, request, p * each + k)
+            for k in range(drawn):
+                reader = served.reader(ready, request, p * drawn + k)
                 choices.append(reader)
                 constraints.append(builder.build(in_reasoning=reader.in_reasoning))
-                specs.append(
-                    SequenceSpec(
-                        tokens,
-                        params=params if k == 0 else _reseeded(params, k),
-                        index=p * each + k,
-                        max_tokens=_least(wanted, served.model.max_tokens),
-                        stop=(*request.stop, *served.model.stop),
-                        logprobs=logprobs,
-                        prompt_logprobs=request.echo and request.logprobs is not None,
-                        cache_prompt=request.cache_prompt,
-                        deadline=deadline,
-                        owner=request.owner,
-                        priority=request.priority,
-                        realm=realm,
-                        sampled_probs=request.sampled_probs,
-                        reports_progress=request.with_progress or request.with_pace,
-                    )
-                )
-        engine = served.engine
+                specs.append(replace(first, index=p * drawn + k, params=_reseeded(params, k)) if k else first)
+        engine, vocab = served.engine, served.vocab
         stream = engine.submit(specs, constraints)
         generation = Generation(
-            served, stream, lambda: engine.cancel(stream), choices=choices, each=each, prompts=prompts,
-            params=params, left_out=sum(prompt.left_out for prompt in prepared),
+            stream, lambda: engine.cancel(stream), choices=choices, each=drawn,
+            start_token=vocab.bos if vocab.add_bos else None,
+            progress=Progress(progress=request.with_progress, pace=request.with_pace) if _progresses(request) else None,
         )  # fmt: skip
-        if request.with_progress or request.with_pace:
-            generation.tell_progress(progress=request.with_progress, pace=request.with_pace)
-        if request.echo:
-            generation.echo([served.text_of(prompt, tokens) for prompt, tokens in zip(request.prompts, prompts)])
-        if best_of is None and request.patience is not None:
-            return Hasty(generation, request.patience, num_choices=len(specs))
-        if best_of is None:
-            return generation
-        return BestOf(generation, best_of=best_of, n=request.n, with_logprobs=request.logprobs is not None)
+        info = RunInfo(
+            served.model.name, served.fingerprint, params, [prompt.tokens for prompt in prepared], request.n,
+            sum(prompt.left_out for prompt in prepared), vocab,
+        )  # fmt: skip
+        stages = _stages(served, prepared, request, generation, drawn)
+        return Begun(info, generation, stages, may_gather=request.time_limit is None)
+
+    def _spec(
+        self, served: Served, ready: Prepared, request: GenerateRequest, params: SamplingParams, index: int
+    ) -> SequenceSpec:
+        """Of the first choice of a prompt."""
+        model = served.model
+        named = self.registry.adapter(request.model)
+        adapters = chosen(model.adapters, named, request.adapters, model.standing_adapters)
+        wanted = model.num_predict if request.max_tokens is None else request.max_tokens
+        logprobs = request.logprobs
+        if logprobs is None and request.best_of is not None and request.best_of > request.n:
+            logprobs = 0  # to rank by
+        return SequenceSpec(
+            array("i", ready.tokens),
+            params=params,
+            index=index,
+            max_tokens=_least(wanted, model.max_tokens),
+            stop=(*request.stop, *model.stop),
+            logprobs=logprobs,
+            prompt_logprobs=request.echo and request.logprobs is not None,
+            cache_prompt=request.cache_prompt,
+            deadline=None if request.timeout is None else served.engine.clock() + request.timeout,
+            owner=request.owner,
+            priority=request.priority,
+            realm=Realm(adapters, _scope(request, everybody=model.shares_prefixes)),
+            sampled_probs=request.sampled_probs,
+            reports_progress=_progresses(request),
+        )
 
     def submit_embed(self, request: EmbedRequest) -> EmbeddingWork:
         with self.lease(request.model, keep_alive=request.keep_alive) as served:
@@ -200,6 +211,24 @@ class Pipeline:
         return self.submit_rerank(request).result()
 
 
+def _stages(
+    served: Served, prepared: list[Prepared], request: GenerateRequest, generation: Generation, drawn: int
+) -> list[Stage]:
+    stages: list[Stage] = []
+    if request.time_limit is not None:
+        stages.append(TimeLimit(request.time_limit, generation.cancel, num_choices=len(prepared) * drawn))
+    if request.echo:
+        texts = [served.text_of(prompt, ready.tokens) for prompt, ready in zip(request.prompts, prepared)]
+        stages.append(Echo([text for text in texts for _ in range(drawn)]))
+    if drawn > request.n:
+        stages.append(BestOf(drawn=drawn, n=request.n, with_logprobs=request.logprobs is not None))
+    return stages
+
+
+def _progresses(request: GenerateRequest) -> bool:
+    return request.with_progress or request.with_pace
+
+
 def _scope(request: GenerateRequest, *, everybody: bool) -> str:
     """Who may know of a prompt by how soon it is answered."""
     owner = "" if everybody else request.owner
@@ -214,6 +243,4 @@ def _reseeded(params: SamplingParams, k: int) -> SamplingParams:
     """The k-th choice of one prompt: with the first one's seed it would say the same."""
     if params.seed is None:
         return params
-    values = {name: getattr(params, name) for name in _PARAMS}
-    values["seed"] = (params.seed + k) % 0xFFFFFFFF
-    return SamplingParams(**values)
+    return replace(params, seed=(params.seed + k) % 0xFFFFFFFF)

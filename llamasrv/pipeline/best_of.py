@@ -2,62 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from llamasrv.domain.events import Event, Failed, Finished, Text, Usage
-from llamasrv.pipeline.generation import Generation
+from llamasrv.domain.events import Event, Text, Usage
 
 
 class BestOf:
-    """A generation of more choices than were asked for: keeps everything back until all have ended, then tells the
-    `n` of each prompt with the highest log-probability per token. Reads like a Generation."""
+    """A stage. Keeps everything back until all choices have ended, then tells the `n` of each prompt with the highest
+    log-probability per token, of `drawn`."""
 
-    def __init__(self, generation: Generation, *, best_of: int, n: int, with_logprobs: bool) -> None:
-        self._generation = generation
-        self._best_of, self._n, self._with_logprobs = best_of, n, with_logprobs
+    def __init__(self, *, drawn: int, n: int, with_logprobs: bool) -> None:
+        self._drawn, self._n, self._with_logprobs = drawn, n, with_logprobs
         self._kept: list[Event] = []
-        self.model = generation.model
-        self.fingerprint = generation.fingerprint
-        self.num_prompt = generation.num_prompt
-        self.cancel = generation.cancel
-        self.gather = generation.gather
 
-    @property
-    def done(self) -> bool:
-        return self._generation.done
-
-    @property
-    def cancelled(self) -> bool:
-        return self._generation.cancelled
-
-    @property
-    def usage(self) -> Usage | None:
-        return self._generation.usage
-
-    def events(self, timeout: float | None = None) -> list[Event]:
-        """[] until all choices have ended, then everything."""
-        self._kept += self._generation.events(timeout)
-        return self._chosen() if self._generation.done else []
+    def __call__(self, events: list[Event]) -> list[Event]:
+        self._kept += events
+        return self._chosen() if events and isinstance(events[-1], Usage) else []
 
     def _chosen(self) -> list[Event]:
         by_choice: dict[int, list[Any]] = {}
         for event in self._kept[:-1]:
             by_choice.setdefault(event.index, []).append(event)  # type: ignore[union-attr]
         out: list[Event] = []
-        for first in range(0, len(by_choice), self._best_of):
-            group = range(first, first + self._best_of)
+        for first in range(0, len(by_choice), self._drawn):
+            group = range(first, first + self._drawn)
             best = sorted(group, key=lambda index: -_mean_logprob(by_choice[index]))[: self._n]
             for place, index in enumerate(best):
-                new = first // self._best_of * self._n + place
+                new = first // self._drawn * self._n + place
                 out += [self._renumbered(event, new) for event in by_choice[index]]
         return [*out, self._kept[-1]]
 
     def _renumbered(self, event: Any, index: int) -> Event:
-        if isinstance(event, Text):
-            return Text(index, event.text, event.logprobs if self._with_logprobs else ())
-        if isinstance(event, Finished):
-            return Finished(index, event.reason, event.stop)
-        return Failed(index, event.error)
+        if isinstance(event, Text) and not self._with_logprobs:
+            event = replace(event, logprobs=())
+        renumbered: Event = replace(event, index=index)
+        return renumbered
 
 
 def _mean_logprob(events: list[Any]) -> float:

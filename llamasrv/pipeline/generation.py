@@ -1,4 +1,4 @@
-"""A running request: what the engine says becomes events."""
+"""What the engine says of a request becomes events."""
 
 from __future__ import annotations
 
@@ -7,74 +7,37 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text, Usage
-from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.channels import Delta, End, PromptScored, Stream
 from llamasrv.errors import EngineFailure, Unavailable
 from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.reading import Plain
-from llamasrv.pipeline.served import Served
 
 
 class Generation:
-    """A running request: read `events` until `done`, or `cancel` it. One reader."""
+    """Sequences that the engine has taken: read `events` until `done`, or `cancel` them. One reader."""
 
     def __init__(
         self,
-        served: Served,
         stream: Stream,
         cancel: Callable[[], None],
         *,
         choices: Sequence[Plain],
         each: int,
-        prompts: list[list[int]],
-        params: SamplingParams | None = None,
-        left_out: int = 0,
+        start_token: int | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        self.model = served.model.name
-        self.fingerprint = served.fingerprint
-        self.num_prompt = sum(map(len, prompts))
-        self.left_out = left_out  # messages that there was no room for
+        """`each`: choices of one prompt. `start_token`: what prompts begin with that is no part of their text.
+        `progress`: reads along where events tell how far the request is."""
         self.usage: Usage | None = None
         self.done = False
         self.cancelled = False
-        self._served = served
         self._stream = stream
         self._cancel = cancel
         self._each = each
-        self._prompts = prompts
-        self.params = params or SamplingParams()  # how its tokens are chosen
         self._choices = choices
+        self._start_token = start_token
         self._ends: list[End] = []
-        self._progress: Progress | None = None
-
-    def tell_progress(self, *, progress: bool, pace: bool) -> None:
-        """Let events tell how much of the prompts is computed, and how fast it goes."""
-        self._progress = Progress(progress=progress, pace=pace)
-
-    def echo(self, texts: list[str]) -> None:
-        """Let every choice begin with its prompt."""
-        for i, choice in enumerate(self._choices):
-            choice.echo = texts[i // self._each]
-
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        """Tokens that end an answer."""
-        return self._served.vocab.eog
-
-    def num_prompt_of(self, index: int) -> int:
-        """Tokens of the prompt of a choice."""
-        return len(self._prompts[index // self._each])
-
-    def prompt_text(self, index: int) -> str:
-        """The prompt of a choice as the model got it, control tokens included."""
-        vocab = self._served.vocab
-        spoken = {token: text.encode() for text, token in vocab.controls.items()}
-        tokens = self._prompts[index // self._each]
-        return b"".join([vocab.pieces[token] or spoken.get(token, b"") for token in tokens]).decode("utf-8", "replace")
-
-    def whole_text(self, answer: str) -> list[int]:
-        """The tokens of the first prompt and of what was answered, to go on with another time."""
-        return self._prompts[0] + self._served.vocab.tokenize(answer, parse_special=False)
+        self._progress = progress
 
     def cancel(self) -> None:
         """Give up. The events still end, with FinishReason.CANCELLED. Any number of times, at any time."""
@@ -133,13 +96,10 @@ class Generation:
         return out
 
     def _scored(self, item: PromptScored, out: list[Event]) -> None:
-        choice = self._choices[item.index]
         logprobs = item.logprobs
-        vocab = self._served.vocab
-        if choice.echo and vocab.add_bos and len(logprobs) > 1 and logprobs[0].token == vocab.bos:
-            logprobs = logprobs[1:]  # the start token is no part of the text that is echoed
-        out.append(Text(item.index, choice.echo or "", tuple(logprobs)))
-        choice.echo = None
+        if len(logprobs) > 1 and logprobs[0].token == self._start_token:
+            logprobs = logprobs[1:]  # its text is told without it
+        out.append(Text(item.index, "", tuple(logprobs)))
 
     def _end(self, end: End, out: list[Event]) -> None:
         index = end.index
@@ -157,7 +117,7 @@ class Generation:
             out.append(Finished(index, end.reason, end.stop, _usage_of(end, choice), end.lane))
         self._ends.append(end)
         if len(self._ends) == len(self._choices):
-            self.usage = _usage(self._ends, self._choices, self._prompts, self._each)
+            self.usage = _usage(self._ends, self._choices, self._each)
             out.append(self.usage)
             self.done = True
 
@@ -169,10 +129,11 @@ def _usage_of(end: End, choice: Plain) -> Usage:
     )  # fmt: skip
 
 
-def _usage(ends: list[End], choices: Sequence[Plain], prompts: list[list[int]], each: int) -> Usage:
-    reused = [min((e.num_reused for e in ends if e.index // each == p), default=0) for p in range(len(prompts))]
+def _usage(ends: list[End], choices: Sequence[Plain], each: int) -> Usage:
+    prompts = range(len(choices) // each)
+    reused = [min((e.num_reused for e in ends if e.index // each == p), default=0) for p in prompts]
     return Usage(
-        prompt_tokens=sum(max(e.num_prompt for e in ends if e.index // each == p) for p in range(len(prompts))),
+        prompt_tokens=sum(max(e.num_prompt for e in ends if e.index // each == p) for p in prompts),
         cached_tokens=sum(reused),  # the choices of one prompt share it: it was cached if it was for all of them
         completion_tokens=sum(e.num_generated for e in ends),
         reasoning_tokens=sum(choice.num_reasoning for choice in choices),

@@ -20,11 +20,10 @@ _utf8 = getincrementaldecoder("utf-8")
 class Plain:
     """A choice whose text is its content. An incomplete character is kept back, with its log-probabilities."""
 
-    __slots__ = ("echo", "num_reasoning", "_decode", "_pending", "_text", "_logprobs")
+    __slots__ = ("num_reasoning", "_decode", "_pending", "_text", "_logprobs")
 
     def __init__(self) -> None:
         decoder = _utf8(errors="replace")
-        self.echo: str | None = None
         self.num_reasoning = 0  # tokens
         self._decode = decoder.decode
         self._pending = decoder.getstate
@@ -44,8 +43,6 @@ class Plain:
     def say(self, deltas: list[Delta], out: list[Event]) -> None:
         """Tokens without log-probabilities."""
         text = self._decode(deltas[0].data if len(deltas) == 1 else b"".join([delta.data for delta in deltas]))
-        if self.echo is not None:
-            text, self.echo = self.echo + text, None
         if text:
             out.append(Text(deltas[0].index, text))
 
@@ -58,12 +55,10 @@ class Plain:
 
     def finish(self, index: int, out: list[Event]) -> None:
         self._text += self._decode(b"", True)
-        if self._text or self._logprobs or self.echo:
+        if self._text or self._logprobs:
             self._flush(index, out)
 
     def _flush(self, index: int, out: list[Event]) -> None:
-        if self.echo is not None:
-            self._text, self.echo = self.echo + self._text, None
         out.append(Text(index, self._text, tuple(self._logprobs)))
         self._text = ""
         self._logprobs = []

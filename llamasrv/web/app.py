@@ -28,7 +28,6 @@ from llamasrv.web.routes import (
 )  # fmt: skip
 from llamasrv.web.routes.paths import reading_paths
 from llamasrv.web.service import Service
-from llamasrv.web.streams.late import LateStream
 from llamasrv.web.streams.resume import StreamReader
 from llamasrv.web.streams.streaming import EventStream
 
@@ -77,7 +76,7 @@ def create_app(service: Service) -> Flask:
         origin = service.access.allowed_origin(environ)
         if origin is not None:
             let_page_read(headers, origin, preflight=environ["REQUEST_METHOD"] == "OPTIONS")
-        if type(response.response) not in (EventStream, LateStream, StreamReader):  # which close it when they end
+        if type(response.response) not in (EventStream, StreamReader):  # which close it when they end
             record.close(response.status_code)
         return response
 

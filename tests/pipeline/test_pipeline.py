@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from engine_by_hand import HandEngine
 from serving import check_no_leaks, open_engine, pipeline_on, read
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
@@ -20,8 +21,6 @@ from llamasrv.domain.request import (
     Tool,
     ToolCall,
 )
-from llamasrv.engine.channels import Delta
-from engine_by_hand import HandEngine
 from llamasrv.engine.engine import EngineOptions, Status
 from llamasrv.engine.fake import BOS, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, IM_END, IM_START, FakeBackend
 from llamasrv.engine.interface import DecodeFailed
@@ -34,8 +33,7 @@ from llamasrv.errors import (
     Unavailable,
     Unsupported,
 )
-from llamasrv.pipeline import Generation, constraint, served
-from llamasrv.pipeline.reading import Plain
+from llamasrv.pipeline import constraint, served
 
 
 def user(text):
@@ -152,37 +150,6 @@ def test_events_are_empty_while_nothing_comes(engine, pipeline):
     assert generation.events(0.01) == []
     assert not generation.done
     read(engine, generation)
-
-
-class Script:
-    """A stream that has one delta for each wait, and then nothing."""
-
-    def __init__(self, *data):
-        self.data = list(data)
-        self.waits = []
-
-    def wait(self, timeout):
-        self.waits.append(timeout)
-        return bool(self.data)
-
-    def take(self):
-        return [Delta(0, 0, self.data.pop(0))]
-
-
-def test_tokens_without_text_do_not_end_the_wait(pipeline):
-    """A wait that saw half a character goes on for the rest of its time."""
-    script = Script(b"", b"\xc3", b"\xa9", b"\xc3")
-    generation = Generation(pipeline.open(None), script, lambda: None, choices=[Plain()], each=1, prompts=[[1]])
-    assert [e.text for e in generation.events(60)] == ["é"]
-    assert script.waits[0] == 60 and all(59 < left <= 60 for left in script.waits[1:])
-    assert generation.events(60) == []
-
-
-def test_tokens_without_text_do_not_prolong_the_wait(pipeline):
-    script = Script(*[b""] * 10)
-    generation = Generation(pipeline.open(None), script, lambda: None, choices=[Plain()], each=1, prompts=[[1]])
-    assert generation.events(0) == []
-    assert len(script.waits) == 1
 
 
 def test_choices_of_several_prompts_are_numbered_in_order(run):
@@ -433,10 +400,10 @@ def test_the_oldest_turns_are_left_out_if_the_client_wants_that():
     with pytest.raises(ContextTooLong):
         pipeline.submit(replace(asked, shorten=False))
     generation = pipeline.submit(asked)
-    text = generation.whole_text("")
+    text = generation.info.whole_text("")
     shown = b"".join(pipeline.open(None).vocab.pieces[token] for token in text).decode()
     assert "Be brief." in shown and "last" in shown and "question 0" not in shown
-    assert generation.left_out % 4 == 0 and shown.count("question") == shown.count("result") > 0
+    assert generation.info.left_out % 4 == 0 and shown.count("question") == shown.count("result") > 0
     read(engine, generation)
     with pytest.raises(ContextTooLong):
         pipeline.submit(GenerateRequest(prompts=user("x" * 700), shorten=True))
@@ -451,16 +418,16 @@ def test_of_a_long_turn_the_oldest_calls_are_left_out():
         turns.append(Message("assistant", tool_calls=(ToolCall(f"c{n}", "f", "{}"),)))
         turns.append(Message("tool", f"result {n} {'x' * 20}", tool_call_id=f"c{n}"))
     generation = pipeline.submit(GenerateRequest(prompts=(ChatPrompt(tuple(turns)),), shorten=True))
-    shown = b"".join(pipeline.open(None).vocab.pieces[token] for token in generation.whole_text("")).decode()
+    shown = b"".join(pipeline.open(None).vocab.pieces[token] for token in generation.info.whole_text("")).decode()
     assert "Be brief." in shown and "the request" in shown and "result 19" in shown and "result 0" not in shown
-    assert generation.left_out % 2 == 0 and 300 < generation.num_prompt <= 450
+    assert generation.info.left_out % 2 == 0 and 300 < generation.info.num_prompt <= 450
     read(engine, generation)
 
 
 def test_an_earlier_talk_goes_before_what_the_template_writes(engine, pipeline):
     generation = pipeline.submit(GenerateRequest(prompts=(ChatPrompt((Message("user", "Hi"),), before=(72, 105)),)))
-    assert generation.whole_text("!")[:2] == [72, 105] and generation.whole_text("!")[-1] == ord("!")
-    assert generation.num_prompt == len(pipeline.open(None).encode(user("Hi")[0])) + 2
+    assert generation.info.whole_text("!")[:2] == [72, 105] and generation.info.whole_text("!")[-1] == ord("!")
+    assert generation.info.num_prompt == len(pipeline.open(None).encode(user("Hi")[0])) + 2
     read(engine, generation)
     with pytest.raises(InvalidRequest):
         pipeline.submit(GenerateRequest(prompts=(ChatPrompt((Message("user", "Hi"),), before=(9999,)),)))
@@ -557,11 +524,13 @@ def test_a_cancelled_generation_ends(engine, pipeline):
     generation.cancel()
 
 
-def test_an_end_that_nobody_asked_for_is_an_error(engine, pipeline):
+def test_an_end_that_nobody_asked_for_is_an_error(engine, pipeline, monkeypatch):
     """A stream that the server cuts off must not look complete."""
+    submit, streams = engine.submit, []
+    monkeypatch.setattr(engine, "submit", lambda *given: streams.append(submit(*given)) or streams[0])
     generation = pipeline.submit(GenerateRequest(prompts=user("Hi")))
     engine.turn()
-    engine.cancel(generation._stream)
+    engine.cancel(streams[0])
     failed = [e for e in read(engine, generation) if isinstance(e, Failed)]
     assert [type(e.error) for e in failed] == [Unavailable]
 

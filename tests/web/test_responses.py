@@ -462,7 +462,7 @@ def test_another_server_sees_it_and_can_cancel_or_delete_it(start, tmp_path, mon
     error(get(other.client, ids[0], stream="true"), 503)
     assert other.client.post(f"/v1/responses/{ids[0]}/cancel").get_json()["status"] == "cancelled"
     assert other.client.delete(f"/v1/responses/{ids[1]}").status_code == 200
-    wait_until(lambda: all(run._cancelled for run in list(one.service.background._runs.values())))
+    wait_until(lambda: all(run.cancelled for run in list(one.service.background._runs.values())))
     held.let_go()
     wait_until(lambda: not len(one.service.background))
     assert get(one.client, ids[0]).get_json()["status"] == "cancelled"

@@ -230,7 +230,7 @@ def _request(
         owner=owner,
         content=content_of(data),
         adapters=get("lora"),
-        patience=None if get("t_max_predict_ms", -1) < 0 else data["t_max_predict_ms"] / 1000,
+        time_limit=None if get("t_max_predict_ms", -1) < 0 else data["t_max_predict_ms"] / 1000,
         with_tokens=stream or get("return_tokens", False),
         sampled_probs=get("post_sampling_probs", False),
         with_progress=extras.progress,

@@ -9,10 +9,10 @@ from flask import Response, request
 
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import LlamasrvError
-from llamasrv.pipeline.loading import Loading
+from llamasrv.pipeline.run import RunInfo
 from llamasrv.web.http.body import read_json
 from llamasrv.web.service import Service
-from llamasrv.web.streams.late import late_response
+from llamasrv.web.streams.opening import reply_to
 from llamasrv.web.streams.streaming import NOBODY, OPENAI, Client, Framing, Reply, stream_response, whole_response
 
 
@@ -52,29 +52,26 @@ def respond(
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a stream that is kept goes on without its client
 
-    def answer() -> Response:
-        try:
-            running = service.pipeline.submit(asked, wait=False)
-        except LlamasrvError as error:
-            if error.param == "prompt":
-                raise error.but(param=endpoint.prompt_field) from None
-            if error.param == "content" and asked.content is not None:
-                raise error.but(param=asked.content.name) from None
-            raise
-        record.model = running.model
-        reply = endpoint.reply(options, model=running.model, fingerprint=running.fingerprint)
-        begin = getattr(reply, "begin", None)
-        if begin is not None:  # it wants to see what was submitted, before there are events
-            begin(running)
-        if asked.stream:
-            return stream_response(running, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
-        return whole_response(running, reply, record, num_choices=len(asked.prompts) * asked.n, client=client)
+    def explain(error: LlamasrvError) -> LlamasrvError:
+        if error.param == "prompt":
+            return error.but(param=endpoint.prompt_field)
+        if error.param == "content" and asked.content is not None:
+            return error.but(param=asked.content.name)
+        return error
 
-    try:
-        response = answer()
-    except Loading as loading:
-        early = framing if asked.stream else None
-        response = late_response(loading, answer, record, client=client, keepalive=settings.keepalive, framing=early)
+    def begin(info: RunInfo) -> Reply:
+        record.model = info.model
+        reply = endpoint.reply(options, model=info.model, fingerprint=info.fingerprint)
+        told = getattr(reply, "begin", None)
+        if told is not None:  # it wants to see what was submitted, before there are events
+            told(info)
+        return reply
+
+    run = service.pipeline.submit(asked, explain=explain)
+    reply = reply_to(run, begin, framing)
+    if not asked.stream:
+        return whole_response(run, reply, record, num_choices=len(asked.prompts) * asked.n, client=client)
+    response = stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
     if conversation is None:
         return response
     return service.streams.keep(record.owner, conversation, response, framing, keepalive=settings.keepalive)

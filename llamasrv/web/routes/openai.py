@@ -18,7 +18,6 @@ from llamasrv.web.routes.generate import generate
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import OPENAI, Framing, unnamed
 
-
 NATIVE = Framing(unnamed, llamacpp_body, last=OPENAI.last)
 
 

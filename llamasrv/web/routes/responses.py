@@ -12,7 +12,6 @@ from werkzeug.exceptions import MethodNotAllowed
 
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound, Unavailable, Unsupported
-from llamasrv.pipeline.loading import Loading
 from llamasrv.protocols.openai.responses import Earlier, Responses, input_tokens_body
 from llamasrv.protocols.openai.responses.events import error_event, replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
@@ -85,26 +84,17 @@ class Views:
         service = self._service
         service.background.check_room()
         record.model = service.registry.for_request(asked.model).name
-        try:
-            running: Any = service.pipeline.submit(asked, wait=False)
-        except Loading:
-            running = None  # the run waits for it
-        except LlamasrvError as error:
-            raise _renamed(error) from None
-
-        def begin() -> Any:
-            return service.pipeline.submit(asked) if running is None else running
+        running = service.pipeline.submit(asked, explain=_renamed)
 
         def reply(keep: Keep) -> ResponseReply:
             return self._endpoint.reply(options, model=record.model or "", keep=self._keeping(keep, options))
 
         quota, record.quota = record.quota, None  # the run counts against it until it ends
         try:
-            run = service.background.start(record.owner, begin, reply, quota)
+            run = service.background.start(record.owner, running, reply, quota)
         except BaseException:
             record.quota = quota
-            if running is not None:
-                running.cancel()
+            running.cancel()
             raise
         return self._follow(run, 0) if options.stream else json_answer(orjson.dumps(run.queued))
 

@@ -48,13 +48,12 @@ class Background:
     def start(
         self,
         owner: str,
-        generation: Callable[[], Running],
+        running: Running,
         reply: Callable[[Keep], ResponseReply],
         quota: Quota | None = None,
     ) -> Run:
-        """`generation` begins it; called in the run's own thread, it may take its time and it may fail."""
         self.check_room()
-        run = Run(owner, self.memory, generation, reply, quota)
+        run = Run(owner, self.memory, running, reply, quota)
         if not self.memory.keep(owner, run.reply.stored(), time.time() + LEASE):
             raise Unavailable("The response cannot be stored, so it cannot go on in the background.")
         self._runs[owner, run.id] = run
@@ -78,7 +77,7 @@ class Run:
         self,
         owner: str,
         memory: Memory,
-        generation: Callable[[], Running],
+        running: Running,
         reply: Callable[[Keep], ResponseReply],
         quota: Quota | None,
     ) -> None:
@@ -89,9 +88,7 @@ class Run:
         self.done = False
         self.dropped = False  # deleted: nothing is stored any more
         self._memory = memory
-        self._generation = generation
-        self._running: Running | None = None
-        self._cancelled = False
+        self._running = running
         self._quota = quota
         self._usage = Usage()
         self._begun = time.monotonic()
@@ -100,10 +97,12 @@ class Run:
 
     # ------------------------------------------------------------ for others
 
+    @property
+    def cancelled(self) -> bool:
+        return self._running.cancelled
+
     def cancel(self) -> None:
-        self._cancelled = True
-        if self._running is not None:
-            self._running.cancel()
+        self._running.cancel()
 
     def chunks(self, start: int, timeout: float | None) -> list[bytes]:
         """The events from number `start` on; waits for one. [] after `timeout` seconds, or if it ended before."""
@@ -135,9 +134,7 @@ class Run:
                 self._news.notify_all()
 
     def _read(self) -> None:
-        running = self._running = self._generation()
-        if self._cancelled:
-            running.cancel()
+        running = self._running
         beat = time.monotonic() + BEAT
         while not running.done and not self.reply.failed:
             events = running.events(max(0.0, beat - time.monotonic()))
@@ -197,6 +194,7 @@ class Following:
     reply to it. Whoever follows may leave: the run goes on."""
 
     failed = False
+    has_begun = True
 
     def __init__(self, run: Run, start: int) -> None:
         self._run = run

@@ -95,7 +95,10 @@ OPENAI = Framing(unnamed, openai_body, last=b"data: [DONE]\n\n")
 
 
 class Running(Protocol):
-    """A generation, as far as this module cares. `pipeline` makes them."""
+    """A run, as far as this module cares. `pipeline` makes them."""
+
+    @property
+    def has_begun(self) -> bool: ...
 
     @property
     def done(self) -> bool: ...
@@ -127,7 +130,8 @@ class Gathered(Running, Protocol):
 class Reply(Protocol):
     """How a protocol writes one reply."""
 
-    failed: bool
+    @property
+    def failed(self) -> bool: ...
 
     def chunks(self, events: Sequence[Event]) -> list[bytes]: ...
 
@@ -174,6 +178,9 @@ def stream_response(
         if not events and not running.done:
             watch = Watch(client, running.cancel)
             events = running.events(keepalive)
+            # Nothing may be written while a model is loaded, so a real HTTP error is still possible.
+            while framing.ping is None and not (running.has_begun or running.done):
+                events = running.events(keepalive)
         for event in events[:1]:
             if type(event) is Failed:
                 raise event.error

@@ -1,4 +1,4 @@
-"""A request whose model is on its way into memory: wait for it, or give up."""
+"""Waiting for a model that is on its way into memory."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from llamasrv.models.loader import Loader
 from llamasrv.models.model import Model
 
 
-class Loading(Unavailable):
-    """Raised instead of waiting. Within the block of `with` the model counts as asked for: once it is loaded it is not
-    the next to make room."""
+class LoadWait:
+    """One request's. In the block of a `with` the model counts as asked for: it is not the next to make room once it is
+    loaded."""
 
     def __init__(self, loader: Loader, model: Model, *, timeout: float | None = None) -> None:
-        super().__init__("Loading model", code="model_loading")
+        """`timeout`: the request's own time limit, in seconds."""
         self.model = model
         self.cancelled = False
         self._loader = loader
         self._own_limit = timeout is not None and timeout < loader.load_timeout
         self._deadline = time.monotonic() + (timeout if self._own_limit and timeout else loader.load_timeout)
 
-    def __enter__(self) -> Loading:
+    def __enter__(self) -> LoadWait:
         self.model.awaited.append(None)
         return self
 
@@ -32,12 +32,12 @@ class Loading(Unavailable):
         self.model.awaited.pop()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """True when it is loaded; False after `timeout` seconds, or when it was cancelled. Raises when it cannot be
+        """True when the model is loaded; False after `timeout` seconds, or once cancelled. Raises if it cannot be
         loaded, or not within the time that there is."""
         left = self._left()
         self._loader.load(self.model)
-        patience = left if timeout is None else min(left, timeout)
-        if self._loader.wait(self.model, patience, given_up=lambda: self.cancelled):
+        seconds = left if timeout is None else min(left, timeout)
+        if self._loader.wait(self.model, seconds, given_up=lambda: self.cancelled):
             return True
         if not self.cancelled:
             self._left()
@@ -48,10 +48,10 @@ class Loading(Unavailable):
         if left > 0:
             return left
         if self._own_limit:
-            raise DeadlineExceeded("The request's time limit passed while its model was loaded.")
+            raise DeadlineExceeded("The request's time limit passed while its model was being loaded.")
         raise Unavailable(f"The model '{self.model.name}' is still being loaded.", code="model_loading")
 
     def cancel(self) -> None:
-        """Nobody waits any more. It is loaded all the same: whoever asked is likely to ask again."""
+        """Stop waiting. The model is loaded all the same: whoever asked is likely to ask again."""
         self.cancelled = True
         self._loader.notice.tell()
