@@ -9,9 +9,8 @@ from llamasrv.web.http.worker import child_exit, settings_or_exit, when_ready  #
 
 _settings = settings_or_exit()
 
-bind = [
-    f"unix:{_settings.socket_path}" if _settings.socket_path else f"{_settings.server.host}:{_settings.server.port}"
-]
+bind = [f"unix:{host}" if host.endswith(".sock") else f"{host}:{_settings.server.port}" for host in _settings.hosts]
+reuse_port = _settings.server.reuse_port
 wsgi_app = "llamasrv.wsgi:app"
 worker_class = "llamasrv.web.http.worker.Worker"
 
@@ -39,4 +38,4 @@ control_socket_disable = True
 # llamasrv logs by itself, to standard error.
 errorlog = None
 accesslog = None
-loglevel = "debug" if _settings.log.level == "debug" else "warning"
+loglevel = "debug" if _settings.log.level == "debug" or _settings.log.verbose else "warning"

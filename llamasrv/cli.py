@@ -6,6 +6,7 @@ or model, 64 for a wrong command line. Commands are imported when they are calle
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -15,7 +16,8 @@ from typing import Any, NoReturn
 import click
 
 from llamasrv import __version__, config
-from llamasrv.config import OPTIONS, Settings, docgen
+from llamasrv.config import OPTIONS, Settings, docgen, llama_server
+from llamasrv.config.llama_flags import Flag
 from llamasrv.config.option import Option, nearest
 from llamasrv.domain.key import SCOPES
 from llamasrv.errors import ConfigError
@@ -31,15 +33,21 @@ def with_options(*sections: str) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         def command(config_file: Path | None, **values: Any) -> Any:
             names = {option.name for option in OPTIONS}
-            flags = {name: value for name, value in values.items() if name in names}
+            flags = {name: value for name, value in values.items() if name in names and value is not None}
             others = {name: value for name, value in values.items() if name not in names}
-            return function(settings=config.load(flags, config=config_file), **others)
+            foreign = llama_server.from_flags(click.get_current_context().meta.get(_FOREIGN, ()))
+            if "model_adapters" in flags.keys() & foreign.values.keys():  # --lora beside --lora-scaled
+                flags["model_adapters"] += foreign.values["model_adapters"]
+            settings = config.load(foreign.values | flags, config=config_file, notes=tuple(foreign.notes))
+            return function(settings=settings, **others)
 
         command.__doc__ = function.__doc__
         command.__name__ = function.__name__
         command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         for option in reversed([o for o in OPTIONS if not sections or o.section in sections]):
             command = _flag(option)(command)  # type: ignore[assignment]
+        for flag in () if sections else llama_server.foreign():
+            command = _foreign_flag(flag)(command)  # type: ignore[assignment]
         return click.option(
             "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE",
             help=f"A TOML file with options; {config.CONFIG_VARIABLE} names one, too.",
@@ -52,20 +60,74 @@ def _flag(option: Option) -> Callable[[Function], Function]:
     default = f"  [{docgen.shown(option, option.default)}]" if option.default not in (None, (), False) else ""
     text = option.help + default
     if option.kind == "bool":
-        names = f"{option.long_flag}/--no-{option.long_flag[2:]}"
-        return click.option(names, option.name, is_flag=True, default=None, help=text)
-    metavar = "|".join(option.choices) if 0 < len(option.choices) < 4 else option.kind.upper()
-    many = option.kind == "list"
+        names = [f"{flag}/--no-{flag[2:]}" if flag.startswith("--") else flag for flag in option.flags]
+        return click.option(*names, option.name, is_flag=True, default=None, help=text)
+    words = "list" if option.is_list else option.kind
+    optional: dict[str, Any] = {"is_flag": False, "flag_value": option.bare} if option.bare else {}
     return click.option(
-        *option.flags, option.name, default=None, multiple=many, metavar=metavar, help=text, callback=_given
-    )
+        *option.flags, option.name, default=None, multiple=option.is_list, callback=_given, help=text,
+        metavar="|".join(option.choices) if 0 < len(option.choices) < 4 else words.upper(), **optional,
+    )  # fmt: skip
+
+
+_FOREIGN = "llamasrv.foreign"  # flags of llama-server, as they were given
+
+
+def _foreign_flag(flag: Flag) -> Callable[[Function], Function]:
+    """A flag of llama-server that is none of ours: taken here, judged when all are known, shown in no help."""
+
+    def given(text: str | None) -> Callable[[click.Context, click.Parameter, Any], None]:
+        def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+            for one in value if isinstance(value, tuple) else [text] if value else []:
+                context.meta.setdefault(_FOREIGN, []).append((flag, one))
+
+        return callback
+
+    def decorate(function: Function) -> Function:
+        quiet: dict[str, Any] = {"expose_value": False, "hidden": True}
+        for names, text in ((flag.names, llama_server.ON), (flag.negations, llama_server.OFF)):
+            own = f"llama_{names[-1].strip('-').replace('-', '_').replace('.', '_')}" if names else ""
+            if names and flag.hint and text == llama_server.ON:
+                if flag.hint.startswith("["):
+                    quiet |= {"is_flag": False, "flag_value": llama_server.ON}
+                function = click.option(*names, own, multiple=True, callback=given(None), **quiet)(function)
+            elif names:
+                function = click.option(*names, own, is_flag=True, callback=given(text), **quiet)(function)
+        return function
+
+    return decorate
 
 
 def _given(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
     return None if value == () else value
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class _Commands(click.Group):
+    """The commands. Flags without one are those of `serve`, and so is nothing at all where llama-server's variables
+    say what to serve: a container or a unit that was written for it has to change the program's name alone."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if (args[0].startswith("-") and args[0] not in own) if args else _is_told_by_llama_server():
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+
+def _is_told_by_llama_server() -> bool:
+    return any(name.startswith(llama_server.PREFIX) for name in os.environ)
+
+
+def _dashes(name: str) -> str:
+    """Names of options with underscores are those with dashes, too."""
+    return name.replace("_", "-")
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={
+        "help_option_names": ["-h", "--help"], "max_content_width": 110, "token_normalize_func": _dashes,
+    },
+)  # fmt: skip
 @click.version_option(__version__, "--version", "-V", message="llamasrv %(version)s")
 def cli() -> None:
     """Serve GGUF models behind the APIs that applications already speak."""
@@ -227,4 +289,6 @@ def _refuse(line: str, code: int) -> int:
 
 
 def _flags(context: click.Context | None) -> list[str]:
-    return [] if context is None else [flag for parameter in context.command.params for flag in parameter.opts]
+    """Those that its help shows."""
+    shown = [] if context is None else [p for p in context.command.params if not getattr(p, "hidden", False)]
+    return [flag for parameter in shown for flag in parameter.opts]

@@ -23,7 +23,7 @@ from model.tiny_models import llama
 from llamasrv import cli
 from llamasrv.config import paths
 from llamasrv.commands import bench
-from llamasrv.config import OPTIONS
+from llamasrv.config import OPTIONS, check
 from llamasrv.errors import ConfigError
 from llamasrv.config.option import PREFIX
 
@@ -34,6 +34,7 @@ def run(capsys, monkeypatch):
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(check, "in_container", lambda: False)
 
     def call(*arguments):
         with pytest.raises(SystemExit) as end:
@@ -75,7 +76,7 @@ def one_line(code, out, err):
         (["serve", "--flash-attn", "of"], 78, "--flash-attn 'of': must be one of auto, on, off; did you mean off?"),
         (["serve", "--config", "/none.toml"], 78, "/none.toml: No such file or directory"),
         (["serve", "--model", "/none.gguf"], 78, "/none.gguf: No such file or directory"),
-        (["serve", "--fake", "--chat-template", "nope"], 78, "neither Jinja source nor one of chatml, plain"),
+        (["serve", "--fake", "--chat-template", "nope"], 78, "neither Jinja source nor one of bailing, "),
         (["serve", "--fake", "--chat-template-file", "/none"], 78, "'/none': No such file or directory"),
         (["serve", "--fake", "--api-key-file", "/none"], 78, "'/none': No such file or directory"),
         (["serve", "--fake", "--host", "0.0.0.0"], 78, "there is no key"),

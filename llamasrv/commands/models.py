@@ -23,7 +23,7 @@ from llamasrv.startup import model_list
 
 def run(settings: Settings) -> int:
     """A line for each model that a server with these settings would serve."""
-    models = model_list.models(startup.with_threads(settings))
+    models = model_list.models(startup.filled_in(settings))
     states = _states(settings)
     table = Table("name", "size", "quantisation", "context", "capabilities", "state")
     table.columns[0].overflow = "fold"
@@ -42,7 +42,7 @@ def run(settings: Settings) -> int:
 def remove_model(settings: Settings, name: str, *, asked: bool) -> int:
     """Delete the files of a model in the folder. `asked`: nobody has to be asked any more."""
     folder = settings.models.dir or paths.models_dir()
-    found = [model for model in model_list.models(startup.with_threads(settings)) if model.is_found]
+    found = [model for model in model_list.models(startup.filled_in(settings)) if model.is_found]
     model = next((m for m in found if canonical(name) in map(canonical, (m.name, *m.aliases))), None)
     if model is None:
         raise ConfigError(f"{folder}: no model {name!r}{nearest(name, [m.name for m in found])}")

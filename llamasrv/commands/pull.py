@@ -18,7 +18,9 @@ from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRem
 from rich.progress import Progress as Bars
 
 from llamasrv.config import Settings, paths
-from llamasrv.models.pull import Progress, PullFailed, pull
+from llamasrv.errors import ConfigError
+from llamasrv.models.pull import Progress, PullFailed, pull, pulled
+from llamasrv.startup.model_options import repository
 
 EX_UNAVAILABLE = 69
 LINES_EVERY = 5.0  # seconds, where there is no terminal
@@ -46,6 +48,20 @@ def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
         if not as_json:
             print(files[0])
     return 0
+
+
+def fetch(settings: Settings) -> None:
+    """Pull the model that --hf-repo names, where it is not there yet. Raises ConfigError."""
+    name = repository(settings)
+    folder = settings.models.dir or paths.models_dir()
+    try:
+        if name is None or settings.model.offline or pulled(name, folder) is not None:
+            return
+        display = _Display(Console(stderr=True))
+        with display:
+            pull(name, folder, report=display.show)
+    except PullFailed as error:
+        raise ConfigError(f"model.hf_repo = {settings.model.hf_repo!r}: {error}") from None
 
 
 def _say(what: dict[str, object]) -> None:

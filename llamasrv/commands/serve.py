@@ -10,6 +10,7 @@ from gunicorn import util
 from gunicorn.app.base import Application
 
 from llamasrv import config, startup
+from llamasrv.commands.pull import fetch
 from llamasrv.config import Settings, paths
 from llamasrv.errors import ConfigError
 
@@ -26,6 +27,7 @@ class Server(Application):
 
 def run(settings: Settings) -> None:
     """Serve until a signal; raises ConfigError before anything is started."""
+    fetch(settings)
     settings = startup.prepare(settings)
     check_address(settings)
     config.use(settings)
@@ -34,13 +36,20 @@ def run(settings: Settings) -> None:
 
 def check_address(settings: Settings) -> None:
     """Whether the address can be listened on, unless a listening socket was handed to this process."""
-    if settings.socket_path is not None or "LISTEN_FDS" in os.environ or "GUNICORN_FD" in os.environ:
+    if "LISTEN_FDS" in os.environ or "GUNICORN_FD" in os.environ:
         return
-    host, port = settings.server.host.strip("[]"), settings.server.port
+    for host in settings.hosts:
+        if not host.endswith(".sock"):
+            _check_host(host.strip("[]"), settings.server.port, reuse=settings.server.reuse_port)
+
+
+def _check_host(host: str, port: int, *, reuse: bool) -> None:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             probe.bind(found[0][4])
     except OSError as error:
         raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from llamasrv import config
-from llamasrv.config import Settings
+from llamasrv.config import Settings, llama_server
 from llamasrv.config.option import PREFIX
 from llamasrv.errors import ConfigError
 
@@ -25,7 +25,8 @@ def running(settings: Settings) -> Iterator[str]:
     settings = settings.having(
         server={"host": "127.0.0.1", "port": _free_port()}, log={"level": "warning", "requests": False}
     )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    ours = (PREFIX, llama_server.PREFIX)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     process = subprocess.Popen(
         [sys.executable, "-m", "llamasrv", "serve"],
         env=environment | config.as_environment(settings),

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from llamasrv.config.option import Option
 from llamasrv.config.settings import OPTIONS, Settings
 from llamasrv.errors import ConfigError
+
+# In a container an address says nothing of who can reach it: what is published of it does.
+CONTAINER_FILES = (Path("/.dockerenv"), Path("/run/.containerenv"))
+CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
 
 
 def check_together(s: Settings) -> None:
@@ -13,6 +20,10 @@ def check_together(s: Settings) -> None:
 
     if s.model.fake and s.model.path is not None:
         refuse("model_fake", "a fake model and model.path exclude each other")
+    if s.model.hf_repo is not None and (s.model.fake or s.model.path is not None):
+        refuse("model_hf_repo", "give the repository or the model, not both")
+    if s.model.hf_file is not None and s.model.hf_repo is None:
+        refuse("model_hf_file", "name its repository, too: --hf-repo OWNER/REPO")
     if s.model.fake and s.engine.rpc:
         refuse("engine_rpc", "a fake model is computed nowhere else")
     if s.model.chat_template is not None and s.model.chat_template_file is not None:
@@ -24,14 +35,26 @@ def check_together(s: Settings) -> None:
         refuse("engine_ubatch_size", f"{s.engine.ubatch_size} is more than engine.batch_size = {s.engine.batch_size}")
     if s.engine.flash_attn == "off" and s.engine.cache_type_v not in ("f32", "f16", "bf16"):
         refuse("engine_cache_type_v", f"{s.engine.cache_type_v} needs flash attention, and engine.flash_attn is off")
-    if not s.server.allow_keyless and not _is_local(s) and not s.server.api_key and s.server.api_key_file is None:
+    if not s.hosts:
+        refuse("server_host", f"{s.server.host!r} names no address")
+    if not s.server.allow_keyless and is_open(s) and not in_container():
         refuse("server_host", f"{s.server.host} can be reached from other machines and there is no key: "
                "give --api-key-file (or --allow-keyless if that is meant)")  # fmt: skip
 
 
-def _is_local(settings: Settings) -> bool:
-    host = settings.server.host.strip("[]")
-    return settings.socket_path is not None or host in ("localhost", "::1") or host.startswith("127.")
+def is_open(settings: Settings) -> bool:
+    """Whether other machines can connect, and need no key."""
+    keyless = not settings.server.api_key and settings.server.api_key_file is None
+    return keyless and not all(map(_is_local, settings.hosts))
+
+
+def in_container() -> bool:
+    return any(map(os.environ.get, CONTAINER_VARIABLES)) or any(path.exists() for path in CONTAINER_FILES)
+
+
+def _is_local(host: str) -> bool:
+    host = host.strip("[]")
+    return host.endswith(".sock") or host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _option_named(name: str) -> Option:

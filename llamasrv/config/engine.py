@@ -13,6 +13,8 @@ from llamasrv.engine.options import EngineOptions
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 POOLINGS = ("none", "mean", "cls", "last", "rank")
 
+_defaults: Mapping[str, Any] = {f.name: f.default for f in dataclasses.fields(EngineOptions)}
+
 
 def _option(
     section: str,
@@ -25,8 +27,12 @@ def _option(
     choices: tuple[str, ...] = (),
     unit: int = 1,
     unset: tuple[str, ...] = (),
+    words: Mapping[str, Any] | None = None,
+    bare: str | None = None,
 ) -> Option:
-    return Option(f"{section}.{key}", flags, kind, help, None, low, high, choices, False, unit, unset)
+    return Option(
+        f"{section}.{key}", flags, kind, help, None, low, high, choices, False, unit, unset, words or {}, bare
+    )
 
 
 _model = partial(_option, "model")
@@ -42,11 +48,11 @@ _DECLARED: Mapping[str, Option] = {
         "1. In a file also a table.",
     ),
     "context_cells": _engine(
-        "ctx_size", "int", "-c", "--ctx-size", low=0, high=16_777_216, unset=("0",),
+        "ctx_size", "int", "-c", "--ctx-size", "-ctx", low=0, high=16_777_216, unset=("0",),
         help="Cells of KV, shared by all sequences; 0 chooses from the model and the memory at hand.",
     ),
     "parallel": _engine(
-        "parallel", "int", "-np", "--parallel", low=1, high=256,
+        "parallel", "int", "-np", "--parallel", low=1, high=256, words={"-1": _defaults["parallel"]},
         help="Most sequences computed at once, and a quarter more for keys that would have none; others wait.",
     ),
     "threads": _engine(
@@ -75,7 +81,8 @@ _DECLARED: Mapping[str, Option] = {
         "runs there. Only within a network that you trust.",
     ),
     "flash_attn": _engine(
-        "flash_attn", "choice", "-fa", "--flash-attn", choices=("auto", "on", "off"), help="Flash attention."
+        "flash_attn", "choice", "-fa", "--flash-attn", choices=("auto", "on", "off"), bare="on",
+        help="Flash attention.",
     ),
     "cache_type_k": _engine(
         "cache_type_k", "choice", "-ctk", "--cache-type-k", choices=CACHE_TYPES, help="Number format of the keys in KV."
@@ -117,7 +124,7 @@ _DECLARED: Mapping[str, Option] = {
         help="Most tokens of a choice that wait for a client to read them; then it counts as gone.",
     ),
     "cache_bytes": _cache(
-        "ram", "size", "--cache-ram", low=0, high=2**50, unit=2**20,
+        "ram", "size", "-cram", "--cache-ram", low=0, high=2**50, unit=2**20, words={"-1": 2**50},
         help="Memory outside KV for prefixes that had to leave it; a plain number counts MiB, 0 forgets them.",
     ),
     "disk_bytes": _cache(
@@ -137,8 +144,6 @@ _DECLARED: Mapping[str, Option] = {
         help="Cells of KV that idle prefixes may keep while others are computed; 0: the back end chooses.",
     ),
 }  # fmt: skip
-
-_defaults: Mapping[str, Any] = {f.name: f.default for f in dataclasses.fields(EngineOptions)}
 
 ENGINE: tuple[Option, ...] = tuple(
     dataclasses.replace(option, default=_defaults[field], place=("engine", field))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ class Option:
     secret: bool = False
     unit: int = 1  # what a plain number counts, of a size
     unset: tuple[str, ...] = ()  # how None is written, on the command line and in files
+    words: Mapping[str, Any] = field(default_factory=dict)  # other words for values
+    bare: str | None = None  # what the flag alone means, where it may come without a value
     place: tuple[str, str] = ("", "")  # of the value: a section of Settings and a field of it
 
     @property
@@ -64,7 +67,7 @@ class Option:
         words = {
             "int": "a whole number", "float": "a number", "bool": "true or false", "text": "text", "path": "a path",
             "list": "a list", "adapters": "a list", "endpoints": "a list", "samplers": "a list",
-            "size": "a size like 4MiB", "ms": "a number",
+            "size": "a size like 4MiB", "ms": "a number", "json": "a JSON object",
         }[self.kind]  # fmt: skip
         if self.kind == "size" or (self.low is None and self.high is None):
             return words
@@ -80,8 +83,10 @@ def _short(number: float | None) -> str:
 def convert(option: Option, value: Any, where: str) -> Any:
     """The value with its right type; ConfigError, beginning with `where`, if it cannot be."""
     try:
-        if option.unset and isinstance(value, (str, int, float)) and _plain(value) in option.unset:
+        if isinstance(value, (str, int, float)) and _plain(value) in option.unset:
             return None
+        if isinstance(value, (str, int, float)) and _plain(value) in option.words:
+            return option.words[_plain(value)]
         return _CONVERTERS[option.kind](option, value)
     except ValueError as error:
         raise ConfigError(f"{where}: {str(error) or f'must be {option.expects}'}") from None
@@ -94,14 +99,20 @@ def _plain(value: str | int | float) -> str:
 def written(option: Option, value: Any) -> Any:
     """The value as `convert` would read it from a file: None where there is nothing to write."""
     if value is None:
-        return int(option.unset[0]) if option.unset else None
+        return _number_or_text(option.unset[0]) if option.unset else None
     if option.kind == "ms":
         return value * 1000
     if option.kind == "size":
         return as_size(value)
+    if option.kind == "json":
+        return json.dumps(value)
     if option.kind == "adapters":
         return tuple(f"{one.name}={one.path}" + (f"@{one.scale:g}" if one.scale != 1 else "") for one in value)
     return value
+
+
+def _number_or_text(word: str) -> int | str:
+    return int(word) if word.lstrip("-").isdigit() else word
 
 
 def _int(option: Option, value: Any) -> int:
@@ -131,7 +142,8 @@ def _ranged(option: Option, value: Any) -> Any:
 
 
 def _bool(option: Option, value: Any) -> bool:
-    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    words = dict.fromkeys(("true", "yes", "on", "1", "enabled"), True)
+    words |= dict.fromkeys(("false", "no", "off", "0", "disabled"), False)
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.strip().lower() in words:
@@ -149,6 +161,18 @@ def _path(option: Option, value: Any) -> Path:
     if isinstance(value, Path):
         return value
     return Path(_text(option, value)).expanduser()
+
+
+def _json(option: Option, value: Any) -> Mapping[str, Any]:
+    """A JSON object, or a table of the file."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            raise ValueError from None
+    if not isinstance(value, Mapping):
+        raise ValueError
+    return dict(value)
 
 
 def _choice(option: Option, value: Any) -> str:
@@ -172,6 +196,9 @@ def _list(option: Option, value: Any) -> tuple[str, ...]:
 _ADAPTER = re.compile(r"([\w.-]{1,64})=(.+?)(?:@(-?\d{1,4}(?:\.\d{1,6})?))?")  # name, file, scale
 
 
+_SCALE = re.compile(r"@-?[\d.]+$")
+
+
 def _adapters(option: Option, value: Any) -> tuple[Adapter, ...]:
     """NAME=FILE@SCALE, each; a bare FILE is named after itself. A table has NAME = FILE, or NAME = {path, scale}."""
     if isinstance(value, Mapping):
@@ -181,11 +208,11 @@ def _adapters(option: Option, value: Any) -> tuple[Adapter, ...]:
         value = [f"{name}={one['path']}@{one.get('scale', 1.0)}" for name, one in tables.items()]
     if isinstance(value, str):
         value = value.split(",")
-    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, (str, Adapter)) for item in value):
         raise ValueError("must be a list of NAME=FILE")
-    texts = [piece.strip() for item in value for piece in item.split(",") if piece.strip()]
-    named = [text if "=" in text else f"{Path(text).stem}={text}" for text in texts]
-    adapters = []
+    adapters = [item for item in value if isinstance(item, Adapter)]
+    texts = [piece.strip() for item in value if isinstance(item, str) for piece in item.split(",") if piece.strip()]
+    named = [text if "=" in text else f"{Path(_SCALE.sub('', text)).stem}={text}" for text in texts]
     for text in named:
         match = _ADAPTER.fullmatch(text)
         if match is None:
@@ -246,7 +273,7 @@ def as_size(value: float | None) -> str:
 
 _CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "int": _int, "float": _float, "bool": _bool, "text": _text, "path": _path,
-    "choice": _choice, "list": _list, "size": _size, "ms": _ms,
+    "choice": _choice, "list": _list, "size": _size, "ms": _ms, "json": _json,
     "adapters": _adapters, "endpoints": _endpoints, "samplers": _samplers,
 }  # fmt: skip
 

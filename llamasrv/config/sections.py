@@ -6,6 +6,7 @@ and from engine.py for the section that is the engine's own dataclass.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,9 +28,13 @@ def _option(
     secret: bool = False,
     unit: int = 1,
     unset: tuple[str, ...] = (),
+    words: Mapping[str, Any] | None = None,
+    bare: str | None = None,
 ) -> Any:
     """A field of a section with its option. `key` is its name in the file where that is not the field's."""
-    option = Option(f"{section}.{key}", flags, kind, help, default, low, high, choices, secret, unit, unset)
+    option = Option(
+        f"{section}.{key}", flags, kind, help, default, low, high, choices, secret, unit, unset, words or {}, bare
+    )
     return field(default=default, repr=not secret, metadata={"option": option})
 
 
@@ -54,11 +59,48 @@ class ModelSection:
     )
     chat_template: str | None = _model(
         "text", None, "--chat-template",
-        help="A Jinja chat template, or the name of a packaged one (chatml, plain), instead of the model's own.",
+        help="A Jinja chat template, or the name of one that llama.cpp knows (chatml, llama3, mistral-v7 ...), instead "
+        "of the model's own.",
     )  # fmt: skip
     chat_template_file: Path | None = _model(
         "path", None, "--chat-template-file", help="The same, read from a file."
     )
+    chat_template_kwargs: Mapping[str, Any] | None = _model(
+        "json", None, "--chat-template-kwargs",
+        help="Variables of the chat template, as a JSON object; those of a request go before them.",
+    )  # fmt: skip
+    reasoning: str = _model(
+        "choice", "auto", "-rea", "--reasoning", choices=("auto", "on", "off"), bare="on",
+        help="Whether models think that can be told (enable_thinking of the template), where a request does not say.",
+    )  # fmt: skip
+    reasoning_effort: str | None = _model(
+        "text", None, "--reasoning-effort", unset=("default",),
+        help="How hard they think, as the template calls it (reasoning_effort), where a request does not say.",
+    )  # fmt: skip
+    reasoning_format: str = _model(
+        "choice", "auto", "--reasoning-format", choices=("auto", "none", "deepseek"),
+        help="Where reasoning goes that a request says nothing of. auto, deepseek: to its own field; none: it stays in "
+        "the content, marks and all.",
+    )  # fmt: skip
+    reasoning_budget: int | None = _model(
+        "int", None, "--reasoning-budget", low=0, high=16_777_216, unset=("-1",),
+        help="Most tokens of reasoning, then its block is closed; a request may ask for less. -1: no bound.",
+    )  # fmt: skip
+    hf_repo: str | None = _model(
+        "text", None, "-hf", "-hfr", "--hf-repo",
+        help="The repository on the Hugging Face Hub whose model is served, OWNER/REPO[:QUANT]: fetched first where it "
+        "is not there yet.",
+    )  # fmt: skip
+    hf_file: str | None = _model("text", None, "-hff", "--hf-file", help="Which file of that repository.")
+    offline: bool = _model("bool", False, "--offline", help="Serve what was pulled for --hf-repo, and fetch nothing.")
+    tags: tuple[str, ...] = _model(
+        "list", (), "--tags", help="Words that /v1/models tells of the model, separated by commas."
+    )
+    sleep_idle_seconds: float | None = _model(
+        "float", None, "--sleep-idle-seconds", low=0.001, high=1e9, unset=("-1",),
+        help="Seconds without a request after which the model that --model names is unloaded, until the next one; -1: "
+        "it stays.",
+    )  # fmt: skip
     fake: bool = _model(
         "bool", False, "--fake", help="Serve a model without weights that repeats what it is told: for trying clients."
     )
@@ -74,6 +116,18 @@ class ModelsSection:
     )  # fmt: skip
     manage: bool = _models(
         "bool", False, "--models-manage", help="Let clients pull, load, unload and delete models over HTTP."
+    )
+    preset: Path | None = _models(
+        "path", None, "--models-preset",
+        help="An INI file of models as llama-server reads it: a section for each, [*] for all.",
+    )  # fmt: skip
+    max: int | None = _models(
+        "int", None, "--models-max", low=1, high=100_000, unset=("0",),
+        help="Most models that are loaded at once; the one that was used least recently makes room. 0: as many as the "
+        "memory holds.",
+    )  # fmt: skip
+    autoload: bool = _models(
+        "bool", True, "--models-autoload", help="Load a model when a request names it; else POST /models/load does."
     )
     memory: int | None = _models(
         "size", None, "--memory-limit", low=0, high=2**50, unit=2**20, unset=("0",),
@@ -108,7 +162,8 @@ class ServerSection:
     """Where and whom the server answers."""
 
     host: str = _server(
-        "text", "127.0.0.1", "--host", help="Address to listen on, or a path ending in .sock for a Unix socket."
+        "text", "127.0.0.1", "--host",
+        help="Addresses to listen on, separated by commas; a path ending in .sock is a Unix socket.",
     )
     port: int = _server("int", 8080, "--port", low=0, high=65535, help="Port to listen on; 0 picks a free one.")
     api_key: tuple[str, ...] = _server(
@@ -119,7 +174,10 @@ class ServerSection:
         "path", None, "--api-key-file",
         help="A file of keys: with the ending .toml as `llamasrv key` writes it, else one key a line.",
     )  # fmt: skip
-    ui: bool = _server("bool", True, "--ui", help="Pages for browsers: a playground, a live view, the API.")
+    reuse_port: bool = _server("bool", False, "--reuse-port", help="Let other processes listen on the same port.")
+    slots: bool = _server("bool", True, "--slots", help="Tell at /slots what is computed.")
+    props: bool = _server("bool", False, "--props", help="Let clients change properties with POST /props.")
+    ui: bool = _server("bool", True, "--ui", "--webui", help="Pages for browsers: a playground, a live view, the API.")
     allow_keyless: bool = _server(
         "bool", False, "--allow-keyless", help="Listen on other addresses than loopback although there is no key."
     )
@@ -152,9 +210,10 @@ class ServerSection:
         "float", 60.0, "--write-timeout", low=0.1, high=3600.0,
         help="Seconds that a client may take no byte of what is written before it counts as gone.",
     )  # fmt: skip
-    keepalive: float = _server(
-        "float", 15.0, "--keepalive", "--sse-ping-interval", low=0.1, high=3600.0,
-        help="Seconds of silence after which a stream gets a comment line, so that nobody takes it for dead.",
+    keepalive: float | None = _server(
+        "float", 15.0, "--keepalive", "--sse-ping-interval", low=0.1, high=86_400.0, unset=("-1",),
+        help="Seconds of silence after which a stream gets a comment line, so that nobody takes it for dead; -1: "
+        "never.",
     )  # fmt: skip
     drain_timeout: int = _server(
         "int", 30, "--drain-timeout", low=1, high=86_400,
@@ -274,7 +333,7 @@ class LimitsSection:
         help="Most tokens generated for one choice, also when a request asks for more; -1: until the context is full.",
     )  # fmt: skip
     timeout: float | None = _limits(
-        "float", 3600.0, "--timeout", low=0.0, high=1_000_000.0, unset=("0",),
+        "float", 3600.0, "-to", "--timeout", low=0.0, high=1_000_000.0, unset=("0",),
         help="Most seconds for one request, waiting included; 0 is no limit.",
     )  # fmt: skip
     body_bytes: int = _limits(
@@ -370,6 +429,10 @@ class LogSection:
     )
     requests: bool = _log("bool", True, "--log-requests", help="One line for each request, without its content.")
     llama: bool = _log("bool", False, "--log-llama", help="Log what llama.cpp says, too.")
+    verbose: bool = _log(
+        "bool", False, "-v", "--verbose", "--log-verbose",
+        help="Log all there is: --log-level debug and --log-llama.",
+    )  # fmt: skip
     file: Path | None = _log(
         "path", None, "--log-file", help="A file for the log instead of standard error; SIGUSR1 opens it anew."
     )

@@ -59,6 +59,7 @@ class Settings:
     tables: tuple[ModelTable, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)  # further names for models
     source: Source | None = field(default=None, repr=False, compare=False)
+    notes: tuple[str, ...] = field(default=(), repr=False, compare=False)  # lines for the log, at level debug
 
     def having(self, **sections: Mapping[str, Any]) -> Settings:
         """These settings with other values: `having(engine={"threads": 4})`."""
@@ -68,7 +69,8 @@ class Settings:
     def of(self, table: ModelTable) -> Settings:
         """The settings of one model: its table's, and these for what the table leaves open."""
         own = {option.name: option.default for option in OPTIONS if option.section == "model"}
-        return with_values(dataclasses.replace(self, tables=(), aliases={}), own | dict(table.values))
+        made = with_values(dataclasses.replace(self, tables=(), aliases={}), own | dict(table.values))
+        return fitting(made, table.values)
 
     def sampling_defaults(self) -> dict[str, Any]:
         """Sampling defaults that the operator set, under the names of SamplingParams."""
@@ -91,16 +93,21 @@ class Settings:
         return self.server.api_key + keys
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """What to listen on: names, addresses, paths of Unix sockets."""
+        return tuple(host.strip() for host in self.server.host.split(",") if host.strip())
+
+    @property
     def socket_path(self) -> Path | None:
-        """The Unix socket to listen on, if that is what `server.host` names."""
-        return Path(self.server.host) if self.server.host.endswith(".sock") else None
+        """The Unix socket to listen on, if that is what `server.host` names first."""
+        return Path(self.hosts[0]) if self.hosts[0].endswith(".sock") else None
 
     @property
     def url(self) -> str:
         """Where a client on this machine finds the server."""
         if self.socket_path is not None:
             return f"unix:{self.socket_path}"
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.server.host, self.server.host)
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.hosts[0], self.hosts[0])
         return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.server.port}"
 
 
@@ -123,6 +130,14 @@ def value_of(settings: Settings, option: Option) -> Any:
     return getattr(getattr(settings, section), field)
 
 
+def fitting(settings: Settings, given: Mapping[str, Any]) -> Settings:
+    """A smaller batch than the default of the smaller unit inside it makes that smaller, too, unless both are given."""
+    batch = settings.engine.batch_size
+    if "engine_ubatch_size" not in given and settings.engine.ubatch_size > batch:
+        return settings.having(engine={"ubatch_size": batch})
+    return settings
+
+
 def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
     """The settings with values by the name of their option."""
     sections: dict[str, dict[str, Any]] = {}
@@ -133,10 +148,13 @@ def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
     return settings.having(**sections)
 
 
+# What only the model of the command line has.
+_OF_THE_ONE = ("model_fake", "model_hf_repo", "model_hf_file", "model_offline", "model_sleep_idle_seconds")
+
 # What a model's table may say, by its key there.
 TABLE_KEYS: Mapping[str, Option] = {
     option.key.partition(".")[2]: option
     for option in OPTIONS
-    if (option.section in ("model", "engine", "sampling", "cache") and option.name != "model_fake")
+    if (option.section in ("model", "engine", "sampling", "cache") and option.name not in _OF_THE_ONE)
     or option.name in ("models_keep_alive", "limits_n_predict")
 }

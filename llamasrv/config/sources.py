@@ -1,6 +1,6 @@
 """Where options come from.
 
-    TOML file  <  environment LLAMASRV_*  <  flags
+    TOML file  <  environment LLAMA_ARG_* (llama-server's)  <  environment LLAMASRV_*  <  flags
 
 An unknown key or a bad value raises ConfigError with one line that says where, which key, which value and what would
 be right. Reads no file but the one that it is pointed at.
@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from llamasrv.config import llama_server, preset
 from llamasrv.config.check import check_together
 from llamasrv.config.option import PREFIX, convert, nearest, reason, written
-from llamasrv.config.settings import OPTIONS, TABLE_KEYS, ModelTable, Settings, Source, value_of, with_values
+from llamasrv.config.settings import OPTIONS, TABLE_KEYS, ModelTable, Settings, Source, fitting, value_of, with_values
 from llamasrv.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -37,22 +38,30 @@ def load(
     *,
     environ: Mapping[str, str] | None = None,
     config: Path | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Settings:
-    """Settings from a TOML file, the environment and flags (by name of the attribute; None is not given)."""
+    """Settings from a TOML file, the environment and flags (by the name of the option; None is not given)."""
     environ = os.environ if environ is None else environ
     if config is None and environ.get(CONFIG_VARIABLE):
         config = Path(environ[CONFIG_VARIABLE])
     values: dict[str, Any] = {}
-    settings = Settings(source=Source(dict(flags or {}), config))
+    foreign = llama_server.from_environment(environ)
+    settings = Settings(source=Source(dict(flags or {}), config), notes=(*foreign.notes, *notes))
     if config is not None:
         values, tables, aliases = _from_file(config)
         settings = dataclasses.replace(settings, tables=tables, aliases=aliases)
+    values.update(foreign.values)
     values.update(_from_environment(environ))
     for option in OPTIONS:
         value = (flags or {}).get(option.name)
         if value is not None:
             values[option.name] = convert(option, value, f"{option.long_flag} {value!r}")
-    settings = with_values(settings, values)
+    if values.get("models_preset") is not None:
+        presets, lines = preset.read(values["models_preset"], flags or {})
+        settings = dataclasses.replace(
+            settings, tables=(*settings.tables, *presets), notes=(*settings.notes, *lines)
+        )
+    settings = fitting(with_values(settings, values), values)
     check_together(settings)
     for table in settings.tables:
         try:

@@ -159,7 +159,7 @@ class GenerateRequest:
     tool_choice: ToolChoice = ToolChoice()
     content: Content | None = None  # the form of the answer
     thinking_budget: int | None = None  # most tokens of reasoning, then its block is closed; None: no bound
-    split_reasoning: bool = True  # False: reasoning stays in the text, its marks included
+    split_reasoning: bool | None = None  # False: reasoning stays in the text, its marks included; None: not said
     keep_alive: float | None = None  # seconds that the model stays loaded after it; negative: for ever; None: as set
     adapters: tuple[tuple[str, float], ...] | None = None  # LoRA adapters and their scales; None: the model's default
     time_limit: float | None = None  # seconds after its first text that the answer may go on; then to the line's end

@@ -48,6 +48,8 @@ class Loader:
         *,
         memory_limit: int | None = None,
         load_timeout: float = 300.0,
+        most_loaded: int | None = None,
+        on_demand: bool = True,
         check: Callable[[Model], None] | None = None,
         free_memory: Callable[[], int] = available_memory,
         clock: Callable[[], float] = time.monotonic,
@@ -55,6 +57,8 @@ class Loader:
         """`memory_limit` None: what the machine has free. `check` may raise LoadFailed before a model is loaded."""
         self.memory_limit = memory_limit
         self.load_timeout = load_timeout
+        self.most_loaded = most_loaded  # at once; None: as many as the memory holds
+        self.on_demand = on_demand  # a request loads what it names
         self.notice = Notice()  # told whenever a model's state may have changed
         self.on_load: list[Callable[[Model], object]] = []  # called when its engine is ready, before anybody uses it
         # Called before its memory is given back: what was made from it has to go.
@@ -244,7 +248,13 @@ class Loader:
         raise Unavailable(STOPPING)
 
     def _missing(self, need: int) -> int:
-        """Bytes by which it is too much."""
+        """Bytes by which it is too much; at least one where as many are loaded as may be."""
+        return max(self._missing_bytes(need), 1 if self._is_full() else 0)
+
+    def _is_full(self) -> bool:
+        return self.most_loaded is not None and len(self._counted) >= self.most_loaded
+
+    def _missing_bytes(self, need: int) -> int:
         if self.memory_limit:
             return self.memory + need - self.memory_limit
         coming = sum(size for model, size in self._counted.items() if model.phase in ("waiting", "checking", "loading"))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llamasrv.domain.sequence_spec import Adapters
+from llamasrv.domain.defaults import ChatDefaults
 from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.engine.interface import Adapter, Backend, Progress
 from llamasrv.engine.metrics import EngineMetrics
@@ -65,6 +66,8 @@ class Model:
         recipe: Recipe | None = None,
         sampling: Mapping[str, Any] | None = None,
         chat_template: str | None = None,
+        chat_defaults: ChatDefaults | None = None,
+        tags: tuple[str, ...] = (),
         max_tokens: int | None = None,
         shares_prefixes: bool = False,
         keep_alive: float = FOR_EVER,
@@ -77,6 +80,8 @@ class Model:
         self.recipe = recipe
         self.sampling: Mapping[str, Any] = sampling or {}  # the operator's defaults, names of SamplingParams
         self.chat_template = chat_template  # Jinja source that replaces the model's own
+        self.chat_defaults = chat_defaults or ChatDefaults()  # the operator's, for what requests leave open
+        self.tags = tags  # told with its name, and used for nothing
         self.max_tokens = max_tokens  # most tokens of one choice, also where a request asks for more
         self.shares_prefixes = shares_prefixes  # between owners
         self.standing_adapters: Adapters = ()  # of requests that name none
@@ -201,6 +206,7 @@ class Model:
     def adopt(self, other: Model) -> None:
         """Go on with the other's names and defaults; it is the same model, loaded in the same way."""
         self.aliases, self.sampling, self.chat_template = other.aliases, other.sampling, other.chat_template
+        self.chat_defaults, self.tags = other.chat_defaults, other.tags
         self.max_tokens, self.at_start, self._details = other.max_tokens, other.at_start, other._details
         self.shares_prefixes = other.shares_prefixes
         self.keep_alive = self.stay = other.keep_alive

@@ -125,6 +125,17 @@ def pull(
     return tuple(places)
 
 
+def pulled(text: str, folder: Path) -> Path | None:
+    """The first part of a model that was pulled into `folder` before; None where it was not."""
+    reference = Reference.parse(text)
+    here = folder / reference.repo
+    files = [RemoteFile(str(path.relative_to(here)), path.stat().st_size, "") for path in here.rglob("*.gguf")]
+    try:
+        return here / choose(files, reference)[0].path
+    except PullFailed:
+        return None
+
+
 # What there is
 
 

@@ -15,7 +15,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.sequence_spec import Realm, SequenceSpec
 from llamasrv.engine.channels import off_hub
-from llamasrv.errors import LlamasrvError, Unavailable
+from llamasrv.errors import InvalidRequest, LlamasrvError, Unavailable
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline.adapters import chosen
@@ -95,6 +95,9 @@ class Pipeline:
             return served
         loader = self.registry.loader
         if loader is not None and (model.current is None or model.phase):
+            if not loader.on_demand and not model.phase:
+                line = f"The model '{model.name}' is not loaded. POST /models/load loads it."
+                raise InvalidRequest(line, param="model")
             loader.load(model)
             return None
         status = model.engine.status
@@ -119,6 +122,7 @@ class Pipeline:
     def count(self, request: GenerateRequest) -> int:
         """Tokens of the prompts that `submit` would take, also of those that are too long."""
         with self.lease(request.model) as served:
+            request = served.model.chat_defaults.of(request)
             return off_hub(lambda: sum(len(served.encode(prompt, request.tool_choice)) for prompt in request.prompts))
 
     def submit(
@@ -141,6 +145,7 @@ class Pipeline:
             model.release()
 
     def _start(self, served: Served, request: GenerateRequest) -> Begun:
+        request = served.model.chat_defaults.of(request)
         prepared = served.prepare_all(request)
         params = served.params(request.sampling)
         drawn = request.n if request.best_of is None else max(request.n, request.best_of)

@@ -249,7 +249,7 @@ class Served:
             prompt=prepared.text,
             continues=prepared.continues,
             tools=prepared.tools,
-            reasoning=request.split_reasoning,
+            reasoning=request.split_reasoning is not False,
             json_content=request.content is not None and request.content.kind == "json",
             index=index,
         )
@@ -257,6 +257,7 @@ class Served:
 
     def render(self, prompt: ChatPrompt) -> str:
         """The prompt's text as the model's template writes it."""
+        prompt = self.model.chat_defaults.of_prompt(prompt)
         template = self._voice(prompt).template
         return (off_hub(template.render, prompt) if is_long(prompt) else template.render(prompt)).text
 

@@ -33,6 +33,7 @@ from llamasrv.models.scan import Found, scan
 from llamasrv.startup.model_options import (
     DEMO_NAME,
     FAKE_NAME,
+    chat_defaults,
     check_rpc,
     engine_options,
     file_name,
@@ -162,6 +163,11 @@ def names_several(settings: Settings) -> bool:
 # One model
 
 
+def stays(settings: Settings) -> float:
+    """Seconds that the model of the command line stays loaded without a request."""
+    return FOR_EVER if settings.model.sleep_idle_seconds is None else settings.model.sleep_idle_seconds
+
+
 def the_one(settings: Settings) -> Model:
     """The model that --model names, or --fake: loaded when the server starts, and for good."""
     name = served_name(settings)
@@ -171,9 +177,8 @@ def the_one(settings: Settings) -> Model:
     if settings.model.path is None:
         raise ConfigError(NO_MODEL)
     header = gguf.read_header(settings.model.path)
-    return _model(
-        settings, name, header, aliases=aliases, several=names_several(settings), keep_alive=FOR_EVER, at_start=True
-    )
+    several, stay = names_several(settings), stays(settings)
+    return _model(settings, name, header, aliases=aliases, several=several, keep_alive=stay, at_start=True)
 
 
 def _model(
@@ -206,6 +211,8 @@ def _model(
         recipe=Recipe(partial(_open, str(header.path), options), options, memory=need_all, context=need.context),
         sampling=settings.sampling_defaults(),
         chat_template=template,
+        chat_defaults=chat_defaults(settings),
+        tags=settings.model.tags,
         max_tokens=settings.limits.n_predict,
         shares_prefixes=settings.cache.prefix_scope == "all",
         keep_alive=settings.models.keep_alive if keep_alive is None else keep_alive,
@@ -242,8 +249,11 @@ def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
         recipe=Recipe(opening, options),
         sampling=settings.sampling_defaults(),
         chat_template=template_source(settings),
+        chat_defaults=chat_defaults(settings),
+        tags=settings.model.tags,
         max_tokens=settings.limits.n_predict,
         shares_prefixes=settings.cache.prefix_scope == "all",
+        keep_alive=stays(settings),
         at_start=True,
         key=(FAKE_NAME, options),
     )

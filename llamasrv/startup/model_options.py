@@ -13,10 +13,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from llamasrv.config import Settings, paths
+from llamasrv.domain.defaults import ChatDefaults
 from llamasrv.engine.options import EngineOptions
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
 from llamasrv.models.names import CATCH_ALL
+from llamasrv.models.pull import PullFailed, pulled
 
 FAKE_NAME = "fake"
 DEMO_NAME = "demo"
@@ -64,6 +66,44 @@ def template_source(settings: Settings) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError(f"model.chat_template_file = {str(path)!r}: {reason}") from None
+
+
+def repository(settings: Settings) -> str | None:
+    """What --hf-repo and --hf-file name, as `llamasrv pull` takes it."""
+    repo = settings.model.hf_repo
+    if repo is None:
+        return None
+    bare, _, quant = repo.removeprefix("hf:").partition(":")
+    wanted = settings.model.hf_file or quant
+    return f"hf:{bare}:{wanted}" if wanted else f"hf:{bare}"
+
+
+def with_pulled(settings: Settings) -> Settings:
+    """The settings with the file that was pulled for --hf-repo, called by the name of the repository."""
+    name = repository(settings)
+    if name is None or settings.model.path is not None:
+        return settings
+    folder = settings.models.dir or paths.models_dir()
+    try:
+        path = pulled(name, folder)
+    except PullFailed as error:
+        raise ConfigError(f"model.hf_repo = {settings.model.hf_repo!r}: {error}") from None
+    if path is None:
+        raise ConfigError(f"model.hf_repo = {settings.model.hf_repo!r}: it is not in {folder}; `llamasrv pull {name}` "
+                          "fetches it")  # fmt: skip
+    return settings.having(model={"path": path, "alias": settings.model.alias or (name.removeprefix("hf:"),)})
+
+
+def chat_defaults(settings: Settings) -> ChatDefaults:
+    model = settings.model
+    switches = ("enable_thinking", "thinking") if model.reasoning != "auto" else ()
+    thinks = dict.fromkeys(switches, model.reasoning == "on")
+    effort = {} if model.reasoning_effort is None else {"reasoning_effort": model.reasoning_effort}
+    return ChatDefaults(
+        template_kwargs={**thinks, **effort, **(model.chat_template_kwargs or {})},
+        split_reasoning=model.reasoning_format != "none",
+        thinking_budget=model.reasoning_budget,
+    )
 
 
 def check_rpc(who: str) -> None:

@@ -25,28 +25,34 @@ from llamasrv.models.remote import reach
 from llamasrv.models.trial import Trials
 from llamasrv.protocols.limits import Limits
 from llamasrv.startup import model_list
+from llamasrv.startup.model_options import with_pulled
 from llamasrv.store import DAY, Store, StoreOptions, open_store
 from llamasrv.web.service import Service, WebOptions
+
+
+NEVER = 1e9  # seconds
 
 
 def configure_log(settings: Settings) -> None:
     """Raises ConfigError where the log's file cannot be written to."""
     try:
         log.configure(
-            level=settings.log.level,
+            level="debug" if settings.log.verbose else settings.log.level,
             form=settings.log.format,
             requests=settings.log.requests,
-            llama=settings.log.llama,
+            llama=settings.log.llama or settings.log.verbose,
             path=settings.log.file,
         )
     except OSError as error:
         raise ConfigError(f"log.file = {str(settings.log.file)!r}: {error.strerror or error}") from None
+    for note in settings.notes:
+        logging.getLogger("llamasrv").debug("%s", note)
 
 
 def prepare(settings: Settings) -> Settings:
     """The settings with everything filled in that depends on the machine and the model. Raises ConfigError."""
     keys.of(settings)
-    settings = with_threads(settings)
+    settings = filled_in(settings)
     models = model_list.models(settings)
     if len(models) > 1 or model_list.names_several(settings) or models[0].details.path is None:
         return settings
@@ -58,8 +64,9 @@ def prepare(settings: Settings) -> Settings:
     return settings.having(model={"path": only.details.path}, engine={"context_cells": cells})
 
 
-def with_threads(settings: Settings) -> Settings:
-    """A thread for each core where nothing else is asked for."""
+def filled_in(settings: Settings) -> Settings:
+    """A thread for each core where nothing else is asked for, and the file of the repository that is named."""
+    settings = with_pulled(settings)
     threads = settings.engine.threads or memory.available_cores()
     return settings.having(engine={"threads": threads, "threads_batch": settings.engine.threads_batch or threads})
 
@@ -74,8 +81,10 @@ def web_options(settings: Settings) -> WebOptions:
         origins=settings.server.cors_origins,
         # A key leaves room in the queue for the others.
         most_open=max(1, (settings.engine.queue_limit + settings.engine.parallel) * 3 // 4),
-        keepalive=settings.server.keepalive,
+        keepalive=settings.server.keepalive or NEVER,
         timeout=settings.limits.timeout,
+        slots=settings.server.slots,
+        props=settings.server.props,
         slot_folder=settings.cache.slot_save_path,
         stalled_seconds=settings.server.stall_timeout / 10,
         slow_seconds=settings.log.slow_seconds,
@@ -100,7 +109,7 @@ def response_store(settings: Settings) -> Store | None:
 
 def build(settings: Settings) -> Service:
     """The service, its models on their way: loading goes on in their threads. Call it in the process that serves."""
-    settings = with_threads(settings)
+    settings = filled_in(settings)
     trials = Trials(paths.cache_dir() / "loaded", version=version("llama-cpp-python"))
 
     def check(model: Model) -> None:
@@ -112,7 +121,10 @@ def build(settings: Settings) -> Service:
         if settings.models.check and len(registry.models) > 1 and not machines:
             trials.check(model.details, settings.models.load_timeout)
 
-    loader = Loader(memory_limit=settings.models.memory, load_timeout=settings.models.load_timeout, check=check)
+    loader = Loader(
+        memory_limit=settings.models.memory, load_timeout=settings.models.load_timeout,
+        most_loaded=settings.models.max, on_demand=settings.models.autoload, check=check,
+    )  # fmt: skip
     registry = Registry(
         model_list.models(settings), loader=loader, aliases=settings.aliases, any_name=settings.models.names == "any"
     )
@@ -164,7 +176,7 @@ def update_models(registry: Registry, settings: Settings) -> None:
     them any more; the rest does not notice. Raises ConfigError, and then nothing has changed."""
     loader = registry.loader
     assert loader is not None
-    fresh = off_hub(model_list.models, with_threads(settings))
+    fresh = off_hub(model_list.models, filled_in(settings))
     before = {model.name: model for model in registry.models}
     models = []
     for model in fresh:
@@ -177,6 +189,7 @@ def update_models(registry: Registry, settings: Settings) -> None:
     registry.replace(models, settings.aliases)
     registry.any_name = settings.models.names == "any"
     loader.memory_limit, loader.load_timeout = settings.models.memory, settings.models.load_timeout
+    loader.most_loaded, loader.on_demand = settings.models.max, settings.models.autoload
     for old in before.values():
         if old not in models:
             threading.Thread(target=loader.retire, args=(old,), daemon=True).start()

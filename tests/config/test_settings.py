@@ -11,7 +11,7 @@ import pytest
 from options import settings_with
 
 from llamasrv import config
-from llamasrv.config import docgen
+from llamasrv.config import check, docgen
 from llamasrv.config import OPTIONS, Settings, load
 from llamasrv.config.option import convert, written
 from llamasrv.config.settings import value_of
@@ -234,14 +234,15 @@ def test_it_refuses_a_contradiction(flags, reason):
     assert reason in refusal(flags=flags)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
-def test_it_refuses_to_listen_publicly_without_a_key(host):
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "127.0.0.1,0.0.0.0"])
+def test_it_refuses_to_listen_publicly_without_a_key(host, monkeypatch):
+    monkeypatch.setattr(check, "in_container", lambda: False)
     assert "--api-key-file" in refusal(flags={"server_host": host})
     load({"server_host": host, "server_api_key": "k"}, environ={})
     load({"server_host": host, "server_allow_keyless": True}, environ={})
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "/run/llamasrv.sock"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "/run/llamasrv.sock", "127.0.0.1, ::1"])
 def test_it_listens_locally_without_a_key(host):
     load({"server_host": host}, environ={})
 
@@ -293,6 +294,7 @@ def test_limits_have_the_defaults_of_the_protocols():
         ("0.0.0.0", 80, "http://127.0.0.1:80"),
         ("::1", 80, "http://[::1]:80"),
         ("/run/x.sock", 80, "unix:/run/x.sock"),
+        ("127.0.0.1,::1", 80, "http://127.0.0.1:80"),
     ],
 )
 def test_the_url_is_what_a_client_on_this_machine_uses(host, port, url):

@@ -201,7 +201,7 @@ class ChatCompletions:
             tool_choice=choice,
             content=content_of(data),
             thinking_budget=smallest(*map(get, _BUDGETS)),
-            split_reasoning=get("reasoning_format", True),
+            split_reasoning=get("reasoning_format"),
             with_progress=extras.progress,
             with_pace=extras.per_token,
         )

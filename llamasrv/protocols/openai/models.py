@@ -21,13 +21,14 @@ class ModelCard(NamedTuple):
     context: int | None = None
     meta: Mapping[str, Any] | None = None
     capabilities: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
     status: Mapping[str, Any] | None = None  # in llama-server's words
 
 
 def _entry(card: ModelCard) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "id": card.id, "object": "model", "created": card.created, "owned_by": "llamasrv", "aliases": card.aliases,
-        "type": "model", "display_name": card.id, "lifecycle": "active",
+        "tags": card.tags, "type": "model", "display_name": card.id, "lifecycle": "active",
         "created_at": datetime.fromtimestamp(card.created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }  # fmt: skip
     if card.context is not None:

@@ -35,6 +35,7 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from llamasrv import __version__, config, startup
 from llamasrv.config import Settings, keys, paths
+from llamasrv.config.check import is_open
 from llamasrv.engine.engine import Engine
 from llamasrv.errors import ConfigError, EngineFailure
 from llamasrv.log import reopen
@@ -354,6 +355,8 @@ def settings_or_exit() -> Settings:
         sys.exit(EX_CONFIG)
     config.use(settings)
     systemd.take_over()
+    if is_open(settings):
+        log.warning("everybody who can connect may use this server: there is no key (--api-key-file)")
     if settings.server.api_key_file is not None and keys.is_open_to_others(settings.server.api_key_file):
         log.warning("%s can be read by everybody on this machine: chmod 600", settings.server.api_key_file)
     return settings

@@ -1,0 +1,390 @@
+"""What llamasrv does with each flag of llama-server: one line each.
+
+same       an option of the same name, short form and meaning
+maps       another option does it; `sets` gives its value
+already    accepted: llamasrv does that anyway, or it has no effect here
+later      not there yet
+no         refused, with what to use instead
+
+A specification is written as llama-server's own help writes it, the names that negate after a slash. `ok` are values
+that ask for nothing that llamasrv does not do anyway; `off` is why the negation is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Sets = Callable[[str], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Flag:
+    spec: str
+    verdict: str
+    variable: str | None = None  # of the environment
+    note: str = ""
+    option: str = ""  # its key
+    sets: Sets | None = None  # from what was given to values by the name of the option
+    ok: tuple[str, ...] = ()
+    off: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return _names(self.spec.partition(" / ")[0])
+
+    @property
+    def negations(self) -> tuple[str, ...]:
+        return _names(self.spec.partition(" / ")[2])
+
+    @property
+    def hint(self) -> str:
+        """What its value is called; "" where it takes none."""
+        return self.spec.partition(" / ")[0].split(", ")[-1].partition(" ")[2]
+
+    @property
+    def long_name(self) -> str:
+        return next((name for name in self.names if name.startswith("--")), self.names[0])
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"(?:^|, )(--?[A-Za-z][\w.-]*)", text))
+
+
+def same(spec: str, option: str, variable: str | None = None) -> Flag:
+    return Flag(spec, "same", variable, option=option)
+
+
+def maps(spec: str, note: str, sets: Sets, variable: str | None = None) -> Flag:
+    return Flag(spec, "maps", variable, note, sets=sets)
+
+
+def already(spec: str, note: str, variable: str | None = None, off: str = "") -> Flag:
+    return Flag(spec, "already", variable, note, off=off)
+
+
+def later(spec: str, note: str, variable: str | None = None, ok: tuple[str, ...] = (), off: str = "") -> Flag:
+    return Flag(spec, "later", variable, note, ok=ok, off=off)
+
+
+def no(spec: str, note: str, variable: str | None = None, ok: tuple[str, ...] = ()) -> Flag:
+    return Flag(spec, "no", variable, note, ok=ok)
+
+
+def _scaled(text: str) -> dict[str, Any]:
+    """--lora-scaled FILE:SCALE as --lora writes it."""
+    return {"model_adapters": re.sub(r":(-?[\d.]+)(?=,|$)", r"@\1", text)}
+
+
+_VERBOSITY = {"0": "error", "1": "error", "2": "warning", "3": "info", "4": "debug", "5": "debug"}
+
+
+def _verbosity(text: str) -> dict[str, Any]:
+    if text not in _VERBOSITY:
+        raise ValueError("must be a whole number, 0 to 5")
+    return {"log_level": _VERBOSITY[text]}
+
+
+_PINNING = "start llamasrv under taskset, or with CPUAffinity= in its unit: it counts the cores that it may use"
+_CPU_DRAFT = "there are no draft models yet"
+_DOWNLOADS = "name the repository: --hf-repo OWNER/REPO:QUANT, or llamasrv pull"
+_TOOLS = "llamasrv runs no programs for clients; give tools with the request, and run them in the client"
+_GPU_FIT = "the context is chosen by the memory at hand where --ctx-size is not given, and nothing else is changed"
+_MEDIA = "images, audio and video cannot be served yet"
+
+FLAGS: tuple[Flag, ...] = (
+    # The program
+    already("-h, --help, --usage", "the help of llamasrv"),
+    already("--version", "the version of llamasrv"),
+    no("-cl, --cache-list", "use: llamasrv models"),
+    no("--completion-bash", "use: _LLAMASRV_COMPLETE=bash_source llamasrv"),
+    # Threads
+    same("-t, --threads N", "engine.threads", "LLAMA_ARG_THREADS"),
+    same("-tb, --threads-batch N", "engine.threads_batch"),
+    no("-C, --cpu-mask M", _PINNING),
+    no("-Cr, --cpu-range lo-hi", _PINNING),
+    no("--cpu-strict <0|1>", _PINNING, ok=("0",)),
+    no("--prio N", "start llamasrv under nice, or with Nice= in its unit", ok=("0",)),
+    already("--poll <0...100>", "threads wait as llama.cpp has them wait by default"),
+    no("-Cb, --cpu-mask-batch M", _PINNING),
+    no("-Crb, --cpu-range-batch lo-hi", _PINNING),
+    no("--cpu-strict-batch <0|1>", _PINNING, ok=("0",)),
+    no("--prio-batch N", "start llamasrv under nice, or with Nice= in its unit", ok=("0",)),
+    already("--poll-batch <0|1>", "threads wait as llama.cpp has them wait by default"),
+    already("--threads-http N", "requests are read by one event loop, not by threads", "LLAMA_ARG_THREADS_HTTP"),
+    # Context and batches
+    same("-c, --ctx-size N", "engine.ctx_size", "LLAMA_ARG_CTX_SIZE"),
+    same("-n, --predict, --n-predict N", "limits.n_predict", "LLAMA_ARG_N_PREDICT"),
+    same("-b, --batch-size N", "engine.batch_size", "LLAMA_ARG_BATCH"),
+    same("-ub, --ubatch-size N", "engine.ubatch_size", "LLAMA_ARG_UBATCH"),
+    already("--keep N", "counts with --context-shift alone, which is off"),
+    same("-np, --parallel N", "engine.parallel", "LLAMA_ARG_N_PARALLEL"),
+    already("-cb, --cont-batching / -nocb, --no-cont-batching", "sequences join and leave at every step",
+            "LLAMA_ARG_CONT_BATCHING", off="--parallel 1 computes one sequence after the other"),
+    already("-kvu, --kv-unified / -no-kvu, --no-kv-unified", "all sequences share one pool of KV",
+            "LLAMA_ARG_KV_UNIFIED", off="--deterministic gives each sequence a stream of KV of its own"),
+    no("--kv-unified-per-slot N", "--ctx-size counts the cells of all sequences; --n-predict bounds one of them",
+       "LLAMA_ARG_KV_UNIFIED_PER_SLOT"),
+    later("--context-shift / --no-context-shift", "a sequence ends where its context is full; use a larger --ctx-size",
+          "LLAMA_ARG_CONTEXT_SHIFT"),
+    already("--perf / --no-perf", "timings are in every reply and in /metrics", "LLAMA_ARG_PERF"),
+    already("-e, --escape / --no-escape", "there is no prompt on the command line"),
+    already("--warmup / --no-warmup", "a model is warmed up while it loads", off="the first request would be slow"),
+    already("-dt, --defrag-thold N", "llama.cpp needs it no more", "LLAMA_ARG_DEFRAG_THOLD"),
+    already("--backend-sampling, -bs", "samplers run where they are fastest; what they choose is the same",
+            "LLAMA_ARG_BACKEND_SAMPLING"),
+    # Prefixes
+    same("-cram, --cache-ram N", "cache.ram", "LLAMA_ARG_CACHE_RAM"),
+    already("--cache-idle-slots / --no-cache-idle-slots", "what idle sequences leave stays in KV, then in --cache-ram",
+            "LLAMA_ARG_CACHE_IDLE_SLOTS", off="--cache-ram 0 keeps nothing outside KV"),
+    already("--cache-prompt / --no-cache-prompt", "prefixes are reused", "LLAMA_ARG_CACHE_PROMPT",
+            off="send cache_prompt: false with the request"),
+    no("--cache-reuse N", "what is reused begins at the prompt's first token", "LLAMA_ARG_CACHE_REUSE", ok=("0",)),
+    already("-sps, --slot-prompt-similarity SIMILARITY", "the longest prefix that any sequence computed is reused"),
+    no("-ctxcp, --ctx-checkpoints, --swa-checkpoints N", "checkpoints are bounded by memory: --cache-ram",
+       "LLAMA_ARG_CTX_CHECKPOINTS"),
+    no("-cms, --checkpoint-min-step N", "llamasrv chooses where checkpoints are worth it",
+       "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
+    same("--slot-save-path PATH", "cache.slot_save_path"),
+    no("-lcs, --lookup-cache-static FNAME", "there is no lookup decoding"),
+    no("-lcd, --lookup-cache-dynamic FNAME", "there is no lookup decoding"),
+    # How the model is computed
+    same("-fa, --flash-attn [on|off|auto]", "engine.flash_attn", "LLAMA_ARG_FLASH_ATTN"),
+    same("-ctk, --cache-type-k TYPE", "engine.cache_type_k", "LLAMA_ARG_CACHE_TYPE_K"),
+    same("-ctv, --cache-type-v TYPE", "engine.cache_type_v", "LLAMA_ARG_CACHE_TYPE_V"),
+    same("--rpc SERVERS", "engine.rpc", "LLAMA_ARG_RPC"),
+    same("-ngl, --gpu-layers, --n-gpu-layers N", "engine.n_gpu_layers", "LLAMA_ARG_N_GPU_LAYERS"),
+    later("--swa-full", "a window's KV has the size of the window", "LLAMA_ARG_SWA_FULL"),
+    later("--rope-scaling {none,linear,yarn}", "the model's own value is used", "LLAMA_ARG_ROPE_SCALING_TYPE"),
+    later("--rope-scale N", "the model's own value is used", "LLAMA_ARG_ROPE_SCALE"),
+    later("--rope-freq-base N", "the model's own value is used", "LLAMA_ARG_ROPE_FREQ_BASE", ok=("0",)),
+    later("--rope-freq-scale N", "the model's own value is used", "LLAMA_ARG_ROPE_FREQ_SCALE", ok=("0",)),
+    later("--yarn-orig-ctx N", "the model's own value is used", "LLAMA_ARG_YARN_ORIG_CTX", ok=("0",)),
+    later("--yarn-ext-factor N", "the model's own value is used", "LLAMA_ARG_YARN_EXT_FACTOR"),
+    later("--yarn-attn-factor N", "the model's own value is used", "LLAMA_ARG_YARN_ATTN_FACTOR"),
+    later("--yarn-beta-slow N", "the model's own value is used", "LLAMA_ARG_YARN_BETA_SLOW"),
+    later("--yarn-beta-fast N", "the model's own value is used", "LLAMA_ARG_YARN_BETA_FAST"),
+    later("-kvo, --kv-offload / -nkvo, --no-kv-offload", "KV lies where its layers lie", "LLAMA_ARG_KV_OFFLOAD"),
+    later("--repack / -nr, --no-repack", "weights are repacked for the CPU", "LLAMA_ARG_REPACK"),
+    no("--no-host", "llama.cpp chooses the buffers", "LLAMA_ARG_NO_HOST"),
+    later("-lm, --load-mode MODE", "files are memory-mapped", "LLAMA_ARG_LOAD_MODE", ok=("auto", "mmap")),
+    later("--mlock", "files are memory-mapped and may be paged out"),
+    later("--no-mmap", "files are memory-mapped"),
+    no("-lzm, --lazy-mode MODE", "llama.cpp decides", "LLAMA_ARG_LAZY_MODE", ok=("auto",)),
+    later("--numa TYPE", "use numactl", "LLAMA_ARG_NUMA"),
+    later("-dev, --device <dev1,dev2,..>", "all devices are used", "LLAMA_ARG_DEVICE"),
+    later("--list-devices", "llama.cpp names them while a model loads: --log-llama"),
+    later("-ot, --override-tensor <tensor name pattern>=<buffer type>,...", "use --n-gpu-layers",
+          "LLAMA_ARG_OVERRIDE_TENSOR"),
+    later("-cmoe, --cpu-moe", "use --n-gpu-layers", "LLAMA_ARG_CPU_MOE"),
+    later("-ncmoe, --n-cpu-moe N", "use --n-gpu-layers", "LLAMA_ARG_N_CPU_MOE", ok=("0",)),
+    no("-ncffn, --n-cpu-ffn N", "use --n-gpu-layers", "LLAMA_ARG_N_CPU_FFN", ok=("0",)),
+    later("-sm, --split-mode {none,layer,row,tensor}", "layers are spread over all devices", "LLAMA_ARG_SPLIT_MODE",
+          ok=("layer",)),
+    later("-ts, --tensor-split N0,N1,N2,...", "layers are spread by the devices' memory", "LLAMA_ARG_TENSOR_SPLIT"),
+    later("-mg, --main-gpu INDEX", "layers are spread over all devices", "LLAMA_ARG_MAIN_GPU", ok=("0",)),
+    already("-fit, --fit [on|off]", _GPU_FIT, "LLAMA_ARG_FIT"),
+    no("-fitt, --fit-target MiB0,MiB1,MiB2,...", "bound the memory with --memory-limit", "LLAMA_ARG_FIT_TARGET"),
+    no("-fitc, --fit-ctx N", "give the context with --ctx-size", "LLAMA_ARG_FIT_CTX"),
+    later("--check-tensors", "a file is read and checked in a process of its own where several models are served"),
+    later("--override-kv KEY=TYPE:VALUE,...", "the model's own values are used"),
+    later("--op-offload / --no-op-offload", "llama.cpp decides"),
+    # Adapters
+    same("--lora FNAME", "model.adapters"),
+    maps("--lora-scaled FNAME:SCALE,...", "--lora FNAME@SCALE", _scaled),
+    already("--lora-init-without-apply", "an adapter counts where a request or POST /lora-adapters names it"),
+    no("--control-vector FNAME", "control vectors cannot be served"),
+    no("--control-vector-scaled FNAME:SCALE,...", "control vectors cannot be served"),
+    no("--control-vector-layer-range START END", "control vectors cannot be served"),
+    # Which model
+    same("-m, --model FNAME", "model.path", "LLAMA_ARG_MODEL"),
+    no("-mu, --model-url MODEL_URL", _DOWNLOADS, "LLAMA_ARG_MODEL_URL"),
+    no("-dr, --docker-repo [<repo>/]<model>[:quant]", _DOWNLOADS, "LLAMA_ARG_DOCKER_REPO"),
+    same("-hf, -hfr, --hf-repo <user>/<model>[:quant]", "model.hf_repo", "LLAMA_ARG_HF_REPO"),
+    same("-hff, --hf-file FILE", "model.hf_file", "LLAMA_ARG_HF_FILE"),
+    no("-hft, --hf-token TOKEN", "put it into the environment, as HF_TOKEN: everybody may read a command line"),
+    same("--offline", "model.offline", "LLAMA_ARG_OFFLINE"),
+    same("-a, --alias STRING", "model.alias", "LLAMA_ARG_ALIAS"),
+    same("--tags STRING", "model.tags", "LLAMA_ARG_TAGS"),
+    same("--models-dir PATH", "models.dir", "LLAMA_ARG_MODELS_DIR"),
+    same("--models-preset PATH", "models.preset", "LLAMA_ARG_MODELS_PRESET"),
+    same("--models-max N", "models.max", "LLAMA_ARG_MODELS_MAX"),
+    same("--models-autoload / --no-models-autoload", "models.autoload", "LLAMA_ARG_MODELS_AUTOLOAD"),
+    same("--sleep-idle-seconds SECONDS", "model.sleep_idle_seconds"),
+    # The log
+    maps("--log-disable", "errors alone", lambda text: {"log_level": "error", "log_requests": False}),
+    same("--log-file FNAME", "log.file", "LLAMA_ARG_LOG_FILE"),
+    maps("--log-jsonl / --no-log-jsonl", "--log-format json",
+         lambda text: {"log_format": "json" if text == "on" else "text"}, "LLAMA_ARG_LOG_JSONL"),
+    already("--log-colors [on|off|auto]", "the log has no colours", "LLAMA_ARG_LOG_COLORS"),
+    same("-v, --verbose, --log-verbose", "log.verbose"),
+    maps("-lv, --verbosity, --log-verbosity N", "--log-level", _verbosity, "LLAMA_ARG_LOG_VERBOSITY"),
+    already("--log-prefix / --no-log-prefix", "a line begins with its level", "LLAMA_ARG_LOG_PREFIX"),
+    already("--log-timestamps / --no-log-timestamps", "a line begins with the time", "LLAMA_ARG_LOG_TIMESTAMPS"),
+    no("--log-prompts-dir PATH", "llamasrv writes nothing down that clients send"),
+    # Sampling
+    same("--samplers SAMPLERS", "sampling.samplers"),
+    same("-s, --seed SEED", "sampling.seed"),
+    no("--sampler-seq, --sampling-seq SEQUENCE", "write the names: --samplers top_k;temperature"),
+    same("--ignore-eos", "sampling.ignore_eos"),
+    same("--temp, --temperature N", "sampling.temp", "LLAMA_ARG_TEMPERATURE"),
+    same("--top-k N", "sampling.top_k", "LLAMA_ARG_TOP_K"),
+    same("--top-p N", "sampling.top_p", "LLAMA_ARG_TOP_P"),
+    same("--min-p N", "sampling.min_p", "LLAMA_ARG_MIN_P"),
+    same("--top-nsigma, --top-n-sigma N", "sampling.top_n_sigma"),
+    same("--xtc-probability N", "sampling.xtc_probability"),
+    same("--xtc-threshold N", "sampling.xtc_threshold"),
+    same("--typical, --typical-p N", "sampling.typical"),
+    same("--repeat-last-n N", "sampling.repeat_last_n"),
+    same("--repeat-penalty N", "sampling.repeat_penalty", "LLAMA_ARG_REPEAT_PENALTY"),
+    same("--presence-penalty N", "sampling.presence_penalty", "LLAMA_ARG_PRESENCE_PENALTY"),
+    same("--frequency-penalty N", "sampling.frequency_penalty", "LLAMA_ARG_FREQUENCY_PENALTY"),
+    same("--dry-multiplier N", "sampling.dry_multiplier"),
+    same("--dry-base N", "sampling.dry_base"),
+    same("--dry-allowed-length N", "sampling.dry_allowed_length"),
+    same("--dry-penalty-last-n N", "sampling.dry_penalty_last_n"),
+    no("--dry-sequence-breaker STRING", "send dry_sequence_breakers with the request"),
+    no("--adaptive-target N", "there is no adaptive-p sampler; use --min-p or --top-n-sigma"),
+    no("--adaptive-decay N", "there is no adaptive-p sampler; use --min-p or --top-n-sigma"),
+    same("--dynatemp-range N", "sampling.dynatemp_range"),
+    same("--dynatemp-exp N", "sampling.dynatemp_exp"),
+    same("--mirostat N", "sampling.mirostat"),
+    same("--mirostat-lr N", "sampling.mirostat_lr"),
+    same("--mirostat-ent N", "sampling.mirostat_ent"),
+    no("-l, --logit-bias TOKEN_ID(+/-)BIAS", "send logit_bias with the request"),
+    no("--grammar GRAMMAR", "send grammar with the request"),
+    no("--grammar-file FNAME", "send grammar with the request"),
+    no("-j, --json-schema SCHEMA", "send response_format with the request"),
+    no("-jf, --json-schema-file FILE", "send response_format with the request"),
+    no("-r, --reverse-prompt PROMPT", "send stop with the request"),
+    no("-sp, --special", "special tokens are told apart from text; return_tokens shows them"),
+    no("--spm-infill", "infill uses the order that the model's own tokens ask for"),
+    # Embeddings
+    same("--pooling {none,mean,cls,last,rank}", "engine.pooling", "LLAMA_ARG_POOLING"),
+    no("--embd-normalize N", "send embd_normalize with the request", ok=("2",)),
+    same("--embedding, --embeddings", "engine.embeddings", "LLAMA_ARG_EMBEDDINGS"),
+    maps("--rerank, --reranking", "--pooling rank", lambda text: {"engine_pooling": "rank"}, "LLAMA_ARG_RERANKING"),
+    # Media
+    later("-mm, --mmproj FILE", _MEDIA, "LLAMA_ARG_MMPROJ"),
+    later("-mmu, --mmproj-url URL", _MEDIA, "LLAMA_ARG_MMPROJ_URL"),
+    later("--mmproj-auto / --no-mmproj, --no-mmproj-auto", _MEDIA, "LLAMA_ARG_MMPROJ_AUTO"),
+    later("--mmproj-offload / --no-mmproj-offload", _MEDIA, "LLAMA_ARG_MMPROJ_OFFLOAD"),
+    later("-mmdev, --mmproj-device DEVICE", _MEDIA, "MTMD_BACKEND_DEVICE"),
+    later("--image-min-tokens N", _MEDIA, "LLAMA_ARG_IMAGE_MIN_TOKENS"),
+    later("--image-max-tokens N", _MEDIA, "LLAMA_ARG_IMAGE_MAX_TOKENS"),
+    later("--mtmd-batch-max-tokens N", _MEDIA, "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS"),
+    later("--video-fps N", _MEDIA, "LLAMA_ARG_VIDEO_FPS"),
+    later("--video-timestamp-interval N", _MEDIA, "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL"),
+    later("--video-ffmpeg-dir DIR", _MEDIA, "LLAMA_ARG_VIDEO_FFMPEG_DIR"),
+    later("--media-path PATH", _MEDIA),
+    # Where it listens, and whom it answers
+    same("--host HOST", "server.host", "LLAMA_ARG_HOST"),
+    same("--port PORT", "server.port", "LLAMA_ARG_PORT"),
+    same("--reuse-port", "server.reuse_port", "LLAMA_ARG_REUSE_PORT"),
+    no("--path PATH", "let nginx serve files: conf/nginx.conf", "LLAMA_ARG_STATIC_PATH"),
+    same("--cors-origins ORIGINS", "server.cors_origins", "LLAMA_ARG_CORS_ORIGINS"),
+    no("--cors-methods METHODS", "each route answers with its own methods", "LLAMA_ARG_CORS_METHODS"),
+    no("--cors-headers HEADERS", "the headers that clients of these APIs send are allowed", "LLAMA_ARG_CORS_HEADERS",
+       ok=("*",)),
+    no("--cors-credentials / --no-cors-credentials", "there are no cookies; pages send their key in a header",
+       "LLAMA_ARG_CORS_CREDENTIALS"),
+    later("--api-prefix PREFIX", "let nginx cut the prefix off: conf/nginx.conf", "LLAMA_ARG_API_PREFIX"),
+    same("--api-key KEY", "server.api_key", "LLAMA_API_KEY"),
+    same("--api-key-file FNAME", "server.api_key_file", "LLAMA_ARG_API_KEY_FILE"),
+    no("--ssl-key-file FNAME", "let nginx speak TLS: conf/nginx.conf", "LLAMA_ARG_SSL_KEY_FILE"),
+    no("--ssl-cert-file FNAME", "let nginx speak TLS: conf/nginx.conf", "LLAMA_ARG_SSL_CERT_FILE"),
+    same("-to, --timeout N", "limits.timeout", "LLAMA_ARG_TIMEOUT"),
+    same("--sse-ping-interval N", "server.keepalive", "LLAMA_ARG_SSE_PING_INTERVAL"),
+    # Pages and tools
+    same("--ui, --webui / --no-ui, --no-webui", "server.ui", "LLAMA_ARG_UI"),
+    no("--ui-config, --webui-config JSON", "the pages have no settings of the server", "LLAMA_ARG_UI_CONFIG"),
+    no("--ui-config-file, --webui-config-file PATH", "the pages have no settings of the server",
+       "LLAMA_ARG_UI_CONFIG_FILE"),
+    no("--ui-mcp-proxy, --webui-mcp-proxy / --no-ui-mcp-proxy, --no-webui-mcp-proxy", _TOOLS, "LLAMA_ARG_UI_MCP_PROXY"),
+    no("--tools TOOL1,TOOL2,...", _TOOLS, "LLAMA_ARG_TOOLS"),
+    no("--tools-runtime OPTION", _TOOLS, "LLAMA_ARG_TOOLS_RUNTIME"),
+    no("--mcp-servers-config PATH", _TOOLS, "LLAMA_ARG_MCP_SERVERS_CONFIG"),
+    no("--mcp-servers-json JSON", _TOOLS, "LLAMA_ARG_MCP_SERVERS_JSON"),
+    no("-ag, --agent / -no-ag, --no-agent", _TOOLS, "LLAMA_ARG_AGENT"),
+    # Routes
+    already("--metrics", "/metrics is always there", "LLAMA_ARG_ENDPOINT_METRICS"),
+    same("--props", "server.props", "LLAMA_ARG_ENDPOINT_PROPS"),
+    same("--slots / --no-slots", "server.slots", "LLAMA_ARG_ENDPOINT_SLOTS"),
+    # Chat
+    already("--jinja / --no-jinja", "templates are always Jinja", "LLAMA_ARG_JINJA"),
+    same("--reasoning-format FORMAT", "model.reasoning_format", "LLAMA_ARG_THINK"),
+    same("-rea, --reasoning [on|off|auto]", "model.reasoning", "LLAMA_ARG_REASONING"),
+    same("--reasoning-effort LEVEL", "model.reasoning_effort", "LLAMA_ARG_REASONING_EFFORT"),
+    same("--reasoning-budget N", "model.reasoning_budget", "LLAMA_ARG_THINK_BUDGET"),
+    no("--reasoning-budget-message MESSAGE", "the block of reasoning is closed without a message",
+       "LLAMA_ARG_THINK_BUDGET_MESSAGE"),
+    already("--reasoning-preserve / --no-reasoning-preserve", "what a client sends back of its reasoning is handed to "
+            "the template", "LLAMA_ARG_REASONING_PRESERVE", off="leave reasoning_content out of the messages"),
+    same("--chat-template JINJA_TEMPLATE", "model.chat_template", "LLAMA_ARG_CHAT_TEMPLATE"),
+    same("--chat-template-file JINJA_TEMPLATE_FILE", "model.chat_template_file", "LLAMA_ARG_CHAT_TEMPLATE_FILE"),
+    same("--chat-template-kwargs STRING", "model.chat_template_kwargs", "LLAMA_ARG_CHAT_TEMPLATE_KWARGS"),
+    no("--skip-chat-parsing / --no-skip-chat-parsing", "use /v1/completions, whose text is not taken apart",
+       "LLAMA_ARG_SKIP_CHAT_PARSING"),
+    already("--prefill-assistant / --no-prefill-assistant", "a last message of the assistant is continued",
+            "LLAMA_ARG_PREFILL_ASSISTANT", off="send add_generation_prompt: true with the request"),
+    # Speculation
+    *(later(spec, _CPU_DRAFT, variable) for spec, variable in (
+        ("--spec-draft-type-k, -ctkd, --cache-type-k-draft TYPE", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K"),
+        ("--spec-draft-type-v, -ctvd, --cache-type-v-draft TYPE", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"),
+        ("--spec-draft-hf, -hfd, -hfrd, --hf-repo-draft <user>/<model>[:quant]", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"),
+        ("--spec-draft-threads, -td, --threads-draft N", None),
+        ("--spec-draft-threads-batch, -tbd, --threads-batch-draft N", None),
+        ("--spec-draft-cpu-mask, -Cd, --cpu-mask-draft M", None),
+        ("--spec-draft-cpu-range, -Crd, --cpu-range-draft lo-hi", None),
+        ("--spec-draft-cpu-strict, --cpu-strict-draft <0|1>", None),
+        ("--spec-draft-prio, --prio-draft N", None),
+        ("--spec-draft-poll, --poll-draft <0|1>", None),
+        ("--spec-draft-cpu-mask-batch, -Cbd, --cpu-mask-batch-draft M", None),
+        ("--spec-draft-cpu-strict-batch, --cpu-strict-batch-draft <0|1>", None),
+        ("--spec-draft-prio-batch, --prio-batch-draft N", None),
+        ("--spec-draft-poll-batch, --poll-batch-draft <0|1>", None),
+        ("--spec-draft-override-tensor, -otd, --override-tensor-draft <tensor name pattern>=<buffer type>,...", None),
+        ("--spec-draft-cpu-moe, -cmoed, --cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_CPU_MOE"),
+        ("--spec-draft-n-cpu-moe, --spec-draft-ncmoe, -ncmoed, --n-cpu-moe-draft N",
+         "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE"),
+        ("--spec-draft-n-max N", "LLAMA_ARG_SPEC_DRAFT_N_MAX"),
+        ("--spec-draft-n-min N", "LLAMA_ARG_SPEC_DRAFT_N_MIN"),
+        ("--spec-draft-p-split, --draft-p-split P", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT"),
+        ("--spec-draft-p-min, --draft-p-min P", "LLAMA_ARG_SPEC_DRAFT_P_MIN"),
+        ("--spec-draft-backend-sampling / --no-spec-draft-backend-sampling",
+         "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING"),
+        ("--spec-draft-device, -devd, --device-draft <dev1,dev2,..>", None),
+        ("--spec-draft-ngl, -ngld, --gpu-layers-draft, --n-gpu-layers-draft N", "LLAMA_ARG_N_GPU_LAYERS_DRAFT"),
+        ("--spec-draft-model, -md, --model-draft FNAME", "LLAMA_ARG_SPEC_DRAFT_MODEL"),
+        ("--spec-ngram-mod-n-min N", None),
+        ("--spec-ngram-mod-n-max N", None),
+        ("--spec-ngram-mod-n-match N", None),
+        ("--spec-ngram-simple-size-n N", None),
+        ("--spec-ngram-simple-size-m N", None),
+        ("--spec-ngram-simple-min-hits N", None),
+        ("--spec-ngram-map-k-size-n N", None),
+        ("--spec-ngram-map-k-size-m N", None),
+        ("--spec-ngram-map-k-min-hits N", None),
+        ("--spec-ngram-map-k4v-size-n N", None),
+        ("--spec-ngram-map-k4v-size-m N", None),
+        ("--spec-ngram-map-k4v-min-hits N", None),
+        ("--spec-default", None),
+    )),
+    later("--spec-type LIST", _CPU_DRAFT, "LLAMA_ARG_SPEC_TYPE", ok=("none",)),
+    no("--spec-synth-len L", "its output would be no model's", "LLAMA_ARG_SPEC_SYNTH_LEN"),
+    no("--spec-synth-rates P0,P1,...", "its output would be no model's", "LLAMA_ARG_SPEC_SYNTH_RATES"),
+    *(no(spec, "llama-server took it away, too; use --spec-draft-n-max", variable) for spec, variable in (
+        ("--draft, --draft-n, --draft-max N", "LLAMA_ARG_DRAFT_MAX"),
+        ("--draft-min, --draft-n-min N", "LLAMA_ARG_DRAFT_MIN"),
+        ("--spec-ngram-size-n N", None),
+        ("--spec-ngram-size-m N", None),
+        ("--spec-ngram-min-hits N", None),
+    )),
+    *(no(spec, _DOWNLOADS) for spec in (
+        "--embd-gemma-default", "--fim-qwen-1.5b-default", "--fim-qwen-3b-default", "--fim-qwen-7b-default",
+        "--fim-qwen-7b-spec", "--fim-qwen-14b-spec", "--fim-qwen-30b-default", "--gpt-oss-20b-default",
+        "--gpt-oss-120b-default", "--vision-gemma-4b-default", "--vision-gemma-12b-default",
+    )),
+)  # fmt: skip

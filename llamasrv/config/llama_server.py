@@ -1,0 +1,102 @@
+"""Flags and variables of llama-server, beside llamasrv's own: what is given of them becomes values of our options.
+
+What asks for something that llamasrv does not have raises ConfigError with one line; what it does anyway is told in
+the log at level debug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llamasrv.config.llama_flags import FLAGS, Flag
+from llamasrv.config.option import Option, convert
+from llamasrv.config.settings import OPTIONS
+from llamasrv.errors import ConfigError
+
+PREFIX = "LLAMA_ARG_"
+ON, OFF = "on", "off"  # given, of a flag without a value; its negation
+
+_TRUE, _FALSE = ("true", "1", "on", "enabled"), ("false", "0", "off", "disabled")
+_OPTIONS: Mapping[str, Option] = {option.key: option for option in OPTIONS}
+
+
+@dataclass
+class Taken:
+    """What came of flags: values by the name of the option, and lines for the log."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def take(self, flag: Flag, text: str, where: str) -> None:
+        """One flag as it was given; `where` opens the error line."""
+        if flag.verdict == "same":
+            option = _OPTIONS[flag.option]
+            self.values[option.name] = convert(option, text, where)
+        elif flag.sets is not None:
+            self._set(flag, text, where)
+        elif flag.verdict == "already":
+            if text == OFF and flag.off:
+                raise ConfigError(f"{where}: not supported: {flag.off}")
+            self.notes.append(f"{where}: nothing to do: {flag.note}")
+        elif text in flag.ok or (text == OFF and not flag.hint):
+            self.notes.append(f"{where}: nothing to do")
+        elif flag.verdict == "later":
+            raise ConfigError(f"{where}: not there yet: {flag.note}")
+        else:
+            raise ConfigError(f"{where}: not supported: {flag.note}")
+
+    def _set(self, flag: Flag, text: str, where: str) -> None:
+        assert flag.sets is not None
+        if text == OFF and not flag.negations:
+            return
+        try:
+            values = flag.sets(text)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        for name, value in values.items():
+            option = next(option for option in OPTIONS if option.name == name)
+            self.values[name] = convert(option, value, where)
+
+
+def foreign() -> tuple[Flag, ...]:
+    """Those flags that are not options of llamasrv already."""
+    return tuple(flag for flag in FLAGS if flag.verdict != "same" and flag.long_name not in ("--help", "--version"))
+
+
+def from_flags(given: Iterable[tuple[Flag, str]]) -> Taken:
+    """`given` has a flag and its value; ON and OFF where it takes none."""
+    taken = Taken()
+    for flag, text in given:
+        name = flag.negations[-1] if text == OFF and flag.negations else flag.long_name
+        taken.take(flag, text, f"{name} {text!r}" if flag.hint else name)
+    return taken
+
+
+def from_environment(environ: Mapping[str, str]) -> Taken:
+    """The variables that llama-server reads; those that it does not know are told in the log."""
+    taken = Taken()
+    known = {flag.variable: flag for flag in FLAGS if flag.variable}
+    for variable in sorted(environ):
+        negated = variable.startswith(PREFIX + "NO_") and variable not in known
+        name = PREFIX + variable.removeprefix(PREFIX + "NO_") if negated else variable
+        text = environ[variable].strip()
+        flag = known.get(name)
+        if flag is None:
+            if variable.startswith(PREFIX):
+                taken.notes.append(f"environment: {variable}: unknown name, not used")
+        elif text:
+            where = f"environment: {variable}={'***' if name == 'LLAMA_API_KEY' else repr(text)}"
+            taken.take(flag, _read(flag, text, negated, where), where)
+    return taken
+
+
+def _read(flag: Flag, text: str, negated: bool, where: str) -> str:
+    if negated:
+        return OFF
+    if flag.hint:
+        return text
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise ConfigError(f"{where}: must be true or false")
+    return ON if text.lower() in _TRUE else OFF

@@ -1,0 +1,32 @@
+"""What holds for conversations of which a request says nothing: how much a model thinks, and where that goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from llamasrv.domain.request import ChatPrompt, GenerateRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ChatDefaults:
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    split_reasoning: bool = True  # False: reasoning stays in the text, its marks included
+    thinking_budget: int | None = None  # most tokens of reasoning; None: no bound
+
+    def of_prompt(self, prompt: ChatPrompt) -> ChatPrompt:
+        if not self.template_kwargs:
+            return prompt
+        return replace(prompt, template_kwargs={**self.template_kwargs, **prompt.template_kwargs})
+
+    def of(self, request: GenerateRequest) -> GenerateRequest:
+        """The request with what it leaves open."""
+        prompts = tuple(self.of_prompt(p) if isinstance(p, ChatPrompt) else p for p in request.prompts)
+        split, budget = request.split_reasoning, request.thinking_budget
+        return replace(
+            request,
+            prompts=prompts,
+            split_reasoning=self.split_reasoning if split is None else split,
+            thinking_budget=self.thinking_budget if budget is None else budget,
+        )

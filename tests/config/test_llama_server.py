@@ -1,0 +1,331 @@
+"""llama-server's flags, variables and command lines: each has a verdict, and what is accepted has its effect."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from model.tiny_models import llama
+
+from llamasrv import cli
+from llamasrv.commands import serve as serve_command
+from llamasrv.config import OPTIONS, check, load, preset
+from llamasrv.config.llama_flags import FLAGS
+from llamasrv.config.settings import value_of
+from llamasrv.errors import ConfigError
+
+DATA = Path(__file__).parent / "data"
+OPTION = {option.key: option for option in OPTIONS}
+NAME = re.compile(r"(?:^|, )(--?[A-Za-z][\w.-]*)")
+
+
+def lines(name):
+    return [line for line in (DATA / name).read_text("utf-8").splitlines() if line and not line.startswith("# ")]
+
+
+THEIRS = [(NAME.findall(spec), variable) for spec, _, variable in (line.partition("\t") for line in lines("llama_server_flags.txt"))]
+BY_NAME = {name: flag for flag in FLAGS for name in (*flag.names, *flag.negations)}
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """The settings that a command line of `serve` gives, as `llamasrv` would serve them; or the refusal."""
+    seen = []
+    monkeypatch.setattr(serve_command, "run", seen.append)
+    monkeypatch.setattr(check, "in_container", lambda: True)
+    for name in [name for name in os.environ if name.startswith(("LLAMASRV_", "LLAMA_"))]:
+        monkeypatch.delenv(name)
+
+    def parse(*arguments, environ=None):
+        for name, value in (environ or {}).items():
+            monkeypatch.setenv(name, value)
+        seen.clear()
+        result = CliRunner().invoke(cli.cli, list(arguments), standalone_mode=False)
+        for name in environ or {}:
+            monkeypatch.delenv(name)
+        if result.exception is not None:
+            raise result.exception
+        return seen[-1]
+
+    return parse
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize(("names", "variable"), THEIRS, ids=lambda value: value[0] if type(value) is list else "")
+def test_every_flag_of_llama_server_has_one_verdict(names, variable):
+    flags = {id(BY_NAME[name]) for name in names}
+    flag = BY_NAME[names[0]]
+    assert len(flags) == 1 and set(names) == {*flag.names, *flag.negations}
+    if variable != "HF_TOKEN":  # read by the library that fetches
+        assert (flag.variable or "") == variable
+
+
+def test_no_flag_is_made_up():
+    """Only those that its earlier versions had are told beside its own."""
+    theirs = {name for names, _ in THEIRS for name in names}
+    assert {*BY_NAME} - theirs == {"--mlock", "--no-mmap"}
+
+
+@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.verdict == "same"], ids=lambda flag: flag.long_name)
+def test_the_same_is_the_same_name_short_form_and_negation(flag):
+    option = OPTION[flag.option]
+    assert set(flag.names) <= set(option.flags)
+    assert all(f"--{name.removeprefix('--no-')}" in option.flags for name in flag.negations)
+    assert bool(flag.hint) == (option.kind != "bool")
+
+
+VALUES = {"N": "1", "": None}
+
+
+@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.verdict in ("no", "later")], ids=lambda flag: flag.long_name)
+def test_what_cannot_be_honoured_ends_with_one_line_that_says_what_to_do(flag, given):
+    for name in flag.names:
+        with pytest.raises(ConfigError) as refusal:
+            given("serve", "--fake", name, *(["7"] if flag.hint else []))
+        words = "not there yet: " if flag.verdict == "later" else "not supported: "
+        assert str(refusal.value).startswith(flag.long_name) and words + flag.note in str(refusal.value)
+    for value in flag.ok:
+        assert any("nothing to do" in note for note in given("serve", "--fake", flag.names[0], value).notes)
+    for name in flag.negations:
+        assert given("serve", "--fake", name).notes
+
+
+@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.verdict == "already" and "-h" not in flag.names and flag.long_name != "--version"], ids=lambda flag: flag.long_name)
+def test_what_is_so_already_is_told_at_debug_level(flag, given):
+    for name in flag.names:
+        assert flag.note in given("serve", "--fake", name, *(["7"] if flag.hint else [])).notes[-1]
+    for name in flag.negations:
+        if flag.off:
+            with pytest.raises(ConfigError, match="not supported"):
+                given("serve", "--fake", name)
+        else:
+            assert given("serve", "--fake", name).notes
+
+
+def test_notes_and_refusals_are_written_as_parts_of_a_line():
+    for flag in FLAGS:
+        assert "\n" not in flag.note and not flag.note.endswith("."), flag
+        assert flag.note or flag.verdict == "same"
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "value"),
+    [
+        (["-fa"], "engine.flash_attn", "on"),
+        (["-fa", "off"], "engine.flash_attn", "off"),
+        (["-fa", "--jinja"], "engine.flash_attn", "on"),
+        (["--n_gpu_layers", "-1"], "engine.n_gpu_layers", None),
+        (["-ngl", "all"], "engine.n_gpu_layers", None),
+        (["-np", "-1"], "engine.parallel", 16),
+        (["-b", "64"], "engine.ubatch_size", 64),
+        (["-cram", "-1"], "cache.ram", 2**50),
+        (["-cram", "100"], "cache.ram", 100 * 2**20),
+        (["-to", "600"], "limits.timeout", 600.0),
+        (["--sse-ping-interval", "-1"], "server.keepalive", None),
+        (["--no-webui"], "server.ui", False),
+        (["--no-slots"], "server.slots", False),
+        (["--rerank"], "engine.pooling", "rank"),
+        (["--log-jsonl"], "log.format", "json"),
+        (["--log-disable"], "log.level", "error"),
+        (["-lv", "5"], "log.level", "debug"),
+        (["-v"], "log.verbose", True),
+        (["--reasoning"], "model.reasoning", "on"),
+        (["-rea", "off"], "model.reasoning", "off"),
+        (["--reasoning-budget", "-1"], "model.reasoning_budget", None),
+        (["--reasoning-budget", "0"], "model.reasoning_budget", 0),
+        (["--reasoning-effort", "default"], "model.reasoning_effort", None),
+        (["--chat-template-kwargs", '{"a": [1]}'], "model.chat_template_kwargs", {"a": [1]}),
+        (["--models-max", "0"], "models.max", None),
+        (["--no-models-autoload"], "models.autoload", False),
+        (["--sleep-idle-seconds", "-1"], "model.sleep_idle_seconds", None),
+        (["--alias", "a,b", "--alias", "c"], "model.alias", ("a", "b", "c")),
+    ],
+)
+def test_a_flag_means_what_it_means_there(given, arguments, key, value):
+    assert value_of(given("serve", "--fake", *arguments), OPTION[key]) == value
+
+
+def test_adapters_may_be_repeated_and_scaled(given):
+    settings = given("serve", "--lora", "a.gguf", "--lora", "x/b.gguf,c.gguf@2", "--lora-scaled", "d.gguf:0.5")
+    assert {(one.name, one.path, one.scale) for one in settings.engine.adapters} == {
+        ("a", "a.gguf", 1.0), ("b", "x/b.gguf", 1.0), ("c", "c.gguf", 2.0), ("d", "d.gguf", 0.5),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--reasoning-format", "deepseek-legacy"], "must be one of auto, none, deepseek"),
+        (["--chat-template-kwargs", "[]"], "must be a JSON object"),
+        (["--models-max", "-1"], "must be a whole number"),
+        (["-lv", "9"], "must be a whole number, 0 to 5"),
+        (["--hf-file", "a.gguf"], "name its repository"),
+        (["--hf-repo", "a/b"], "give the repository or the model, not both"),
+        (["-ub", "4096"], "is more than engine.batch_size"),
+    ],
+)
+def test_a_bad_value_is_refused(given, arguments, line):
+    with pytest.raises(ConfigError, match=line):
+        given("serve", "--fake", *arguments)
+
+
+# The environment
+
+
+@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.variable and flag.verdict == "same"], ids=lambda flag: flag.variable)
+def test_a_variable_of_llama_server_sets_the_option(flag):
+    option = OPTION[flag.option]
+    text = {"int": "5", "float": "0.5", "bool": "false" if option.default else "1", "size": "7", "list": "a,b",
+            "path": "/x", "text": "a/b", "json": "{}", "endpoints": "h:1"}.get(option.kind) or option.choices[-1]  # fmt: skip
+    environ = {flag.variable: text}
+    if option.key == "model.hf_file":
+        environ["LLAMA_ARG_HF_REPO"] = "a/b"
+    if option.key == "models.preset":
+        with pytest.raises(ConfigError, match="/x: No such file"):
+            load(environ=environ)
+    else:
+        settings = load({"server_allow_keyless": True, "engine_batch_size": 2048 if option.key == "engine.ubatch_size" else None}, environ=environ | ({"LLAMA_ARG_N_PARALLEL": "1"} if option.key == "engine.batch_size" else {}))
+        assert value_of(settings, option) != option.default
+
+
+def test_own_variables_go_before_llama_servers_and_both_before_the_file(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("[engine]\nparallel = 2\nthreads = 2\nctx_size = 2\n")
+    environ = {"LLAMA_ARG_N_PARALLEL": "3", "LLAMA_ARG_THREADS": "3", "LLAMASRV_THREADS": "4"}
+    engine = load({"engine_parallel": None}, environ=environ, config=path).engine
+    assert (engine.parallel, engine.threads, engine.context_cells) == (3, 4, 2)
+    assert load({"engine_parallel": 5}, environ=environ).engine.parallel == 5
+
+
+@pytest.mark.parametrize(
+    ("environ", "line"),
+    [
+        ({"LLAMA_ARG_MMPROJ": "x.gguf"}, "environment: LLAMA_ARG_MMPROJ='x.gguf': not there yet"),
+        ({"LLAMA_ARG_TOOLS": "all"}, "environment: LLAMA_ARG_TOOLS='all': not supported"),
+        ({"LLAMA_ARG_CTX_SIZE": "much"}, "environment: LLAMA_ARG_CTX_SIZE='much': must be a whole number"),
+        ({"LLAMA_ARG_CONT_BATCHING": "0"}, "environment: LLAMA_ARG_CONT_BATCHING='0': not supported"),
+        ({"LLAMA_ARG_ENDPOINT_METRICS": "maybe"}, "must be true or false"),
+    ],
+)
+def test_a_variable_that_cannot_be_honoured_is_refused(environ, line):
+    with pytest.raises(ConfigError) as refusal:
+        load(environ=environ)
+    assert line in str(refusal.value)
+
+
+def test_variables_that_ask_for_nothing_are_accepted():
+    environ = {
+        "LLAMA_ARG_ENDPOINT_METRICS": "1", "LLAMA_ARG_NO_CONTEXT_SHIFT": "1", "LLAMA_ARG_MLOCK": "1",
+        "LLAMA_ARG_CPU_MOE": "false", "LLAMA_ARG_MMPROJ": "", "LLAMA_ARG_NO_UI": "1", "SSL_CERT_FILE": "/x",
+    }  # fmt: skip
+    settings = load(environ=environ)
+    assert settings.server.ui is False
+    assert any("LLAMA_ARG_MLOCK: unknown name, not used" in note for note in settings.notes)
+
+
+# Presets
+
+
+def test_a_preset_is_a_table_of_models(tmp_path):
+    path = tmp_path / "models.ini"
+    path.write_text(
+        "version = 1\n; all\n[*]\nc = 8192\nn-gpu-layers = 8\nport = 1\n"
+        "[org/repo:Q8_0]\nchat-template = chatml\njinja = true\nc = 4096\nLLAMA_ARG_CACHE_RAM = 0\nload-on-startup = on\n"
+        "[custom]\nmodel = /x/y.gguf\nstop-timeout = 5\n"
+    )
+    settings = load({"models_preset": path, "engine_n_gpu_layers": "3"}, environ={})
+    first, second = settings.tables
+    assert (first.name, first.load, second.name, second.load) == ("org/repo:Q8_0", True, "custom", False)
+    own = settings.of(first)
+    assert (own.engine.context_cells, own.engine.gpu_layers, own.engine.cache_bytes) == (4096, 3, 0)
+    assert own.model.chat_template == "chatml"
+    assert settings.of(second).engine.context_cells == 8192 and str(settings.of(second).model.path) == "/x/y.gguf"
+    assert any("port" in note and "not used" in note for note in settings.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[a]\nmodle = x", r"\[a\]: modle = 'x': unknown key; did you mean model"),
+        ("[a]\nctx-size = x", r"\[a\]: ctx-size = 'x': must be a whole number"),
+        ("[a]\nmmproj = x", r"\[a\]: mmproj = 'x': not there yet"),
+        ("[a]\nhf-repo = x/y", "llamasrv pull"),
+        ("[a]\njinja = maybe", "must be true or false"),
+        ("[a\n", "not a valid INI file"),
+    ],
+)
+def test_a_wrong_preset_is_told_with_its_place(tmp_path, text, line):
+    path = tmp_path / "models.ini"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=line):
+        preset.read(path, {})
+
+
+# Whole command lines
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder in which the files of the command lines are."""
+    for name in ("models/7B/ggml-model.gguf", "model.gguf", "template.jinja", "models_directory/m.gguf"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("") if name.endswith("jinja") else llama(tmp_path / name)
+    (tmp_path / "my-models.ini").write_text("[custom]\nmodel = model.gguf\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+COMMANDS = lines("llama_server_commands.txt")
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_command_lines_of_llama_server_give_settings(line, given, place):
+    program, *arguments = shlex.split(line)
+    assert program == "llama-server"
+    settings = given(*(arguments or ["serve"]))
+    named = [arguments[at + 1] for at, argument in enumerate(arguments) if argument in ("-m", "-hf")]
+    assert [str(settings.model.path or settings.model.hf_repo)] == named or not named
+
+
+def status(server):
+    port = server.address[1]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "llama-server -m model.gguf --jinja --flash-attn on --cont-batching --parallel 8 --n-gpu-layers -1",
+        "llama-server --models-preset ./my-models.ini",
+        "llama-server -m models/7B/ggml-model.gguf -c 512 --host 0.0.0.0 --port 8080 --n-gpu-layers 99",
+    ],
+)
+def test_command_lines_of_llama_server_start(line, place, serve):
+    assert line in COMMANDS
+    arguments = shlex.split(line)[1:]
+    ours = ["127.0.0.1" if argument == "0.0.0.0" else "0" if argument == "8080" else argument for argument in arguments]
+    server = serve(*ours)
+    assert status(server) == 200
+
+
+def test_a_container_made_for_llama_server_starts_with_its_variables_alone(place, serve):
+    """Its image sets LLAMA_ARG_HOST, its composition the rest; the program gets no argument, and is asked /health."""
+    environ = {
+        "LLAMA_ARG_HOST": "0.0.0.0", "LLAMA_ARG_PORT": "0", "LLAMA_ARG_MODEL": "model.gguf", "LLAMA_ARG_CTX_SIZE": "4096",
+        "LLAMA_ARG_N_PARALLEL": "2", "LLAMA_ARG_ENDPOINT_METRICS": "1", "container": "docker",
+    }  # fmt: skip
+    server = serve(command=(sys.executable, "-m", "llamasrv"), environ=environ)
+    assert status(server) == 200
+    assert "there is no key" in server.log
