@@ -23,32 +23,37 @@ from llamasrv.web.service import Service
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+ENDPOINTS = (ROOT / "llamasrv/protocols/README.md").read_text("utf-8")
+MANUAL = (ROOT / "conf/README.md").read_text("utf-8")
+DOCUMENTS = README + ENDPOINTS + MANUAL
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language, text=DOCUMENTS):
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-def section(title):
-    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", README, re.DOTALL | re.MULTILINE)[1]
+def section(title, text):
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
 
 
-def test_the_tables_in_the_readme_are_those_of_the_code():
+@pytest.mark.parametrize("name", docgen.DOCUMENTS)
+def test_the_tables_of_a_document_are_those_of_the_code(name):
     """Renew them with `python -m llamasrv.config.docgen`."""
-    assert docgen.renewed(README) == README
-    assert all(f"<!-- {name} -->" in README for name in docgen.TABLES)
+    text = (ROOT / name).read_text("utf-8")
+    assert docgen.renewed(name, text) == text
+    assert all(f"<!-- {table} -->" in text for table in docgen.DOCUMENTS[name])
 
 
 def test_the_example_configuration_is_that_of_the_code():
     assert (ROOT / "conf/llamasrv.toml").read_text("utf-8") == docgen.as_toml()
 
 
-def test_the_readme_names_every_route_and_no_other():
+def test_the_document_of_endpoints_names_every_route_and_no_other():
     app = create_app(Service.of(Registry([Model("fake", Engine(open_fake_backend))])))
     served = {(m, r.rule) for r in app.url_map.iter_rules() for m in r.methods - {"HEAD", "OPTIONS"}}
     named = {
         (method, path)
-        for methods, paths in re.findall(r"^\| ([A-Z ]+) \| ([^|]+) \|", section("Endpoints"), re.MULTILINE)
+        for methods, paths in re.findall(r"^\| ([A-Z ]+) \| ([^|]+) \|", section("Endpoints", ENDPOINTS), re.MULTILINE)
         for method in methods.split()
         for path in re.findall(r"`(/[^`]*)`", paths)
     }
@@ -70,8 +75,8 @@ def test_the_map_names_every_part_and_no_other():
     assert all((ROOT / "llamasrv" / name).exists() or (ROOT / name).exists() for name in first_words)
 
 
-def test_commands_in_the_readme_exist():
-    named = set(re.findall(r"bin/llamasrv (\w+)", README))
+def test_commands_in_the_documents_exist():
+    named = set(re.findall(r"bin/llamasrv (\w+)", DOCUMENTS))
     assert {"serve", "chat", "bench", "check"} <= named <= set(cli.cli.commands)
 
 

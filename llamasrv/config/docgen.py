@@ -1,13 +1,15 @@
-"""What the code says of itself, as documents: the README's tables, conf/llamasrv.toml, the settings in use.
+"""What the code says of itself, as documents: the tables of conf/README.md and llamasrv/protocols/README.md, conf/llamasrv.toml, the settings in use.
 
 `python -m llamasrv.config.docgen` in a checkout renews the first two; a test compares them with the code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from llamasrv.config.llama_flags import FLAGS
 from llamasrv.config.option import Option, written
 from llamasrv.config.settings import OPTIONS, TABLE_KEYS, Settings, value_of
 from llamasrv.protocols.anthropic.messages import MessagesSchema
@@ -93,7 +95,7 @@ def _toml(value: Any) -> str:
 
 
 def as_markdown() -> str:
-    """The README's table of options."""
+    """The table of options."""
     rows = ["| flag | TOML key | default | value | meaning |", "|---|---|---|---|---|"]
     for option in OPTIONS:
         flags = ", ".join(f"`{flag}`" for flag in option.flags)
@@ -111,34 +113,50 @@ def as_fields(schema: type[WireSchema]) -> str:
     return "\n".join(["| verdict | fields |", "|---|---|", *lines]) + "\n"
 
 
-TABLES = {
-    "options": as_markdown,
-    "chat": lambda: as_fields(ChatSchema),
-    "completions": lambda: as_fields(CompletionsSchema),
-    "responses": lambda: as_fields(ResponsesSchema),
-    "messages": lambda: as_fields(MessagesSchema),
-    "ollama-chat": lambda: as_fields(OllamaChatSchema),
-    "ollama-generate": lambda: as_fields(OllamaGenerateSchema),
-    "embeddings": lambda: as_fields(EmbeddingsSchema),
-    "completion": lambda: as_fields(CompletionSchema),
-    "rerank": lambda: as_fields(RerankSchema),
+def as_verdicts() -> str:
+    """What becomes of each flag of llama-server."""
+    rows = ["| flag | variable | verdict | |", "|---|---|---|---|"]
+    for flag in FLAGS:
+        names = ", ".join(f"`{name}`" for name in (*flag.names, *flag.negations))
+        note = f"`{flag.option}`" if flag.verdict == "same" else flag.note.replace("|", "\\|")
+        off = f"; negated: {flag.off}" if flag.off else ""
+        ok = f"; accepted: {', '.join(f'`{value}`' for value in flag.ok)}" if flag.ok else ""
+        rows.append(f"| {names} | {f'`{flag.variable}`' if flag.variable else ''} | {flag.verdict} | {note}{off}{ok} |")
+    return "\n".join(rows) + "\n"
+
+
+# By document: the tables between its marks.
+DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "conf/README.md": {"options": as_markdown, "llama-server": as_verdicts},
+    "llamasrv/protocols/README.md": {
+        "chat": lambda: as_fields(ChatSchema),
+        "completions": lambda: as_fields(CompletionsSchema),
+        "responses": lambda: as_fields(ResponsesSchema),
+        "messages": lambda: as_fields(MessagesSchema),
+        "ollama-chat": lambda: as_fields(OllamaChatSchema),
+        "ollama-generate": lambda: as_fields(OllamaGenerateSchema),
+        "embeddings": lambda: as_fields(EmbeddingsSchema),
+        "completion": lambda: as_fields(CompletionSchema),
+        "rerank": lambda: as_fields(RerankSchema),
+    },
 }
 
 
-def renewed(readme: str) -> str:
-    """The README with its tables as the code has them now."""
-    for name, table in TABLES.items():
-        start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        head, _, rest = readme.partition(start)
+def renewed(name: str, text: str) -> str:
+    """A document with its tables as the code has them now."""
+    for table, rows in DOCUMENTS[name].items():
+        start, end = f"<!-- {table} -->\n", f"<!-- /{table} -->"
+        head, _, rest = text.partition(start)
         _, _, tail = rest.partition(end)
-        readme = f"{head}{start}{table()}{end}{tail}"
-    return readme
+        text = f"{head}{start}{rows()}{end}{tail}"
+    return text
 
 
 def write(checkout: Path) -> None:
-    """Renew what is written from the code: the README's tables and the TOML file."""
-    readme = checkout / "README.md"
-    readme.write_text(renewed(readme.read_text("utf-8")), "utf-8")
+    """Renew what is written from the code: the documents' tables and the TOML file."""
+    for name in DOCUMENTS:
+        path = checkout / name
+        path.write_text(renewed(name, path.read_text("utf-8")), "utf-8")
     (checkout / "conf" / "llamasrv.toml").write_text(as_toml(), "utf-8")
 
 

@@ -298,6 +298,29 @@ def test_command_lines_of_llama_server_give_settings(line, given, place):
     assert [str(settings.model.path or settings.model.hf_repo)] == named or not named
 
 
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+COMING = re.findall(r"\| `(llamasrv [^`]*)` \|$", README, re.MULTILINE)
+
+
+def test_the_readme_says_what_becomes_of_other_servers_commands():
+    assert len(COMING) >= 15
+
+
+@pytest.mark.parametrize("line", COMING)
+def test_commands_for_those_who_come_from_elsewhere_are_right(line, given, place, monkeypatch):
+    """As the README writes them: each is accepted, and its options arrive."""
+    program, *arguments = shlex.split(line)
+    (place / "models.ini").write_text("[custom]\nmodel = model.gguf\n")
+    if arguments[0] in ("pull", "chat"):
+        called = []
+        monkeypatch.setattr(f"llamasrv.commands.{arguments[0]}.run", lambda *given: called.append(given))
+        CliRunner().invoke(cli.cli, arguments, standalone_mode=False, catch_exceptions=False)
+        assert called
+    else:
+        settings = given(*arguments)
+        assert settings.model.path or settings.model.hf_repo or settings.models.preset or settings.server.port == 11434
+
+
 def status(server):
     port = server.address[1]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:

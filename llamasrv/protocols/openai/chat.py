@@ -75,11 +75,11 @@ class Continue(WireField):
 
 
 class ReasoningFormat(WireField):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
-        """Whether reasoning is told apart from the content."""
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool | None:
+        """Whether reasoning is told apart from the content; None: as the server's operator wishes."""
         if value not in ("none", "auto", "deepseek"):
             raise Invalid("expected 'none', 'auto' or 'deepseek'.")
-        return bool(value != "none")
+        return None if value == "auto" else bool(value != "none")
 
 
 class Think(WireField):

@@ -177,7 +177,9 @@ def test_a_thinking_budget_is_read(name):
 
 
 def test_reasoning_can_stay_in_the_content():
-    assert asked().split_reasoning and not asked(reasoning_format="none").split_reasoning
+    assert asked().split_reasoning is None and asked(reasoning_format="auto").split_reasoning is None
+    assert asked(reasoning_format="deepseek").split_reasoning is True
+    assert asked(reasoning_format="none").split_reasoning is False
 
 
 def test_reasoning_can_be_continued():

@@ -18,7 +18,7 @@ def test_an_entry_has_what_clients_need():
     entry = json.loads(model_body(ModelCard("org/m:t", 5, ("x",), 4096, {"n_params": 7})))
     assert entry == {
         "id": "org/m:t", "object": "model", "created": 5, "owned_by": "llamasrv", "aliases": ["x"],
-        "type": "model", "display_name": "org/m:t", "lifecycle": "active", "created_at": "1970-01-01T00:00:05Z",
+        "tags": [], "type": "model", "display_name": "org/m:t", "lifecycle": "active", "created_at": "1970-01-01T00:00:05Z",
         "max_model_len": 4096, "context_length": 4096, "max_input_tokens": 4096, "meta": {"n_params": 7},
     }  # fmt: skip
 
