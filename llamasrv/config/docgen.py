@@ -1,4 +1,5 @@
-"""What the code says of itself, as documents: the tables of conf/README.md and llamasrv/protocols/README.md, conf/llamasrv.toml, the settings in use.
+"""What the code says of itself, as documents: the tables of conf/README.md and llamasrv/protocols/README.md,
+conf/llamasrv.toml, the settings in use.
 
 `python -m llamasrv.config.docgen` in a checkout renews the first two; a test compares them with the code.
 """
@@ -115,14 +116,15 @@ def as_fields(schema: type[WireSchema]) -> str:
 
 def as_verdicts() -> str:
     """What becomes of each flag of llama-server."""
-    rows = ["| flag | variable | verdict | |", "|---|---|---|---|"]
+    lines = ["| flag | variable | verdict | |", "|---|---|---|---|"]
     for flag in FLAGS:
         names = ", ".join(f"`{name}`" for name in (*flag.names, *flag.negations))
         note = f"`{flag.option}`" if flag.verdict == "same" else flag.note.replace("|", "\\|")
         off = f"; negated: {flag.off}" if flag.off else ""
         ok = f"; accepted: {', '.join(f'`{value}`' for value in flag.ok)}" if flag.ok else ""
-        rows.append(f"| {names} | {f'`{flag.variable}`' if flag.variable else ''} | {flag.verdict} | {note}{off}{ok} |")
-    return "\n".join(rows) + "\n"
+        variable = f"`{flag.variable}`" if flag.variable else ""
+        lines.append(f"| {names} | {variable} | {flag.verdict} | {note}{off}{ok} |")
+    return "\n".join(lines) + "\n"
 
 
 # By document: the tables between its marks.
@@ -144,11 +146,11 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
 
 def renewed(name: str, text: str) -> str:
     """A document with its tables as the code has them now."""
-    for table, rows in DOCUMENTS[name].items():
+    for table, make in DOCUMENTS[name].items():
         start, end = f"<!-- {table} -->\n", f"<!-- /{table} -->"
         head, _, rest = text.partition(start)
         _, _, tail = rest.partition(end)
-        text = f"{head}{start}{rows()}{end}{tail}"
+        text = f"{head}{start}{make()}{end}{tail}"
     return text
 
 
