@@ -142,6 +142,7 @@ class ModelNotFound(NotFound):
 class MethodNotAllowed(NotFound):
     status = 405
     code = "method_not_allowed"
+    allowed: tuple[str, ...] = ()  # methods that are
 
 
 class QueueFull(LlamasrvError):

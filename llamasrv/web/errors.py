@@ -21,6 +21,7 @@ from llamasrv.errors import (
     Unauthorized,
 )  # fmt: skip
 from llamasrv.protocols.errors import dialect
+from llamasrv.web.ops.request_log import RequestLog
 
 log = logging.getLogger("llamasrv")
 
@@ -40,6 +41,8 @@ def render(
         headers.append(("Retry-After", f"{error.retry_after:g}"))
     if isinstance(error, Unauthorized):
         headers.append(("WWW-Authenticate", "Bearer"))
+    if isinstance(error, MethodNotAllowed) and error.allowed:
+        headers.append(("Allow", ", ".join(error.allowed)))
     if isinstance(error, DeadlineExceeded):
         headers.append(("x-should-retry", "false"))  # it would only pass once more
     speaks = dialect(environ["PATH_INFO"], anthropic="HTTP_ANTHROPIC_VERSION" in environ)
@@ -49,10 +52,14 @@ def render(
 def error_response(error: LlamasrvError) -> Response:
     environ = request.environ
     record = environ["llamasrv.record"]
-    record.error = error.code or str(error.status)
-    record.field = _field_of(error)
+    note(error, record)
     status, headers, body = render(error, environ, record.id)
     return Response(body, status, headers, content_type="application/json")
+
+
+def note(error: LlamasrvError, record: RequestLog) -> None:
+    record.error = error.code or str(error.status)
+    record.field = _field_of(error)
 
 
 def _field_of(error: LlamasrvError) -> str | None:
@@ -70,20 +77,19 @@ def install(app: Flask) -> None:
 
 def _http_error(error: HTTPException) -> Response:
     """What Flask itself refuses."""
-    response = error_response(_translated(error))
-    if isinstance(error, WrongMethod) and error.valid_methods:
-        response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
-    return response
+    return error_response(translated(error, request.method, request.path))
 
 
-def _translated(error: HTTPException) -> LlamasrvError:
-    what = f"{request.method} {request.path[:200]}"
-    if error.code == 404 and request.path in _BASES:
-        return NotFound(f"{what} is a base URL: clients add a path to it, as in {_BASES[request.path]}.")
+def translated(error: HTTPException, method: str, path: str) -> LlamasrvError:
+    what = f"{method} {path[:200]}"
+    if error.code == 404 and path in _BASES:
+        return NotFound(f"{what} is a base URL: clients add a path to it, as in {_BASES[path]}.")
     if error.code == 404:
         return NotFound(f"Unknown request URL: {what}. Please check the URL for typos.")
-    if error.code == 405:
-        return MethodNotAllowed(f"Not allowed method: {what}.")
+    if isinstance(error, WrongMethod):
+        refusal = MethodNotAllowed(f"Not allowed method: {what}.")
+        refusal.allowed = tuple(sorted(error.valid_methods or ()))
+        return refusal
     if error.code == 413:
         return BodyTooLarge("The request's body is too large.")
     if error.code is not None and error.code < 500:

@@ -1,4 +1,4 @@
-"""Who may come in, and what for. All of it is decided before anything of a request's body is looked at.
+"""Who may come in, and what for: the tables and checks that admission.py asks, in its order.
 
     host, origin   a page in somebody's browser is not let at a server without keys
     key            on every route but the open ones, known or not; compared in constant time
@@ -106,20 +106,9 @@ class Access:
             return None
         return self._known(environ)
 
-    def enter(self, key: Key | None, rule: str, method: str) -> Quota | None:
-        """Check that `key` opens this route, and count the request where it works. `leave` the quota at its end."""
-        quota = self._quota_of(key, rule, method)
-        if quota is not None:
-            quota.enter()
-        return quota
-
-    def check(self, key: Key | None, rule: str, method: str) -> None:
-        """Raise what `enter` would raise, but count nothing."""
-        quota = self._quota_of(key, rule, method)
-        if quota is not None:
-            quota.check()
-
-    def _quota_of(self, key: Key | None, rule: str, method: str) -> Quota | None:
+    def quota_of(self, key: Key | None, rule: str, method: str) -> Quota | None:
+        """What a request to this route counts against; None where it does no work. Raises Forbidden where `key` does
+        not open the route."""
         scope = scope_of(rule, method)
         if key is None:
             return None
@@ -128,11 +117,6 @@ class Access:
         if scope not in _WORK or method != "POST":
             return None
         return self.quotas[key.name]
-
-    @property
-    def has_bounds(self) -> bool:
-        """Whether a key's request may be refused although there is room for it."""
-        return bool(self._keys)
 
     def allows(self, owner: str, scope: str) -> bool:
         """Whether the key of that name has the scope; without keys everybody has."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import orjson
@@ -69,18 +69,12 @@ def read_body(environ: dict[str, Any], most: int, patience: float = BODY_SECONDS
 @contextmanager
 def _patience(environ: dict[str, Any], seconds: float) -> Iterator[None]:
     """So long a body may pause."""
-    sock = environ.get("gunicorn.socket")
-    before = None
-    if sock is not None:
-        before = sock.gettimeout()  # for writing
-        sock.settimeout(seconds)
+    connection = environ.get("llamasrv.connection")  # none in tests
     try:
-        yield
+        with nullcontext() if connection is None else connection.body(seconds):
+            yield
     except TimeoutError:
         raise BodyTimeout(f"Nothing of the request's body came for {seconds:g} seconds.") from None
-    finally:
-        if sock is not None:
-            sock.settimeout(before)
 
 
 def _read(environ: dict[str, Any], stream: Any, most: int) -> bytes:

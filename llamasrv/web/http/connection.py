@@ -1,49 +1,181 @@
-"""One connection, below a request: heads within their time, replies in few writes, refusals in JSON.
+"""One client's connection: its requests, one after another.
 
-gunicorn's parts that are replaced here: how it begins a request, how it writes a reply's head, and what it answers to
-what is no HTTP. `install` puts ours in their places. Knows no route and no protocol.
+    idle    until the first byte of a request; what is left of the last one's body is passed over
+    head    until its head is whole; before that it passes the gate
+    body    the application reads the body
+    reply   the application answers
+
+Each state has its own time. gunicorn parses heads and bodies and frames replies (README.md lists what is used of it).
+Knows no route and no protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from http import HTTPStatus
+from typing import Any, NamedTuple, Protocol
 
-from gevent import Timeout, getcurrent
-from gunicorn import util
-from gunicorn.http import message, parser, wsgi
+from gevent import Timeout
+from gunicorn.http import errors, wsgi
+from gunicorn.http.parser import RequestParser
 
 from llamasrv.protocols.errors import refused_request
-from llamasrv.web.http.early import Answer
-from llamasrv.web.http.turns import Turns
+from llamasrv.web.http.gate import Gate
+
+log = logging.getLogger("llamasrv")
 
 URGENT = (b"GET /livez ", b"GET /health ", b"GET /v1/health ", b"GET /readyz ")
-"""Requests that wait for no others, as they begin on the wire."""
-CHUNK = 8192  # bytes that are read at once
+"""Requests that do not wait at the gate, as they begin on the wire."""
+
+_STATUSES: dict[type[Exception], HTTPStatus] = {
+    errors.InvalidResponseHeader: HTTPStatus.INTERNAL_SERVER_ERROR,  # the application's mistake, as the next
+    errors.InvalidResponseHeaderName: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.ConfigurationProblem: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.LimitRequestLine: HTTPStatus.REQUEST_URI_TOO_LONG,
+    errors.LimitRequestHeaders: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    errors.ExpectationFailed: HTTPStatus.EXPECTATION_FAILED,
+    errors.UnsupportedTransferCoding: HTTPStatus.NOT_IMPLEMENTED,
+    errors.ForbiddenProxyRequest: HTTPStatus.FORBIDDEN,
+    errors.ParseException: HTTPStatus.BAD_REQUEST,  # all others of gunicorn's
+}
 
 
-def install() -> None:
-    """From now on, in this process and those that it forks."""
-    util.write_error = write_error
-    wsgi.Response = Response
-    parser.RequestParser.mesg_class = Request
+class State(Enum):
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    REPLY = "reply"
 
 
-def write_error(sock: Any, status: int, reason: str, message: str) -> None:
-    """What gunicorn answers to what is no HTTP; its own is a page of HTML."""
-    body = refused_request(status, message or reason)
-    head = f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body)
+class Times(NamedTuple):
+    """Seconds: until a request begins, for its head, and for a write without progress."""
+
+    idle: float
+    head: float
+    write: float
 
 
-class HeadHolder:
-    """A socket that keeps the head of a reply back until the first bytes of its body: one write instead of two.
+class Server(Protocol):
+    """What a connection needs of the worker."""
 
-    Every write lets go of the interpreter, and the engine thread may keep it for a while.
-    """
+    cfg: Any
+    alive: bool
+    gate: Gate
+    application: Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+    @property
+    def times(self) -> Times: ...
+
+    def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None: ...
+
+
+class Connection:
+    """`serve` answers requests until the connection is at its end."""
+
+    def __init__(self, server: Server, sock: Any, peer: Any, local: Any) -> None:
+        self.state = State.IDLE
+        self.sock = sock
+        self._server = server
+        self._peer, self._local = peer, local
+        self._times = server.times
+        self._parser = RequestParser(server.cfg, sock, peer)
+
+    @property
+    def is_answering(self) -> bool:
+        return self.state is State.BODY or self.state is State.REPLY
+
+    def serve(self) -> None:
+        request = None
+        try:
+            while self._begins() and (request := self._head()) is not None and self._answer(request):
+                request = None
+        except OSError as error:
+            log.debug("a connection broke: %s", error)
+        except Exception as error:
+            self._server.handle_error(request, self.sock, self._peer, error)
+        finally:
+            self.state = State.IDLE
+            with suppress(OSError):
+                self.sock.close()
+
+    def _begins(self) -> bool:
+        """Whether another request comes."""
+        self.state, self._times = State.IDLE, self._server.times
+        self.sock.settimeout(None)
+        unreader, data = self._parser.unreader, b""
+        with Timeout(self._times.idle, False):
+            if self._parser.finish_body():
+                data = unreader.read()
+                unreader.unread(data)
+        if data and not data.startswith(URGENT):
+            self._server.gate.enter()
+        return bool(data)
+
+    def _head(self) -> Any:
+        self.state = State.HEAD
+        with Timeout(self._times.head, False):
+            return next(self._parser, None)
+        return None
+
+    def _answer(self, request: Any) -> bool:
+        """Whether the connection serves on."""
+        self.state = State.REPLY
+        self.sock.settimeout(self._times.write)
+        cfg = self._server.cfg
+        response, environ = wsgi.create(request, self.sock, self._peer, self._local, cfg, response_class=Response)
+        environ["llamasrv.connection"] = self
+        if not self._server.alive:
+            response.force_close()
+        body = self._server.application(environ, response.start_response)
+        try:
+            for data in body:
+                response.write(data)
+            response.close()
+        except OSError:
+            raise
+        except Exception:
+            if not response.headers_sent:
+                raise
+            log.exception("a reply broke off")  # and is not ended, so that it does not look whole
+            return False
+        finally:
+            close = getattr(body, "close", None)
+            if close is not None:
+                close()
+        return not response.should_close()
+
+    @contextmanager
+    def body(self, patience: float) -> Iterator[None]:
+        """While the application reads the body, which may pause so many seconds."""
+        self.state = State.BODY
+        self.sock.settimeout(patience)
+        try:
+            yield
+        finally:
+            self.state = State.REPLY
+            self.sock.settimeout(self._times.write)
+
+
+class Response(wsgi.Response):
+    """A reply whose head goes out with the first bytes of its body: each write lets go of the interpreter, and the
+    engine thread may keep it for a while."""
+
+    def __init__(self, req: Any, sock: Any, cfg: Any) -> None:
+        super().__init__(req, _HeadHolder(sock), cfg)
+
+    def close(self) -> None:
+        super().close()
+        self.sock.flush()
+
+
+class _HeadHolder:
+    """A socket that keeps back the first thing it is to send until the second one comes."""
 
     def __init__(self, sock: Any) -> None:
-        self._sock = sock
+        self._send = sock.sendall
         self._head: bytes | None = None
 
     def sendall(self, data: bytes) -> None:
@@ -51,117 +183,24 @@ class HeadHolder:
             self._head = data
             return
         head, self._head = self._head, b""
-        self._sock.sendall(head + data)
+        self._send(head + data)
 
     def flush(self) -> None:
         if self._head:
             self.sendall(b"")
 
-    def __getattr__(self, name: str) -> Any:
-        self.flush()
-        return getattr(self._sock, name)
+
+def status_of(error: BaseException) -> HTTPStatus:
+    """What a request is refused with that is no HTTP, or whose answer failed."""
+    kinds = (kind for kind in type(error).__mro__ if kind in _STATUSES)
+    return next((_STATUSES[kind] for kind in kinds), HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-class Response(wsgi.Response):
-    sock: Any
-
-    def send_headers(self) -> None:
-        if not self.headers_sent:
-            self.sock = HeadHolder(self.sock)
-            super().send_headers()
-
-    def close(self) -> None:
-        super().close()
-        self.sock.flush()
-
-
-def refuse(sock: Any, message: str) -> None:
-    """What a connection is told that is one too many."""
-    body = refused_request(503, message)
-    head = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 2\r\n"
-    kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    try:
+def refuse(sock: Any, status: HTTPStatus, message: str, retry_after: int | None = None) -> None:
+    """The last thing that a connection says."""
+    body = refused_request(status, message)
+    again = "" if retry_after is None else f"Retry-After: {retry_after}\r\n"
+    head = f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\nContent-Type: application/json\r\n{again}"
+    with suppress(OSError):  # it is closed in any case
         sock.settimeout(1.0)
-        sock.sendall((head + kind).encode("latin-1") + body)
-    except OSError:
-        pass  # it was going to be closed anyway
-
-
-class Head:
-    """The wait for the head of a connection's next request: `idle` seconds until its first byte, from then on `head`
-    seconds. When the time is over the block ends, and with it the connection. `write`: seconds without progress.
-
-    `early` answers what needs no more than a head. Such a request is done with here, and the next one is waited for.
-    """
-
-    def __init__(
-        self,
-        sock: Any,
-        early: Callable[[bytes], Answer | None],
-        turns: Turns,
-        *,
-        idle: float,
-        head: float,
-        write: float,
-    ) -> None:
-        self._sock = sock
-        self._early = early
-        self._turns = turns
-        self._idle = idle
-        self._head = head
-        self._write = write
-        self._timeout: Timeout | None = None
-
-    def __enter__(self) -> Head:
-        self._sock.settimeout(None)  # reading bodies and writing replies have left their own
-        self._timeout = Timeout.start_new(self._idle)
-        getcurrent().head = self
-        return self
-
-    def first_bytes(self, data: bytes) -> bytes:
-        """Of a request that the application has to answer; `data` is there already. It is begun when it is its turn,
-        but what is urgent at once. Raises StopIteration, as gunicorn does, where the connection is at its end."""
-        while data := data or self._sock.recv(CHUNK):
-            self._stop()
-            if not data.startswith(URGENT):
-                self._turns.wait()
-            answer = self._early(data)
-            if answer is None:
-                self._timeout = Timeout.start_new(self._head)
-                return data
-            self._sock.settimeout(self._write)
-            sent = self._sock.send(answer.wire)  # nearly always all of it; `sendall` first asks for the buffer's size
-            if sent < len(answer.wire):
-                self._sock.sendall(answer.wire[sent:])
-            self._sock.settimeout(None)
-            self._timeout = Timeout.start_new(self._idle)
-            data = self._skip(data, answer.skip)
-            if answer.closes:
-                break
-            if answer.refuses and not data:
-                self._turns.rest()
-        raise StopIteration
-
-    def _skip(self, data: bytes, size: int) -> bytes:
-        """What there is beyond the first so many bytes of what is sent."""
-        left = size - len(data)
-        while left > 0 and (more := self._sock.recv(min(CHUNK, left))):
-            left -= len(more)
-        return data[size:]
-
-    def _stop(self) -> None:
-        timeout, self._timeout = self._timeout, None
-        if timeout is not None:
-            timeout.close()
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        timeout = self._timeout
-        self._stop()
-        return error is not None and error is timeout
-
-
-class Request(message.Request):
-    def parse(self, reader: Any) -> Any:
-        # Only here is it sure that a request begins, and not the rest of the last one's body.
-        reader.unread(getcurrent().head.first_bytes(reader.take_buffered()))
-        return super().parse(reader)
+        sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body)

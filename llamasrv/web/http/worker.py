@@ -22,10 +22,10 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import gevent
-from gevent import getcurrent
 from gevent.event import Event
 from gevent.pool import Pool
 from gevent.server import StreamServer
@@ -42,10 +42,8 @@ from llamasrv.log import reopen
 from llamasrv.models.registry import Registry
 from llamasrv.startup import systemd
 from llamasrv.startup.progress import LoadingDisplay
-from llamasrv.web.http import connection
-from llamasrv.web.http.connection import Head
-from llamasrv.web.http.early import Answer, Early
-from llamasrv.web.http.turns import Turns
+from llamasrv.web.http.connection import Connection, Times, refuse, status_of
+from llamasrv.web.http.gate import Gate
 from llamasrv.web.ops import diagnostics
 from llamasrv.web.ops.spans import Spans
 from llamasrv.web.service import Service
@@ -62,9 +60,6 @@ LAST_WORDS = 2.0  # seconds that streams have to write their final event
 ENGINE_STOP = 5.0  # seconds for the engine thread to end
 
 
-connection.install()
-
-
 class Worker(GeventWorker):
     alive: bool
 
@@ -73,8 +68,7 @@ class Worker(GeventWorker):
         # Made before the fork and shared with the master: the exit code that it should end with, too; and whether this
         # worker has come so far as to serve.
         self.fate = mmap.mmap(-1, 2)
-        self.num_requests = 0  # being answered now
-        self.num_connections = 0
+        self.connections: set[Connection] = set()
         self._exit_code = 0
         self._hurry = False
         self._reload_wanted = False
@@ -98,8 +92,8 @@ class Worker(GeventWorker):
             sys.exit(EX_CONFIG)
         self.service: Service = self.wsgi.extensions["llamasrv"]
         self.registry = self.service.registry
-        self.early = Early(self.service)
-        self.turns = Turns()
+        self.application = self.wsgi
+        self.gate = Gate()
         self._spans = Spans() if config.current().log.spans else None
         if self._spans is not None:
             self.service.stats.on_close = self._spans.enter
@@ -113,43 +107,34 @@ class Worker(GeventWorker):
                 print(f"llamasrv: gunicorn's {name} must stay as in conf/gunicorn.conf.py", file=sys.stderr)
                 sys.exit(EX_CONFIG)
 
-    def handle(self, listener: Any, client: Any, address: Any) -> None:
-        if self.num_connections >= self.worker_connections:
-            connection.refuse(client, "Too many connections. Try again shortly.")
+    # connections
+
+    def handle(self, listener: Any, client: Any, addr: Any) -> None:
+        if len(self.connections) >= self.worker_connections:
+            refuse(client, HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections. Try again shortly.", retry_after=2)
             client.close()
             return
-        self.num_connections += 1
-        getcurrent().client = client
+        connection = Connection(self, client, addr, listener.getsockname())
+        self.connections.add(connection)
         try:
-            super().handle(listener, client, address)
+            connection.serve()
         finally:
-            self.num_connections -= 1
+            self.connections.discard(connection)
 
-    def timeout_ctx(self) -> Head:
-        settings = config.current()
-        return Head(
-            getcurrent().client,
-            self._answer_early,
-            self.turns,
-            idle=settings.server.idle_timeout,
-            head=settings.server.head_timeout,
-            write=settings.server.write_timeout,
-        )
+    @property
+    def times(self) -> Times:
+        settings = config.current().server
+        return Times(settings.idle_timeout, settings.head_timeout, settings.write_timeout)
 
-    def _answer_early(self, data: bytes) -> Answer | None:
-        # While it drains, connections are ended, and gunicorn does that.
-        return self.early.answer(data) if self.alive else None
-
-    def handle_request(self, listener_name: Any, req: Any, sock: Any, address: Any) -> Any:
-        # A client that reads nothing does not hold its sequence for ever.
-        sock.settimeout(config.current().server.write_timeout)
-        self.num_requests += 1
-        if not self.fate[1] and self.registry.readiness().state == "ready":
-            self.fate[1] = 1
-        try:
-            return super().handle_request(listener_name, req, sock, address)
-        finally:
-            self.num_requests -= 1
+    def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
+        """What is no HTTP is refused in JSON; gunicorn's own answer is a page of HTML."""
+        status = status_of(exc)
+        if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+            log.error("a request could not be answered", exc_info=exc)
+            refuse(client, status, "The server had an error.")
+        else:
+            log.debug("refused with %d: %s", status, exc)
+            refuse(client, status, str(exc))
 
     # signals
 
@@ -213,6 +198,8 @@ class Worker(GeventWorker):
 
     def _report(self, *, loaded: bool) -> None:
         """Once a second: what systemd sees. Its watchdog is fed only while the engines move."""
+        if not self.fate[1] and self.registry.readiness().state == "ready":
+            self.fate[1] = 1
         if loaded and not self._told_ready:
             self._told_ready = True
             systemd.tell("READY=1", f"STATUS=Serving {_listed([model.name for model in self.registry.models])}")
@@ -306,7 +293,8 @@ class Worker(GeventWorker):
     @property
     def num_running(self) -> int:
         """Requests being answered, and responses that go on without their client."""
-        return self.num_requests + len(self.wsgi.extensions["llamasrv"].background)
+        answering = sum(connection.is_answering for connection in self.connections)
+        return answering + len(self.wsgi.extensions["llamasrv"].background)
 
     def _wait(self, seconds: float, *, until_quiet: bool = True) -> None:
         """Until the time is over, nothing runs any more, or a second signal asks to hurry."""

@@ -34,8 +34,6 @@ class Endpoint(Replies, Protocol):
 
 def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) -> Response:
     environ = request.environ
-    if service.registry.is_full:  # before anything of the request is looked at: refusing must cost next to nothing
-        raise service.registry.queue_full()
     body = read_json(environ, service.options.limits)
     owner = environ["llamasrv.record"].owner
     asked, options = endpoint.parse(body, owner=owner, timeout=service.options.timeout)

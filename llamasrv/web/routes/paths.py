@@ -8,8 +8,6 @@ operators close off in front of the server, like `/metrics`, has one spelling.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Any
 
 _ODD = re.compile(r"/messages|.*//|.+/\Z|/(?:v1|api)/(?:v1|api)/")
 """Looked at more closely. Every other path is meant as it is."""
@@ -31,16 +29,3 @@ def meant(path: str) -> str:
     plain = _PREFIXES.sub("", plain, count=1) if _PREFIXES.match(plain) else plain
     plain = _BARE_MESSAGES.sub("/v1/messages", plain, count=1) if _BARE_MESSAGES.match(plain) else plain
     return plain if _WORK.fullmatch(plain) else path
-
-
-Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
-
-
-def reading_paths(application: Application) -> Application:
-    """The WSGI application, told of each request's path as it was meant."""
-
-    def read(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        environ["PATH_INFO"] = meant(environ["PATH_INFO"])
-        return application(environ, start_response)
-
-    return read

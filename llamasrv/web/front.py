@@ -1,0 +1,110 @@
+"""The front of the application: every request is admitted or refused here, once, before Flask sees it.
+
+Flask is asked only for routes that exist and for clients that may use them. Every reply gets its id here, and what a
+browser wants to see; a request that is refused ends here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any
+
+from werkzeug.exceptions import HTTPException, NotFound
+from werkzeug.routing import Map
+
+from llamasrv.web.access.admission import Admission, Refusal
+from llamasrv.web.errors import note, render, translated
+from llamasrv.web.ops.request_log import RequestLog
+from llamasrv.web.routes.paths import meant
+from llamasrv.web.service import Service
+
+Headers = list[tuple[str, str]]
+Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+_STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
+
+
+class Front:
+    """The WSGI application in front of Flask's."""
+
+    def __init__(self, application: Application, service: Service, routes: Map) -> None:
+        self._application = application
+        self._service = service
+        self._admission = Admission(lambda: service.access, service.registry, route_finder(routes))
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        environ["PATH_INFO"] = meant(environ["PATH_INFO"])
+        record = environ["llamasrv.record"] = RequestLog(environ, self._service.stats)
+        found = self._admission.admit(environ)
+        record.owner = found.owner
+        if found.route is None:
+            record.asked = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        else:
+            record.route = found.route
+        headers = self._headers(environ, record.id)
+        if isinstance(found, Refusal):
+            return _refuse(found, environ, start_response, headers)
+        record.quota = found.quota
+
+        def start(status: str, own: Headers, exc_info: Any = None) -> Any:
+            return start_response(status, own + headers, exc_info)
+
+        return self._application(environ, start)
+
+    def _headers(self, environ: dict[str, Any], request_id: str) -> Headers:
+        """Those of every reply. A page of another site may read it only where it is allowed, and never with
+        credentials of its own."""
+        headers = [("x-request-id", request_id), ("request-id", request_id)]  # OpenAI's, Anthropic's name
+        origin = self._service.access.allowed_origin(environ)
+        if origin is None:
+            return headers
+        headers += [
+            ("Access-Control-Allow-Origin", origin),
+            ("Access-Control-Expose-Headers", "x-request-id, retry-after"),
+            ("Vary", "Origin"),
+        ]
+        if environ["REQUEST_METHOD"] == "OPTIONS":
+            wanted = environ.get("HTTP_ACCESS_CONTROL_REQUEST_HEADERS", "*")[:1000]
+            headers += [
+                ("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"),
+                ("Access-Control-Allow-Headers", wanted),
+                ("Access-Control-Max-Age", "3600"),
+            ]
+        return headers
+
+
+def _refuse(refusal: Refusal, environ: dict[str, Any], start_response: Any, headers: Headers) -> list[bytes]:
+    record = environ["llamasrv.record"]
+    note(refusal.error, record)
+    status, own, body = render(refusal.error, environ, record.id)
+    own += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    start_response(_STATUS_LINES.get(status) or f"{status} Unknown", own + headers)
+    record.close(status)
+    return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
+
+
+def route_finder(routes: Map) -> Callable[[str, str], str]:
+    """The route of a method and a path. Raises NotFound or MethodNotAllowed, as errors of ours."""
+    plain = {
+        (method, rule.rule): rule.rule
+        for rule in routes.iter_rules()
+        if not rule.arguments
+        for method in rule.methods or ()
+    }
+    matcher = routes.bind("")
+
+    def find(method: str, path: str) -> str:
+        found = plain.get((method, path))
+        if found is not None:
+            return found
+        text = path.encode("latin-1").decode("utf-8", "replace")  # WSGI's texts are bytes in disguise
+        try:
+            if text.startswith("//"):
+                raise NotFound  # several slashes would be taken for one
+            rule, _ = matcher.match(text, method, return_rule=True)
+        except HTTPException as error:
+            raise translated(error, method, text) from None
+        return rule.rule
+
+    return find
