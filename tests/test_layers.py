@@ -127,3 +127,41 @@ def test_every_module_opens_by_saying_what_it_owns():
         if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text("utf-8")))
     ]
     assert not mute
+
+
+# The Hub's library reads its chunk size from there, and takes no argument for it.
+SET_ELSEWHERE = {"llamasrv.models.pull": ["constants.DOWNLOAD_CHUNK_SIZE"]}
+
+
+def assigned_attributes(tree):
+    """`module.attribute` wherever one is assigned to that comes from another package; Python's own library has settings
+    that are made so."""
+    imported = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {(name.asname or name.name.split(".")[0]): name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported |= {(name.asname or name.name): f"{node.module}.{name.name}" for name in node.names}
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) else ():
+            for inner in target.elts if isinstance(target, ast.Tuple) else [target]:
+                root = inner
+                while isinstance(root, ast.Attribute):
+                    root = root.value
+                if root is inner or not isinstance(root, ast.Name):
+                    continue
+                package = imported.get(root.id, "llamasrv").split(".")[0]
+                if package != "llamasrv" and package not in sys.stdlib_module_names:
+                    yield ast.unparse(inner)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not within(name, ("llamasrv.demo",))])
+def test_it_replaces_nothing_of_another_package(module):
+    assigned = list(assigned_attributes(ast.parse(MODULES[module].read_text("utf-8"))))
+    assert assigned == SET_ELSEWHERE.get(module, [])
+
+
+def test_a_replaced_global_would_be_seen():
+    tree = ast.parse("from gunicorn import util\nfrom gunicorn.http import parser\nutil.write_error = 1\nparser.P.kind = 2")
+    assert list(assigned_attributes(tree)) == ["util.write_error", "parser.P.kind"]

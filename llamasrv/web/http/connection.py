@@ -19,6 +19,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
 from gevent import Timeout
+from gunicorn import util
 from gunicorn.http import errors, wsgi
 from gunicorn.http.parser import RequestParser
 
@@ -27,6 +28,7 @@ from llamasrv.web.http.gate import Gate
 
 log = logging.getLogger("llamasrv")
 
+LINGER = 1.0  # seconds that a connection which was refused is read on
 URGENT = (b"GET /livez ", b"GET /health ", b"GET /v1/health ", b"GET /readyz ")
 """Requests that do not wait at the gate, as they begin on the wire."""
 
@@ -96,6 +98,7 @@ class Connection:
             log.debug("a connection broke: %s", error)
         except Exception as error:
             self._server.handle_error(request, self.sock, self._peer, error)
+            util.close_graceful(self.sock, timeout=LINGER)  # the client hears of it, although not all it sent was read
         finally:
             self.state = State.IDLE
             with suppress(OSError):
