@@ -16,7 +16,7 @@ Adapters = tuple[tuple[int, float], ...]
 """LoRA adapters by number, with their scales; in order, none with 0."""
 
 
-class Realm(NamedTuple):
+class CacheKey(NamedTuple):
     """Timelines share a prefix only within one: what they are computed with, and who may know of it."""
 
     adapters: Adapters = ()
@@ -40,4 +40,4 @@ class SequenceSpec:
     deadline: float | None = None  # on the engine's clock, seconds
     owner: str = ""
     priority: int = 0
-    realm: Realm = Realm()
+    cache_key: CacheKey = CacheKey()

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from llamasrv.engine.interface import Backend
-from llamasrv.engine.kv.manager import Memory
+from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.sampling.state import SamplingState
 from llamasrv.engine.sequence import Sequence, State
-from llamasrv.engine.kv.saved_slots import Slots
-from llamasrv.engine.kv.host_tier import Spilled
+from llamasrv.engine.kv.saved_slots import SavedSlots
+from llamasrv.engine.kv.host_tier import SavedState
 
 
 class Lease(NamedTuple):
@@ -32,9 +32,11 @@ class Lease(NamedTuple):
 class Admission:
     """Of one context. `swapped_bytes`: host memory that holds preempted sequences."""
 
-    def __init__(self, memory: Memory, backend: Backend, options: EngineOptions, metrics: EngineMetrics) -> None:
+    def __init__(
+        self, memory: KVCacheManager, backend: Backend, options: EngineOptions, metrics: EngineMetrics
+    ) -> None:
         self.memory = memory
-        self.slots = Slots()
+        self.slots = SavedSlots()
         self.swapped_bytes = 0
         self._backend = backend
         self._options = options
@@ -46,8 +48,8 @@ class Admission:
         branches = memory.branches(match)
         with self._lease(seq, match) as lease:
             if branches:  # the lane holds what is shared, and nothing else yet
-                memory.keep(lease.lane, seq.tokens, seq.spec.realm)
-            memory.cache.put(lease.lane, seq.tokens, seq.spec.realm)
+                memory.keep(lease.lane, seq.tokens, seq.spec.cache_key)
+            memory.cache.put(lease.lane, seq.tokens, seq.spec.cache_key)
             if seq.sampling is None:
                 seq.sampling = SamplingState(seq.spec, seq.tokens, seq.constraint, self._backend)
                 if not self._options.deterministic:
@@ -71,8 +73,8 @@ class Admission:
             length = memory.lanes.lengths[lane]
             if seq.saved is not None:
                 length = memory.restore(lane, seq.saved, seq.saved.length)
-            elif match is not None and match.spilled is not None:
-                length = memory.restore(lane, match.spilled, match.length)
+            elif match is not None and match.saved is not None:
+                length = memory.restore(lane, match.saved, match.length)
             yield Lease(lane, length)
         except BaseException:
             memory.drop(lane)
@@ -87,7 +89,7 @@ class Admission:
         if seq.num_computed and (room > 0 or exact):
             data = self._backend.save(seq.lane)
             if data.nbytes <= room or exact:
-                seq.saved = Spilled(seq.tokens[: seq.num_computed], data)
+                seq.saved = SavedState(seq.tokens[: seq.num_computed], data)
                 self.swapped_bytes += data.nbytes
                 self._metrics.swaps += 1
         self.unseat(seq)
@@ -108,9 +110,9 @@ class Admission:
             return
         computed = seq.tokens[: seq.num_computed]  # what was not computed is not coming any more
         keep = keep and seq.spec.cache_prompt
-        self.memory.leave(lane, computed, seq.spec.realm, keep=keep)
+        self.memory.leave(lane, computed, seq.spec.cache_key, keep=keep)
         if keep:
-            self.slots.left(lane, computed, seq.spec.realm)
+            self.slots.left(lane, computed, seq.spec.cache_key)
         seq.lane = None
 
     def forget_saved(self, seq: Sequence) -> None:

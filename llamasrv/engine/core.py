@@ -17,9 +17,9 @@ from typing import Any
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.admission import Admission
 from llamasrv.engine.channels import Doorbell, Mailbox, Stream
-from llamasrv.engine.kv.disk_tier import DiskStore
+from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells
-from llamasrv.engine.kv.manager import Memory
+from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions
@@ -330,25 +330,25 @@ class EngineCore:
         self._board.publish(self.clock(), self.running, self.waiting, self.memory.lanes, swapped)
 
     def _forget_context(self) -> None:
-        self.memory = Memory(
+        self.memory = KVCacheManager(
             self.backend, cache_bytes=self.options.cache_bytes, time=self.scheduler.cost, metrics=self.metrics,
             disk=self.disk,
         )  # fmt: skip
         self.admission = Admission(self.memory, self.backend, self.options, self.metrics)
 
 
-def _open_disk(core: EngineCore, pool: NativePool) -> DiskStore | None:
+def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
     options, backend = core.options, core.backend
     if not options.disk_bytes or options.disk_folder is None or not options.digest:
         return None
     if backend.split or not backend.generates:
         return None
-    return DiskStore(
+    return DiskTier(
         options.disk_folder, options.disk_bytes,
         facts={"model": options.digest, **backend.state_facts}, largest=options.cache_bytes,
         adapter_digests=tuple(adapter.digest for adapter in backend.adapters), can_cut=backend.can_cut_saved,
         work=pool.queue(1).put, post=lambda call: core.mailbox.put((EngineCore.call, call)),
-        give=lambda entry: core.memory.spilled.put(entry), metrics=core.metrics,
+        give=lambda entry: core.memory.host.put(entry), metrics=core.metrics,
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from llamasrv.engine.options import EngineOptions, Status
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sequence import Sequence
-from llamasrv.engine.kv.host_tier import Spilled
+from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.view import Board, ModelFacts, View
 from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, QueueFull, Unavailable, Unsupported
 
@@ -206,18 +206,18 @@ class Engine:
         ids = np.frombuffer(spec.tokens, np.int32)
         if int(ids.min()) < 0 or int(ids.max()) >= size:
             raise InvalidRequest(f"A token id is outside the vocabulary (0 to {size - 1}).", param="prompt")
-        if any(not 0 <= number < model.num_adapters for number, _ in spec.realm.adapters):
+        if any(not 0 <= number < model.num_adapters for number, _ in spec.cache_key.adapters):
             raise InvalidRequest(f"There are {model.num_adapters} adapters (0 is the first).", param="lora")
         if any(not 0 <= token < size for token, _ in spec.params.logit_bias):
             raise InvalidRequest(f"A token id is outside the vocabulary (0 to {size - 1}).", param="logit_bias")
 
     # saved slots
 
-    def save_slot(self, number: int) -> Spilled:
+    def save_slot(self, number: int) -> SavedState:
         """The state that a lane was left with. Raises NotFound where it is gone."""
         return self.ask(lambda core: core.admission.slots.save(number, core.memory))
 
-    def restore_slot(self, number: int, state: Spilled) -> None:
+    def restore_slot(self, number: int, state: SavedState) -> None:
         """Keep a state for a prompt that begins with it."""
         self.ask(lambda core: core.admission.slots.restore(number, state, core.memory))
 

@@ -108,8 +108,8 @@ class Scheduler:
             return self._one_alone(plan, decodes + prompts, starts, pool.max_outputs)
         adapters = plan.adapters = self._next_adapters(decodes, prompts)
         if len(self._line) > 1:
-            decodes = [s for s in decodes if s.spec.realm.adapters == adapters]
-            prompts = [s for s in prompts if s.spec.realm.adapters == adapters]
+            decodes = [s for s in decodes if s.spec.cache_key.adapters == adapters]
+            prompts = [s for s in prompts if s.spec.cache_key.adapters == adapters]
         plan.parts = [(s, 1) for s in decodes]
         plan.num_decodes = len(decodes)
         outputs = pool.max_outputs - len(decodes)
@@ -218,7 +218,7 @@ class Scheduler:
 
     def _next_adapters(self, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
         """Whose turn it is. A set that is new waits for those that are there: nobody gets in front by being new."""
-        here = dict.fromkeys(s.spec.realm.adapters for group in (decodes, prompts) for s in group)
+        here = dict.fromkeys(s.spec.cache_key.adapters for group in (decodes, prompts) for s in group)
         line = [a for a in self._line if a in here]
         line += [a for a in here if a not in line]
         self._line = [*line[1:], *line[:1]]
@@ -238,7 +238,7 @@ class Scheduler:
             if seq.spec.prompt_logprobs:
                 count = min(count, max_outputs)
             plan.parts = [(seq, count)]
-            plan.adapters = seq.spec.realm.adapters
+            plan.adapters = seq.spec.cache_key.adapters
             plan.num_decodes, plan.num_prompt = (1, 0) if seq.num_tokens - start == 1 else (0, count)
         return plan
 

@@ -20,7 +20,7 @@ from llamasrv.engine.channels import End, PromptComputed, Stream
 if TYPE_CHECKING:
     from llamasrv.engine.sampling.output_constraint import OutputConstraint
     from llamasrv.engine.sampling.state import Ending, SamplingState
-    from llamasrv.engine.kv.host_tier import Spilled
+    from llamasrv.engine.kv.host_tier import SavedState
 
 _ids = itertools.count(1)
 
@@ -73,7 +73,7 @@ class Sequence:
         self.first_token: float | None = None
         self.ended: float | None = None
         self.sampling: SamplingState | None = None  # made at admission
-        self.saved: Spilled | None = None  # KV in host memory while preempted
+        self.saved: SavedState | None = None  # KV in host memory while preempted
         self.scores: list[TokenLogprob] = []  # of the prompt, as far as it is scored
 
     def enter(self, state: State) -> None:

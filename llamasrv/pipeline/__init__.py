@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import EmbedRequest, GenerateRequest, RerankRequest
-from llamasrv.domain.sequence_spec import Realm, SequenceSpec
+from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidRequest, LlamasrvError, Unavailable
 from llamasrv.models.model import Model
@@ -195,7 +195,7 @@ class Pipeline:
             deadline=None if request.timeout is None else served.engine.clock() + request.timeout,
             owner=request.owner,
             priority=request.priority,
-            realm=Realm(adapters, _scope(request, everybody=model.shares_prefixes)),
+            cache_key=CacheKey(adapters, _scope(request, everybody=model.shares_prefixes)),
             sampled_probs=request.sampled_probs,
             reports_progress=_progresses(request),
         )

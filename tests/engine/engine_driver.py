@@ -8,7 +8,7 @@ import pytest
 from engine_by_hand import HandEngine
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.sequence_spec import Realm, SequenceSpec
+from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.channels import Delta, Doorbell, End, PromptScored, Stream
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.fake import FakeBackend
@@ -55,7 +55,7 @@ class Driver:
 
 def spec(tokens, *, adapters=(), scope="", **settings):
     """A SequenceSpec of any tokens."""
-    return SequenceSpec(array("i", tokens), realm=Realm(adapters, scope), **settings)
+    return SequenceSpec(array("i", tokens), cache_key=CacheKey(adapters, scope), **settings)
 
 
 def sequence(tokens, **settings):

@@ -17,7 +17,7 @@ def running(adapters=(), **settings):
 
 
 def sets_of(result):
-    return {seq.spec.realm.adapters for seq, _ in result.parts}
+    return {seq.spec.cache_key.adapters for seq, _ in result.parts}
 
 
 def test_a_step_computes_with_one_set_of_adapters():

@@ -4,7 +4,7 @@ import pytest
 from engine_driver import chat, text_of
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.prefix_cache import Match
+from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.sequence import State
 
 

@@ -277,7 +277,7 @@ def test_an_evicted_prefix_comes_back_from_host_memory(drive):
     driver.core.scheduler.cost.prompt_seconds = lambda n: 1.0 if n > 8 else 0.0
     driver.answer(chat("other " + "o" * 100))
     driver.answer(chat("third " + "t" * 100))
-    assert len(driver.core.memory.spilled) >= 1
+    assert len(driver.core.memory.host) >= 1
     stream = driver.submit(question)
     driver.finish()
     items = stream.take()

@@ -5,7 +5,7 @@ from engine_driver import sequence as make_sequence
 
 from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.scheduler import AGEING, FOLLOW, Pool, Scheduler
-from llamasrv.engine.kv.host_tier import Spilled
+from llamasrv.engine.kv.host_tier import SavedState
 
 
 def make(**options):
@@ -221,7 +221,7 @@ def test_prompts_without_cells_and_nobody_decoding_do_not_block_each_other():
 
 def test_a_preempted_sequence_comes_back_before_newcomers():
     back, new = sequence(50, arrived=9.0), sequence(50, arrived=0.0)
-    back.saved = Spilled(back.tokens[:49], None)
+    back.saved = SavedState(back.tokens[:49], None)
     result = plan(make(parallel=1), [new, back], now=10.0)
     assert admitted(result) == [back] and result.parts == [(back, 1)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.kv.saved_slots import SlotFiles
+from llamasrv.engine.kv.saved_slots import SavedSlotFiles
 
 
 def ask(real, prompt):
@@ -12,7 +12,7 @@ def ask(real, prompt):
 
 
 def test_an_answer_goes_on_from_a_file(real, tmp_path):
-    files = SlotFiles(tmp_path, {"model": "tiny"})
+    files = SavedSlotFiles(tmp_path, {"model": "tiny"})
     first, second = real("llama", cache_bytes=1 << 26), real("llama", cache_bytes=1 << 26)
     prompt = "the thing and the other thing in there, " * 12
     lane = ask(first, prompt).end.lane

@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from llamasrv.domain.sequence_spec import Realm
+from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.channels import Mailbox
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Key, common_prefix, key_of
-from llamasrv.engine.kv.host_tier import Spilled
+from llamasrv.engine.kv.host_tier import SavedState
 
 log = logging.getLogger("llamasrv.engine")
 
@@ -44,15 +44,15 @@ STALE = 3600.0  # seconds after which a file that was never finished is nobody's
 SHUTDOWN = 10.0  # seconds for what is being written when the engine ends
 
 
-class Stored:
+class StoredState:
     """A prefix on disk. `asked` is when reading it began, None while nobody wants it."""
 
-    __slots__ = ("path", "tokens", "realm", "size", "asked")
+    __slots__ = ("path", "tokens", "cache_key", "size", "asked")
 
-    def __init__(self, path: Path, tokens: array[int], realm: Realm, size: int) -> None:
+    def __init__(self, path: Path, tokens: array[int], cache_key: CacheKey, size: int) -> None:
         self.path = path
         self.tokens = tokens
-        self.realm = realm
+        self.cache_key = cache_key
         self.size = size  # bytes of its state
         self.asked: float | None = None
 
@@ -61,7 +61,7 @@ class Stored:
         return len(self.tokens)
 
 
-class DiskStore:
+class DiskTier:
     """At most `limit` bytes in `folder`, the least recently used prefixes of any key leaving first.
 
     Everything but the file work belongs to the engine thread. `work` has a job done on another one, in order; `post`
@@ -79,7 +79,7 @@ class DiskStore:
         can_cut: bool = True,
         work: Callable[[Callable[[], None]], object],
         post: Callable[[Any], None],
-        give: Callable[[Spilled], None],
+        give: Callable[[SavedState], None],
         metrics: EngineMetrics | None = None,
     ) -> None:
         self.limit = limit
@@ -93,8 +93,8 @@ class DiskStore:
         self._digests = adapter_digests
         self._work, self._post, self._give = work, post, give
         self._metrics = metrics or EngineMetrics()
-        self._index: dict[Key, list[Stored]] = {}
-        self._writing: list[tuple[array[int], Realm]] = []
+        self._index: dict[Key, list[StoredState]] = {}
+        self._writing: list[tuple[array[int], CacheKey]] = []
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._find()
@@ -114,22 +114,22 @@ class DiskStore:
 
     # engine thread
 
-    def match(self, tokens: array[int], limit: int, realm: Realm) -> tuple[Stored, int] | None:
+    def match(self, tokens: array[int], limit: int, cache_key: CacheKey) -> tuple[StoredState, int] | None:
         """The one with most of `tokens[:limit]`, and how much."""
         best, most = None, KEY_LENGTH - 1
-        for stored in self._index.get(key_of(tokens, realm), ()):
+        for stored in self._index.get(key_of(tokens, cache_key), ()):
             common = min(common_prefix(stored.tokens, tokens), limit)
             if common > most and (self.can_cut or common == stored.length):
                 best, most = stored, common
         return (best, most) if best is not None else None
 
-    def covers(self, tokens: array[int], length: int, realm: Realm) -> bool:
+    def covers(self, tokens: array[int], length: int, cache_key: CacheKey) -> bool:
         """Whether all of `tokens[:length]` is there, or will be in a moment."""
-        there = [stored.tokens for stored in self._index.get(key_of(tokens, realm), ())]
-        there += [other for other, theirs in self._writing if theirs == realm]
+        there = [stored.tokens for stored in self._index.get(key_of(tokens, cache_key), ())]
+        there += [other for other, theirs in self._writing if theirs == cache_key]
         return any(common_prefix(other, tokens) >= length for other in there)
 
-    def read(self, stored: Stored, worth: float) -> bool:
+    def read(self, stored: StoredState, worth: float) -> bool:
         """Have it read, unless it is being read. False when it takes longer than it is worth, in seconds."""
         asked = stored.asked
         if asked is None:
@@ -137,17 +137,17 @@ class DiskStore:
             self._work(lambda: self._read(stored))
         return time.monotonic() - asked < max(PATIENCE, worth)
 
-    def write(self, tokens: array[int], realm: Realm, save: Callable[[], np.ndarray]) -> None:
+    def write(self, tokens: array[int], cache_key: CacheKey, save: Callable[[], np.ndarray]) -> None:
         """Keep this prefix; `save` makes its state. One at a time: while one is written no other is begun."""
         if self._writing or not self.limit:
             return
         data = save()
         if data.nbytes > self.largest:
             return
-        self._writing.append((tokens, realm))
-        self._work(lambda: self._write(tokens, realm, data))
+        self._writing.append((tokens, cache_key))
+        self._work(lambda: self._write(tokens, cache_key, data))
 
-    def _have_read(self, result: tuple[Stored, Spilled | None]) -> None:
+    def _have_read(self, result: tuple[StoredState, SavedState | None]) -> None:
         stored, entry = result
         stored.asked = None
         if entry is None:
@@ -157,7 +157,7 @@ class DiskStore:
             self._metrics.prefixes_read += 1
             self._give(entry)
 
-    def _have_written(self, result: tuple[Stored | None, list[Path]]) -> None:
+    def _have_written(self, result: tuple[StoredState | None, list[Path]]) -> None:
         stored, gone = result
         self._writing.clear()
         for path in gone:
@@ -167,8 +167,8 @@ class DiskStore:
             self._metrics.prefixes_written += 1
             self._add(stored)
 
-    def _add(self, stored: Stored) -> None:
-        self._index.setdefault(key_of(stored.tokens, stored.realm), []).append(stored)
+    def _add(self, stored: StoredState) -> None:
+        self._index.setdefault(key_of(stored.tokens, stored.cache_key), []).append(stored)
 
     def _forget(self, path: Path) -> None:
         for entries in self._index.values():
@@ -176,7 +176,7 @@ class DiskStore:
 
     # a native thread
 
-    def _read(self, stored: Stored) -> None:
+    def _read(self, stored: StoredState) -> None:
         entry = None
         try:
             entry = self._get(stored)
@@ -186,18 +186,18 @@ class DiskStore:
                 stored.path.unlink()
         self._post((self._have_read, (stored, entry)))
 
-    def _write(self, tokens: array[int], realm: Realm, data: np.ndarray) -> None:
-        stored: Stored | None = None
+    def _write(self, tokens: array[int], cache_key: CacheKey, data: np.ndarray) -> None:
+        stored: StoredState | None = None
         gone: list[Path] = []
         try:
             has_room, gone = self._make_room(data.nbytes)
             if has_room:
-                stored = Stored(self._put(tokens, realm, data), tokens, realm, data.nbytes)
+                stored = StoredState(self._put(tokens, cache_key, data), tokens, cache_key, data.nbytes)
         except Exception as error:
             log.warning("a prefix cannot be written to %s: %s", self._folder, error)
         self._post((self._have_written, (stored, gone)))
 
-    def _get(self, stored: Stored) -> Spilled:
+    def _get(self, stored: StoredState) -> SavedState:
         with open(stored.path, "rb") as file:
             head = self._head(file.read)
             file.seek(4 * head["tokens"], os.SEEK_CUR)
@@ -205,16 +205,16 @@ class DiskStore:
             if file.readinto(data.data) != len(data) or zlib.crc32(data.data) != head["check"]:
                 raise ValueError("its state is damaged")
         os.utime(stored.path)  # used last now
-        return Spilled(stored.tokens, data.view(head["type"]), stored.realm)
+        return SavedState(stored.tokens, data.view(head["type"]), stored.cache_key)
 
-    def _put(self, tokens: array[int], realm: Realm, data: np.ndarray) -> Path:
-        named = [[self._digests[number], scale] for number, scale in realm.adapters]
+    def _put(self, tokens: array[int], cache_key: CacheKey, data: np.ndarray) -> Path:
+        named = [[self._digests[number], scale] for number, scale in cache_key.adapters]
         head = json.dumps({
-            "facts": self._facts, "tokens": len(tokens), "adapters": named, "scope": realm.scope,
+            "facts": self._facts, "tokens": len(tokens), "adapters": named, "scope": cache_key.scope,
             "bytes": data.nbytes, "type": data.dtype.str, "check": zlib.crc32(data.data),
             "tokens_check": zlib.crc32(tokens.tobytes()),
         }).encode()  # fmt: skip
-        name = hashlib.sha256(json.dumps([named, realm.scope]).encode() + tokens.tobytes()).hexdigest()[:32]
+        name = hashlib.sha256(json.dumps([named, cache_key.scope]).encode() + tokens.tobytes()).hexdigest()[:32]
         path = self._folder / f"{name}{ENDING}"
         beside = path.with_name(f".{name}.{os.getpid()}")
         try:
@@ -270,7 +270,7 @@ class DiskStore:
                 continue
             if all(digest in numbers for digest, _ in head["adapters"]):
                 adapters = tuple(sorted((numbers[digest], float(scale)) for digest, scale in head["adapters"]))
-                self._add(Stored(path, tokens, Realm(adapters, str(head["scope"])), size))
+                self._add(StoredState(path, tokens, CacheKey(adapters, str(head["scope"])), size))
 
     def _head(self, read: Callable[[int], bytes]) -> dict[str, Any]:
         if read(len(MAGIC)) != MAGIC:

@@ -12,21 +12,21 @@ from collections import OrderedDict
 
 import numpy as np
 
-from llamasrv.domain.sequence_spec import Realm
+from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.kv.prefix_index import EVERYBODY, KEY_LENGTH, Key, common_prefix, key_of
 
 ENTRY_BYTES = 600  # of an entry without its state and its tokens, measured
 
 
-class Spilled:
-    """The KV of `tokens`, all of them, of one realm. `data` are the backend's own bytes."""
+class SavedState:
+    """The KV of `tokens`, all of them, of one cache_key. `data` are the backend's own bytes."""
 
-    __slots__ = ("tokens", "data", "realm")
+    __slots__ = ("tokens", "data", "cache_key")
 
-    def __init__(self, tokens: array[int], data: np.ndarray, realm: Realm = EVERYBODY) -> None:
+    def __init__(self, tokens: array[int], data: np.ndarray, cache_key: CacheKey = EVERYBODY) -> None:
         self.tokens = tokens
         self.data = data
-        self.realm = realm
+        self.cache_key = cache_key
 
     @property
     def length(self) -> int:
@@ -39,23 +39,23 @@ class Spilled:
 
     @property
     def key(self) -> Key:
-        return key_of(self.tokens, self.realm)
+        return key_of(self.tokens, self.cache_key)
 
 
-class SpillStore:
+class HostTier:
     """At most `limit` bytes; 0 keeps nothing."""
 
     def __init__(self, limit: int, *, can_cut: bool = True) -> None:
         self.limit = limit
         self.used = 0
         self.can_cut = can_cut
-        self._entries: OrderedDict[int, Spilled] = OrderedDict()  # least recently used first
-        self._index: dict[Key, list[Spilled]] = {}
+        self._entries: OrderedDict[int, SavedState] = OrderedDict()  # least recently used first
+        self._index: dict[Key, list[SavedState]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, entry: Spilled) -> None:
+    def put(self, entry: SavedState) -> None:
         """Keep it, unless it is larger than the limit. Entries that are a prefix of it go."""
         if entry.num_bytes > self.limit:
             return
@@ -70,10 +70,10 @@ class SpillStore:
         self._index.setdefault(entry.key, []).append(entry)
         self.used += entry.num_bytes
 
-    def match(self, tokens: array[int], limit: int, realm: Realm = EVERYBODY) -> tuple[Spilled, int] | None:
+    def match(self, tokens: array[int], limit: int, cache_key: CacheKey = EVERYBODY) -> tuple[SavedState, int] | None:
         """The entry with most of `tokens[:limit]`, and how much; None below KEY_LENGTH."""
         best, most = None, KEY_LENGTH - 1
-        for entry in self._index.get(key_of(tokens, realm), ()):
+        for entry in self._index.get(key_of(tokens, cache_key), ()):
             common = min(common_prefix(entry.tokens, tokens), limit)
             if common > most and (self.can_cut or common == entry.length):
                 best, most = entry, common
@@ -82,16 +82,16 @@ class SpillStore:
         self._entries.move_to_end(id(best))
         return best, most
 
-    def covers(self, tokens: array[int], length: int, realm: Realm = EVERYBODY) -> bool:
+    def covers(self, tokens: array[int], length: int, cache_key: CacheKey = EVERYBODY) -> bool:
         """Whether an entry holds all of `tokens[:length]` already."""
-        return any(common_prefix(e.tokens, tokens) >= length for e in self._index.get(key_of(tokens, realm), ()))
+        return any(common_prefix(e.tokens, tokens) >= length for e in self._index.get(key_of(tokens, cache_key), ()))
 
-    def forget(self, tokens: array[int], realm: Realm = EVERYBODY) -> None:
+    def forget(self, tokens: array[int], cache_key: CacheKey = EVERYBODY) -> None:
         """Drop the entry of exactly these tokens, if there is one."""
-        for entry in [e for e in self._index.get(key_of(tokens, realm), ()) if e.tokens == tokens]:
+        for entry in [e for e in self._index.get(key_of(tokens, cache_key), ()) if e.tokens == tokens]:
             self._remove(entry)
 
-    def _remove(self, entry: Spilled) -> None:
+    def _remove(self, entry: SavedState) -> None:
         del self._entries[id(entry)]
         self.used -= entry.num_bytes
         key = entry.key

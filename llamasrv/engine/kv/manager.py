@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from array import array
 
-from llamasrv.domain.sequence_spec import Realm
+from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.sequence import Sequence
-from llamasrv.engine.kv.disk_tier import DiskStore
+from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Match, PrefixCache, common_prefix
-from llamasrv.engine.kv.host_tier import Spilled, SpillStore
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Match, PrefixIndex, common_prefix
+from llamasrv.engine.kv.host_tier import SavedState, HostTier
 from llamasrv.engine.cost_model import CostModel
 
 # Seconds of computing; what takes less is computed again.
@@ -25,7 +25,7 @@ WORTH_WRITING = 0.1
 BUSY_BYTES = 64 * 2**20  # of a state that may be copied for the disk while others wait for their next token
 
 
-class Memory:
+class KVCacheManager:
     """One context's memory. `time` tells what computing a prefix again would cost."""
 
     def __init__(
@@ -35,12 +35,12 @@ class Memory:
         cache_bytes: int,
         time: CostModel,
         metrics: EngineMetrics,
-        disk: DiskStore | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         self.backend = backend
         self.lanes = LaneTable(backend.num_lanes, backend.num_cells)
-        self.cache = PrefixCache(can_cut=backend.can_cut)
-        self.spilled = SpillStore(cache_bytes, can_cut=backend.can_cut_saved)
+        self.cache = PrefixIndex(can_cut=backend.can_cut)
+        self.host = HostTier(cache_bytes, can_cut=backend.can_cut_saved)
         self.disk = disk
         self._time = time
         self._metrics = metrics
@@ -49,7 +49,8 @@ class Memory:
         """Where most of this sequence is, or is about to be; None where it starts from nothing."""
         if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self.backend.split:
             return None
-        match = self.cache.match(seq.tokens, seq.num_tokens - 1, self.lanes.lengths, self.lanes.held, seq.spec.realm)
+        most, key = seq.num_tokens - 1, seq.spec.cache_key
+        match = self.cache.match(seq.tokens, most, self.lanes.lengths, self.lanes.held, key)
         if match is not None and not (
             (match.length >= KEY_LENGTH or match.coming)
             and (self.backend.can_share or not match.held)
@@ -57,18 +58,18 @@ class Memory:
         ):
             match = None
         at_hand = match.length + match.coming if match else 0
-        if len(self.spilled) and (found := self.spilled.match(seq.tokens, seq.num_tokens - 1, seq.spec.realm)):
+        if len(self.host) and (found := self.host.match(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)):
             entry, length = found
             if self._time.prompt_seconds(length - at_hand) > WORTH_SPILLING:
-                match, at_hand = Match(None, length, spilled=entry), length
+                match, at_hand = Match(None, length, saved=entry), length
         if self.disk is not None and self._is_coming(self.disk, seq, at_hand):
             return Match(None, 0, coming=seq.num_tokens)
         return match
 
-    def _is_coming(self, disk: DiskStore, seq: Sequence, at_hand: int) -> bool:
+    def _is_coming(self, disk: DiskTier, seq: Sequence, at_hand: int) -> bool:
         """Whether much more of it than is at hand is being read from disk."""
-        found = disk.match(seq.tokens, seq.num_tokens - 1, seq.spec.realm)
-        if found is None or found[0].size > self.spilled.limit:
+        found = disk.match(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
+        if found is None or found[0].size > self.host.limit:
             return False
         worth = self._time.prompt_seconds(found[1] - at_hand)
         return worth > WORTH_READING and disk.read(found[0], worth)
@@ -78,7 +79,7 @@ class Memory:
         if (
             not (self.backend.can_share and a.spec.cache_prompt and b.spec.cache_prompt)
             or a.spec.prompt_logprobs
-            or a.spec.realm != b.spec.realm
+            or a.spec.cache_key != b.spec.cache_key
             or self.backend.split
         ):
             return 0
@@ -117,23 +118,23 @@ class Memory:
         """Whether a prompt shares only the beginning of a timeline: what two had, others will have."""
         if self.disk is None or match is None or not match.length:
             return False
-        if match.spilled is not None:
-            return bool(match.spilled.length > match.length)
+        if match.saved is not None:
+            return bool(match.saved.length > match.length)
         return len(self.cache.tokens(match.lane or 0)) > match.length
 
-    def keep(self, lane: int, tokens: array[int], realm: Realm) -> None:
+    def keep(self, lane: int, tokens: array[int], cache_key: CacheKey) -> None:
         """Write what is in this lane to disk, if it is worth a file and there is none yet. What is not written now,
         because it is large and others are at work, is when the next prompt brings it."""
         length = self.lanes.lengths[lane]
         if self.disk is None or self._time.prompt_seconds(length) < WORTH_WRITING:
             return
-        if self.disk.covers(tokens, length, realm):
+        if self.disk.covers(tokens, length, cache_key):
             return
         size = self.backend.saved_size(lane)
         if size <= self.disk.largest and (size <= BUSY_BYTES or len(self.lanes.held) == 1):
-            self.disk.write(tokens[:length], realm, lambda: self.backend.save(lane))
+            self.disk.write(tokens[:length], cache_key, lambda: self.backend.save(lane))
 
-    def restore(self, lane: int, entry: Spilled, length: int) -> int:
+    def restore(self, lane: int, entry: SavedState, length: int) -> int:
         """Bring back the first `length` tokens of a state into an empty lane; returns how many are there now."""
         self.make_room(entry.length)
         if self.lanes.free_cells < entry.length or not self.backend.restore(lane, entry.data):
@@ -145,11 +146,11 @@ class Memory:
             self.lanes.cut(lane, length)
         return length
 
-    def leave(self, lane: int, timeline: array[int], realm: Realm, *, keep: bool) -> None:
+    def leave(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
         """A sequence has ended; what it computed, `timeline`, stays for reuse if it may."""
         if keep and len(timeline) >= KEY_LENGTH and not self.backend.split:
             self.lanes.retire(lane)
-            self.cache.put(lane, timeline, realm)
+            self.cache.put(lane, timeline, cache_key)
         else:
             self.drop(lane)
 
@@ -162,10 +163,10 @@ class Memory:
         """The least recently used resident prefix leaves the pool, to host memory where that is worth it."""
         lane = next(iter(self.lanes.resident))
         length = self.lanes.lengths[lane]
-        tokens, realm = self.cache.tokens(lane), self.cache.realm(lane)
+        tokens, cache_key = self.cache.tokens(lane), self.cache.cache_key(lane)
         worth = self._time.prompt_seconds(length) > WORTH_SPILLING
-        if worth and self.spilled.limit and not self.spilled.covers(tokens, length, realm):
-            self.spilled.put(Spilled(tokens[:length], self.backend.save(lane), realm))
+        if worth and self.host.limit and not self.host.covers(tokens, length, cache_key):
+            self.host.put(SavedState(tokens[:length], self.backend.save(lane), cache_key))
         self.drop(lane)
         self._metrics.evictions += 1
 

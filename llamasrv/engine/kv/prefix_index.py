@@ -1,7 +1,7 @@
 """Which lane holds how much of a prompt already.
 
 Looks over all lanes, resident and running ones. Compares tokens, never hashes alone. Prefixes are told apart by their
-realm first: what the same tokens are in KV depends on the adapters they were computed with, and how soon an answer
+cache key first: what the same tokens are in KV depends on the adapters they were computed with, and how soon an answer
 begins would tell one client what another has sent. Decides nothing about eviction: that is the lane table's order.
 """
 
@@ -10,35 +10,38 @@ from __future__ import annotations
 from array import array
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llamasrv.domain.sequence_spec import Realm
+from llamasrv.domain.sequence_spec import CacheKey
+
+if TYPE_CHECKING:
+    from llamasrv.engine.kv.host_tier import SavedState
 
 KEY_LENGTH = 8
 """Shorter common prefixes are not worth a copy; the first tokens, exactly, are the index."""
 
-EVERYBODY = Realm()
-Key = tuple[Realm, bytes]
+EVERYBODY = CacheKey()
+Key = tuple[CacheKey, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
     """`lane` has the first `length` tokens in KV. `coming`: so many more are being computed there right now.
 
-    `held`: a running sequence has the lane, so its cells are taken anyway. `spilled`: they are in host memory instead
-    of a lane (an engine.kv.host_tier.Spilled).
+    `held`: a running sequence has the lane, so its cells are taken anyway. `saved`: they are in host memory instead
+    of a lane.
     """
 
     lane: int | None
     length: int
     coming: int = 0
     held: bool = False
-    spilled: Any = None
+    saved: SavedState | None = None
 
 
-class PrefixCache:
+class PrefixIndex:
     """Timelines by lane. Without `can_cut` a lane can only be gone on with as a whole (recurrent states)."""
 
     def __init__(self, *, can_cut: bool = True) -> None:
@@ -50,11 +53,11 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._timelines)
 
-    def put(self, lane: int, tokens: array[int], realm: Realm = EVERYBODY) -> None:
+    def put(self, lane: int, tokens: array[int], cache_key: CacheKey = EVERYBODY) -> None:
         """This lane computes, or holds, this timeline. The array may grow; one shorter than a key is found once it is
         put again."""
         self.remove(lane)
-        key = self._keys[lane] = key_of(tokens, realm)
+        key = self._keys[lane] = key_of(tokens, cache_key)
         self._timelines[lane] = tokens
         self._index.setdefault(key, set()).add(lane)
 
@@ -70,11 +73,11 @@ class PrefixCache:
     def tokens(self, lane: int) -> array[int]:
         return self._timelines[lane]
 
-    def realm(self, lane: int) -> Realm:
+    def cache_key(self, lane: int) -> CacheKey:
         return self._keys[lane][0]
 
     def match(
-        self, tokens: array[int], limit: int, computed: list[int], held: Container[int], realm: Realm = EVERYBODY
+        self, tokens: array[int], limit: int, computed: list[int], held: Container[int], cache_key: CacheKey = EVERYBODY
     ) -> Match | None:
         """The lane with most of `tokens[:limit]`, given how much each lane has computed and which are held.
 
@@ -85,7 +88,7 @@ class PrefixCache:
         best: Match | None = None
         best_total = KEY_LENGTH - 1
         mine = np.frombuffer(tokens, np.int32)[:limit]
-        for lane in self._index.get(key_of(tokens, realm), ()):
+        for lane in self._index.get(key_of(tokens, cache_key), ()):
             common = _common_length(mine, np.frombuffer(self._timelines[lane], np.int32))
             have = min(common, computed[lane])
             if not self.can_cut and not (common >= computed[lane] == have):
@@ -101,9 +104,9 @@ def common_prefix(a: array[int], b: array[int]) -> int:
     return _common_length(np.frombuffer(a, np.int32), np.frombuffer(b, np.int32))
 
 
-def key_of(tokens: array[int], realm: Realm) -> Key:
+def key_of(tokens: array[int], cache_key: CacheKey) -> Key:
     """Timelines with the same key may have a common prefix; others share nothing."""
-    return realm, tokens[:KEY_LENGTH].tobytes()
+    return cache_key, tokens[:KEY_LENGTH].tobytes()
 
 
 def _common_length(a: np.ndarray, b: np.ndarray) -> int:

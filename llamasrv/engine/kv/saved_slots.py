@@ -1,4 +1,4 @@
-"""Slots: what was computed in a lane last, to be written to a file by name and brought back later.
+"""Saved slots: what was computed in a lane last, to be written to a file by name and brought back later.
 
 The engine's side keeps the timelines and hands states over as bytes; the files are written and read on the HTTP side. A
 state that is brought back waits in host memory, like every prefix that left the pool, for a prompt that begins with it.
@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from llamasrv.domain.sequence_spec import Realm
-from llamasrv.engine.kv.manager import Memory
+from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.kv.prefix_index import EVERYBODY
-from llamasrv.engine.kv.host_tier import Spilled
+from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 
 MAGIC = b"llamasrv slot\n"
@@ -30,53 +30,53 @@ SPARE = 256 * 2**20  # bytes of the disk that stay free
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 
 
-class Slots:
+class SavedSlots:
     """The last timeline of each lane. Belongs to the engine thread."""
 
     def __init__(self) -> None:
-        self._timelines: dict[int, tuple[array[int], Realm]] = {}
+        self._timelines: dict[int, tuple[array[int], CacheKey]] = {}
 
-    def left(self, lane: int, timeline: array[int], realm: Realm) -> None:
-        self._timelines[lane] = timeline, realm
+    def left(self, lane: int, timeline: array[int], cache_key: CacheKey) -> None:
+        self._timelines[lane] = timeline, cache_key
 
-    def save(self, number: int, memory: Memory) -> Spilled:
+    def save(self, number: int, memory: KVCacheManager) -> SavedState:
         """The state of a slot, wherever it is now. Raises NotFound where nothing is left of it."""
-        tokens, realm = self._timelines.get(number, (array("i"), EVERYBODY))
-        if realm.adapters:
+        tokens, cache_key = self._timelines.get(number, (array("i"), EVERYBODY))
+        if cache_key.adapters:
             raise Unsupported("A state that was computed with adapters is not saved.")
         if number in memory.lanes.held:
             raise Unavailable(f"Slot {number} is in use.")
         for lane in memory.lanes.resident:
             if (
                 memory.lanes.lengths[lane] == len(tokens)
-                and memory.cache.realm(lane) == realm
+                and memory.cache.cache_key(lane) == cache_key
                 and memory.cache.tokens(lane) == tokens
             ):
-                return Spilled(tokens, memory.backend.save(lane), realm)
-        found = memory.spilled.match(tokens, len(tokens), realm) if len(tokens) else None
+                return SavedState(tokens, memory.backend.save(lane), cache_key)
+        found = memory.host.match(tokens, len(tokens), cache_key) if len(tokens) else None
         if found is None or found[1] < len(tokens) or found[0].length != len(tokens):
             raise NotFound(f"Nothing is kept of slot {number}.")
         return found[0]
 
-    def restore(self, number: int, entry: Spilled, memory: Memory) -> None:
-        if entry.data.nbytes > memory.spilled.limit:
+    def restore(self, number: int, entry: SavedState, memory: KVCacheManager) -> None:
+        if entry.data.nbytes > memory.host.limit:
             raise InvalidRequest("The state is larger than the memory for prefixes (--cache-ram).", param="filename")
-        memory.spilled.put(entry)
-        self.left(number, entry.tokens, entry.realm)
+        memory.host.put(entry)
+        self.left(number, entry.tokens, entry.cache_key)
 
-    def erase(self, number: int, memory: Memory) -> int:
+    def erase(self, number: int, memory: KVCacheManager) -> int:
         """Forget what is kept of a slot; how many tokens that were."""
         if number in memory.lanes.held:
             raise Unavailable(f"Slot {number} is in use.")
-        tokens, realm = self._timelines.pop(number, (array("i"), EVERYBODY))
+        tokens, cache_key = self._timelines.pop(number, (array("i"), EVERYBODY))
         for lane in list(memory.lanes.resident):
-            if memory.cache.tokens(lane) == tokens and memory.cache.realm(lane) == realm:
+            if memory.cache.tokens(lane) == tokens and memory.cache.cache_key(lane) == cache_key:
                 memory.drop(lane)
-        memory.spilled.forget(tokens, realm)
+        memory.host.forget(tokens, cache_key)
         return len(tokens)
 
 
-class SlotFiles:
+class SavedSlotFiles:
     """States in the files of one folder. `facts` tell for what they can be used: the model, the library."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
@@ -92,13 +92,13 @@ class SlotFiles:
             )
         return self._folder / name
 
-    def write(self, name: str, entry: Spilled) -> int:
+    def write(self, name: str, entry: SavedState) -> int:
         """The file's size. An older one of that name is replaced at once, or not at all."""
         path = self.path(name)
         data = np.ascontiguousarray(entry.data)
         tokens = entry.tokens.tobytes()
         head = json.dumps({
-            "facts": self._facts, "scope": entry.realm.scope, "tokens": len(entry.tokens), "bytes": data.nbytes,
+            "facts": self._facts, "scope": entry.cache_key.scope, "tokens": len(entry.tokens), "bytes": data.nbytes,
             "type": data.dtype.str,
             "check": zlib.crc32(data.data.cast("B"), zlib.crc32(tokens)),
         }).encode()  # fmt: skip
@@ -116,7 +116,7 @@ class SlotFiles:
             beside.unlink(missing_ok=True)
         return size
 
-    def read(self, name: str) -> tuple[Spilled, int]:
+    def read(self, name: str) -> tuple[SavedState, int]:
         """The state, and the file's size. Raises NotFound, and InvalidRequest for a file that cannot be used."""
         try:
             with open(os.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
@@ -127,7 +127,7 @@ class SlotFiles:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise InvalidRequest(f"The saved slot '{name}' cannot be used: {reason}.", param="filename") from None
 
-    def _read(self, file: Any) -> Spilled:
+    def _read(self, file: Any) -> SavedState:
         size = os.fstat(file.fileno()).st_size
         if file.read(len(MAGIC)) != MAGIC:
             raise ValueError("it is none")
@@ -146,4 +146,4 @@ class SlotFiles:
         file.readinto(data.data)
         if zlib.crc32(data.data, zlib.crc32(tokens.tobytes())) != head["check"]:
             raise ValueError("it is damaged")
-        return Spilled(tokens, data.view(head["type"]), Realm(scope=str(head["scope"])))
+        return SavedState(tokens, data.view(head["type"]), CacheKey(scope=str(head["scope"])))

@@ -8,7 +8,7 @@ from flask import Blueprint, Response, request
 
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine.engine import Engine
-from llamasrv.engine.kv.saved_slots import SlotFiles
+from llamasrv.engine.kv.saved_slots import SavedSlotFiles
 from llamasrv.errors import InvalidRequest, Unavailable, Unsupported
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.slots import erased_body, restored_body, saved_body, slots_body
@@ -48,12 +48,12 @@ def blueprint(service: Service) -> Blueprint:
             facts = {"model": served.model.details.digest or served.info.name, "sizes": [
                 served.info.num_params, served.info.size_bytes, served.info.n_vocab,
             ], **engine.model.state_facts}  # fmt: skip
-            return json_answer(act(engine, SlotFiles(options.slot_folder, facts), number, options.limits))
+            return json_answer(act(engine, SavedSlotFiles(options.slot_folder, facts), number, options.limits))
 
     return routes
 
 
-def _save(engine: Engine, kept: SlotFiles, number: int, limits: Limits) -> bytes:
+def _save(engine: Engine, kept: SavedSlotFiles, number: int, limits: Limits) -> bytes:
     name = _file_name(kept, limits)
     start = time.perf_counter()
     state = engine.save_slot(number)
@@ -61,7 +61,7 @@ def _save(engine: Engine, kept: SlotFiles, number: int, limits: Limits) -> bytes
     return saved_body(number, name, state.length, size, time.perf_counter() - start)
 
 
-def _restore(engine: Engine, kept: SlotFiles, number: int, limits: Limits) -> bytes:
+def _restore(engine: Engine, kept: SavedSlotFiles, number: int, limits: Limits) -> bytes:
     name = _file_name(kept, limits)
     start = time.perf_counter()
     state, size = off_hub(kept.read, name)
@@ -69,11 +69,11 @@ def _restore(engine: Engine, kept: SlotFiles, number: int, limits: Limits) -> by
     return restored_body(number, name, state.length, size, time.perf_counter() - start)
 
 
-def _erase(engine: Engine, kept: SlotFiles, number: int, limits: Limits) -> bytes:
+def _erase(engine: Engine, kept: SavedSlotFiles, number: int, limits: Limits) -> bytes:
     return erased_body(number, engine.erase_slot(number))
 
 
-def _file_name(kept: SlotFiles, limits: Limits) -> str:
+def _file_name(kept: SavedSlotFiles, limits: Limits) -> str:
     name = read_json(request.environ, limits).get("filename")
     if not isinstance(name, str):
         raise InvalidRequest("Missing required parameter: 'filename'.", param="filename")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from engine_driver import Driver, chat, end_of, no_leaks
 
-from llamasrv.domain.sequence_spec import Realm
-from llamasrv.engine.kv.disk_tier import ENDING, DiskStore
+from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.kv.disk_tier import ENDING, DiskTier
 from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.interface import Adapter
 from llamasrv.engine.kv.prefix_index import EVERYBODY
-from llamasrv.engine.kv.host_tier import Spilled
+from llamasrv.engine.kv.host_tier import SavedState
 
 SYSTEM = "a system prompt of some length " * 8
 MEGABYTE = 2**20
@@ -28,23 +28,23 @@ def quick_disk(monkeypatch):
 
 
 class Store:
-    """A DiskStore whose work is done at once, on this thread."""
+    """A DiskTier whose work is done at once, on this thread."""
 
     def __init__(self, folder, limit=MEGABYTE, *, model="m", digests=(), **more):
         self.given = []
         options = {"facts": {"model": model}, "largest": limit, **more}
-        self.disk = DiskStore(
+        self.disk = DiskTier(
             folder, limit, adapter_digests=digests, work=lambda job: job(), post=lambda mail: mail[0](mail[1]),
             give=self.given.append, **options,
         )  # fmt: skip
 
     def write(self, text, adapters=(), size=None):
         data = np.arange(size or len(text), dtype=np.int32)
-        self.disk.write(tokens(text), Realm(adapters), lambda: data)
+        self.disk.write(tokens(text), CacheKey(adapters), lambda: data)
 
     def read(self, text, adapters=()):
         """(length, entry) of what is found and read; None."""
-        found = self.disk.match(tokens(text), len(text) - 1, Realm(adapters))
+        found = self.disk.match(tokens(text), len(text) - 1, CacheKey(adapters))
         if found is None:
             return None
         self.given.clear()
@@ -63,7 +63,7 @@ def files(folder):
 def test_what_was_written_is_read_by_the_next_process(tmp_path):
     Store(tmp_path).write("a common beginning")
     length, entry = Store(tmp_path).read("a common beginning, and more")
-    assert length == 18 and isinstance(entry, Spilled) and entry.tokens == tokens("a common beginning")
+    assert length == 18 and isinstance(entry, SavedState) and entry.tokens == tokens("a common beginning")
     assert entry.data.tolist() == list(range(18)) and entry.data.dtype == np.int32
 
 
@@ -186,16 +186,16 @@ import sys
 from array import array
 from pathlib import Path
 import numpy as np
-from llamasrv.domain.sequence_spec import Realm
-from llamasrv.engine.kv.disk_tier import DiskStore
+from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.kv.disk_tier import DiskTier
 os.fsync = lambda fd: None
-disk = DiskStore(
+disk = DiskTier(
     Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, work=print, post=lambda mail: mail[0](mail[1]),
     give=print,
 )
 for n in range(200):
     data = np.full(2**18, n, np.int32)
-    disk._write(array("i", [n] * 50), Realm(), data)
+    disk._write(array("i", [n] * 50), CacheKey(), data)
     print(n, flush=True)
 """
 

@@ -2,11 +2,11 @@ from array import array
 
 import numpy as np
 
-from llamasrv.engine.kv.host_tier import Spilled, SpillStore
+from llamasrv.engine.kv.host_tier import SavedState, HostTier
 
 
 def entry(text, size=10_000):
-    return Spilled(array("i", list(text.encode())), np.zeros(size, np.uint8))
+    return SavedState(array("i", list(text.encode())), np.zeros(size, np.uint8))
 
 
 def tokens(text):
@@ -14,7 +14,7 @@ def tokens(text):
 
 
 def test_it_finds_the_entry_with_most_of_a_prompt():
-    store = SpillStore(100_000)
+    store = HostTier(100_000)
     store.put(entry("system prompt, chat one"))
     store.put(entry("system prompt, chat two"))
     found, length = store.match(tokens("system prompt, chat two, next turn"), 100)
@@ -22,13 +22,13 @@ def test_it_finds_the_entry_with_most_of_a_prompt():
 
 
 def test_an_entry_serves_many_readers():
-    store = SpillStore(100_000)
+    store = HostTier(100_000)
     store.put(entry("system prompt"))
     assert store.match(tokens("system prompt a"), 20)[0] is store.match(tokens("system prompt b"), 20)[0]
 
 
 def test_the_least_recently_used_goes_first():
-    store = SpillStore(25_000)
+    store = HostTier(25_000)
     store.put(entry("11111111 first"))
     store.put(entry("22222222 second"))
     store.match(tokens("11111111 first!"), 20)
@@ -39,34 +39,34 @@ def test_the_least_recently_used_goes_first():
 
 
 def test_a_longer_timeline_replaces_its_own_prefix():
-    store = SpillStore(100_000)
+    store = HostTier(100_000)
     store.put(entry("turn one, answer"))
     store.put(entry("turn one, answer, turn two"))
     assert len(store) == 1 and store.used == entry("turn one, answer, turn two").num_bytes
 
 
 def test_nothing_larger_than_the_limit_is_kept():
-    store = SpillStore(5_000)
+    store = HostTier(5_000)
     store.put(entry("too large for it"))
     assert len(store) == 0 and store.used == 0
 
 
 def test_small_states_of_long_prompts_fill_it_too():
-    store = SpillStore(20_000)
+    store = HostTier(20_000)
     for n in range(100):
         store.put(entry(f"{n:02} and so on" * 50, size=1))
     assert store.used <= 20_000 and 0 < len(store) < 10
 
 
 def test_a_state_that_cannot_be_cut_is_found_only_whole():
-    store = SpillStore(100_000, can_cut=False)
+    store = HostTier(100_000, can_cut=False)
     store.put(entry("question answer"))
     assert store.match(tokens("question answer next"), 19)[1] == 15
     assert store.match(tokens("question asked"), 14) is None
 
 
 def test_covers_tells_whether_a_timeline_is_there_already():
-    store = SpillStore(100_000)
+    store = HostTier(100_000)
     store.put(entry("the whole of it"))
     assert store.covers(tokens("the whole of it"), 9)
     assert not store.covers(tokens("the whole of it and more"), 20)

@@ -1,6 +1,6 @@
 from array import array
 
-from llamasrv.engine.kv.prefix_index import KEY_LENGTH, PrefixCache, common_prefix
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, PrefixIndex, common_prefix
 
 
 def tokens(text):
@@ -8,7 +8,7 @@ def tokens(text):
 
 
 def test_it_finds_the_longest_match_over_all_lanes():
-    cache = PrefixCache()
+    cache = PrefixIndex()
     cache.put(0, tokens("a common start, then one"))
     cache.put(1, tokens("a common start, then two"))
     match = cache.match(tokens("a common start, then two and more"), 100, [24, 24], held=())
@@ -17,27 +17,27 @@ def test_it_finds_the_longest_match_over_all_lanes():
 
 def test_it_gives_no_more_than_the_limit():
     """At least the last prompt token is computed again: its logits are needed."""
-    cache = PrefixCache()
+    cache = PrefixIndex()
     cache.put(0, tokens("exactly the same"))
     assert cache.match(tokens("exactly the same"), 15, [16], held=()).length == 15
 
 
 def test_what_is_being_computed_is_reported_as_coming():
-    cache = PrefixCache()
+    cache = PrefixIndex()
     cache.put(0, tokens("a long prompt that is half done"))
     match = cache.match(tokens("a long prompt that is half done too"), 35, [10], held={0})
     assert (match.length, match.coming, match.held) == (10, 21, True)
 
 
 def test_a_match_shorter_than_a_key_is_none():
-    cache = PrefixCache()
+    cache = PrefixIndex()
     cache.put(0, tokens("short" + "x" * 20))
     assert cache.match(tokens("short" + "y" * 20), 20, [25], held=()) is None
     assert cache.match(tokens("shortxxx"), KEY_LENGTH - 1, [25], held=()) is None
 
 
 def test_a_removed_lane_is_not_found():
-    cache = PrefixCache()
+    cache = PrefixIndex()
     cache.put(0, tokens("something to find"))
     cache.remove(0)
     cache.remove(0)
@@ -45,14 +45,14 @@ def test_a_removed_lane_is_not_found():
 
 
 def test_tokens_are_compared_and_not_just_their_key():
-    cache = PrefixCache()
+    cache = PrefixIndex()
     cache.put(0, tokens("12345678 and then this"))
     assert cache.match(tokens("12345678 but then that"), 22, [22], held=()).length == 9
 
 
 def test_a_timeline_that_was_shorter_than_a_key_can_be_removed_after_it_grew():
     """Its key had been computed anew from the grown timeline, which was not in the index."""
-    cache = PrefixCache()
+    cache = PrefixIndex()
     timeline = tokens("tiny")
     cache.put(0, timeline)
     timeline.extend(tokens(" and grown"))
@@ -61,7 +61,7 @@ def test_a_timeline_that_was_shorter_than_a_key_can_be_removed_after_it_grew():
 
 
 def test_a_state_that_cannot_be_cut_matches_only_as_a_whole():
-    cache = PrefixCache(can_cut=False)
+    cache = PrefixIndex(can_cut=False)
     cache.put(0, tokens("question and answer"))
     assert cache.match(tokens("question and answer, next"), 25, [19], held=()).length == 19
     assert cache.match(tokens("question and other"), 18, [19], held=()) is None

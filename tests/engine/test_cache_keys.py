@@ -1,4 +1,4 @@
-"""Prefixes belong to a realm: those of one scope are shared, those of two never, wherever they lie.
+"""Prefixes belong to a cache_key: those of one scope are shared, those of two never, wherever they lie.
 
 tests/engine/kv/test_disk_tier.py has those on disk.
 """
@@ -39,7 +39,7 @@ def test_nobody_waits_for_a_leader_of_another_scope(drive):
     driver = drive(parallel=4)
     streams = [driver.submit(chat(SYSTEM[:60]), **who) for who in (ANN, ANN, BOB)]
     driver.turn()
-    assert [seq.spec.realm.scope for seq in driver.core.running] == ["ann", "bob"]
+    assert [seq.spec.cache_key.scope for seq in driver.core.running] == ["ann", "bob"]
     driver.finish()
     assert [end_of(stream.take()).num_reused > 60 for stream in streams] == [False, True, False]
 
@@ -79,8 +79,8 @@ def test_a_slot_is_saved_as_its_own_scope_has_it(drive):
     slots, memory = driver.core.admission.slots, driver.core.memory
     saved = []
     save, driver.backend.save = driver.backend.save, lambda lane: (saved.append(lane), save(lane))[1]
-    assert slots.save(bob, memory).realm.scope == "bob"
-    assert slots.save(ann, memory).realm.scope == "ann"
+    assert slots.save(bob, memory).cache_key.scope == "bob"
+    assert slots.save(ann, memory).cache_key.scope == "ann"
     assert saved == [bob, ann]
 
 
@@ -93,6 +93,6 @@ def test_a_saved_slot_goes_back_to_the_scope_it_came_from(drive):
     slots, memory = driver.core.admission.slots, driver.core.memory
     lane = end_of(stream.take()).lane
     state = slots.save(lane, memory)
-    assert slots.erase(lane, memory) and state.realm.scope == "ann"
+    assert slots.erase(lane, memory) and state.cache_key.scope == "ann"
     slots.restore(lane, state, memory)
     assert reused(driver, prompt, **BOB) == 0 and reused(driver, prompt, **ANN) > len(SYSTEM)
