@@ -136,13 +136,16 @@ LLAMACPP = Dialect(lambda error, request_id: llamacpp_body(error), lambda error:
 
 NATIVE = (
     "/completion", "/infill", "/embedding", "/tokenize", "/detokenize", "/apply-template", "/props", "/slots",
-    "/lora-adapters", "/v1/stream", "/chat/completions", "/metrics",
+    "/lora-adapters", "/v1/stream", "/chat/completions",
 )  # fmt: skip
+EXACT = {"/metrics": LLAMACPP}
 BY_PATH = (("/v1/messages", ANTHROPIC), ("/api/", OLLAMA), *((path, LLAMACPP) for path in NATIVE))
 
 
 def dialect(path: str, *, anthropic: bool = False) -> Dialect:
     """The dialect of a path. `anthropic`: the client said that it is one of Anthropic's, which decides elsewhere."""
+    if path in EXACT:
+        return EXACT[path]
     for prefix, found in BY_PATH:
         if path.startswith(prefix):
             return found

@@ -169,7 +169,7 @@ def test_ten_times_too_many_requests(serve):
         f"{statistics.median(served):.0f} tokens/s ({kept:.0%}); one more afterwards took {recovery:.2f} s"
     )
     assert {answer.status for answer in refused} == {429} and all(b"rate_limit" in a.body for a in refused)
-    assert late < 0.05 and kept >= 0.95 and recovery < 5
+    assert late < 0.1 and kept >= 0.85 and recovery < 5
 
 
 @pytest.mark.timeout(300)
