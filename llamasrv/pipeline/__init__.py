@@ -25,9 +25,9 @@ from llamasrv.pipeline.echo import Echo
 from llamasrv.pipeline.embed import Embeddings, EmbeddingWork, Ranking, RankingWork
 from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.load_wait import LoadWait
+from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
 from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run import Begun, Run, RunInfo, Stage
-from llamasrv.pipeline.served import Prepared, Served
 from llamasrv.pipeline.time_limit import TimeLimit
 
 
@@ -36,12 +36,12 @@ class Pipeline:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self._served: dict[Model, Served] = {}
+        self._served: dict[Model, LoadedModel] = {}
         if registry.loader is not None:
             registry.loader.on_load.append(self._prepare)
             registry.loader.on_unload.append(self._forget)
 
-    def open(self, name: str | None, *, keep_alive: float | None = None, timeout: float | None = None) -> Served:
+    def open(self, name: str | None, *, keep_alive: float | None = None, timeout: float | None = None) -> LoadedModel:
         """The model for that name, loaded; waits until it is. Raises ModelNotFound, or Unavailable.
 
         It may be unloaded again as soon as the caller waits for anything else: who does holds a `lease`.
@@ -59,7 +59,7 @@ class Pipeline:
             if served is not None:
                 return served
 
-    def peek(self, name: str | None) -> Served | None:
+    def peek(self, name: str | None) -> LoadedModel | None:
         """The model for that name if it is loaded, for whoever only looks: it is not loaded for that, and does not
         stay longer. Raises ModelNotFound."""
         model = self.registry.for_request(name)
@@ -74,7 +74,7 @@ class Pipeline:
         finally:
             model.release(used=False)
 
-    def _current(self, model: Model) -> Served | None:
+    def _current(self, model: Model) -> LoadedModel | None:
         """What was made for the model as it is loaded now."""
         served = self._served.get(model)
         if served is not None and served.engine is model.current and served.info is served.engine.info:
@@ -82,13 +82,13 @@ class Pipeline:
         return None
 
     @contextmanager
-    def lease(self, name: str | None, *, keep_alive: float | None = None) -> Iterator[Served]:
+    def lease(self, name: str | None, *, keep_alive: float | None = None) -> Iterator[LoadedModel]:
         """The same for a block, in which it stays loaded."""
         served = self.open(name, keep_alive=keep_alive)
         with served.model.lease():
             yield served
 
-    def _now(self, model: Model) -> Served | None:
+    def _now(self, model: Model) -> LoadedModel | None:
         """The model as it is loaded; None if it is not: then its loading has begun."""
         served = self._current(model)
         if served is not None:
@@ -112,8 +112,8 @@ class Pipeline:
         assert self.registry.loader is not None
         return LoadWait(self.registry.loader, model, timeout=timeout)
 
-    def _prepare(self, model: Model) -> Served:
-        served = self._served[model] = off_hub(Served.of, model)
+    def _prepare(self, model: Model) -> LoadedModel:
+        served = self._served[model] = off_hub(LoadedModel.of, model)
         return served
 
     def _forget(self, model: Model) -> None:
@@ -144,7 +144,7 @@ class Pipeline:
         finally:
             model.release()
 
-    def _start(self, served: Served, request: GenerateRequest) -> Begun:
+    def _start(self, served: LoadedModel, request: GenerateRequest) -> Begun:
         request = served.model.chat_defaults.of(request)
         prepared = served.prepare_all(request)
         params = served.params(request.sampling)
@@ -173,7 +173,7 @@ class Pipeline:
         return Begun(info, generation, stages, may_gather=request.time_limit is None)
 
     def _spec(
-        self, served: Served, ready: Prepared, request: GenerateRequest, params: SamplingParams, index: int
+        self, served: LoadedModel, ready: TokenizedPrompt, request: GenerateRequest, params: SamplingParams, index: int
     ) -> SequenceSpec:
         """Of the first choice of a prompt."""
         model = served.model
@@ -217,7 +217,7 @@ class Pipeline:
 
 
 def _stages(
-    served: Served, prepared: list[Prepared], request: GenerateRequest, generation: Generation, drawn: int
+    served: LoadedModel, prepared: list[TokenizedPrompt], request: GenerateRequest, generation: Generation, drawn: int
 ) -> list[Stage]:
     stages: list[Stage] = []
     if request.time_limit is not None:

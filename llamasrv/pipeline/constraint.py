@@ -14,7 +14,7 @@ from llamasrv.engine.sampling.grammar_matcher import CompiledGrammar
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 from llamasrv.errors import InvalidRequest
-from llamasrv.pipeline.served import Prepared, Served, is_long
+from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt, is_long
 
 _PLAIN = ChatFormat("plain")  # raw prompts: all that is written is content
 
@@ -22,7 +22,9 @@ _PLAIN = ChatFormat("plain")  # raw prompts: all that is written is content
 class ConstraintBuilder:
     """For the choices of one prompt. Raises InvalidRequest for a form that cannot be enforced."""
 
-    def __init__(self, served: Served, prepared: Prepared, request: GenerateRequest, prompt: Prompt) -> None:
+    def __init__(
+        self, served: LoadedModel, prepared: TokenizedPrompt, request: GenerateRequest, prompt: Prompt
+    ) -> None:
         self._served, self._prepared, self._request = served, prepared, request
         self._grammar = _grammar(served, prepared, request, prompt)
 
@@ -36,8 +38,8 @@ class ConstraintBuilder:
         return OutputConstraint(matcher, budget, control_texts=served.control_texts, pieces=served.vocab.pieces)
 
     def _budget(self, in_reasoning: bool) -> ThinkingBudget | None:
-        tokens, voice = self._request.thinking_budget, self._prepared.voice
-        thought = voice.format.reasoning if voice is not None else None
+        tokens, profile = self._request.thinking_budget, self._prepared.profile
+        thought = profile.format.reasoning if profile is not None else None
         if tokens is None or thought is None:
             return None
         return ThinkingBudget(
@@ -50,11 +52,11 @@ class ConstraintBuilder:
         )
 
 
-def _may_think(prepared: Prepared, prompt: Prompt) -> bool:
+def _may_think(prepared: TokenizedPrompt, prompt: Prompt) -> bool:
     """Whether the model may open a thinking block by itself."""
-    if not isinstance(prompt, ChatPrompt) or prepared.voice is None:
+    if not isinstance(prompt, ChatPrompt) or prepared.profile is None:
         return True
-    return prompt.template_kwargs.get("enable_thinking") is not False and not prepared.voice.thinks_when_told
+    return prompt.template_kwargs.get("enable_thinking") is not False and not prepared.profile.thinks_when_told
 
 
 def _built_off_hub(format: ChatFormat, **options: Any) -> Constraint | None:
@@ -62,7 +64,9 @@ def _built_off_hub(format: ChatFormat, **options: Any) -> Constraint | None:
     return built
 
 
-def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, prompt: Prompt) -> CompiledGrammar | None:
+def _grammar(
+    served: LoadedModel, prepared: TokenizedPrompt, request: GenerateRequest, prompt: Prompt
+) -> CompiledGrammar | None:
     content, choice = request.content, request.tool_choice
     if content is None and not prepared.tools:
         return None
@@ -80,10 +84,10 @@ def _grammar(served: Served, prepared: Prepared, request: GenerateRequest, promp
         alone = build(_PLAIN, content=content, special_tokens=controls)
         if alone is not None:
             only = compiled(alone.grammar)
-            if prepared.voice is None:
+            if prepared.profile is None:
                 return only
     constraint = build(
-        prepared.voice.format if prepared.voice is not None else _PLAIN,
+        prepared.profile.format if prepared.profile is not None else _PLAIN,
         prompt=prepared.text,
         continues=prepared.continues,
         tools=prepared.tools,

@@ -16,7 +16,7 @@ from llamasrv.engine.channels import off_hub
 from llamasrv.engine.embedder import finished
 from llamasrv.engine.interface import EmbeddingBackend
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unavailable, Unsupported
-from llamasrv.pipeline.served import LONG_TEXT, Served
+from llamasrv.pipeline.loaded_model import LONG_TEXT, LoadedModel
 
 NOT_ENABLED = "This model was not started for embeddings: it takes the option --embeddings."
 
@@ -53,7 +53,7 @@ class Ranking:
 class Work:
     """Inputs that the embedder has: wait for their numbers, or `cancel`. One reader."""
 
-    def __init__(self, served: Served, inputs: list[list[int]], *, timeout: float | None) -> None:
+    def __init__(self, served: LoadedModel, inputs: list[list[int]], *, timeout: float | None) -> None:
         engine = served.engine
         self.model = served.model.name
         self.num_prompt = sum(map(len, inputs))
@@ -95,7 +95,7 @@ class Work:
 class EmbeddingWork(Work):
     """An EmbedRequest under way."""
 
-    def __init__(self, served: Served, request: EmbedRequest) -> None:
+    def __init__(self, served: LoadedModel, request: EmbedRequest) -> None:
         backend = _backend(served)
         if backend.pooling == "rank":
             raise Unsupported("This model ranks documents: it makes no embeddings.", param="model")
@@ -124,7 +124,7 @@ class EmbeddingWork(Work):
 class RankingWork(Work):
     """A RerankRequest under way."""
 
-    def __init__(self, served: Served, request: RerankRequest) -> None:
+    def __init__(self, served: LoadedModel, request: RerankRequest) -> None:
         backend = _backend(served)
         if backend.pooling != "rank":
             raise Unsupported("This model does not rank documents: it has no head for it in use.", param="model")
@@ -145,14 +145,14 @@ def _sigmoid(value: float) -> float:
     return 1 / (1 + math.exp(-value)) if value >= 0 else 1 - 1 / (1 + math.exp(value))
 
 
-def _backend(served: Served) -> EmbeddingBackend:
+def _backend(served: LoadedModel) -> EmbeddingBackend:
     backend = served.engine.embedder.backend
     if backend is None:
         raise Unsupported(NOT_ENABLED, param="model")
     return backend
 
 
-def _tokens(served: Served, backend: EmbeddingBackend, request: EmbedRequest) -> list[list[int]]:
+def _tokens(served: LoadedModel, backend: EmbeddingBackend, request: EmbedRequest) -> list[list[int]]:
     """The tokens of each input, with those that the model wants around it."""
     out = []
     for prompt in request.prompts:
@@ -166,14 +166,14 @@ def _tokens(served: Served, backend: EmbeddingBackend, request: EmbedRequest) ->
     return out
 
 
-def _pairs(served: Served, backend: EmbeddingBackend, request: RerankRequest) -> list[list[int]]:
+def _pairs(served: LoadedModel, backend: EmbeddingBackend, request: RerankRequest) -> list[list[int]]:
     return [
         _bounded(_pair(served, request.query, document), served, backend, truncate=request.truncate)
         for document in request.documents
     ]
 
 
-def _bounded(tokens: list[int], served: Served, backend: EmbeddingBackend, *, truncate: bool) -> list[int]:
+def _bounded(tokens: list[int], served: LoadedModel, backend: EmbeddingBackend, *, truncate: bool) -> list[int]:
     most = backend.context
     if len(tokens) <= most:
         return tokens
@@ -183,7 +183,7 @@ def _bounded(tokens: list[int], served: Served, backend: EmbeddingBackend, *, tr
     return tokens[: most - len(end)] + end
 
 
-def _pair(served: Served, query: str, document: str) -> list[int]:
+def _pair(served: LoadedModel, query: str, document: str) -> list[int]:
     """Query and document as one input: by the model's own template, else with the marks its vocabulary asks for."""
     vocab = served.vocab
     template = served.info.templates.get("rerank")

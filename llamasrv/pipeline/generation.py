@@ -9,8 +9,8 @@ from typing import Any
 from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text, Usage
 from llamasrv.engine.channels import Delta, End, PromptScored, Stream
 from llamasrv.errors import EngineFailure, Unavailable
+from llamasrv.pipeline.detokenizer import Detokenizer
 from llamasrv.pipeline.progress import Progress
-from llamasrv.pipeline.reading import Plain
 
 
 class Generation:
@@ -21,7 +21,7 @@ class Generation:
         stream: Stream,
         cancel: Callable[[], None],
         *,
-        choices: Sequence[Plain],
+        choices: Sequence[Detokenizer],
         each: int,
         start_token: int | None = None,
         progress: Progress | None = None,
@@ -122,14 +122,14 @@ class Generation:
             self.done = True
 
 
-def _usage_of(end: End, choice: Plain) -> Usage:
+def _usage_of(end: End, choice: Detokenizer) -> Usage:
     return Usage(
         end.num_prompt, end.num_reused, end.num_generated, choice.num_reasoning, end.queue_seconds,
         end.prefill_seconds, end.decode_seconds,
     )  # fmt: skip
 
 
-def _usage(ends: list[End], choices: Sequence[Plain], each: int) -> Usage:
+def _usage(ends: list[End], choices: Sequence[Detokenizer], each: int) -> Usage:
     prompts = range(len(choices) // each)
     reused = [min((e.num_reused for e in ends if e.index // each == p), default=0) for p in prompts]
     return Usage(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llamasrv.engine.channels import Delta
+from llamasrv.pipeline.detokenizer import Detokenizer
 from llamasrv.pipeline.generation import Generation
-from llamasrv.pipeline.reading import Plain
 
 
 class Script:
@@ -25,7 +25,7 @@ class Script:
 def test_tokens_without_text_do_not_end_the_wait():
     """A wait that saw half a character goes on for the rest of its time."""
     script = Script(b"", b"\xc3", b"\xa9", b"\xc3")
-    generation = Generation(script, lambda: None, choices=[Plain()], each=1)
+    generation = Generation(script, lambda: None, choices=[Detokenizer()], each=1)
     assert [e.text for e in generation.events(60)] == ["é"]
     assert script.waits[0] == 60 and all(59 < left <= 60 for left in script.waits[1:])
     assert generation.events(60) == []
@@ -33,6 +33,6 @@ def test_tokens_without_text_do_not_end_the_wait():
 
 def test_tokens_without_text_do_not_prolong_the_wait():
     script = Script(*[b""] * 10)
-    generation = Generation(script, lambda: None, choices=[Plain()], each=1)
+    generation = Generation(script, lambda: None, choices=[Detokenizer()], each=1)
     assert generation.events(0) == []
     assert len(script.waits) == 1

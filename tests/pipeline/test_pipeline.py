@@ -33,7 +33,7 @@ from llamasrv.errors import (
     Unavailable,
     Unsupported,
 )
-from llamasrv.pipeline import constraint, served
+from llamasrv.pipeline import constraint, loaded_model
 
 
 def user(text):
@@ -356,7 +356,7 @@ def test_a_long_prompt_is_worked_on_beside_the_hub(pipeline, prompt, monkeypatch
         beside.append(function)
         return function(*args)
 
-    monkeypatch.setattr(served, "off_hub", off_hub)
+    monkeypatch.setattr(loaded_model, "off_hub", off_hub)
     monkeypatch.setattr(constraint, "off_hub", off_hub)
     one = pipeline.open("fake")
     with suppress(ContextTooLong):

@@ -14,7 +14,7 @@ from llamasrv.engine.channels import off_hub
 from llamasrv.engine.interface import sampling_defaults
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.models.model import Model
-from llamasrv.pipeline.served import LONG_TEXT, Served, defaults_of
+from llamasrv.pipeline.loaded_model import LONG_TEXT, LoadedModel, defaults_of
 from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
 from llamasrv.protocols.llamacpp.models import SUCCESS
@@ -113,7 +113,7 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
-def _of_loaded(served: Served) -> dict[str, Any]:
+def _of_loaded(served: LoadedModel) -> dict[str, Any]:
     info = served.info
     return {
         "params": served.default_params,
@@ -144,7 +144,7 @@ def _of_file(model: Model) -> dict[str, Any]:
     }
 
 
-def _abilities(served: Served) -> dict[str, bool]:
+def _abilities(served: LoadedModel) -> dict[str, bool]:
     """What the template can show, under llama.cpp's names."""
     if served.template is None:
         return {}

@@ -17,7 +17,7 @@ from llamasrv.engine.channels import Delta
 _utf8 = getincrementaldecoder("utf-8")
 
 
-class Plain:
+class Detokenizer:
     """A choice whose text is its content. An incomplete character is kept back, with its log-probabilities."""
 
     __slots__ = ("num_reasoning", "_decode", "_pending", "_text", "_logprobs")
@@ -64,7 +64,7 @@ class Plain:
         self._logprobs = []
 
 
-class Numbered(Plain):
+class NumberedDetokenizer(Detokenizer):
     """The same with the ids of the tokens that a text came from."""
 
     __slots__ = ("_tokens",)
@@ -100,7 +100,7 @@ class Numbered(Plain):
             self._tokens = []
 
 
-class Parsed(Plain):
+class ChatDetokenizer(Detokenizer):
     """A choice whose text goes through a parser. `spoken`: what control tokens write that are part of its marks."""
 
     __slots__ = ("_parser", "_spoken", "_waiting", "_held")

@@ -33,8 +33,8 @@ from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import ModelInfo, Vocabulary
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
 from llamasrv.models.model import Model
+from llamasrv.pipeline.detokenizer import ChatDetokenizer, Detokenizer, NumberedDetokenizer
 from llamasrv.pipeline.infill import encode_infill
-from llamasrv.pipeline.reading import Numbered, Parsed, Plain
 
 _log = logging.getLogger("llamasrv")
 
@@ -46,7 +46,7 @@ _PARAMS = frozenset(f.name for f in fields(SamplingParams))
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class ChatProfile:
     """A template, and how its model writes. `spoken`: what control tokens write that are part of the format's marks.
     `thinks_when_told`: the prompt opens the block for thinking, and only where thinking is asked for."""
 
@@ -56,7 +56,7 @@ class Voice:
     thinks_when_told: bool
 
     @classmethod
-    def of(cls, source: str, info: ModelInfo, vocab: Vocabulary) -> Voice:
+    def of(cls, source: str, info: ModelInfo, vocab: Vocabulary) -> ChatProfile:
         """Finds out what the template accepts and shows, once. Raises TemplateError."""
         template = ChatTemplate(source, info.bos_token, info.eos_token, vocab.specials)
         _ = template.traits
@@ -74,11 +74,11 @@ class Voice:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class TokenizedPrompt:
     """A prompt as tokens; of a chat also what reading its answer takes."""
 
     tokens: list[int]
-    voice: Voice | None = None
+    profile: ChatProfile | None = None
     text: str = ""
     continues: str | None = None
     tools: tuple[Tool, ...] = ()  # those that may be called
@@ -86,7 +86,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class LoadedModel:
     """A loaded model, with what is made once for it."""
 
     model: Model
@@ -95,23 +95,23 @@ class Served:
     vocab: Vocabulary
     control_texts: Mapping[int, bytes]
     context: int
-    voice: Voice | None
-    tool_voice: Voice | None  # where the model has a template of its own for conversations with tools
+    profile: ChatProfile | None
+    tool_profile: ChatProfile | None  # where the model has a template of its own for conversations with tools
     template_error: str
     defaults: Mapping[str, Any]
     default_params: SamplingParams
     fingerprint: str
 
     @classmethod
-    def of(cls, model: Model) -> Served:
+    def of(cls, model: Model) -> LoadedModel:
         engine = model.engine
         info, vocab = engine.info, engine.vocab
         source = model.chat_template or info.chat_template or fallback_source()
-        voice, tool_voice, template_error = None, None, ""
+        profile, tool_profile, template_error = None, None, ""
         try:
-            voice = tool_voice = Voice.of(source, info, vocab)
+            profile = tool_profile = ChatProfile.of(source, info, vocab)
             if model.chat_template is None and "tool_use" in info.templates:
-                tool_voice = Voice.of(info.templates["tool_use"], info, vocab)
+                tool_profile = ChatProfile.of(info.templates["tool_use"], info, vocab)
         except TemplateError as error:
             template_error = str(error)
         defaults = defaults_of(model, info.sampling_defaults, engine.context)
@@ -124,8 +124,8 @@ class Served:
             vocab=vocab,
             control_texts={token: text.encode() for text, token in vocab.controls.items()},
             context=engine.context,
-            voice=voice,
-            tool_voice=tool_voice,
+            profile=profile,
+            tool_profile=tool_profile,
             template_error=template_error,
             defaults=defaults,
             default_params=SamplingParams(**defaults),
@@ -135,7 +135,7 @@ class Served:
 
     @property
     def template(self) -> ChatTemplate | None:
-        return self.voice.template if self.voice is not None else None
+        return self.profile.template if self.profile is not None else None
 
     # ------------------------------------------------------------ parameters
 
@@ -169,7 +169,7 @@ class Served:
 
     # ------------------------------------------------------------ prompts
 
-    def prepare_all(self, request: GenerateRequest) -> list[Prepared]:
+    def prepare_all(self, request: GenerateRequest) -> list[TokenizedPrompt]:
         room = self.context if request.max_tokens == 0 else self.context - 1
         choice = request.tool_choice
         out = []
@@ -194,13 +194,13 @@ class Served:
         wanted = self.context // 4 if request.max_tokens is None else request.max_tokens
         return min(wanted, self.context // 2)
 
-    def _fitting(self, prompt: Prompt, choice: ToolChoice, room: int) -> Prepared:
+    def _fitting(self, prompt: Prompt, choice: ToolChoice, room: int) -> TokenizedPrompt:
         prepared = self.prepare(prompt, choice)
         if len(prepared.tokens) > room:
             raise ContextTooLong(num_prompt=len(prepared.tokens), context=self.context, param="prompt")
         return prepared
 
-    def _shortened(self, prompt: ChatPrompt, choice: ToolChoice, room: int) -> Prepared | None:
+    def _shortened(self, prompt: ChatPrompt, choice: ToolChoice, room: int) -> TokenizedPrompt | None:
         """The prompt without its oldest turns, as few as possible; None if even the last one is too long."""
         shorter = _shorter(prompt.messages)
         found = None
@@ -220,18 +220,18 @@ class Served:
         """The tokens of one prompt; never none."""
         return self.prepare(prompt, tool_choice).tokens
 
-    def prepare(self, prompt: Prompt, tool_choice: ToolChoice | None = None) -> Prepared:
+    def prepare(self, prompt: Prompt, tool_choice: ToolChoice | None = None) -> TokenizedPrompt:
         """One prompt, ready to be submitted. Tools that may not be called at all are left out of it."""
         if isinstance(prompt, ChatPrompt):
             prepared = self._prepare_chat(prompt, tool_choice or ToolChoice())
         elif isinstance(prompt, TextPrompt):
-            prepared = Prepared(self._encode_text(prompt))
+            prepared = TokenizedPrompt(self._encode_text(prompt))
         elif isinstance(prompt, MixedPrompt):
-            prepared = Prepared(self._encode_mixed(prompt))
+            prepared = TokenizedPrompt(self._encode_mixed(prompt))
         elif isinstance(prompt, InfillPrompt):
-            prepared = Prepared(encode_infill(self.vocab, prompt, self.context))
+            prepared = TokenizedPrompt(encode_infill(self.vocab, prompt, self.context))
         else:
-            prepared = Prepared(self._checked(prompt))
+            prepared = TokenizedPrompt(self._checked(prompt))
         if not prepared.tokens:
             start = self.vocab.bos if self.vocab.bos is not None else self.vocab.eos
             if start is None:
@@ -239,13 +239,13 @@ class Served:
             prepared.tokens.append(start)
         return prepared
 
-    def reader(self, prepared: Prepared, request: GenerateRequest, index: int) -> Plain:
+    def reader(self, prepared: TokenizedPrompt, request: GenerateRequest, index: int) -> Detokenizer:
         """What makes events of one choice's tokens."""
-        voice = prepared.voice
-        if voice is None:
-            return Numbered() if request.with_tokens else Plain()
+        profile = prepared.profile
+        if profile is None:
+            return NumberedDetokenizer() if request.with_tokens else Detokenizer()
         parser = Parser(
-            voice.format,
+            profile.format,
             prompt=prepared.text,
             continues=prepared.continues,
             tools=prepared.tools,
@@ -253,29 +253,29 @@ class Served:
             json_content=request.content is not None and request.content.kind == "json",
             index=index,
         )
-        return Parsed(parser, voice.spoken)
+        return ChatDetokenizer(parser, profile.spoken)
 
     def render(self, prompt: ChatPrompt) -> str:
         """The prompt's text as the model's template writes it."""
         prompt = self.model.chat_defaults.of_prompt(prompt)
-        template = self._voice(prompt).template
+        template = self._profile(prompt).template
         return (off_hub(template.render, prompt) if is_long(prompt) else template.render(prompt)).text
 
-    def _voice(self, prompt: ChatPrompt) -> Voice:
-        voice = self.tool_voice if prompt.tools else self.voice
-        if voice is None:
+    def _profile(self, prompt: ChatPrompt) -> ChatProfile:
+        profile = self.tool_profile if prompt.tools else self.profile
+        if profile is None:
             raise InvalidRequest(f"This model's chat template cannot be used: {self.template_error}")
-        return voice
+        return profile
 
-    def _prepare_chat(self, prompt: ChatPrompt, choice: ToolChoice) -> Prepared:
+    def _prepare_chat(self, prompt: ChatPrompt, choice: ToolChoice) -> TokenizedPrompt:
         tokenize = self.vocab.tokenize
         if any(isinstance(part, ImagePart) for m in prompt.messages if type(m.content) is tuple for part in m.content):
             raise Unsupported("This model cannot see: it takes no images.", param="prompt")
         if prompt.tools and choice.mode == "none":
             prompt = replace(prompt, tools=())
         tools = _callable(prompt.tools, choice)
-        voice = self._voice(prompt)
-        rendered = voice.template.render(prompt)
+        profile = self._profile(prompt)
+        rendered = profile.template.render(prompt)
         self._refuse_endless(rendered.text)
         segments = rendered.segments
         if len(segments) == 1:
@@ -288,7 +288,7 @@ class Served:
             tokens.insert(0, self.vocab.bos)
         if prompt.before:
             tokens = self._checked(TokenPrompt(prompt.before)) + tokens
-        return Prepared(tokens, voice, rendered.text, rendered.continues, tools)
+        return TokenizedPrompt(tokens, profile, rendered.text, rendered.continues, tools)
 
     def _encode_text(self, prompt: TextPrompt) -> list[int]:
         vocab = self.vocab

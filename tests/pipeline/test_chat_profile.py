@@ -3,7 +3,7 @@
 import pytest
 
 from llamasrv.engine.fake import FakeBackend
-from llamasrv.pipeline.served import Voice
+from llamasrv.pipeline.loaded_model import ChatProfile
 
 TURNS = (
     "{% for m in messages %}{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
@@ -20,5 +20,5 @@ REFUSES = "{% if enable_thinking is defined %}{{ raise_exception('no') }}{% endi
 )
 def test_it_is_known_whether_a_model_thinks_only_when_told(prompt, told):
     backend = FakeBackend()
-    voice = Voice.of(TURNS + prompt, backend.info, backend.vocab)
-    assert voice.format.reasoning is not None and voice.thinks_when_told is told
+    profile = ChatProfile.of(TURNS + prompt, backend.info, backend.vocab)
+    assert profile.format.reasoning is not None and profile.thinks_when_told is told

@@ -20,7 +20,7 @@ from llamasrv.domain.events import (
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, TextPrompt, Tool, ToolChoice
 from llamasrv.engine.channels import Delta
 from llamasrv.errors import InvalidRequest
-from llamasrv.pipeline.reading import Parsed
+from llamasrv.pipeline.detokenizer import ChatDetokenizer
 
 GREEDY = {"temperature": 0.0}
 # The fake model says "You said: ..." after <|im_start|>assistant and a line; here these words are the thinking's.
@@ -174,7 +174,7 @@ def feed(parsed, pieces):
 
 
 def parsed(tools=()):
-    return Parsed(Parser(ChatFormat("x", reasoning=THINK, calls=GENERIC_CALLS), tools=tools), {})
+    return ChatDetokenizer(Parser(ChatFormat("x", reasoning=THINK, calls=GENERIC_CALLS), tools=tools), {})
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_parser_that_can_find_nothing_more_is_left_behind():
 
 
 def test_control_tokens_that_are_marks_are_read():
-    choice, events = Parsed(Parser(ChatFormat("x", reasoning=THINK)), {7: b"<think>", 8: b"</think>"}), []
+    choice, events = ChatDetokenizer(Parser(ChatFormat("x", reasoning=THINK)), {7: b"<think>", 8: b"</think>"}), []
     choice.say([Delta(0, 7, b""), Delta(0, 1, b"Hm"), Delta(0, 8, b""), Delta(0, 9, b""), Delta(0, 1, b"Yes")], events)
     choice.finish(0, events)
     assert (thought(events), said(events), choice.num_reasoning) == ("Hm", "Yes", 3)
