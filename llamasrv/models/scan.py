@@ -28,6 +28,7 @@ _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 _QUANT = re.compile(
     r"(?P<base>.+?)[-._](?P<quant>(?:UD-)?(?:I?Q\d+(?:_[A-Z0-9]+)*|TQ\d_\d|B?F16|F32|FP16|FP32|MXFP4(?:_MOE)?))", re.I
 )
+_CACHED = re.compile(r"models--(?P<owner>.+?)--(?P<repo>.+)")  # a repository in the Hugging Face Hub's own cache
 _PROJECTOR = re.compile(r"(?:.*[-._])?mmproj(?:[-._].*)?", re.I)
 
 
@@ -50,7 +51,7 @@ def scan(folder: Path) -> list[Found]:
     for path in _files(folder):
         stem = path.name[: -len(".gguf")]
         part = _PART.fullmatch(stem)
-        if part is not None and int(part[2]) != 1:
+        if (part is not None and int(part[2]) != 1) or _is_outdated(path):
             continue
         if _PROJECTOR.fullmatch(stem):
             projectors.append(path)
@@ -99,11 +100,22 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield Path(entry.path)
 
 
+def _is_outdated(path: Path) -> bool:
+    """Whether the Hub's cache holds a later snapshot of its repository."""
+    snapshot = path.parent
+    if snapshot.parent.name != "snapshots" or not _CACHED.fullmatch(snapshot.parent.parent.name):
+        return False
+    try:
+        return (snapshot.parent.parent / "refs" / "main").read_text("ascii").strip() != snapshot.name
+    except (OSError, UnicodeDecodeError):
+        return False  # nothing says which is the latest
+
+
 def _names(folder: Path, headers: list[tuple[Path, Header]]) -> list[tuple[str, tuple[str, ...]]]:
     """For each file its name and further ones: by its file name, the folder it was pulled to, and what it calls itself.
 
-    `Qwen2.5-7B-Instruct-Q4_K_M.gguf` is `Qwen2.5-7B-Instruct:Q4_K_M`. A further name that two files could have is
-    nobody's.
+    `Qwen2.5-7B-Instruct-Q4_K_M.gguf` is `Qwen2.5-7B-Instruct:Q4_K_M`; in the Hub's own cache it goes by its repository,
+    `OWNER/REPO:Q4_K_M`, as in llama-server. A further name that two files could have is nobody's.
     """
     own: list[str] = []
     others: list[list[str]] = []
@@ -115,7 +127,13 @@ def _names(folder: Path, headers: list[tuple[Path, Header]]) -> list[tuple[str, 
         name = f"{base}:{quant}" if quant else base
         further = [stem, base]
         inside = path.parent.relative_to(folder).parts
-        if len(inside) == 2:  # owner/repo, as pulled
+        cached = _CACHED.fullmatch(inside[-3]) if len(inside) >= 3 and inside[-2] == "snapshots" else None
+        if cached is not None:
+            further.append(name)
+            repo = f"{cached['owner']}/{cached['repo']}"
+            name = f"{repo}:{quant or header.file_type}"
+            further += [repo, f"hf.co/{name}", f"hf.co/{repo}"]
+        elif len(inside) == 2:  # owner/repo, as pulled
             repo = "/".join(inside)
             tag = quant or header.file_type
             further += [f"{repo}:{tag}", repo, f"hf.co/{repo}:{tag}", f"hf.co/{repo}"]

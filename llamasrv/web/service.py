@@ -40,6 +40,7 @@ class WebOptions:
     props: bool = False  # POST /props
     metrics: bool = True  # GET /metrics
     ui: bool = True  # pages for browsers
+    router: bool = False  # no model is named: they are loaded as requests ask for them
     manage: bool = False  # clients may pull, load, unload and delete models
     folder: Path | None = None  # of models that were found rather than named
 

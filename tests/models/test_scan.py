@@ -71,6 +71,16 @@ def test_what_was_pulled_is_found_by_its_repository(put, tmp_path):
     assert {"Org/Repo-GGUF:Q8_0", "hf.co/Org/Repo-GGUF:Q8_0"} <= found["m:Q8_0"]
 
 
+def test_in_the_hubs_own_cache_a_model_goes_by_its_repository(put, tmp_path):
+    """llama-server lists its cache so: OWNER/REPO:QUANT, of the snapshot that is the latest."""
+    put("models--me--m-GGUF/snapshots/abc/m-Q8_0.gguf", "models--me--m-GGUF/snapshots/old/m-Q8_0.gguf")
+    (tmp_path / "models--me--m-GGUF" / "refs").mkdir()
+    (tmp_path / "models--me--m-GGUF" / "refs" / "main").write_text("abc")
+    (one,) = scan(tmp_path)
+    assert one.name == "me/m-GGUF:Q8_0" and "abc" in str(one.header.path)
+    assert {"me/m-GGUF", "m:Q8_0", "hf.co/me/m-GGUF:Q8_0"} <= set(one.aliases)
+
+
 def test_a_split_model_is_one(put, tmp_path):
     put("big-Q8_0-00001-of-00002.gguf", "big-Q8_0-00002-of-00002.gguf", split__count=2)
     (one,) = scan(tmp_path)

@@ -241,3 +241,37 @@ def test_the_metrics_count_loads_and_unloads(start):
     text = served.client.get("/metrics").get_data(as_text=True)
     assert 'llamasrv_model_loads_total{model="a"} 1.0' in text and 'llamasrv_model_unloads_total{model="a"} 1.0' in text
     assert 'llamasrv_model_loaded{model="c"} 1.0' in text and 'llamasrv_model_memory_bytes{model="c"} 10.0' in text
+
+
+def test_where_nothing_loads_by_itself_a_request_says_what_does(start):
+    """llama-server's --no-models-autoload."""
+    served = start(manage=True)
+    served.farm.loader.on_demand = False
+    refused = served.chat("a")
+    assert refused.status_code == 400 and "POST /models/load" in refused.get_json()["error"]["message"]
+    assert served.client.post("/models/load", json={"model": "a"}).status_code == 200
+    wait_until(lambda: served.status("a")["value"] == "loaded")
+    assert served.chat("a").status_code == 200 and served.farm.opened == ["a"]
+
+
+def test_a_server_without_a_model_says_that_it_is_a_router(start):
+    served = start(router=True)
+    served.farm.loader.most_loaded = 2
+    props = served.client.get("/props").get_json()
+    assert (props["role"], props["max_instances"], props["models_autoload"]) == ("router", 2, True)
+    assert props["build_info"].startswith("b")
+    assert served.client.get("/props?model=b").get_json()["is_sleeping"] is True
+
+
+def test_the_models_are_looked_for_again_where_that_is_asked_for(start):
+    served = start(manage=True)
+    looked = []
+    served.service.refresh = lambda: looked.append(1)
+    assert served.client.get("/models").status_code == 200 and not looked
+    assert served.client.get("/models?reload=1").status_code == 200 and looked
+    assert start().client.get("/models?reload=1").status_code == 403
+
+
+def test_a_model_tells_what_it_takes_and_gives(client):
+    (entry,) = client.get("/v1/models").get_json()["data"]
+    assert entry["architecture"] == {"input_modalities": ["text"], "output_modalities": ["text"]}

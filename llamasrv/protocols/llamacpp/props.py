@@ -78,3 +78,22 @@ def props_body(
             "is_sleeping": sleeping,
         }
     )
+
+
+def router_props_body(*, most: int, autoload: bool, build: str, ui: bool) -> bytes:
+    """What a server tells that was started without a model; those of a model are asked for by its name. `most`: so many
+    models are loaded at once at most, 0 where only memory bounds them."""
+    return orjson.dumps(
+        {
+            "role": "router",
+            "max_instances": most,
+            "models_autoload": autoload,
+            "model_alias": "llamasrv",
+            "model_path": "none",
+            "default_generation_settings": {"params": {}, "n_ctx": 0},
+            "ui": ui,
+            "ui_settings": {},
+            "build_info": build,
+            "cors_proxy_enabled": False,
+        }
+    )

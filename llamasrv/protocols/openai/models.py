@@ -42,6 +42,9 @@ def _entry(card: ModelCard) -> dict[str, Any]:
         entry["meta"] = meta
     if card.status is not None:
         entry["status"] = card.status
+    if "vision" in card.capabilities or "completion" in card.capabilities:
+        seen = ["text", "image"] if "vision" in card.capabilities else ["text"]
+        entry["architecture"] = {"input_modalities": seen, "output_modalities": ["text"]}
     return entry
 
 

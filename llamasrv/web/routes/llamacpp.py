@@ -18,15 +18,17 @@ from llamasrv.pipeline.loaded_model import LONG_TEXT, LoadedModel, defaults_of
 from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
 from llamasrv.protocols.llamacpp.models import SUCCESS
-from llamasrv.protocols.llamacpp.props import props_body
+from llamasrv.protocols.llamacpp.props import props_body, router_props_body
 from llamasrv.protocols.llamacpp.tokenize import Tokenizing, content_body, count_body, prompt_body, tokens_body
 from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import generate
+from llamasrv.web.routes.models import loader_of
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, unnamed
 
+BUILD = f"b{__version__}-llamasrv"
 NATIVE = Framing(unnamed, llamacpp_body)  # nothing follows the last chunk
 
 
@@ -86,6 +88,10 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/props")
     def props() -> Response:
         name = request.args.get("model")
+        if name is None and options.router:
+            loader = loader_of(service)
+            most, autoload = loader.most_loaded or 0, loader.on_demand
+            return json_answer(router_props_body(most=most, autoload=autoload, build=BUILD, ui=options.ui))
         model = service.registry.for_request(name)
         served = service.pipeline.peek(name)  # a probe: it neither loads the model nor keeps it
         return json_answer(
@@ -94,7 +100,7 @@ def blueprint(service: Service) -> Blueprint:
                 context=model.context,
                 total_slots=model.parallel,
                 alias=model.name,
-                build=f"b{__version__}-llamasrv",
+                build=BUILD,
                 changeable=options.props,
                 slots=options.slots,
                 metrics=options.metrics,

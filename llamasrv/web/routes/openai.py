@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, request
 
 from llamasrv.models.model import Model
 from llamasrv.models.names import CATCH_ALL
@@ -15,6 +15,7 @@ from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.models import ModelCard, model_body, model_list
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import generate
+from llamasrv.web.routes.models import allow
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import OPENAI, Framing, unnamed
 
@@ -42,6 +43,9 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/v1/models")
     @routes.get("/models")
     def list_models() -> Response:
+        if request.args.get("reload") == "1":  # llama-server's: look again which there are
+            allow(service)
+            service.refresh()
         return json_answer(model_list([one for model in service.registry.models for one in cards(model)]))
 
     @routes.get("/v1/models/<path:name>")
