@@ -9,7 +9,7 @@ from llamasrv.web.http.worker import child_exit, settings_or_exit, when_ready  #
 
 _settings = settings_or_exit()
 
-bind = [f"unix:{host}" if host.endswith(".sock") else f"{host}:{_settings.server.port}" for host in _settings.hosts]
+bind = _settings.addresses
 reuse_port = _settings.server.reuse_port
 wsgi_app = "llamasrv.wsgi:app"
 worker_class = "llamasrv.web.http.worker.Worker"

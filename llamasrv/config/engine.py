@@ -51,6 +51,12 @@ _DECLARED: Mapping[str, Option] = {
         "ctx_size", "int", "-c", "--ctx-size", "-ctx", low=0, high=16_777_216, unset=("0",),
         help="Cells of KV, shared by all sequences; 0 chooses from the model and the memory at hand.",
     ),
+    "sequence_tokens": _engine(
+        "ctx_per_sequence", "int", "--ctx-per-sequence", "--kv-unified-per-slot", low=0, high=16_777_216,
+        words={"share": 0, "all": 16_777_216},
+        help="Most tokens of one sequence, prompt and answer together; share: --ctx-size divided by --parallel, as "
+        "llama-server has it with --no-kv-unified; all: as many as --ctx-size has.",
+    ),
     "parallel": _engine(
         "parallel", "int", "-np", "--parallel", low=1, high=256, words={"-1": _defaults["parallel"]},
         help="Most sequences computed at once, and a quarter more for keys that would have none; others wait.",

@@ -78,6 +78,11 @@ def _scaled(text: str) -> dict[str, Any]:
     return {"model_adapters": re.sub(r":(-?[\d.]+)(?=,|$)", r"@\1", text)}
 
 
+def _unified(text: str) -> dict[str, Any]:
+    """One pool of KV, as llamasrv always has it; what differs is how long one sequence may become in it."""
+    return {"engine_ctx_per_sequence": "all" if text == "on" else "share"}
+
+
 _VERBOSITY = {"0": "error", "1": "error", "2": "warning", "3": "info", "4": "debug", "5": "debug"}
 
 
@@ -123,10 +128,9 @@ FLAGS: tuple[Flag, ...] = (
     same("-np, --parallel N", "engine.parallel", "LLAMA_ARG_N_PARALLEL"),
     already("-cb, --cont-batching / -nocb, --no-cont-batching", "sequences join and leave at every step",
             "LLAMA_ARG_CONT_BATCHING", off="--parallel 1 computes one sequence after the other"),
-    already("-kvu, --kv-unified / -no-kvu, --no-kv-unified", "all sequences share one pool of KV",
-            "LLAMA_ARG_KV_UNIFIED", off="--deterministic gives each sequence a stream of KV of its own"),
-    no("--kv-unified-per-slot N", "--ctx-size counts the cells of all sequences; --n-predict bounds one of them",
-       "LLAMA_ARG_KV_UNIFIED_PER_SLOT"),
+    maps("-kvu, --kv-unified / -no-kvu, --no-kv-unified", "--ctx-per-sequence all, or share", _unified,
+         "LLAMA_ARG_KV_UNIFIED"),
+    same("--kv-unified-per-slot N", "engine.ctx_per_sequence", "LLAMA_ARG_KV_UNIFIED_PER_SLOT"),
     later("--context-shift / --no-context-shift", "a sequence ends where its context is full; use a larger --ctx-size",
           "LLAMA_ARG_CONTEXT_SHIFT"),
     already("--perf / --no-perf", "timings are in every reply and in /metrics", "LLAMA_ARG_PERF"),
@@ -309,7 +313,7 @@ FLAGS: tuple[Flag, ...] = (
     no("--mcp-servers-json JSON", _TOOLS, "LLAMA_ARG_MCP_SERVERS_JSON"),
     no("-ag, --agent / -no-ag, --no-agent", _TOOLS, "LLAMA_ARG_AGENT"),
     # Routes
-    already("--metrics", "/metrics is always there", "LLAMA_ARG_ENDPOINT_METRICS"),
+    same("--metrics", "server.metrics", "LLAMA_ARG_ENDPOINT_METRICS"),
     same("--props", "server.props", "LLAMA_ARG_ENDPOINT_PROPS"),
     same("--slots / --no-slots", "server.slots", "LLAMA_ARG_ENDPOINT_SLOTS"),
     # Chat

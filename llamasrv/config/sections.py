@@ -176,6 +176,7 @@ class ServerSection:
     )  # fmt: skip
     reuse_port: bool = _server("bool", False, "--reuse-port", help="Let other processes listen on the same port.")
     slots: bool = _server("bool", True, "--slots", help="Tell at /slots what is computed.")
+    metrics: bool = _server("bool", True, "--metrics", help="Figures for Prometheus at /metrics.")
     props: bool = _server("bool", False, "--props", help="Let clients change properties with POST /props.")
     ui: bool = _server("bool", True, "--ui", "--webui", help="Pages for browsers: a playground, a live view, the API.")
     allow_keyless: bool = _server(

@@ -103,12 +103,22 @@ class Settings:
         return Path(self.hosts[0]) if self.hosts[0].endswith(".sock") else None
 
     @property
+    def addresses(self) -> list[str]:
+        """Where to listen: ADDRESS:PORT, IPv6 in brackets, or unix:PATH."""
+        port = self.server.port
+        return [f"unix:{host}" if host.endswith(".sock") else f"{_bracketed(host)}:{port}" for host in self.hosts]
+
+    @property
     def url(self) -> str:
         """Where a client on this machine finds the server."""
         if self.socket_path is not None:
             return f"unix:{self.socket_path}"
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.hosts[0], self.hosts[0])
-        return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.server.port}"
+        return f"http://{_bracketed(host)}:{self.server.port}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _declared() -> Iterator[Option]:

@@ -21,6 +21,7 @@ class EngineOptions:
     """How a model runs. None means: choose from the model and the machine."""
 
     context_cells: int | None = None
+    sequence_tokens: int | None = None  # most of one sequence; 0: its share of the cells, None: all that there are
     parallel: int = 16
     threads: int | None = None
     threads_batch: int | None = None
@@ -46,6 +47,13 @@ class EngineOptions:
     embeddings: bool = False  # a model that generates makes embeddings, too
     pooling: str | None = None  # none, mean, cls, last or rank; None: as the model says, else the mean
     embedding_ctx: int | None = None  # most tokens of one embedding; None: as the model was trained
+
+
+    def longest_sequence(self, context: int) -> int:
+        """Most tokens of one sequence, prompt and answer together, where the cells and the model allow `context`."""
+        if self.sequence_tokens is None or (self.sequence_tokens == 0 and self.context_cells is None):
+            return context
+        return min(context, self.sequence_tokens or max(1, (self.context_cells or 0) // self.parallel))
 
 
 @dataclass(frozen=True, slots=True)

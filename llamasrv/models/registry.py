@@ -73,6 +73,8 @@ class Registry:
             if model.current is not None and (model.at_start or model.recipe is None):
                 if model.current.status.state != "ready":
                     return model.current.status
+                if model.phase == "loading":  # what is made once for it is not made yet
+                    return Status("loading", 1.0)
             elif model.at_start and not model.num_loads:
                 if model.failure is None:
                     return Status("loading")

@@ -208,7 +208,10 @@ def _model(
         name,
         aliases=aliases,
         details=details,
-        recipe=Recipe(partial(_open, str(header.path), options), options, memory=need_all, context=need.context),
+        recipe=Recipe(
+            partial(_open, str(header.path), options), options, memory=need_all,
+            context=options.longest_sequence(need.context),
+        ),  # fmt: skip
         sampling=settings.sampling_defaults(),
         chat_template=template,
         chat_defaults=chat_defaults(settings),

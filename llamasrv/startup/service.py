@@ -89,6 +89,8 @@ def web_options(settings: Settings) -> WebOptions:
         stalled_seconds=settings.server.stall_timeout / 10,
         slow_seconds=settings.log.slow_seconds,
         manage=settings.models.manage,
+        metrics=settings.server.metrics,
+        router=settings.model.path is None and not settings.model.fake and model_list.names_several(settings),
         folder=settings.models.dir or paths.models_dir(),
         ui=settings.server.ui,
     )

@@ -423,3 +423,9 @@ def test_options_can_be_loaded_again_from_where_they_came(toml):
     path.write_text("[engine]\nparallel = 4\nthreads = 9")
     again = config.load_again(settings)
     assert (again.engine.parallel, again.engine.threads) == (4, 2)
+
+
+def test_several_addresses_are_listened_on():
+    """An address of IPv6 goes into brackets; gunicorn took its last part for a port that is missing."""
+    settings = settings_with(server_host="127.0.0.1,::1,/run/l.sock", server_port=80)
+    assert settings.addresses == ["127.0.0.1:80", "[::1]:80", "unix:/run/l.sock"]

@@ -19,7 +19,7 @@ SETTINGS = {
     # What llama-server does where nothing else is said, and llamasrv only where the operator says so.
     "LLAMASRV_CORS_ORIGINS": "*",
     "LLAMASRV_MODELS_MANAGE": "true",
-    "LLAMASRV_KV_UNIFIED": "false",
+    "LLAMASRV_CTX_PER_SEQUENCE": "share",
     # What llamasrv does where nothing else is said, and llama-server only with a flag.
     "LLAMASRV_METRICS": "false",
     # Nothing of a test outlives its server.

@@ -13,7 +13,7 @@ from llamasrv import config, startup
 from llamasrv.config import paths
 from llamasrv.startup import model_list
 from llamasrv.config import Settings
-from llamasrv.engine.options import Adapter
+from llamasrv.engine.options import Adapter, EngineOptions
 from llamasrv.errors import ConfigError, ModelNotFound
 from llamasrv.models import memory
 
@@ -306,3 +306,10 @@ def test_pulled_models_are_served_beside_others_where_clients_may_pull(tiny, fol
     folder("p.gguf", place="pulled")
     assert names(settings_with(model_path=tiny)) == ["tiny"]
     assert names(settings_with(model_path=tiny, models_manage=True)) == ["tiny", "p"]
+
+
+@pytest.mark.parametrize("asked, longest", [(None, 500), (100, 100), (1000, 500), (0, 256)])
+def test_a_sequence_may_be_bounded_below_the_pool(asked, longest):
+    """llama-server gives each of several slots its share; here that bounds the length alone, the pool is one."""
+    options = EngineOptions(context_cells=512, parallel=2, sequence_tokens=asked)
+    assert options.longest_sequence(500) == longest

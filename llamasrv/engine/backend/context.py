@@ -333,6 +333,7 @@ class LlamaBackend:
         per_lane: int = C.llama_n_ctx_seq(self._context)
         train = self.info.context_train or per_lane
         self.context = min(per_lane - BLOCK, train) if self._spare_lane else min(per_lane, train)
+        self.context = options.longest_sequence(self.context)
         # A recurrent state does not grow, split lanes have their own cells: there the pool is never the limit.
         own_cells = self.split or self._stateful_only
         self.num_cells = self.num_lanes * self.context if own_cells else C.llama_n_ctx(self._context) - BLOCK
