@@ -372,10 +372,20 @@ def test_serve_without_a_model_serves_the_demonstration_and_says_so(serve):
 
 
 def test_the_operator_bounds_the_length_of_answers(serve):
-    server = serve("--fake", "--n-predict", 4)
+    server = serve("--fake", "--max-answer-tokens", 4)
     connection = http.client.HTTPConnection(*server.address, timeout=30)
     for wish in ({}, {"max_tokens": 100}, {"max_tokens": 2}):
         connection.request("POST", "/v1/completions", json.dumps({"prompt": "Hello", **wish}))
         reply = json.loads(connection.getresponse().read())
         assert reply["usage"]["completion_tokens"] == min(4, wish.get("max_tokens", 4))
+    connection.close()
+
+
+def test_the_operator_says_how_long_an_answer_is_where_the_request_does_not(serve):
+    """llama-server's --n-predict: a request may ask for more."""
+    server = serve("--fake", "--n-predict", 4)
+    connection = http.client.HTTPConnection(*server.address, timeout=30)
+    for wish, count in (({}, 4), ({"max_tokens": 9}, 9), ({"max_tokens": 2}, 2)):
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "Hello", "ignore_eos": True, **wish}))
+        assert json.loads(connection.getresponse().read())["usage"]["completion_tokens"] == count
     connection.close()

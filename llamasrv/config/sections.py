@@ -331,6 +331,10 @@ class LimitsSection:
 
     n_predict: int | None = _limits(
         "int", None, "-n", "--n-predict", "--predict", low=-1, high=16_777_216, unset=("-1",),
+        help="Tokens generated for one choice where a request does not say; -1: until the context is full.",
+    )  # fmt: skip
+    answer_tokens: int | None = _limits(
+        "int", None, "--max-answer-tokens", low=-1, high=16_777_216, unset=("-1",),
         help="Most tokens generated for one choice, also when a request asks for more; -1: until the context is full.",
     )  # fmt: skip
     timeout: float | None = _limits(

@@ -166,5 +166,5 @@ TABLE_KEYS: Mapping[str, Option] = {
     option.key.partition(".")[2]: option
     for option in OPTIONS
     if (option.section in ("model", "engine", "sampling", "cache") and option.name not in _OF_THE_ONE)
-    or option.name in ("models_keep_alive", "limits_n_predict")
+    or option.name in ("models_keep_alive", "limits_n_predict", "limits_answer_tokens")
 }

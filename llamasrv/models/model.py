@@ -68,6 +68,7 @@ class Model:
         chat_template: str | None = None,
         chat_defaults: ChatDefaults | None = None,
         tags: tuple[str, ...] = (),
+        default_tokens: int | None = None,
         max_tokens: int | None = None,
         shares_prefixes: bool = False,
         keep_alive: float = FOR_EVER,
@@ -82,6 +83,7 @@ class Model:
         self.chat_template = chat_template  # Jinja source that replaces the model's own
         self.chat_defaults = chat_defaults or ChatDefaults()  # the operator's, for what requests leave open
         self.tags = tags  # told with its name, and used for nothing
+        self.default_tokens = default_tokens  # of one choice, where neither the request nor its own file says
         self.max_tokens = max_tokens  # most tokens of one choice, also where a request asks for more
         self.shares_prefixes = shares_prefixes  # between owners
         self.standing_adapters: Adapters = ()  # of requests that name none
@@ -179,7 +181,8 @@ class Model:
     @property
     def num_predict(self) -> int | None:
         """Tokens of an answer, where the request does not say."""
-        return self.made.num_predict if self.made is not None else None
+        own = self.made.num_predict if self.made is not None else None
+        return self.default_tokens if own is None else own
 
     @property
     def in_use(self) -> bool:
@@ -207,6 +210,7 @@ class Model:
         """Go on with the other's names and defaults; it is the same model, loaded in the same way."""
         self.aliases, self.sampling, self.chat_template = other.aliases, other.sampling, other.chat_template
         self.chat_defaults, self.tags = other.chat_defaults, other.tags
+        self.default_tokens = other.default_tokens
         self.max_tokens, self.at_start, self._details = other.max_tokens, other.at_start, other._details
         self.shares_prefixes = other.shares_prefixes
         self.keep_alive = self.stay = other.keep_alive

@@ -75,7 +75,7 @@ def test_53_89_a_deadline_ends_what_waits_and_what_runs(serve):
 
 
 def test_89_no_answer_is_longer_than_the_operator_allows(serve):
-    server = wait_until_ready(serve("--fake", "--n-predict", "7"))
+    server = wait_until_ready(serve("--fake", "--max-answer-tokens", "7"))
     for fields in ({}, {"max_tokens": 10_000}):
         reply = talk(server.address, request(TEXT, json.dumps({**LONG, **fields}).encode()))
         assert json.loads(body_of(reply))["usage"]["completion_tokens"] == 7

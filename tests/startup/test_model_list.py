@@ -86,7 +86,7 @@ def test_tables_come_with_options_of_their_own(settings, tiny):
     """)
     a, b = model_list.models(s)
     assert (a.name, a.aliases, a.recipe.options.context_cells, a.recipe.options.parallel) == ("a", ("x", "y"), 1024, 2)
-    assert (a.sampling, a.max_tokens, a.keep_alive, a.at_start) == ({"temperature": 0.7}, 5, 9, False)
+    assert (a.sampling, a.num_predict, a.keep_alive, a.at_start) == ({"temperature": 0.7}, 5, 9, False)
     assert "im_start" in a.chat_template and "im_start" in a.details.template
     assert (b.name, b.recipe.options.context_cells, b.sampling) == ("b:7b", 512, {"temperature": 0.1})
     assert (b.keep_alive, b.at_start, b.chat_template) == (-1, True, None)
