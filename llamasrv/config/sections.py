@@ -436,7 +436,7 @@ class LogSection:
     llama: bool = _log("bool", False, "--log-llama", help="Log what llama.cpp says, too.")
     verbose: bool = _log(
         "bool", False, "-v", "--verbose", "--log-verbose",
-        help="Log all there is: --log-level debug and --log-llama.",
+        help="Log all there is: --log-level debug and --log-llama; replies of chat and completions show their prompt.",
     )  # fmt: skip
     file: Path | None = _log(
         "path", None, "--log-file", help="A file for the log instead of standard error; SIGUSR1 opens it anew."

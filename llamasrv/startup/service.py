@@ -90,6 +90,7 @@ def web_options(settings: Settings) -> WebOptions:
         slow_seconds=settings.log.slow_seconds,
         manage=settings.models.manage,
         metrics=settings.server.metrics,
+        verbose=settings.log.verbose,
         router=settings.model.path is None and not settings.model.fake and model_list.names_several(settings),
         folder=settings.models.dir or paths.models_dir(),
         ui=settings.server.ui,

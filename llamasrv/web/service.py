@@ -39,6 +39,7 @@ class WebOptions:
     slot_folder: Path | None = None  # where POST /slots saves states; None: it does not
     props: bool = False  # POST /props
     metrics: bool = True  # GET /metrics
+    verbose: bool = False  # replies show the prompt, and how tokens were chosen, where the client does not say
     ui: bool = True  # pages for browsers
     router: bool = False  # no model is named: they are loaded as requests ask for them
     manage: bool = False  # clients may pull, load, unload and delete models

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from llamasrv.web.service import WebOptions
+
 CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]})
 NATIVE_CHAT = ("/chat/completions", CHAT[1])
 TEXT = ("/v1/completions", {"prompt": "Hello"})
@@ -84,3 +86,19 @@ def test_probabilities_after_sampling_add_up_to_one(client, temperature, most):
         assert len(token["top_probs"]) <= most
         assert sum(other["prob"] for other in token["top_probs"]) == pytest.approx(1.0)
         assert token["prob"] in [other["prob"] for other in token["top_probs"]]
+
+
+@OPENAI
+def test_a_verbose_server_shows_the_prompt_unless_a_client_says_no(start, path, body):
+    client = start(web=WebOptions(verbose=True)).client
+    assert "Hello" in client.post(path, json={**body, "max_tokens": 3}).get_json()["__verbose"]["prompt"]
+    assert "__verbose" not in client.post(path, json={**body, "max_tokens": 3, "verbose": False}).get_json()
+
+
+def test_on_llama_servers_own_path_the_assistants_last_message_is_gone_on_with(client):
+    """What it calls prefill; in OpenAI's protocol a turn of the assistant's is over."""
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "You said"}]
+    asked = {"messages": messages, "max_tokens": 3, "verbose": True}
+    ends = [client.post(path, json=asked).get_json()["__verbose"]["prompt"][-8:] for path in (NATIVE_CHAT[0], CHAT[0])]
+    assert ends[0] == "You said" and ends[1] != "You said"
+    assert client.post("/apply-template", json={"messages": messages}).get_json()["prompt"].endswith("You said")

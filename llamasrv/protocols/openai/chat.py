@@ -216,6 +216,10 @@ class ChatCompletions:
     def prompt(self, data: dict[str, Any], tools: tuple[Tool, ...]) -> ChatPrompt:
         messages: tuple[Message, ...] = data["messages"]
         continued = data.get("continue_final_message", False)
+        last = messages[-1]
+        if self._native and "continue_final_message" not in data and "add_generation_prompt" not in data:
+            # llama-server goes on with what the assistant is said to have begun.
+            continued = last.role == "assistant" and bool(last.content) and not last.tool_calls
         if continued:
             if data.get("add_generation_prompt"):
                 raise InvalidRequest(

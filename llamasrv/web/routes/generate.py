@@ -35,6 +35,8 @@ class Endpoint(Replies, Protocol):
 def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) -> Response:
     environ = request.environ
     body = read_json(environ, service.options.limits)
+    if service.options.verbose:
+        body = {"verbose": True, **body}
     owner = environ["llamasrv.record"].owner
     asked, options = endpoint.parse(body, owner=owner, timeout=service.options.timeout)
     return respond(service, endpoint, asked, options, framing)

@@ -38,7 +38,7 @@ def blueprint(service: Service) -> Blueprint:
     limits = options.limits
     tokenizing = Tokenizing(limits)
     completion, infill = NativeCompletion(limits), Infill(limits)
-    chat = ChatCompletions(limits)
+    chat = ChatCompletions(limits, native=True)
     open_model = service.pipeline.open
 
     @routes.post("/completion")
