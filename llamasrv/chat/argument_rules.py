@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from llamasrv.chat import values
 from llamasrv.chat.formats import pieces
+from llamasrv.chat.lark import CannotEnforce
+from llamasrv.chat.lark import escaped as escaped_lark
+from llamasrv.chat.lark import raw as raw_lark
 from llamasrv.chat.rules import RuleWriter, escaped
 from llamasrv.domain.request import Tool
 from llamasrv.errors import InvalidRequest
@@ -46,6 +50,9 @@ def json_arguments(rules: RuleWriter, tool: Tool) -> str:
     A schema's properties come in its order. That loses an optional one which the model would have written later, so
     where there are such the object is written out here, in any order.
     """
+    if tool.input_grammar:
+        ((name, part, _),) = properties(tool)
+        return f"{rules.literal('{' + json.dumps(name) + ':')} / ?/ {json_text(rules, part)} {rules.literal('}')}"
     schema, lenient = arguments(tool), not tool.strict
     if not _has_options(schema):
         return rules.schema(schema, lenient=lenient)
@@ -112,8 +119,32 @@ def properties(tool: Tool) -> list[tuple[str, Any, bool]]:
         part = values.property_schema(schema, key)
         if definitions and '"$ref"' in json.dumps(part, default=dict):
             part = {**part, **definitions}
+        if tool.input_grammar:
+            part = {**part, _GRAMMAR: (tool.name, tool.input_grammar)}
         found.append((key, part, key in names))
     return found
+
+
+_GRAMMAR = "x-input-grammar"  # in the schema of a text, here only: the tool's name, and what its text must look like
+
+
+def has_grammar(schema: Any) -> bool:
+    """Whether a text follows a grammar of the client's."""
+    return isinstance(schema, Mapping) and _GRAMMAR in schema
+
+
+def json_text(rules: RuleWriter, schema: Mapping[str, Any]) -> str:
+    """A JSON string whose text follows a grammar."""
+    quote = rules.literal('"')
+    return f"{quote} {_text_of_grammar(rules, schema, escaped_lark)} {quote}"
+
+
+def _text_of_grammar(rules: RuleWriter, schema: Mapping[str, Any], written: Callable[[str], str]) -> str:
+    tool, definition = schema[_GRAMMAR]
+    try:
+        return rules.rule(f"%lark {{\n{written(definition)}\n}}")
+    except CannotEnforce as error:
+        raise InvalidRequest(f"The grammar of the tool '{tool[:64]}': {error.message}", param="tools") from None
 
 
 def without_text(schema: Any) -> Any:
@@ -126,8 +157,12 @@ def without_text(schema: Any) -> Any:
     return schema
 
 
-def plain_text(rules: RuleWriter, schema: Any, end: str) -> str:
-    """Text without quotes, as its schema wants it, up to the mark behind it."""
+def plain_text(rules: RuleWriter, schema: Any, end: str, mark: str | None = None) -> str:
+    """Text without quotes, as its schema wants it, up to what is behind it; `mark` of that ends the text, by default
+    the first line."""
+    mark = mark or pieces(end)[0]
+    if has_grammar(schema):
+        return f"{_text_of_grammar(rules, schema, partial(raw_lark, mark=mark))} {rules.literal(end)}"
     choices = schema.get("enum") if isinstance(schema, Mapping) else None
     if isinstance(schema, Mapping) and "const" in schema:
         choices = [schema["const"]]
@@ -135,7 +170,6 @@ def plain_text(rules: RuleWriter, schema: Any, end: str) -> str:
         texts = [json.dumps(choice, ensure_ascii=False) for choice in choices if isinstance(choice, str)]
         if texts:
             return f"({' | '.join(texts)}) {rules.literal(end)}"
-    mark = pieces(end)[0]
     form = _form_of_text(schema) if isinstance(schema, Mapping) else None
     if form is None:
         # The mark alone ends the text, as it does for the parser, whatever stands around it.

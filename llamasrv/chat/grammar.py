@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from llamasrv.chat import structural_tag
 from llamasrv.chat.argument_rules import after
 from llamasrv.chat.formats import Calls, ChatFormat, pieces
 from llamasrv.chat.notations import notation_of
@@ -148,6 +149,8 @@ def _form(rules: RuleWriter, content: Content) -> str:
         return rules.rule(f"/{escaped(content.value)}/")
     if content.kind == "lark":
         return rules.rule(f"%lark {{\n{content.value}\n}}")
+    if content.kind == "tags":
+        return rules.rule(structural_tag.rule(rules, content.value))
     raise ValueError(content.kind)
 
 

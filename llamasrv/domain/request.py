@@ -39,12 +39,14 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may call. `parameters` is a JSON schema."""
+    """A function that the model may call. `parameters` is a JSON schema; `input_grammar`, in Lark, says what the text
+    that is its only argument must look like."""
 
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
+    input_grammar: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,10 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The form that an answer must have: `kind` is json, regex, choice, lark or gbnf.
+    """The form that an answer must have: `kind` is json, regex, choice, lark, gbnf or tags.
 
-    `value` is a JSON schema (None: any object), a pattern, a tuple of texts, or the grammar's source. `name` is what
-    the client calls it.
+    `value` is a JSON schema (None: any object), a pattern, a tuple of texts, the grammar's source, or a tree of layouts
+    (dicts with a `type`). `name` is what the client calls it.
     """
 
     kind: str

@@ -13,6 +13,7 @@ from llamasrv.chat.argument_rules import (
     members,
     num_items,
     plain_text,
+    properties,
     repeats,
 )
 from llamasrv.chat.call_marks import closers
@@ -81,7 +82,10 @@ class Braces(Notation):
         reader.complete_calls += 1
 
     def rule(self, rules: RuleWriter, calls: Calls, tool: Tool) -> str:
-        return f"{rules.literal(tool.name)} {_value_rule(rules, arguments(tool), 0)}"
+        schema = arguments(tool)
+        if tool.input_grammar:
+            schema["properties"] = {key: part for key, part, _ in properties(tool)}
+        return f"{rules.literal(tool.name)} {_value_rule(rules, schema, 0)}"
 
 
 def _braces(value: Any) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llamasrv.chat import values
-from llamasrv.chat.argument_rules import members, properties
+from llamasrv.chat.argument_rules import has_grammar, json_text, members, properties
 from llamasrv.chat.formats import Calls
 from llamasrv.chat.markers import marks
 from llamasrv.chat.notations.base import Notation, values_of
@@ -152,6 +152,8 @@ def _quoted(reader: CallReader, quote: str) -> Steps:
 
 
 def _python_value(rules: RuleWriter, schema: Any) -> str:
+    if has_grammar(schema):
+        return json_text(rules, schema)
     kinds = values.types(schema)
     constants = [word for kind, words in _PYTHON.items() if kind in kinds for word in words]
     others = kinds - set(_PYTHON)

@@ -308,7 +308,8 @@ def _argument(rules: RuleWriter, calls: Calls, key: str, schema: Any, depth: int
     branches = []
     if values.may_be_text(schema):
         before, behind = (_CDATA, _CDATA_END + end) if calls.cdata else ("", end)
-        branches.append(f"{rules.literal(start + calls.string_type + before)} {plain_text(rules, schema, behind)}")
+        text = plain_text(rules, schema, behind, _CDATA_END if calls.cdata else None)
+        branches.append(f"{rules.literal(start + calls.string_type + before)} {text}")
     if not values.only_text(schema):
         kinds = sorted(values.types(schema) - {"string"}) or ["object"]
         inner = rules.schema(without_text(schema))

@@ -11,6 +11,7 @@ import orjson
 from llamasrv.domain.request import Content
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
+from llamasrv.protocols.common.structural_tag import structural_tag
 
 
 class JsonSchema(WireField):
@@ -43,7 +44,7 @@ class Grammar(WireField):
 
 class ResponseFormat(WireField):
     """OpenAI's text, json_object and json_schema; json_object with a schema as llama.cpp and Hugging Face's clients
-    write it; text-generation-inference's json and regex."""
+    write it; text-generation-inference's json and regex; vLLM's structural_tag."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
         if type(value) is not dict:
@@ -65,6 +66,8 @@ class ResponseFormat(WireField):
                 missing = "missing_required_parameter"
                 raise Invalid("missing. A schema is needed.", "json_schema", "schema", code=missing)
             return Content("json", schema_of(wrapped["schema"], "json_schema", "schema"))
+        if kind == "structural_tag":
+            return structural_tag(value)
         raise Invalid("expected 'text', 'json_object' or 'json_schema'.", "type")
 
 
@@ -85,7 +88,7 @@ def _json_object(value: dict[str, Any]) -> Content:
 
 
 class StructuredOutputs(WireField):
-    """vLLM's object: exactly one of json, regex, choice, grammar, json_object."""
+    """vLLM's object: exactly one of json, regex, choice, grammar, json_object, structural_tag."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
         if type(value) is not dict:
@@ -93,8 +96,6 @@ class StructuredOutputs(WireField):
         given = {name: form for name, form in value.items() if form is not None and form is not False}
         known = [name for name in given if name in _STRUCTURED]
         if not known:
-            if "structural_tag" in given:
-                raise Invalid("not supported by this server.", "structural_tag")
             return None
         if len(known) > 1:
             raise Invalid(f"only one of {', '.join(_STRUCTURED)} may be given.", known[1])
@@ -144,6 +145,7 @@ _STRUCTURED: Mapping[str, Any] = {
     "choice": lambda value, name: Content("choice", _choices(value, name)),
     "grammar": lambda value, name: _grammar(value, name),
     "json_object": lambda value, name: Content("json"),
+    "structural_tag": lambda value, name: structural_tag(value, name),
 }
 
 FIELDS = (

@@ -190,7 +190,7 @@ class SamplingSchema(WireSchema):
     response_format = ResponseFormat("by a grammar; json_object with a `schema` or `value`, json and regex, too")
     json_schema = JsonSchema("a schema, or its text")
     grammar = Grammar("llama.cpp's GBNF, or Lark")
-    structured_outputs = StructuredOutputs("`json`, `regex`, `choice`, `grammar` or `json_object`")
+    structured_outputs = StructuredOutputs("`json`, `regex`, `choice`, `grammar`, `json_object` or `structural_tag`")
     guided_json = JsonSchema("a schema, or its text")
     guided_regex = Pattern("the whole answer matches it")
     guided_choice = Choices("the answer is one of them")

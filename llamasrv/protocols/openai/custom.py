@@ -1,7 +1,7 @@
 """Custom tools: called with one text instead of a JSON object.
 
-To the model such a tool is a function of one text, `input`. A pattern binds that text; a grammar is only told to the
-model. What the call's arguments hold is told to the client as that text alone.
+To the model such a tool is a function of one text, `input`. A pattern or a grammar
+binds that text. What the call's arguments hold is told to the client as that text alone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def custom_tool(name: str, description: str, form: dict[str, Any] | None, *path:
     """`form`: the tool's format, {"type": "grammar", "syntax", "definition"} or of type text. `path` leads to it."""
     text: dict[str, Any] = {"type": "string"}
     form = form or {}
+    grammar = ""
     kind = form.get("type", "text")
     if kind == "grammar":
         syntax, definition = form.get("syntax"), form.get("definition")
@@ -34,11 +35,13 @@ def custom_tool(name: str, description: str, form: dict[str, Any] | None, *path:
             raise wrong_type("a string that is not empty", definition, *path, "definition")
         if syntax == "regex":
             text["pattern"] = f"^(?:{definition})$"
+        else:
+            grammar = definition
         description = f"{description}\nThe input follows this {syntax} grammar:\n{definition}".lstrip()
     elif kind != "text":
         raise Invalid("expected 'text' or 'grammar'.", *path, "type")
     parameters = {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
-    return CustomTool(name, description, parameters, strict=True)
+    return CustomTool(name, description, parameters, strict=True, input_grammar=grammar)
 
 
 def custom_arguments(text: str) -> str:

@@ -33,7 +33,7 @@ def test_a_custom_tool_is_a_function_of_one_text():
 
 
 @pytest.mark.parametrize("inner", [True, False])
-def test_its_pattern_is_kept_to_and_its_grammar_told(inner):
+def test_its_pattern_and_its_grammar_bind_it_and_are_told(inner):
     def tool(syntax, definition):
         grammar = {"syntax": syntax, "definition": definition}
         form = {"type": "grammar", "grammar": grammar} if inner else {"type": "grammar", **grammar}
@@ -41,6 +41,7 @@ def test_its_pattern_is_kept_to_and_its_grammar_told(inner):
 
     assert tool("regex", "[a-c]+").parameters["properties"]["input"]["pattern"] == "^(?:[a-c]+)$"
     lark = tool("lark", 'start: "x"')
+    assert lark.input_grammar == 'start: "x"'
     assert lark.parameters == TEXT and lark.description.endswith('start: "x"')
 
 

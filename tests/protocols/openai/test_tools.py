@@ -165,6 +165,13 @@ def test_the_form_of_the_answer_is_read(given, content):
         ({"structured_outputs": []}, "structured_outputs"),
         ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs.json"),
         ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"structural_tag": {"format": {"type": "grammar"}}}},
+         "structured_outputs.structural_tag.format.type"),
+        ({"response_format": {"type": "structural_tag", "structures": []}}, "response_format.structures"),
+        ({"response_format": {"type": "structural_tag", "structures": [{"begin": "<a>", "schema": 3, "end": "</a>"}],
+                              "triggers": ["<a"]}}, "response_format.structures[0].schema"),
+        ({"response_format": {"type": "structural_tag", "structures": [{"begin": "<a>", "schema": {}, "end": "</a>"}],
+                              "triggers": ["<b"]}}, "response_format.structures[0].begin"),
         ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
     ],
 )  # fmt: skip
