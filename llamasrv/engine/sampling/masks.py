@@ -37,7 +37,7 @@ class Masks:
 
     def __init__(self, pool: NativePool) -> None:
         self._queue = pool.queue(max(2, min(MOST_THREADS, (os.cpu_count() or 1) // 2)))
-        self._done: Mailbox[Matcher] = Mailbox()
+        self._done = Mailbox()
 
     def begin(self, matchers: Iterable[Matcher]) -> None:
         """Compute the masks that are missing, on other threads."""

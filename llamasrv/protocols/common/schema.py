@@ -138,6 +138,18 @@ class Refused(WireField):
             raise Refusal(f"'{attr}' is not supported by this server: {self.metadata['note']}")
 
 
+class Moderation(WireField):
+    """OpenAI's moderation of what is asked and answered. A policy that blocks would change the answer."""
+
+    verdict = IGNORED
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
+        policy = value.get("policy") if type(value) is dict else None
+        for part in policy.values() if type(policy) is dict else ():
+            if type(part) is dict and part.get("mode") == "block":
+                raise Refusal(f"'{attr}' cannot block anything: this server moderates nothing.")
+
+
 class String(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         if type(value) is not str:

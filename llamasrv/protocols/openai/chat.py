@@ -35,6 +35,7 @@ from llamasrv.protocols.common.schema import (
     Ignored,
     Invalid,
     Loader,
+    Moderation,
     Object,
     Refusal,
     Refused,
@@ -106,7 +107,7 @@ class ChatSchema(SamplingSchema):
     logprobs = Flag()
     top_logprobs = Count(0, "top_logprobs", "needs `logprobs`")
     tools = Tools(
-        "`function` and `custom`; a custom tool's pattern is kept to, its lark grammar only told to the model; with "
+        "`function` and `custom`; a custom tool's pattern or grammar is enforced; with "
         "`tool_choice` none they are left out of the prompt"
     )
     tool_choice = Choice("none, auto, required, one tool, or `allowed_tools`; enforced by a grammar")
@@ -131,14 +132,14 @@ class ChatSchema(SamplingSchema):
     chat_template = Refused("the template is the model's own", harmless=("",))
     audio = Ignored("without effect unless audio is asked for")
     verbose = Flag("llama.cpp's: `__verbose` shows the prompt and how tokens were chosen")
-    verbosity = Ignored()
-    prediction = Ignored()
+    verbosity = String("handed to the template")
+    prediction = Ignored("it would only be faster")
     prompt_cache_key = Ignored()
     prompt_cache_retention = Ignored()
     prompt_cache_options = Ignored()
     safety_identifier = Ignored()
     metadata = Ignored()
-    moderation = Ignored()
+    moderation = Moderation("nothing is moderated: refused where its policy blocks, else without effect")
     store = Ignored("nothing is stored")
 
 
@@ -239,7 +240,7 @@ class ChatCompletions:
         return ChatPrompt(
             messages,
             tools=tools,
-            template_kwargs={**_thinking(data), **data.get("chat_template_kwargs", {})},
+            template_kwargs={**_thinking(data), **_verbosity(data), **data.get("chat_template_kwargs", {})},
             add_generation_prompt=data.get("add_generation_prompt", not continued),
             continue_final_message=bool(continued),
         )
@@ -252,6 +253,10 @@ class ChatCompletions:
 
     def reply(self, options: ChatOptions, *, model: str, fingerprint: str) -> ChatReply:
         return ChatReply(options, model, fingerprint, native=self._native)
+
+
+def _verbosity(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {"verbosity": data["verbosity"]} if data.get("verbosity") else {}
 
 
 def _thinking(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -115,6 +115,7 @@ class Responses:
                     tools=tools.tools,
                     template_kwargs=(
                         thinking_variables(False if turns.compact else None, reasoning.effort)
+                        | ({"verbosity": text.shown["verbosity"]} if "verbosity" in text.shown else {})
                         | get("chat_template_kwargs", {})
                     ),
                 ),

@@ -11,6 +11,7 @@ from llamasrv.protocols.common.schema import (
     Flag,
     Ignored,
     Invalid,
+    Moderation,
     Object,
     Refused,
     String,
@@ -163,13 +164,15 @@ class ResponsesSchema(SamplingSchema):
     max_output_tokens = Count(1, "max_tokens", "reasoning included")
     top_logprobs = Count(0, "top_logprobs", "gives log-probabilities, as `include` does")
     tools = Tools(
-        "`function`, `custom` and `namespace`; a custom tool's pattern is kept to, its lark grammar only told to the "
-        "model; other kinds are left out and named in the header `x-llamasrv-tools-left-out`"
+        "`function`, `custom` and `namespace`; a custom tool's pattern or grammar is enforced; "
+        "other kinds are left out and named in the header `x-llamasrv-tools-left-out`"
     )
     tool_choice = ToolChoiceField("refused where it forces a tool that this server does not have")
     parallel_tool_calls = Flag()
-    text = Text("`format`; `verbosity` has no effect")
-    reasoning = ReasoningField("`effort`; with `summary` the reasoning is also sent as a summary of one part")
+    text = Text("`format`; `verbosity` is handed to the template")
+    reasoning = ReasoningField(
+        "`effort`; with `summary` the reasoning is also sent as a summary of one part; the others change nothing"
+    )
     include = Include("`reasoning.encrypted_content`, `message.output_text.logprobs`; others have no effect")
     truncation = Truncation("`auto` leaves the oldest turns out, calls together with their outputs")
     store = Flag("true if absent: kept until it is deleted, too old or too much")
@@ -191,7 +194,8 @@ class ResponsesSchema(SamplingSchema):
     context_management = Ignored("`/v1/responses/compact` does it when it is asked")
     prompt_cache_options = Ignored()
     prompt_cache_retention = Ignored()
-    moderation = Ignored()
+    moderation = Moderation("nothing is moderated: refused where its policy blocks, else without effect")
     access_programs = Ignored()
-    image = Ignored()
+    image = Ignored("there is no image generation")
+    background_options = Ignored("what goes on in the background begins at once")
     client_metadata = Ignored()
