@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from llamasrv import __version__
-from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate, TemplateError, fallback_source
 from llamasrv.domain.params import SamplingParams
@@ -33,6 +32,7 @@ from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import ModelInfo, Vocabulary
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
 from llamasrv.models.model import Model
+from llamasrv.pipeline.chat_profile import ChatProfile
 from llamasrv.pipeline.detokenizer import ChatDetokenizer, Detokenizer, NumberedDetokenizer
 from llamasrv.pipeline.infill import encode_infill
 
@@ -43,34 +43,6 @@ _CHARS_A_TOKEN = 6  # no real text has as many; beyond, a prompt is counted in s
 _SLICE = 8192
 
 _PARAMS = frozenset(f.name for f in fields(SamplingParams))
-
-
-@dataclass(frozen=True, slots=True)
-class ChatProfile:
-    """A template, and how its model writes. `spoken`: what control tokens write that are part of the format's marks.
-    `thinks_when_told`: the prompt opens the block for thinking, and only where thinking is asked for."""
-
-    template: ChatTemplate
-    format: ChatFormat
-    spoken: Mapping[int, bytes]
-    thinks_when_told: bool
-
-    @classmethod
-    def of(cls, source: str, info: ModelInfo, vocab: Vocabulary) -> ChatProfile:
-        """Finds out what the template accepts and shows, once. Raises TemplateError."""
-        template = ChatTemplate(source, info.bos_token, info.eos_token, vocab.specials)
-        _ = template.traits
-        format = template.format
-        if format.unsure:
-            _log.warning(
-                "the chat template was not fully understood: read back, its turns with %s are not what they were. "
-                "Answers of this kind may be misread; see `llamasrv check --chat-template FILE`.",
-                ", ".join(format.unsure),
-            )  # fmt: skip
-        # As tokens of their own they never reach the parser as text, and what looks like them is content.
-        format = replace(format, role_ends=tuple(mark for mark in format.role_ends if mark not in vocab.controls))
-        spoken = {token: text.encode() for text, token in vocab.controls.items() if format.needs(text)}
-        return cls(template, format, spoken, _thinks_when_told(template))
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,20 +317,6 @@ class LoadedModel:
             return prompt.text
         pieces = self.vocab.pieces
         return b"".join([pieces[token] for token in tokens]).decode("utf-8", "replace")
-
-
-def _thinks_when_told(template: ChatTemplate) -> bool:
-    thought = template.format.reasoning
-    if thought is None:
-        return False
-    opened = []
-    for variables in ({}, {"enable_thinking": True, "thinking": True}):
-        try:
-            prompt = ChatPrompt((Message("user", "Hello"),), template_kwargs=variables)
-            opened.append(thought.is_open(template.render(prompt).text))
-        except InvalidRequest:
-            return False
-    return opened == [False, True]
 
 
 def _callable(tools: tuple[Tool, ...], choice: ToolChoice) -> tuple[Tool, ...]:

@@ -57,7 +57,7 @@ def test_a_format_that_does_not_fit_its_template_is_unsure():
 
 
 def test_the_load_warns_once_of_what_is_unsure(caplog, monkeypatch):
-    from llamasrv.pipeline import loaded_model
+    from llamasrv.pipeline.chat_profile import ChatProfile
 
     class Info:
         bos_token = eos_token = ""
@@ -68,5 +68,5 @@ def test_the_load_warns_once_of_what_is_unsure(caplog, monkeypatch):
 
     monkeypatch.setattr(ChatTemplate, "format", property(lambda self: GENERIC.__class__("x", unsure=("call",))))
     with caplog.at_level(logging.WARNING, "llamasrv"):
-        loaded_model.ChatProfile.of(fallback_source(), Info(), Vocab())
+        ChatProfile.of(fallback_source(), Info(), Vocab())
     assert len(caplog.records) == 1 and "call" in caplog.text

@@ -3,7 +3,7 @@
 import pytest
 
 from llamasrv.engine.fake import FakeBackend
-from llamasrv.pipeline.loaded_model import ChatProfile
+from llamasrv.pipeline.chat_profile import ChatProfile
 
 TURNS = (
     "{% for m in messages %}{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"

@@ -1,0 +1,56 @@
+"""A chat template, and how its model writes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from llamasrv.chat.formats import ChatFormat
+from llamasrv.chat.template import ChatTemplate
+from llamasrv.domain.request import ChatPrompt, Message
+from llamasrv.engine.interface import ModelInfo, Vocabulary
+from llamasrv.errors import InvalidRequest
+
+_log = logging.getLogger("llamasrv")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatProfile:
+    """Made once for each template of a loaded model."""
+
+    template: ChatTemplate
+    format: ChatFormat
+    spoken: Mapping[int, bytes]  # what control tokens write that are part of the format's marks
+    thinks_when_told: bool  # the prompt opens the thinking block only where thinking is asked for
+
+    @classmethod
+    def of(cls, source: str, info: ModelInfo, vocab: Vocabulary) -> ChatProfile:
+        """Find out what the template accepts and shows. Raises TemplateError."""
+        template = ChatTemplate(source, info.bos_token, info.eos_token, vocab.specials)
+        _ = template.traits
+        format = template.format
+        if format.unsure:
+            _log.warning(
+                "the chat template was not fully understood: read back, its turns with %s are not what they were. "
+                "Answers of this kind may be misread; see `llamasrv check --chat-template FILE`.",
+                ", ".join(format.unsure),
+            )  # fmt: skip
+        # As tokens of their own they never reach the parser as text, and what looks like them is content.
+        format = replace(format, role_ends=tuple(mark for mark in format.role_ends if mark not in vocab.controls))
+        spoken = {token: text.encode() for text, token in vocab.controls.items() if format.needs(text)}
+        return cls(template, format, spoken, _thinks_when_told(template))
+
+
+def _thinks_when_told(template: ChatTemplate) -> bool:
+    thought = template.format.reasoning
+    if thought is None:
+        return False
+    opened = []
+    for variables in ({}, {"enable_thinking": True, "thinking": True}):
+        try:
+            prompt = ChatPrompt((Message("user", "Hello"),), template_kwargs=variables)
+            opened.append(thought.is_open(template.render(prompt).text))
+        except InvalidRequest:
+            return False
+    return opened == [False, True]

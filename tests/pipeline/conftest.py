@@ -1,0 +1,1 @@
+from pipelines import engine, pipeline, run  # noqa: F401
