@@ -169,3 +169,14 @@ def test_python_examples_work_as_written(serve):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert done.stdout == "You said: Tell me a story"
+
+
+@pytest.mark.parametrize("path", sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("**/README.md") if ".tox" not in p.parts and ".venv" not in p.parts))
+def test_links_between_documents_lead_somewhere(path):
+    document = ROOT / path
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text("utf-8")):
+        assert (document.parent / target).exists(), target
+
+
+def test_the_first_page_stays_short():
+    assert len(README.encode()) < 12 * 1024

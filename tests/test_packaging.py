@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -101,3 +102,10 @@ def test_an_editable_install_uses_the_checkout(checkout, tmp_path):
 def test_the_command_is_installed(wheel, tmp_path):
     entry_points = next(unpacked(wheel, tmp_path).glob("*.dist-info/entry_points.txt"))
     assert "llamasrv = llamasrv.cli:main" in entry_points.read_text()
+
+
+def test_the_package_page_links_to_nothing_that_is_not_on_it(checkout, tmp_path):
+    wheel = unpacked(build("wheel", checkout, tmp_path / "page"), tmp_path / "files")
+    page = next(wheel.glob("*.dist-info/METADATA")).read_text("utf-8")
+    assert "# llamasrv" in page and "`conf/README.md`" in page
+    assert not re.findall(r"\]\((?!https?:)", page)
