@@ -56,7 +56,7 @@ HOMES = {
     "marshmallow": ("llamasrv.protocols", "llamasrv.config"),
     "orjson": ("llamasrv.protocols", "llamasrv.web", "llamasrv.chat"),
     "jinja2": ("llamasrv.chat.template", "llamasrv.chat.sandbox"),
-    "llama_cpp": ("llamasrv.engine.backend",),
+    "llama_cpp": ("llamasrv.engine.backend.library",),
     "llguidance": ("llamasrv.engine.sampling.grammar_compiler", "llamasrv.engine.sampling.grammar_matcher"),
     "numpy": ("llamasrv.engine",),
     "gevent": ("llamasrv.engine.channels", "llamasrv.web.streams.streaming", "llamasrv.web.http.worker", "llamasrv.web.http.connection", "llamasrv.web.ops.diagnostics", "llamasrv.web.http.gate"),

@@ -25,6 +25,7 @@ from rich.table import Table
 from llamasrv import startup
 from llamasrv.commands import server
 from llamasrv.config import Settings
+from llamasrv.engine.backend import openmp
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
 from llamasrv.startup import model_options
@@ -46,6 +47,7 @@ class Pair:
 
 def run(settings: Settings, levels: tuple[int, ...], tokens: int) -> int:
     """Measure at each number of sequences, and print the table."""
+    openmp.alone = True  # the server that is measured beside it is another process
     most = max(levels)
     if most > settings.engine.parallel:
         settings = settings.having(engine={"parallel": most})
@@ -90,7 +92,7 @@ def _fits_twice(settings: Settings) -> bool:
 
 
 def _has_gpu() -> bool:
-    from llamasrv.engine.backend.context import offloads
+    from llamasrv.engine.backend.library import offloads
 
     return offloads()
 
@@ -120,8 +122,10 @@ def _kernels(settings: Settings) -> Any:
 
 
 def _ceiling(kernels: Any, level: int, tokens: int) -> float:
+    from llamasrv.engine.backend.warm_up import measure_decode
+
     prompts = [len(kernels.vocab.tokenize(_prompt(number), add_special=True)) for number in range(level)]
-    return float(kernels.measure_decode(prompts, tokens))
+    return measure_decode(kernels, prompts, tokens)
 
 
 def _prompt(number: int) -> str:

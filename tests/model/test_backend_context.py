@@ -11,7 +11,7 @@ import pytest
 import tiny_models
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.backend import context as backend_module
+from llamasrv.engine.backend import library
 from llamasrv.engine.backend.context import LlamaBackend, open_model
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed, OutOfCells
@@ -60,8 +60,8 @@ def test_a_file_that_is_no_model_is_refused_with_its_name(model_path, tmp_path, 
 def freed(monkeypatch):
     """Models that the library was told to free."""
     found = []
-    free = backend_module.C.llama_model_free
-    monkeypatch.setattr(backend_module.C, "llama_model_free", lambda model: (found.append(model), free(model)))
+    free = library.C.llama_model_free
+    monkeypatch.setattr(library.C, "llama_model_free", lambda model: (found.append(model), free(model)))
     return found
 
 
@@ -96,14 +96,14 @@ def test_two_that_fail_at_once_tell_their_own_reasons(tmp_path, monkeypatch):
         writer.write_tensors_to_file()
         writer.close()
     both = threading.Barrier(2, timeout=30)
-    load = backend_module.C.llama_model_load_from_file
+    load = library.C.llama_model_load_from_file
 
     def load_and_wait(*arguments):
         model = load(*arguments)
         both.wait()  # until the other one has failed, too
         return model
 
-    monkeypatch.setattr(backend_module.C, "llama_model_load_from_file", load_and_wait)
+    monkeypatch.setattr(library.C, "llama_model_load_from_file", load_and_wait)
     reasons = {}
 
     def fail(name):
@@ -264,7 +264,7 @@ def test_rows_that_fill_a_batch_up_change_nothing_and_leave_nothing(backend):
     b = backend.batch
 
     def rows(padded):
-        backend._padding.choose = lambda num_rows, num_outputs: padded
+        backend.padding.choose = lambda num_rows, num_outputs: padded
         for lane in range(5):
             compute(backend, lane, [10 + lane, 20, 30, 40])
             backend.cut(lane, 3)

@@ -6,6 +6,7 @@ import pytest
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.backend.warm_up import measure_decode
 from llamasrv.engine.engine import EngineOptions
 
 KINDS = ["llama", "swa", "mamba", "hybrid"]  # that generate
@@ -143,7 +144,7 @@ def test_prompt_scores_are_the_models_own(real):
 def test_bare_decodes_are_measured_and_leave_nothing(model_path, kind):
     backend = open_model(model_path(kind), EngineOptions(context_cells=512, threads=1, parallel=4), lambda share: True)
     try:
-        assert backend.measure_decode([3, 7, 5, 6], 8) > 0
+        assert measure_decode(backend, [3, 7, 5, 6], 8) > 0
         assert [backend.length(lane) for lane in range(4)] == [0] * 4
     finally:
         backend.close()

@@ -15,12 +15,13 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import llama_cpp.llama_cpp as C
 import numpy as np
 
+from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.interface import DecodeFailed, LoadFailed
+from llamasrv.engine.options import EngineOptions
 
 POOLINGS = ("none", "mean", "cls", "last", "rank")
 """By llama.cpp's number."""
@@ -77,12 +78,12 @@ def _has_head(path: str) -> bool:
 
 
 class LlamaEmbeddings:
-    """`options`: engine.options.EngineOptions; `vocab_size` and `context_train` are the model's."""
+    """`vocab_size` and `context_train` are the model's."""
 
     def __init__(
         self,
         model: Any,
-        options: Any,
+        options: EngineOptions,
         metadata: dict[str, str],
         *,
         path: str,

@@ -11,8 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import llama_cpp.llama_cpp as C
-
+from llamasrv.engine.backend.library import C
 from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import llama_cpp.llama_cpp as C
-
+from llamasrv.engine.backend.library import C
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import Unsupported
 

@@ -1,0 +1,77 @@
+"""The library as it is loaded: its settings for the process, its log, and handles for calls of a microsecond.
+
+The one place that imports it: what OpenMP is told has to be told before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import threading
+from collections import deque
+from typing import Any
+
+from llamasrv.engine.backend import openmp
+
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
+if not openmp.alone:
+    openmp.tune()
+
+import llama_cpp
+import llama_cpp.llama_cpp as C
+
+__all__ = ["VERSION", "C", "fast", "forget_errors", "offloads", "reason"]
+
+VERSION: str = llama_cpp.__version__
+
+log = logging.getLogger("llamasrv.llama")
+
+# A second handle that keeps the GIL: for calls of a microsecond, where giving it up costs more than the call and
+# may lose it to another thread for milliseconds.
+fast = ctypes.PyDLL(C._lib._name)
+
+
+class _Heard(threading.local):
+    """The last errors that the library logged on a thread: models are loaded side by side, each on its own."""
+
+    def __init__(self) -> None:
+        self.errors: deque[str] = deque(maxlen=20)
+
+
+_heard = _Heard()
+
+
+@C.llama_log_callback
+def _on_log(level: int, text: bytes, _: Any) -> None:
+    """ggml.h: 1 debug, 2 info, 3 warning, 4 error, 5 continues the line before."""
+    line = text.decode("utf-8", "replace").rstrip()
+    if not line:
+        return
+    if level == 4:
+        _heard.errors.append(line)
+    log.debug("%s", line)
+
+
+C.llama_log_set(_on_log, None)
+C.llama_backend_init()
+
+
+def reason() -> str:
+    """What the library said last on this thread, or why it could not load, if it said so; without function names."""
+    errors = _heard.errors
+    if not errors:
+        return "the library gave no reason"
+    cause = next((line for line in errors if "error loading model" in line), errors[-1])
+    return re.sub(r"^\w+: (error loading model: )?", "", cause)
+
+
+def forget_errors() -> None:
+    """Before a call whose reason to fail will be asked for."""
+    _heard.errors.clear()
+
+
+def offloads() -> bool:
+    """Whether the library can compute on a GPU."""
+    return bool(C.llama_supports_gpu_offload())

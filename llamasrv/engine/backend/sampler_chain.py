@@ -1,0 +1,125 @@
+"""Native sampler chains: the library's samplers in its own order, over candidates that are handed in."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.backend.library import C, fast
+from llamasrv.engine.backend.vocabulary import LlamaVocabulary
+
+_apply = fast.llama_sampler_apply
+_apply.argtypes, _apply.restype = [ctypes.c_void_p, ctypes.c_void_p], None
+_accept = fast.llama_sampler_accept
+_accept.argtypes, _accept.restype = [ctypes.c_void_p, ctypes.c_int32], None
+_apply_freely = ctypes.CDLL(C._lib._name).llama_sampler_apply  # a whole vocabulary takes a millisecond
+_apply_freely.argtypes, _apply_freely.restype = [ctypes.c_void_p, ctypes.c_void_p], None
+_FEW = 4096
+
+_TOKEN_DATA = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
+
+
+class LlamaChain:
+    """A native sampler chain over candidates. It owns its samplers; `close` frees them all."""
+
+    __slots__ = ("_pointer", "_data", "_array", "_address", "_ids", "_logits", "_room", "_start")
+
+    def __init__(self, samplers: list[Any]) -> None:
+        chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
+        for sampler in samplers:
+            C.llama_sampler_chain_add(chain, sampler)
+        self._pointer = ctypes.cast(chain, ctypes.c_void_p).value
+        self._array: Any = C.llama_token_data_array()
+        self._address = ctypes.addressof(self._array)
+        self._grow(256)
+
+    def _grow(self, room: int) -> None:
+        self._room = room
+        self._data = np.zeros(room, _TOKEN_DATA)
+        self._ids, self._logits = self._data["id"], self._data["logit"]
+        self._start = self._data.ctypes.data_as(C.llama_token_data_p)
+
+    def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
+        n = len(ids)
+        assert n, "nothing to choose from would abort the process"
+        if n > self._room:
+            self._grow(1 << n.bit_length())
+        self._ids[:n] = ids
+        self._logits[:n] = logits
+        a = self._array
+        a.data, a.size, a.selected, a.sorted = self._start, n, -1, False
+        (_apply if n <= _FEW else _apply_freely)(self._pointer, self._address)
+        at = a.selected
+        assert 0 <= at < a.size, "the chain selected nothing"
+        return a.data[at].id  # of `data` as it is now: samplers may answer in a buffer of their own
+
+    def left(self) -> tuple[np.ndarray, np.ndarray]:
+        a = self._array
+        size = a.size * _TOKEN_DATA.itemsize
+        data = np.frombuffer(ctypes.string_at(a.data, size), _TOKEN_DATA)
+        return data["id"].astype(np.int64), data["logit"]
+
+    def accept(self, token: int) -> None:
+        _accept(self._pointer, token)
+
+    def close(self) -> None:
+        if self._pointer:
+            C.llama_sampler_free(ctypes.cast(self._pointer, C.llama_sampler_p_ctypes))
+            self._pointer = None
+
+
+def chain_of(params: SamplingParams, vocab: LlamaVocabulary, context_train: int, *, greedy: bool) -> LlamaChain:
+    """The chain in llama.cpp's order of construction (common/sampling.cpp): the listed samplers, then the choice.
+
+    Bias is not in it: it is applied to the logits before.
+    """
+    p = params
+    if p.mirostat:
+        pick = (
+            C.llama_sampler_init_mirostat(vocab.size, p.seed, p.mirostat_tau, p.mirostat_eta, 100)
+            if p.mirostat == 1
+            else C.llama_sampler_init_mirostat_v2(p.seed, p.mirostat_tau, p.mirostat_eta)
+        )
+        return LlamaChain([_penalties(p, vocab, context_train), C.llama_sampler_init_temp(p.temperature), pick])
+    breakers = [b.encode("utf-8") for b in p.dry_sequence_breakers]
+    make = {
+        "penalties": lambda: _penalties(p, vocab, context_train),
+        "dry": lambda: C.llama_sampler_init_dry(
+            vocab.pointer, p.dry_multiplier, p.dry_base, p.dry_allowed_length,
+            _window(p.dry_penalty_last_n, context_train),
+            (ctypes.c_char_p * len(breakers))(*breakers), len(breakers),
+        ),
+        "top_n_sigma": lambda: C.llama_sampler_init_top_n_sigma(p.top_n_sigma),
+        "top_k": lambda: C.llama_sampler_init_top_k(p.top_k),
+        "typ_p": lambda: C.llama_sampler_init_typical(p.typical_p, p.min_keep),
+        "top_p": lambda: C.llama_sampler_init_top_p(p.top_p, p.min_keep),
+        "min_p": lambda: C.llama_sampler_init_min_p(p.min_p, p.min_keep),
+        "xtc": lambda: C.llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed),
+        "temperature": lambda: C.llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent),
+    }  # fmt: skip
+    wanted = {
+        "penalties": p.repeat_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0,
+        "dry": p.dry_multiplier > 0,
+        "top_n_sigma": p.top_n_sigma > 0,
+        "top_k": p.top_k > 0,
+        "typ_p": p.typical_p < 1,
+        "top_p": p.top_p < 1,
+        "min_p": p.min_p > 0,
+        "xtc": p.xtc_probability > 0,
+        "temperature": True,
+    }
+    names = [n for n in p.samplers if n in ("penalties", "dry")] if greedy else list(p.samplers)
+    samplers = [make[n]() for n in names if wanted[n]]
+    return LlamaChain([*samplers, C.llama_sampler_init_greedy() if greedy else C.llama_sampler_init_dist(p.seed)])
+
+
+def _window(last_n: int, context_train: int) -> int:
+    return context_train if last_n < 0 else last_n
+
+
+def _penalties(p: SamplingParams, vocab: LlamaVocabulary, context_train: int) -> Any:
+    last_n = _window(p.repeat_last_n, context_train)
+    return C.llama_sampler_init_penalties(vocab.size, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty)
