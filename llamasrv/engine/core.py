@@ -10,12 +10,12 @@ Knows tokens and bytes; knows no protocol, no HTTP and no chat. README.md in thi
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.admission import Admission
+from llamasrv.engine.backend.cores import available_cpus
 from llamasrv.engine.channels import Doorbell, Mailbox, Stream
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells
@@ -53,7 +53,7 @@ class EngineCore:
         self.scheduler = scheduler_for(backend, options)
         self.waiting: list[Sequence] = []  # for a place, or a preempted one for its mask; in the order of arrival
         self.running: list[Sequence] = []  # those that hold a lane
-        self._sampler = StepSampler(pool, options.threads or os.cpu_count() or 1, backend.vocab.size)
+        self._sampler = StepSampler(pool, options.threads or available_cpus(), backend.vocab.size)
         self._outputs = Outputs(self._sampler, backend, self._note_first_token)
         self._pace = Pace(self.scheduler.cost, coalesce=options.coalesce, alone=options.deterministic)
         self._doorbell, self._board = doorbell, board

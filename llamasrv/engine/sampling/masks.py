@@ -7,7 +7,6 @@ only. Knows no grammars.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -33,10 +32,10 @@ class Matcher(Protocol):
 
 
 class Masks:
-    """Of one engine; used by its thread alone."""
+    """Of one engine; used by its thread alone. Half of its `threads` compute masks, but 2 at least."""
 
-    def __init__(self, pool: NativePool) -> None:
-        self._queue = pool.queue(max(2, min(MOST_THREADS, (os.cpu_count() or 1) // 2)))
+    def __init__(self, pool: NativePool, threads: int) -> None:
+        self._queue = pool.queue(max(2, min(MOST_THREADS, threads // 2)))
         self._done = Mailbox()
 
     def begin(self, matchers: Iterable[Matcher]) -> None:

@@ -24,7 +24,7 @@ class StepSampler:
     """Of one engine; used by its thread alone. At most `threads` chains run at once, the caller's included."""
 
     def __init__(self, pool: NativePool, threads: int, n_vocab: int) -> None:
-        self._masks = Masks(pool)
+        self._masks = Masks(pool, threads)
         self._helpers = pool.queue(threads - 1)
         self._finders = [CandidateFinder(n_vocab) for _ in range(threads)]
 
