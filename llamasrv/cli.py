@@ -35,9 +35,15 @@ def with_options(*sections: str) -> Callable[[Function], Function]:
             names = {option.name for option in OPTIONS}
             flags = {name: value for name, value in values.items() if name in names and value is not None}
             others = {name: value for name, value in values.items() if name not in names}
-            foreign = llama_server.from_flags(click.get_current_context().meta.get(_FOREIGN, ()))
-            if "model_adapters" in flags.keys() & foreign.values.keys():  # --lora beside --lora-scaled
-                flags["model_adapters"] += foreign.values["model_adapters"]
+            given = click.get_current_context().meta.get(_FOREIGN, ())
+            if any(flag.long_name == "--list-devices" for flag, _ in given):
+                from llamasrv.commands.devices import run
+
+                return run()
+            foreign = llama_server.from_flags(given)
+            for name in flags.keys() & foreign.values.keys():
+                if isinstance(flags[name], tuple):  # --lora beside --lora-scaled
+                    flags[name] += foreign.values[name]
             settings = config.load(foreign.values | flags, config=config_file, notes=tuple(foreign.notes))
             return function(settings=settings, **others)
 
@@ -61,6 +67,7 @@ def _flag(option: Option) -> Callable[[Function], Function]:
     text = option.help + default
     if option.kind == "bool":
         names = [f"{flag}/--no-{flag[2:]}" if flag.startswith("--") else flag for flag in option.flags]
+        names += [f" /{flag}" for flag in option.off]
         return click.option(*names, option.name, is_flag=True, default=None, help=text)
     words = "list" if option.is_list else option.kind
     optional: dict[str, Any] = {"is_flag": False, "flag_value": option.bare} if option.bare else {}
@@ -133,7 +140,7 @@ def cli() -> None:
     """Serve GGUF models behind the APIs that applications already speak."""
 
 
-@cli.command()
+@cli.command(epilog="Flags and LLAMA_ARG_* variables of llama-server are taken, too: see conf/README.md.")
 @with_options()
 def serve(settings: Settings) -> None:
     """Serve a model over HTTP until a signal ends it."""

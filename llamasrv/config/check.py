@@ -28,6 +28,10 @@ def check_together(s: Settings) -> None:
         refuse("engine_rpc", "a fake model is computed nowhere else")
     if s.model.chat_template is not None and s.model.chat_template_file is not None:
         refuse("model_chat_template", "give the template or the file, not both")
+    if s.engine.rpc and s.engine.devices:
+        refuse("engine_device", "with engine.rpc the model goes to those machines and all devices here")
+    if s.engine.split_mode == "none" and s.engine.tensor_split:
+        refuse("engine_tensor_split", "with engine.split_mode = none one device takes the whole model")
     if s.engine.batch_size < s.engine.parallel:
         refuse("engine_batch_size", f"{s.engine.batch_size} is less than engine.parallel = {s.engine.parallel}: "
                "each sequence needs a row of the batch")  # fmt: skip

@@ -29,9 +29,10 @@ def _option(
     unset: tuple[str, ...] = (),
     words: Mapping[str, Any] | None = None,
     bare: str | None = None,
+    off: tuple[str, ...] = (),
 ) -> Option:
     return Option(
-        f"{section}.{key}", flags, kind, help, None, low, high, choices, False, unit, unset, words or {}, bare
+        f"{section}.{key}", flags, kind, help, None, low, high, choices, False, unit, unset, words or {}, bare, off
     )
 
 
@@ -80,6 +81,82 @@ _DECLARED: Mapping[str, Option] = {
         "n_gpu_layers", "int", "-ngl", "--n-gpu-layers", "--gpu-layers", low=-1, high=100_000,
         unset=("-1", "all", "auto"),
         help="Layers to place on a GPU, where llama.cpp was built for one; -1, all or auto: as many as there are.",
+    ),
+    "devices": _engine(
+        "device", "list", "-dev", "--device",
+        help="The devices that compute the model, by name; none: the CPU alone. --list-devices names them.",
+    ),
+    "split_mode": _engine(
+        "split_mode", "choice", "-sm", "--split-mode", choices=("none", "layer", "row", "tensor"),
+        help="How a model is spread over several devices: by layers, by rows of its weights, or not at all.",
+    ),
+    "tensor_split": _engine(
+        "tensor_split", "ratios", "-ts", "--tensor-split",
+        help="How much of the model each device takes, as proportions separated by commas (3,1).",
+    ),
+    "main_gpu": _engine(
+        "main_gpu", "int", "-mg", "--main-gpu", low=0, high=255,
+        help="The device that a model takes with --split-mode none, or that sums up with row.",
+    ),
+    "override_tensor": _engine(
+        "override_tensor", "list", "-ot", "--override-tensor",
+        help="Where single tensors lie: PATTERN=BUFFER, separated by commas (exps=CPU keeps a model's experts off the "
+        "GPU).",
+    ),
+    "rope_scaling": _engine(
+        "rope_scaling", "choice", "--rope-scaling", choices=("none", "linear", "yarn"),
+        help="How positions are scaled beyond the context that the model was trained on. Unset: as the model says, and "
+        "so with the rope and yarn options below.",
+    ),
+    "rope_freq_base": _engine(
+        "rope_freq_base", "float", "--rope-freq-base", low=0.0, high=1e12, unset=("0",), help="RoPE: base frequency."
+    ),
+    "rope_freq_scale": _engine(
+        "rope_freq_scale", "float", "--rope-freq-scale", low=1e-6, high=1000.0, unset=("0",),
+        help="RoPE: factor on the frequency; 1/N makes room for N times the trained context (--rope-scale N).",
+    ),
+    "yarn_orig_ctx": _engine(
+        "yarn_orig_ctx", "int", "--yarn-orig-ctx", low=0, high=16_777_216, unset=("0",),
+        help="YaRN: the context that the model was trained on.",
+    ),
+    "yarn_ext_factor": _engine(
+        "yarn_ext_factor", "float", "--yarn-ext-factor", low=-1.0, high=100.0, unset=("-1",),
+        help="YaRN: how much is extrapolated; 0 interpolates alone.",
+    ),
+    "yarn_attn_factor": _engine(
+        "yarn_attn_factor", "float", "--yarn-attn-factor", low=-1.0, high=100.0, unset=("-1",),
+        help="YaRN: factor on attention.",
+    ),
+    "yarn_beta_slow": _engine(
+        "yarn_beta_slow", "float", "--yarn-beta-slow", low=-1.0, high=10_000.0, unset=("-1",),
+        help="YaRN: where the low frequencies begin.",
+    ),
+    "yarn_beta_fast": _engine(
+        "yarn_beta_fast", "float", "--yarn-beta-fast", low=-1.0, high=10_000.0, unset=("-1",),
+        help="YaRN: where the high frequencies begin.",
+    ),
+    "kv_offload": _engine(
+        "kv_offload", "bool", "-kvo", "--kv-offload", off=("-nkvo",), help="Keep KV on the devices of its layers."
+    ),
+    "op_offload": _engine("op_offload", "bool", "--op-offload", help="Compute on a device what lies in host memory."),
+    "load_mode": _engine(
+        "load_mode", "choice", "-lm", "--load-mode",
+        choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio"),
+        help="How a model's file is read: mapped into memory, kept there (mlock), or read around the cache (dio).",
+    ),
+    "lazy_mode": _engine(
+        "lazy_mode", "choice", "-lzm", "--lazy-mode", choices=("auto", "on", "off"),
+        help="Whether large tensors that are looked up by row stay on disk.",
+    ),
+    "repack": _engine(
+        "repack", "bool", "--repack", off=("-nr",), help="Arrange weights as the CPU reads them fastest."
+    ),
+    "check_tensors": _engine(
+        "check_tensors", "bool", "--check-tensors", help="Look for values in the weights that are no numbers."
+    ),
+    "numa": _engine(
+        "numa", "choice", "--numa", choices=("distribute", "isolate", "numactl"),
+        help="How threads and memory go over the nodes of a NUMA machine.",
     ),
     "rpc": _engine(
         "rpc", "endpoints", "--rpc",

@@ -83,6 +83,27 @@ def _unified(text: str) -> dict[str, Any]:
     return {"engine_ctx_per_sequence": "all" if text == "on" else "share"}
 
 
+_EXPERTS, _DENSE = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", r"\.ffn_(up|down|gate)\."
+
+
+def _on_the_cpu(pattern: str) -> Sets:
+    """The tensors of the first N layers that have the pattern stay on the CPU."""
+
+    def sets(text: str) -> dict[str, Any]:
+        if not re.fullmatch(r"\d{1,4}", text):
+            raise ValueError("must be a whole number, 0 or more")
+        return {"engine_override_tensor": [rf"blk\.{layer}{pattern}=CPU" for layer in range(int(text))]}
+
+    return sets
+
+
+def _rope_scale(text: str) -> dict[str, Any]:
+    try:
+        return {"engine_rope_freq_scale": 1 / float(text)}
+    except (ValueError, ZeroDivisionError):
+        raise ValueError("must be a number above 0") from None
+
+
 _VERBOSITY = {"0": "error", "1": "error", "2": "warning", "3": "info", "4": "debug", "5": "debug"}
 
 
@@ -161,40 +182,40 @@ FLAGS: tuple[Flag, ...] = (
     same("--rpc SERVERS", "engine.rpc", "LLAMA_ARG_RPC"),
     same("-ngl, --gpu-layers, --n-gpu-layers N", "engine.n_gpu_layers", "LLAMA_ARG_N_GPU_LAYERS"),
     later("--swa-full", "a window's KV has the size of the window", "LLAMA_ARG_SWA_FULL"),
-    later("--rope-scaling {none,linear,yarn}", "the model's own value is used", "LLAMA_ARG_ROPE_SCALING_TYPE"),
-    later("--rope-scale N", "the model's own value is used", "LLAMA_ARG_ROPE_SCALE"),
-    later("--rope-freq-base N", "the model's own value is used", "LLAMA_ARG_ROPE_FREQ_BASE", ok=("0",)),
-    later("--rope-freq-scale N", "the model's own value is used", "LLAMA_ARG_ROPE_FREQ_SCALE", ok=("0",)),
-    later("--yarn-orig-ctx N", "the model's own value is used", "LLAMA_ARG_YARN_ORIG_CTX", ok=("0",)),
-    later("--yarn-ext-factor N", "the model's own value is used", "LLAMA_ARG_YARN_EXT_FACTOR"),
-    later("--yarn-attn-factor N", "the model's own value is used", "LLAMA_ARG_YARN_ATTN_FACTOR"),
-    later("--yarn-beta-slow N", "the model's own value is used", "LLAMA_ARG_YARN_BETA_SLOW"),
-    later("--yarn-beta-fast N", "the model's own value is used", "LLAMA_ARG_YARN_BETA_FAST"),
-    later("-kvo, --kv-offload / -nkvo, --no-kv-offload", "KV lies where its layers lie", "LLAMA_ARG_KV_OFFLOAD"),
-    later("--repack / -nr, --no-repack", "weights are repacked for the CPU", "LLAMA_ARG_REPACK"),
+    same("--rope-scaling {none,linear,yarn}", "engine.rope_scaling", "LLAMA_ARG_ROPE_SCALING_TYPE"),
+    maps("--rope-scale N", "--rope-freq-scale 1/N", _rope_scale, "LLAMA_ARG_ROPE_SCALE"),
+    same("--rope-freq-base N", "engine.rope_freq_base", "LLAMA_ARG_ROPE_FREQ_BASE"),
+    same("--rope-freq-scale N", "engine.rope_freq_scale", "LLAMA_ARG_ROPE_FREQ_SCALE"),
+    same("--yarn-orig-ctx N", "engine.yarn_orig_ctx", "LLAMA_ARG_YARN_ORIG_CTX"),
+    same("--yarn-ext-factor N", "engine.yarn_ext_factor", "LLAMA_ARG_YARN_EXT_FACTOR"),
+    same("--yarn-attn-factor N", "engine.yarn_attn_factor", "LLAMA_ARG_YARN_ATTN_FACTOR"),
+    same("--yarn-beta-slow N", "engine.yarn_beta_slow", "LLAMA_ARG_YARN_BETA_SLOW"),
+    same("--yarn-beta-fast N", "engine.yarn_beta_fast", "LLAMA_ARG_YARN_BETA_FAST"),
+    same("-kvo, --kv-offload / -nkvo, --no-kv-offload", "engine.kv_offload", "LLAMA_ARG_KV_OFFLOAD"),
+    same("--repack / -nr, --no-repack", "engine.repack", "LLAMA_ARG_REPACK"),
     no("--no-host", "llama.cpp chooses the buffers", "LLAMA_ARG_NO_HOST"),
-    later("-lm, --load-mode MODE", "files are memory-mapped", "LLAMA_ARG_LOAD_MODE", ok=("auto", "mmap")),
-    later("--mlock", "files are memory-mapped and may be paged out"),
-    later("--no-mmap", "files are memory-mapped"),
-    no("-lzm, --lazy-mode MODE", "llama.cpp decides", "LLAMA_ARG_LAZY_MODE", ok=("auto",)),
-    later("--numa TYPE", "use numactl", "LLAMA_ARG_NUMA"),
-    later("-dev, --device <dev1,dev2,..>", "all devices are used", "LLAMA_ARG_DEVICE"),
-    later("--list-devices", "llama.cpp names them while a model loads: --log-llama"),
-    later("-ot, --override-tensor <tensor name pattern>=<buffer type>,...", "use --n-gpu-layers",
-          "LLAMA_ARG_OVERRIDE_TENSOR"),
-    later("-cmoe, --cpu-moe", "use --n-gpu-layers", "LLAMA_ARG_CPU_MOE"),
-    later("-ncmoe, --n-cpu-moe N", "use --n-gpu-layers", "LLAMA_ARG_N_CPU_MOE", ok=("0",)),
-    no("-ncffn, --n-cpu-ffn N", "use --n-gpu-layers", "LLAMA_ARG_N_CPU_FFN", ok=("0",)),
-    later("-sm, --split-mode {none,layer,row,tensor}", "layers are spread over all devices", "LLAMA_ARG_SPLIT_MODE",
-          ok=("layer",)),
-    later("-ts, --tensor-split N0,N1,N2,...", "layers are spread by the devices' memory", "LLAMA_ARG_TENSOR_SPLIT"),
-    later("-mg, --main-gpu INDEX", "layers are spread over all devices", "LLAMA_ARG_MAIN_GPU", ok=("0",)),
+    same("-lm, --load-mode MODE", "engine.load_mode", "LLAMA_ARG_LOAD_MODE"),
+    maps("--mlock", "--load-mode mmap+mlock", lambda text: {"engine_load_mode": "mmap+mlock"}),
+    maps("--no-mmap", "--load-mode none", lambda text: {"engine_load_mode": "none"}),
+    same("-lzm, --lazy-mode MODE", "engine.lazy_mode", "LLAMA_ARG_LAZY_MODE"),
+    same("--numa TYPE", "engine.numa", "LLAMA_ARG_NUMA"),
+    same("-dev, --device <dev1,dev2,..>", "engine.device", "LLAMA_ARG_DEVICE"),
+    maps("--list-devices", "names the devices, and ends", lambda text: {}),
+    same("-ot, --override-tensor <tensor name pattern>=<buffer type>,...", "engine.override_tensor",
+         "LLAMA_ARG_OVERRIDE_TENSOR"),
+    maps("-cmoe, --cpu-moe", "--override-tensor", lambda text: {"engine_override_tensor": [f"{_EXPERTS}=CPU"]},
+         "LLAMA_ARG_CPU_MOE"),
+    maps("-ncmoe, --n-cpu-moe N", "--override-tensor", _on_the_cpu(_EXPERTS), "LLAMA_ARG_N_CPU_MOE"),
+    maps("-ncffn, --n-cpu-ffn N", "--override-tensor", _on_the_cpu(_DENSE), "LLAMA_ARG_N_CPU_FFN"),
+    same("-sm, --split-mode {none,layer,row,tensor}", "engine.split_mode", "LLAMA_ARG_SPLIT_MODE"),
+    same("-ts, --tensor-split N0,N1,N2,...", "engine.tensor_split", "LLAMA_ARG_TENSOR_SPLIT"),
+    same("-mg, --main-gpu INDEX", "engine.main_gpu", "LLAMA_ARG_MAIN_GPU"),
     already("-fit, --fit [on|off]", _GPU_FIT, "LLAMA_ARG_FIT"),
     no("-fitt, --fit-target MiB0,MiB1,MiB2,...", "bound the memory with --memory-limit", "LLAMA_ARG_FIT_TARGET"),
     no("-fitc, --fit-ctx N", "give the context with --ctx-size", "LLAMA_ARG_FIT_CTX"),
-    later("--check-tensors", "a file is read and checked in a process of its own where several models are served"),
+    same("--check-tensors", "engine.check_tensors"),
     later("--override-kv KEY=TYPE:VALUE,...", "the model's own values are used"),
-    later("--op-offload / --no-op-offload", "llama.cpp decides"),
+    same("--op-offload / --no-op-offload", "engine.op_offload"),
     # Adapters
     same("--lora FNAME", "model.adapters"),
     maps("--lora-scaled FNAME:SCALE,...", "--lora FNAME@SCALE", _scaled),

@@ -57,7 +57,8 @@ class Taken:
             raise ConfigError(f"{where}: {error}") from None
         for name, value in values.items():
             option = next(option for option in OPTIONS if option.name == name)
-            self.values[name] = convert(option, value, where)
+            made = convert(option, value, where)
+            self.values[name] = (*self.values.get(name, ()), *made) if option.is_list else made
 
 
 def foreign() -> tuple[Flag, ...]:

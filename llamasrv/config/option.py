@@ -35,6 +35,7 @@ class Option:
     unset: tuple[str, ...] = ()  # how None is written, on the command line and in files
     words: Mapping[str, Any] = field(default_factory=dict)  # other words for values
     bare: str | None = None  # what the flag alone means, where it may come without a value
+    off: tuple[str, ...] = ()  # further names that negate
     place: tuple[str, str] = ("", "")  # of the value: a section of Settings and a field of it
 
     @property
@@ -49,7 +50,7 @@ class Option:
 
     @property
     def is_list(self) -> bool:
-        return self.kind in ("list", "adapters", "endpoints", "samplers")
+        return self.kind in ("list", "adapters", "endpoints", "samplers", "ratios")
 
     @property
     def variable(self) -> str:
@@ -67,6 +68,7 @@ class Option:
         words = {
             "int": "a whole number", "float": "a number", "bool": "true or false", "text": "text", "path": "a path",
             "list": "a list", "adapters": "a list", "endpoints": "a list", "samplers": "a list",
+            "ratios": "numbers, separated by commas",
             "size": "a size like 4MiB", "ms": "a number", "json": "a JSON object",
         }[self.kind]  # fmt: skip
         if self.kind == "size" or (self.low is None and self.high is None):
@@ -93,7 +95,9 @@ def convert(option: Option, value: Any, where: str) -> Any:
 
 
 def _plain(value: str | int | float) -> str:
-    return value.strip().lower() if isinstance(value, str) else f"{value:g}" if type(value) is float else str(value)
+    if isinstance(value, str):
+        return re.sub(r"^(-?\d+)\.0*$", r"\1", value.strip().lower())
+    return f"{value:g}" if type(value) is float else str(value)
 
 
 def written(option: Option, value: Any) -> Any:
@@ -106,6 +110,8 @@ def written(option: Option, value: Any) -> Any:
         return as_size(value)
     if option.kind == "json":
         return json.dumps(value)
+    if option.kind == "ratios":
+        return tuple(f"{number:g}" for number in value)
     if option.kind == "adapters":
         return tuple(f"{one.name}={one.path}" + (f"@{one.scale:g}" if one.scale != 1 else "") for one in value)
     return value
@@ -223,6 +229,15 @@ def _adapters(option: Option, value: Any) -> tuple[Adapter, ...]:
     return tuple(adapters)
 
 
+def _ratios(option: Option, value: Any) -> tuple[float, ...]:
+    if isinstance(value, (list, tuple)) and all(type(item) in (int, float) for item in value):
+        value = [str(item) for item in value]
+    numbers = tuple(_float(option, text) for item in _list(option, value) for text in item.split("/"))
+    if any(number < 0 for number in numbers) or (numbers and not sum(numbers)):
+        raise ValueError
+    return numbers
+
+
 _ENDPOINT = re.compile(r"[A-Za-z0-9.-]+:(\d{1,5})")
 MOST_ENDPOINTS = 16  # GGML_RPC_MAX_SERVERS
 
@@ -274,7 +289,7 @@ def as_size(value: float | None) -> str:
 _CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "int": _int, "float": _float, "bool": _bool, "text": _text, "path": _path,
     "choice": _choice, "list": _list, "size": _size, "ms": _ms, "json": _json,
-    "adapters": _adapters, "endpoints": _endpoints, "samplers": _samplers,
+    "adapters": _adapters, "endpoints": _endpoints, "samplers": _samplers, "ratios": _ratios,
 }  # fmt: skip
 
 

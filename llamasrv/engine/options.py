@@ -16,6 +16,11 @@ class Adapter:
     digest: str = ""  # of its file
 
 
+def stretched(context_train: int, rope_freq_scale: float | None) -> int:
+    """Tokens that a model can be given whose positions are scaled."""
+    return int(context_train / rope_freq_scale) if rope_freq_scale and rope_freq_scale < 1 else context_train
+
+
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """How a model runs. None means: choose from the model and the machine."""
@@ -28,6 +33,26 @@ class EngineOptions:
     batch_size: int = 2048
     ubatch_size: int = 512
     gpu_layers: int | None = None  # None: all
+    load_mode: str = "auto"  # how its file is read, in llama.cpp's words, as all of these
+    lazy_mode: str = "auto"
+    repack: bool = True  # weights, for the CPU
+    check_tensors: bool = False
+    numa: str | None = None
+    devices: tuple[str, ...] = ()  # by name; (): all, ("none",): none
+    split_mode: str = "layer"
+    main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()  # shares of the devices; (): by their memory
+    override_tensor: tuple[str, ...] = ()  # PATTERN=BUFFER
+    rope_scaling: str | None = None  # of positions; None: as the model says, as with all of these
+    rope_freq_base: float | None = None
+    rope_freq_scale: float | None = None
+    yarn_orig_ctx: int | None = None
+    yarn_ext_factor: float | None = None
+    yarn_attn_factor: float | None = None
+    yarn_beta_slow: float | None = None
+    yarn_beta_fast: float | None = None
+    kv_offload: bool = True
+    op_offload: bool = True
     rpc: tuple[str, ...] = ()  # HOST:PORT of machines that compute layers
     flash_attn: str = "auto"
     cache_type_k: str = "f16"

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from llamasrv.engine.options import stretched
 from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header
 
@@ -73,11 +74,12 @@ class Shape:
     embedding_context: int | None = None  # most tokens of one embedding; None: chosen
     remote: bool = False  # other machines hold the layers that would be on a GPU
     gpu_layers: int | None = None  # None: all
+    rope_freq_scale: float | None = None
 
 
 def estimate(header: Header, cells: int, shape: Shape) -> Need:
     """What serving this model with a context of `cells` needs."""
-    train = header.number("context_length")
+    train = stretched(header.number("context_length"), shape.rope_freq_scale)
     if header.only_embeds:
         context, need = _embedding(header, shape)
         return Need(cells=0, context=context, weights=header.size, cell=0, states=0, buffers=need)
@@ -121,7 +123,7 @@ def _embedding(header: Header, shape: Shape) -> tuple[int, int]:
 def choose(header: Header, shape: Shape, available: int) -> Need:
     """The context that suits this model: several times what it was trained on, within half of the memory that is free
     beside its weights. Raises ConfigError where not even a small one fits."""
-    train = header.number("context_length") or 4096
+    train = stretched(header.number("context_length"), shape.rope_freq_scale) or 4096
     most = max(train, MOST_CELLS)
     wanted = min(shape.parallel * train, most) if shape.split else min(4 * train, most)
     if shape.remote:

@@ -129,7 +129,8 @@ def pulled(text: str, folder: Path) -> Path | None:
     """The first part of a model that was pulled into `folder` before; None where it was not."""
     reference = Reference.parse(text)
     here = folder / reference.repo
-    files = [RemoteFile(str(path.relative_to(here)), path.stat().st_size, "") for path in here.rglob("*.gguf")]
+    checked = "sha256:" + "0" * 64  # when it was put there
+    files = [RemoteFile(str(path.relative_to(here)), path.stat().st_size, checked) for path in here.rglob("*.gguf")]
     try:
         return here / choose(files, reference)[0].path
     except PullFailed:

@@ -45,6 +45,7 @@ def shape_of(settings: Settings) -> memory.Shape:
         embedding_context=settings.engine.embedding_ctx,
         remote=bool(settings.engine.rpc),
         gpu_layers=settings.engine.gpu_layers,
+        rope_freq_scale=settings.engine.rope_freq_scale,
     )
 
 

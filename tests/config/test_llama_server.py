@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import socket
 import sys
 import urllib.request
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_no_flag_is_made_up():
 def test_the_same_is_the_same_name_short_form_and_negation(flag):
     option = OPTION[flag.option]
     assert set(flag.names) <= set(option.flags)
-    assert all(f"--{name.removeprefix('--no-')}" in option.flags for name in flag.negations)
+    assert all(name in option.off or f"--{name.removeprefix('--no-')}" in option.flags for name in flag.negations)
     assert bool(flag.hint) == (option.kind != "bool")
 
 
@@ -150,6 +151,17 @@ def test_notes_and_refusals_are_written_as_parts_of_a_line():
         (["--no-models-autoload"], "models.autoload", False),
         (["--sleep-idle-seconds", "-1"], "model.sleep_idle_seconds", None),
         (["--alias", "a,b", "--alias", "c"], "model.alias", ("a", "b", "c")),
+        (["-nkvo"], "engine.kv_offload", False),
+        (["--rope-scale", "4"], "engine.rope_freq_scale", 0.25),
+        (["--yarn-ext-factor", "-1.0"], "engine.yarn_ext_factor", None),
+        (["-nr"], "engine.repack", False),
+        (["--mlock"], "engine.load_mode", "mmap+mlock"),
+        (["--no-mmap"], "engine.load_mode", "none"),
+        (["-ts", "3,1"], "engine.tensor_split", (3.0, 1.0)),
+        (["-ts", "3/1"], "engine.tensor_split", (3.0, 1.0)),
+        (["-dev", "none"], "engine.device", ("none",)),
+        (["-ncmoe", "2"], "engine.override_tensor", tuple(rf"blk\.{n}\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU" for n in (0, 1))),
+        (["-ot", "a=CPU", "-cmoe"], "engine.override_tensor", ("a=CPU", r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU")),
     ],
 )
 def test_a_flag_means_what_it_means_there(given, arguments, key, value):
@@ -173,6 +185,11 @@ def test_adapters_may_be_repeated_and_scaled(given):
         (["--hf-file", "a.gguf"], "name its repository"),
         (["--hf-repo", "a/b"], "give the repository or the model, not both"),
         (["-ub", "4096"], "is more than engine.batch_size"),
+        (["-ts", "0,0"], "must be numbers"),
+        (["--rope-scale", "0"], "must be a number above 0"),
+        (["-sm", "none", "-ts", "1,1"], "one device takes the whole model"),
+        (["--rpc", "h:1", "--device", "GPU0"], "a fake model is computed nowhere else|all devices here"),
+        (["-ncmoe", "many"], "must be a whole number"),
     ],
 )
 def test_a_bad_value_is_refused(given, arguments, line):
@@ -187,7 +204,7 @@ def test_a_bad_value_is_refused(given, arguments, line):
 def test_a_variable_of_llama_server_sets_the_option(flag):
     option = OPTION[flag.option]
     text = {"int": "5", "float": "0.5", "bool": "false" if option.default else "1", "size": "7", "list": "a,b",
-            "path": "/x", "text": "a/b", "json": "{}", "endpoints": "h:1"}.get(option.kind) or option.choices[-1]  # fmt: skip
+            "path": "/x", "text": "a/b", "json": "{}", "endpoints": "h:1", "ratios": "1,2"}.get(option.kind) or option.choices[-1]  # fmt: skip
     environ = {flag.variable: text}
     if option.key == "model.hf_file":
         environ["LLAMA_ARG_HF_REPO"] = "a/b"
@@ -227,7 +244,7 @@ def test_a_variable_that_cannot_be_honoured_is_refused(environ, line):
 def test_variables_that_ask_for_nothing_are_accepted():
     environ = {
         "LLAMA_ARG_ENDPOINT_METRICS": "1", "LLAMA_ARG_NO_CONTEXT_SHIFT": "1", "LLAMA_ARG_MLOCK": "1",
-        "LLAMA_ARG_CPU_MOE": "false", "LLAMA_ARG_MMPROJ": "", "LLAMA_ARG_NO_UI": "1", "SSL_CERT_FILE": "/x",
+        "LLAMA_ARG_CPU_MOE": "false", "LLAMA_ARG_CONTEXT_SHIFT": "0", "LLAMA_ARG_MMPROJ": "", "LLAMA_ARG_NO_UI": "1", "SSL_CERT_FILE": "/x",
     }  # fmt: skip
     settings = load(environ=environ)
     assert settings.server.ui is False
@@ -352,3 +369,27 @@ def test_a_container_made_for_llama_server_starts_with_its_variables_alone(place
     server = serve(command=(sys.executable, "-m", "llamasrv"), environ=environ)
     assert status(server) == 200
     assert "there is no key" in server.log
+
+
+def test_devices_are_named(given, capsys):
+    assert CliRunner().invoke(cli.cli, ["serve", "--list-devices"], standalone_mode=False).output == "Available devices:\n"
+
+
+def test_it_listens_on_several_addresses(place, serve):
+    port = free_port()
+    serve("--fake", "--host", "127.0.0.1,127.0.0.2", "--port", port).wait_for("serves")
+    for host in ("127.0.0.1", "127.0.0.2"):
+        with urllib.request.urlopen(f"http://{host}:{port}/health", timeout=30) as answer:
+            assert answer.status == 200
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_notes_are_logged_at_debug_level(serve):
+    server = serve("--fake", "--jinja", "--log-level", "debug", environ={"LLAMA_ARG_ENDPOINT_METRICS": "1"})
+    server.wait_for("--jinja: nothing to do: templates are always Jinja")
+    server.wait_for("LLAMA_ARG_ENDPOINT_METRICS='1': nothing to do: /metrics is always there")

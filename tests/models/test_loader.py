@@ -275,6 +275,20 @@ def test_no_more_make_room_than_have_to(farm):
     assert f.loaded == {"small", "new"}
 
 
+def test_no_more_are_loaded_than_may_be(farm):
+    f = farm(limit=100, most_loaded=2).add("a", "b", "c")
+    f.load("a", "b")
+    f["a"].touch()
+    f.load("c")
+    assert f.loaded == {"a", "c"} and f.loader.memory == 20
+
+
+def test_one_at_a_time_may_be_any(farm):
+    f = farm(most_loaded=1).add("a", "b")
+    f.load("a", "b", "a")
+    assert f.loaded == {"a"} and f.opened == ["a", "b", "a"]
+
+
 def test_those_that_stay_for_ever_go_last(farm):
     f = farm(limit=25).add("a", keep_alive=-1.0).add("b", "c")
     f.load("a", "b")

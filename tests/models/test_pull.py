@@ -312,3 +312,25 @@ def test_two_at_once_do_not_write_over_each_other(hub, tmp_path):
     hub.go_on.set()
     first.communicate(timeout=60)
     assert first.returncode == 0
+
+
+# Pull and serve in one command
+
+
+def test_serve_fetches_the_repository_that_it_is_given(hub, tmp_path, monkeypatch, capsys):
+    from llamasrv.commands.pull import fetch
+    from llamasrv.config import load
+    from llamasrv.errors import ConfigError
+
+    hub.files["o/r"] = {"m-Q4_K_M.gguf": content(MEGABYTE), "m-Q8_0.gguf": content(MEGABYTE, 2)}
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    flags = {"model_hf_repo": "o/r:Q8_0", "models_dir": tmp_path / "models"}
+    fetch(load({**flags, "model_offline": True}, environ={}))
+    assert pulling.pulled("hf:o/r:Q8_0", tmp_path / "models") is None
+    fetch(load(flags, environ={}))
+    assert pulling.pulled("hf:o/r:Q8_0", tmp_path / "models").read_bytes() == hub.files["o/r"]["m-Q8_0.gguf"]
+    hub.ranges.clear()
+    fetch(load(flags, environ={}))
+    assert hub.ranges == []
+    with pytest.raises(ConfigError, match="model.hf_repo = 'o/none'"):
+        fetch(load({**flags, "model_hf_repo": "o/none"}, environ={}))

@@ -313,3 +313,22 @@ def test_a_sequence_may_be_bounded_below_the_pool(asked, longest):
     """llama-server gives each of several slots its share; here that bounds the length alone, the pool is one."""
     options = EngineOptions(context_cells=512, parallel=2, sequence_tokens=asked)
     assert options.longest_sequence(500) == longest
+
+
+def test_the_model_of_the_command_line_may_sleep(tiny):
+    def stay(seconds):
+        return model_list.models(settings_with(model_path=tiny, model_sleep_idle_seconds=seconds))[0].keep_alive
+
+    assert stay(None) < 0 and stay(2.5) == 2.5
+
+
+def test_a_repository_that_was_pulled_is_served_by_its_name(folder, tmp_path):
+    folder("m-Q4_K_M.gguf", place="pulled/owner/repo")
+    found = startup.filled_in(settings_with(model_hf_repo="owner/repo:Q4_K_M"))
+    (model,) = [m for m in model_list.models(found) if m.at_start]
+    assert model.name == "owner/repo:Q4_K_M" and model.details.path.name == "m-Q4_K_M.gguf"
+
+
+def test_a_repository_that_was_not_pulled_is_told(tmp_path):
+    with pytest.raises(ConfigError, match=r"model\.hf_repo = 'owner/repo': it is not in .*; `llamasrv pull hf:owner/repo`"):
+        startup.filled_in(settings_with(model_hf_repo="owner/repo"))

@@ -93,12 +93,16 @@ def test_every_engine_option_comes_from_a_setting():
         engine_cache_type_v="q4_0", engine_deterministic=True, engine_queue_limit=8, engine_step_target_ms=9,
         cache_ram=10, cache_swap=11, cache_idle_cells=12, engine_coalesce_ms=13, limits_unread_tokens=16,
         engine_embeddings=True, engine_pooling="cls", engine_embedding_ctx=14, cache_disk=15, model_adapters=("a=b",),
-        engine_rpc=("host:1",),
+        engine_rpc=("host:1",), engine_load_mode="none", engine_lazy_mode="on", engine_repack=False,
+        engine_check_tensors=True, engine_numa="isolate", engine_split_mode="row", engine_main_gpu=1,
+        engine_tensor_split="1,2", engine_override_tensor="a=CPU", engine_kv_offload=False, engine_op_offload=False,
+        engine_rope_scaling="yarn", engine_rope_freq_base=1e6, engine_rope_freq_scale=0.5, engine_yarn_orig_ctx=9,
+        engine_yarn_ext_factor=1, engine_yarn_attn_factor=1, engine_yarn_beta_slow=1, engine_yarn_beta_fast=32,
         ), environ={},
     )  # fmt: skip
     made, default = model_options.engine_options(changed), EngineOptions()
     same = [f.name for f in dataclasses.fields(made) if getattr(made, f.name) == getattr(default, f.name)]
-    assert same == ["digest"]  # that comes from the model's file
+    assert same == ["digest", "devices"]  # from the model's file; and not beside other machines
     assert (made.step_target, made.context_cells) == (0.009, 256)
 
 
@@ -116,3 +120,18 @@ def test_limits_keys_and_times_reach_the_web(tmp_path):
     )
     assert (options.limits.stops, options.limits.body_bytes, options.timeout) == (3, 4096, None)
     assert options.keys == (Key.of("key-1", "one"), Key.of("key-2", "two"))
+
+
+def test_routes_and_comments_are_as_the_options_say():
+    made = startup.service.web_options(settings_with(server_slots=False, server_props=True, server_keepalive=None))
+    assert (made.slots, made.props) == (False, True) and made.keepalive > 1e6
+    made = startup.service.web_options(Settings())
+    assert (made.slots, made.props, made.keepalive) == (True, False, 15.0)
+
+
+def test_verbose_is_debug_and_what_the_library_says(monkeypatch):
+    seen = []
+    monkeypatch.setattr(startup.service.log, "configure", lambda **options: seen.append(options))
+    startup.configure_log(settings_with(log_verbose=True))
+    startup.configure_log(Settings())
+    assert [(one["level"], one["llama"]) for one in seen] == [("debug", True), ("info", False)]

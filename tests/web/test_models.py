@@ -221,6 +221,22 @@ def test_loading_tries_again_what_has_failed(start):
     wait_until(lambda: served.farm["a"].state == "loaded")
 
 
+def test_a_request_loads_nothing_where_the_operator_says_so(start):
+    served = start(manage=True)
+    served.farm.loader.on_demand = False
+    refused = served.chat("a")
+    assert refused.status_code == 400 and "POST /models/load" in refused.get_json()["error"]["message"]
+    served.client.post("/models/load", json={"model": "a"})
+    wait_until(lambda: served.farm["a"].state == "loaded")
+    assert served.chat("a").status_code == 200 and served.farm.opened == ["a"]
+
+
+def test_tags_are_told(start):
+    served = start()
+    served.farm["a"].tags = ("small", "fast")
+    assert served.client.get("/v1/models/a").get_json()["tags"] == ["small", "fast"]
+
+
 @pytest.mark.parametrize("body", [{}, {"model": 3}, {"model": "no such"}])
 def test_a_body_that_names_no_model_is_refused(start, body):
     served = start(manage=True)

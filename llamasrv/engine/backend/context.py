@@ -20,13 +20,13 @@ from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, rea
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.padding import BLOCK, Padding
-from llamasrv.engine.backend.placement import load_model, on_gpu
+from llamasrv.engine.backend.placement import load_model, on_gpu, place_context
 from llamasrv.engine.backend.sampler_chain import LlamaChain, chain_of
 from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.interface import DecodeFailed, LoadFailed, OutOfCells, Progress
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.options import EngineOptions, stretched
 
 MAX_LANES = 256  # LLAMA_MAX_SEQ
 CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7}
@@ -95,7 +95,7 @@ class LlamaBackend:
         self._stateful_only = bool(C.llama_model_is_recurrent(model))
         self.num_lanes = C.llama_n_seq_max(self._context) - self._spare_lane
         per_lane: int = C.llama_n_ctx_seq(self._context)
-        train = self.info.context_train or per_lane
+        train = stretched(self.info.context_train, options.rope_freq_scale) or per_lane
         self.context = min(per_lane - BLOCK, train) if self._spare_lane else min(per_lane, train)
         self.context = options.longest_sequence(self.context)
         # A recurrent state does not grow, split lanes have their own cells: there the pool is never the limit.
@@ -123,6 +123,7 @@ class LlamaBackend:
         p.flash_attn_type = FLASH_ATTN[o.flash_attn]
         p.type_k, p.type_v = CACHE_TYPES[o.cache_type_k], CACHE_TYPES[o.cache_type_v]
         p.no_perf = True
+        place_context(p, o)
         forget_errors()
         self._cores = available_cpus()
         self._threads = self._threads_set = (p.n_threads, p.n_threads_batch)

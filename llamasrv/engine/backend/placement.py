@@ -1,9 +1,13 @@
-"""Loading the weights, and where they go: this machine's GPUs, other machines, the CPU."""
+"""Loading the weights, and where they go: this machine's devices, other machines, the CPU.
+
+How the file is read and how positions are scaled is here, too: what the operator says, in the library's own parameters.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 from typing import Any
 
 from llamasrv.engine.backend import rpc
@@ -11,17 +15,43 @@ from llamasrv.engine.backend.library import C, forget_errors, reason
 from llamasrv.engine.interface import LoadFailed, Progress
 from llamasrv.engine.options import EngineOptions
 
+LOAD_MODES = {
+    "auto": C.LLAMA_LOAD_MODE_AUTO, "none": C.LLAMA_LOAD_MODE_NONE, "mmap": C.LLAMA_LOAD_MODE_MMAP,
+    "mlock": C.LLAMA_LOAD_MODE_MLOCK, "mmap+mlock": C.LLAMA_LOAD_MODE_MMAP_MLOCK, "dio": C.LLAMA_LOAD_MODE_DIRECT_IO,
+}  # fmt: skip
+LAZY_MODES = {"auto": C.LLAMA_LAZY_MODE_AUTO, "on": C.LLAMA_LAZY_MODE_ON, "off": C.LLAMA_LAZY_MODE_OFF}
+SPLIT_MODES = {
+    "none": C.LLAMA_SPLIT_MODE_NONE, "layer": C.LLAMA_SPLIT_MODE_LAYER, "row": C.LLAMA_SPLIT_MODE_ROW,
+    "tensor": C.LLAMA_SPLIT_MODE_TENSOR,
+}  # fmt: skip
+NUMA = {
+    "distribute": C.GGML_NUMA_STRATEGY_DISTRIBUTE, "isolate": C.GGML_NUMA_STRATEGY_ISOLATE,
+    "numactl": C.GGML_NUMA_STRATEGY_NUMACTL,
+}  # fmt: skip
+ROPE_SCALINGS = {
+    "none": C.LLAMA_ROPE_SCALING_TYPE_NONE, "linear": C.LLAMA_ROPE_SCALING_TYPE_LINEAR,
+    "yarn": C.LLAMA_ROPE_SCALING_TYPE_YARN,
+}  # fmt: skip
+_POSITIONS = (
+    "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow",
+    "yarn_beta_fast",
+)  # fmt: skip
+NO_DEVICE = "none"
+
+
+class _Override(ctypes.Structure):
+    """llama_model_tensor_buft_override: tensors whose name has the pattern go into this type of buffer."""
+
+    _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
+
 
 def load_model(path: str, options: EngineOptions, progress: Progress) -> Any:
-    params = C.llama_model_default_params()
-    params.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
-    if options.rpc:
-        devices = rpc.devices(options.rpc, path)
-        params.devices = ctypes.cast(devices, ctypes.c_void_p)
+    spread_over_nodes(options.numa)
+    params, alive = model_params(options, path)
     params.progress_callback = callback = C.llama_progress_callback(lambda share, _: progress(share))
     forget_errors()
     model = C.llama_model_load_from_file(os.fsencode(path), params)
-    del callback
+    del callback, alive
     if not model:
         raise LoadFailed(f"{path}: cannot be loaded ({reason()})")
     return model
@@ -29,4 +59,85 @@ def load_model(path: str, options: EngineOptions, progress: Progress) -> Any:
 
 def on_gpu(options: EngineOptions) -> bool:
     """Whether any layer is computed elsewhere than on this machine's CPU."""
-    return options.gpu_layers != 0 and bool(options.rpc or rpc.local_devices())
+    offloads = options.gpu_layers != 0 and options.devices != (NO_DEVICE,)
+    return offloads and bool(options.rpc or rpc.local_devices())
+
+
+def model_params(options: EngineOptions, path: str) -> tuple[Any, list[Any]]:
+    """The library's parameters for loading the model at `path`, and what has to live as long. Raises LoadFailed."""
+    params, alive = C.llama_model_default_params(), []
+    params.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
+    params.load_mode, params.lazy_mode = LOAD_MODES[options.load_mode], LAZY_MODES[options.lazy_mode]
+    params.use_extra_bufts, params.check_tensors = options.repack, options.check_tensors
+    params.split_mode, params.main_gpu = SPLIT_MODES[options.split_mode], options.main_gpu
+    devices = _devices(options, path)
+    if devices is not None:
+        alive.append(devices)
+        params.devices = ctypes.cast(devices, ctypes.c_void_p)
+    _check_split(options, len(rpc.local_devices()) if devices is None else len(devices) - 1, path)
+    if options.tensor_split:
+        most = C.llama_max_devices()
+        shares = (ctypes.c_float * most)(*options.tensor_split[:most])
+        alive.append(shares)
+        params.tensor_split = ctypes.cast(shares, ctypes.POINTER(ctypes.c_float))
+    if options.override_tensor:
+        overrides = _overrides(options.override_tensor, path)
+        alive.append(overrides)
+        params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
+    return params, alive
+
+
+def place_context(params: Any, options: EngineOptions) -> None:
+    params.offload_kqv, params.op_offload = options.kv_offload, options.op_offload
+    if options.rope_scaling is not None:
+        params.rope_scaling_type = ROPE_SCALINGS[options.rope_scaling]
+    for name in _POSITIONS:
+        value = getattr(options, name)
+        if value is not None:
+            setattr(params, name, value)
+
+
+def _devices(options: EngineOptions, path: str) -> Any:
+    """An array that ends in NULL; None: the library chooses."""
+    if options.rpc:
+        return rpc.devices(options.rpc, path)
+    if not options.devices:
+        return None
+    names = () if options.devices == (NO_DEVICE,) else options.devices
+    there = rpc.named_devices()
+    for name in names:
+        if name not in there:
+            raise LoadFailed(f"{path}: there is no device {name!r}; there are {', '.join(there) or 'none'}")
+    return (ctypes.c_void_p * (len(names) + 1))(*(there[name] for name in names), None)
+
+
+def _check_split(options: EngineOptions, num_devices: int, path: str) -> None:
+    if len(options.tensor_split) > max(1, num_devices):
+        raise LoadFailed(f"{path}: --tensor-split names {len(options.tensor_split)} devices; there are {num_devices}")
+    if options.main_gpu and options.main_gpu >= num_devices:
+        raise LoadFailed(f"{path}: --main-gpu {options.main_gpu} does not exist; there are {num_devices} devices")
+
+
+def _overrides(texts: tuple[str, ...], path: str) -> Any:
+    types = rpc.buffer_types()
+    found = []
+    for text in texts:
+        pattern, _, name = text.rpartition("=")
+        if name not in types:
+            raise LoadFailed(f"{path}: there is no buffer type {name!r}; there are {', '.join(types)}")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise LoadFailed(f"{path}: --override-tensor {text!r}: {error}") from None
+        found.append(_Override(pattern.encode(), types[name]))
+    return (_Override * (len(found) + 1))(*found, _Override())
+
+
+_numa: list[str] = []
+
+
+def spread_over_nodes(strategy: str | None) -> None:
+    """Tell the library once how threads and memory go over NUMA nodes."""
+    if strategy is not None and not _numa:
+        _numa.append(strategy)
+        C.llama_numa_init(NUMA[strategy])

@@ -29,10 +29,37 @@ _device_count = _declare("ggml_backend_dev_count", _N)
 _device = _declare("ggml_backend_dev_get", _P, _N)
 _device_by_type = _declare("ggml_backend_dev_by_type", _P, ctypes.c_int)
 _kind = _declare("ggml_backend_dev_type", ctypes.c_int, _P)
+_name = _declare("ggml_backend_dev_name", _S, _P)
+_description = _declare("ggml_backend_dev_description", _S, _P)
+_memory = _declare("ggml_backend_dev_memory", None, _P, ctypes.POINTER(_N), ctypes.POINTER(_N))
+_buffer_type = _declare("ggml_backend_dev_buffer_type", _P, _P)
+_buffer_name = _declare("ggml_backend_buft_name", _S, _P)
 _registry = _declare("ggml_backend_reg_by_name", _P, _S)
 _address = _declare("ggml_backend_reg_get_proc_address", _P, _P, _S)
 _their_count = _declare("ggml_backend_reg_dev_count", _N, _P)
 _theirs = _declare("ggml_backend_reg_dev_get", _P, _P, _N)
+
+
+def named_devices() -> dict[str, int]:
+    """This machine's devices beside its CPU, by their names."""
+    there = [_device(number) for number in range(_device_count())]
+    return {_name(one).decode(): one for one in there if _kind(one) != _CPU}
+
+
+def buffer_types() -> dict[str, int]:
+    """Where tensors may lie, by name."""
+    types = [_buffer_type(_device(number)) for number in range(_device_count())]
+    return {_buffer_name(one).decode(): one for one in types}
+
+
+def described() -> list[tuple[str, str, int, int]]:
+    """Name, description, bytes in all and free bytes of each device beside the CPU."""
+    found = []
+    for name, device in named_devices().items():
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        _memory(device, ctypes.byref(free), ctypes.byref(total))
+        found.append((name, _description(device).decode(), total.value, free.value))
+    return found
 
 
 def local_devices() -> list[int]:
