@@ -390,6 +390,6 @@ def free_port():
 
 
 def test_notes_are_logged_at_debug_level(serve):
-    server = serve("--fake", "--jinja", "--log-level", "debug", environ={"LLAMA_ARG_ENDPOINT_METRICS": "1"})
+    server = serve("--fake", "--jinja", "--log-level", "debug", environ={"LLAMA_ARG_CONT_BATCHING": "1"})
     server.wait_for("--jinja: nothing to do: templates are always Jinja")
-    server.wait_for("LLAMA_ARG_ENDPOINT_METRICS='1': nothing to do: /metrics is always there")
+    server.wait_for("LLAMA_ARG_CONT_BATCHING='1': nothing to do: sequences join")
