@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from llamasrv.atomic_file import replacing
 from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.models.names import canonical
 
@@ -96,9 +97,8 @@ def write(folder: Path, made: Made) -> None:
     if not place.exists() and len(read(folder)) >= MOST:
         raise InvalidRequest(f"There are {MOST} models made from others already: delete some first.")
     place.parent.mkdir(parents=True, exist_ok=True)
-    partial = place.with_suffix(".partial")
-    partial.write_bytes(data)
-    os.replace(partial, place)
+    with replacing(place, mode=0o644) as file:
+        file.write(data)
 
 
 def delete(folder: Path, name: str) -> None:

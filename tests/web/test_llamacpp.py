@@ -187,7 +187,7 @@ def test_no_name_leads_out_of_the_folder(keeping, name, tmp_path):
 
 def test_a_link_is_not_followed(keeping, tmp_path):
     (tmp_path / "slots").mkdir()
-    (tmp_path / "secret").write_bytes(b"llamasrv slot\n")
+    (tmp_path / "secret").write_bytes(b"llamasrv state\n")
     (tmp_path / "slots" / "link").symlink_to(tmp_path / "secret")
     assert keeping.client.post("/slots/0?action=restore", json={"filename": "link"}).status_code == 400
 

@@ -1,6 +1,6 @@
 """Prefixes on disk: beginnings that several prompts had, still warm after a restart.
 
-    FOLDER/<key>/<name>.prefix     one prefix: head, tokens, state; written beside its place, then moved into it
+    FOLDER/<key>/<name>.prefix     one prefix (state_file.py)
 
 The key tells model, library and number formats apart: a state made with any other is not looked at. Files are read and
 written on a native thread, one after another; the engine thread hands over bytes and gets them, as it does with host
@@ -15,9 +15,7 @@ import json
 import logging
 import os
 import shutil
-import struct
 import time
-import zlib
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -25,19 +23,18 @@ from typing import Any
 
 import numpy as np
 
+from llamasrv.atomic_file import replacing
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.channels import Mailbox
-from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Key, common_prefix, key_of
+from llamasrv.engine.kv import state_file
 from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Key, common_prefix, key_of
+from llamasrv.engine.metrics import EngineMetrics
 
 log = logging.getLogger("llamasrv.engine")
 
-FORMAT = 2
-MAGIC = b"llamasrv prefix\n"
 ENDING = ".prefix"
 MOST_FILES = 2000  # of one model that are looked at
-MOST_HEAD = 65_536  # bytes
 SPARE = 256 * 2**20  # bytes of the disk that stay free
 PATIENCE = 0.2  # seconds that a file may take to read, however little computing it spares
 STALE = 3600.0  # seconds after which a file that was never finished is nobody's any more
@@ -88,8 +85,9 @@ class DiskTier:
         self.num_read = 0
         self.num_written = 0
         self._root = folder
-        self._facts = {"format": FORMAT, **facts}
-        self._folder = folder / hashlib.sha256(json.dumps(self._facts, sort_keys=True).encode()).hexdigest()[:32]
+        self._facts = state_file.as_facts(facts)
+        made_with = json.dumps([state_file.FORMAT, self._facts], sort_keys=True)
+        self._folder = folder / hashlib.sha256(made_with.encode()).hexdigest()[:32]
         self._digests = adapter_digests
         self._work, self._post, self._give = work, post, give
         self._metrics = metrics or EngineMetrics()
@@ -199,33 +197,18 @@ class DiskTier:
 
     def _get(self, stored: StoredState) -> SavedState:
         with open(stored.path, "rb") as file:
-            head = self._head(file.read)
-            file.seek(4 * head["tokens"], os.SEEK_CUR)
-            data = np.empty(head["bytes"], np.uint8)
-            if file.readinto(data.data) != len(data) or zlib.crc32(data.data) != head["check"]:
-                raise ValueError("its state is damaged")
+            head = state_file.read_head(file, self._facts)
+            file.seek(4 * head.num_tokens, os.SEEK_CUR)
+            data = state_file.read_state(file, head)
         os.utime(stored.path)  # used last now
-        return SavedState(stored.tokens, data.view(head["type"]), stored.cache_key)
+        return SavedState(stored.tokens, data, stored.cache_key)
 
     def _put(self, tokens: array[int], cache_key: CacheKey, data: np.ndarray) -> Path:
         named = [[self._digests[number], scale] for number, scale in cache_key.adapters]
-        head = json.dumps({
-            "facts": self._facts, "tokens": len(tokens), "adapters": named, "scope": cache_key.scope,
-            "bytes": data.nbytes, "type": data.dtype.str, "check": zlib.crc32(data.data),
-            "tokens_check": zlib.crc32(tokens.tobytes()),
-        }).encode()  # fmt: skip
         name = hashlib.sha256(json.dumps([named, cache_key.scope]).encode() + tokens.tobytes()).hexdigest()[:32]
         path = self._folder / f"{name}{ENDING}"
-        beside = path.with_name(f".{name}.{os.getpid()}")
-        try:
-            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(MAGIC + struct.pack("<II", len(head), zlib.crc32(head)) + head + tokens.tobytes())
-                file.write(data.data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replacing(path, durable=True) as file:
+            state_file.write(file, tokens, data, facts=self._facts, scope=cache_key.scope, adapters=named)
         return path
 
     def _make_room(self, need: int) -> tuple[bool, list[Path]]:
@@ -236,7 +219,7 @@ class DiskTier:
                 stat = path.stat()
                 there.append((stat.st_mtime, stat.st_size, path))
         used = sum(size for _, size, _ in there)
-        room = min(self.limit - used, shutil.disk_usage(self._root).free - SPARE) - need - MOST_HEAD
+        room = min(self.limit - used, shutil.disk_usage(self._root).free - SPARE) - need - state_file.MOST_HEAD
         gone = []
         for _, size, path in sorted(there):
             if room >= 0:
@@ -257,34 +240,13 @@ class DiskTier:
         for path in sorted(self._folder.glob(f"*{ENDING}"))[:MOST_FILES]:
             try:
                 with open(path, "rb") as file:
-                    head = self._head(file.read)
-                    tokens = array("i")
-                    tokens.frombytes(file.read(4 * head["tokens"]))
-                    size = os.fstat(file.fileno()).st_size - file.tell()
-                if len(tokens) != head["tokens"] or zlib.crc32(tokens.tobytes()) != head["tokens_check"]:
-                    raise ValueError("its tokens are damaged")
-                if size != head["bytes"]:
-                    raise ValueError("its state is not whole")
-            except (OSError, ValueError, TypeError, KeyError) as error:
+                    head = state_file.read_head(file, self._facts)
+                    tokens = state_file.read_tokens(file, head)
+                if head.num_bytes > self.limit:
+                    raise ValueError("its sizes are impossible")
+            except (OSError, ValueError, TypeError) as error:
                 log.warning("%s is left out: %s", path, error)
                 continue
-            if all(digest in numbers for digest, _ in head["adapters"]):
-                adapters = tuple(sorted((numbers[digest], float(scale)) for digest, scale in head["adapters"]))
-                self._add(StoredState(path, tokens, CacheKey(adapters, str(head["scope"])), size))
-
-    def _head(self, read: Callable[[int], bytes]) -> dict[str, Any]:
-        if read(len(MAGIC)) != MAGIC:
-            raise ValueError("not a prefix")
-        length, check = struct.unpack("<II", read(8).ljust(8))
-        if length > MOST_HEAD:
-            raise ValueError("its head is too long")
-        text = read(length)
-        if zlib.crc32(text) != check:
-            raise ValueError("its head is damaged")
-        head = json.loads(text)
-        if head["facts"] != self._facts:
-            raise ValueError("it was made with another model or library")
-        if not 0 < head["tokens"] < 1 << 30 or not 0 < head["bytes"] <= self.limit:
-            raise ValueError("its sizes are impossible")
-        result: dict[str, Any] = head
-        return result
+            if all(digest in numbers for digest, _ in head.adapters):
+                adapters = tuple(sorted((numbers[digest], float(scale)) for digest, scale in head.adapters))
+                self._add(StoredState(path, tokens, CacheKey(adapters, head.scope), head.num_bytes))

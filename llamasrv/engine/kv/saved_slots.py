@@ -6,26 +6,21 @@ state that is brought back waits in host memory, like every prefix that left the
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
-import struct
-import zlib
 from array import array
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from llamasrv.atomic_file import replacing
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.kv import state_file
 from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.kv.prefix_index import EVERYBODY
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 
-MAGIC = b"llamasrv slot\n"
-MOST_HEAD = 65_536  # bytes
 SPARE = 256 * 2**20  # bytes of the disk that stay free
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 
@@ -81,7 +76,7 @@ class SavedSlotFiles:
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self._folder = folder
-        self._facts = json.loads(json.dumps(facts))
+        self._facts = state_file.as_facts(facts)
 
     def path(self, name: str) -> Path:
         """Letters, digits, `-`, `_` and `.` only: no name leads out of the folder, and none is hidden."""
@@ -95,55 +90,24 @@ class SavedSlotFiles:
     def write(self, name: str, entry: SavedState) -> int:
         """The file's size. An older one of that name is replaced at once, or not at all."""
         path = self.path(name)
-        data = np.ascontiguousarray(entry.data)
-        tokens = entry.tokens.tobytes()
-        head = json.dumps({
-            "facts": self._facts, "scope": entry.cache_key.scope, "tokens": len(entry.tokens), "bytes": data.nbytes,
-            "type": data.dtype.str,
-            "check": zlib.crc32(data.data.cast("B"), zlib.crc32(tokens)),
-        }).encode()  # fmt: skip
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if shutil.disk_usage(self._folder).free < data.nbytes + SPARE:
+        if shutil.disk_usage(self._folder).free < entry.data.nbytes + SPARE:
             raise Unavailable("There is no room left on the disk for slots.")
-        beside = path.with_name(f".{name}.{os.getpid()}")
-        try:
-            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-                file.write(MAGIC + struct.pack("<II", len(head), zlib.crc32(head)) + head + tokens)
-                file.write(data.data.cast("B"))
-                size = file.tell()
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
-        return size
+        with replacing(path) as file:
+            return state_file.write(file, entry.tokens, entry.data, facts=self._facts, scope=entry.cache_key.scope)
 
     def read(self, name: str) -> tuple[SavedState, int]:
         """The state, and the file's size. Raises NotFound, and InvalidRequest for a file that cannot be used."""
         try:
             with open(os.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-                return self._read(file), file.tell()
+                head = state_file.read_head(file, self._facts)
+                if head.adapters:
+                    raise ValueError("it was computed with adapters")
+                tokens = state_file.read_tokens(file, head)
+                state = state_file.read_state(file, head)
+                return SavedState(tokens, state, CacheKey(scope=head.scope)), file.tell()
         except FileNotFoundError:
             raise NotFound(f"There is no saved slot '{name}'.", param="filename") from None
-        except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        except (OSError, ValueError, TypeError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise InvalidRequest(f"The saved slot '{name}' cannot be used: {reason}.", param="filename") from None
-
-    def _read(self, file: Any) -> SavedState:
-        size = os.fstat(file.fileno()).st_size
-        if file.read(len(MAGIC)) != MAGIC:
-            raise ValueError("it is none")
-        length, check = struct.unpack("<II", file.read(8))
-        text = file.read(min(length, MOST_HEAD))
-        if zlib.crc32(text) != check:
-            raise ValueError("its head is damaged")
-        head = json.loads(text)
-        if head["facts"] != self._facts:
-            raise ValueError("it was made with another model or library")
-        if file.tell() + 4 * head["tokens"] + head["bytes"] != size:
-            raise ValueError("it is not whole")
-        tokens = array("i")
-        tokens.frombytes(file.read(4 * head["tokens"]))
-        data = np.empty(head["bytes"], np.uint8)
-        file.readinto(data.data)
-        if zlib.crc32(data.data, zlib.crc32(tokens.tobytes())) != head["check"]:
-            raise ValueError("it is damaged")
-        return SavedState(tokens, data.view(head["type"]), CacheKey(scope=str(head["scope"])))

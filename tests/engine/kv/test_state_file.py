@@ -1,0 +1,62 @@
+"""One state in a file: what was written comes back, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pytest
+
+from llamasrv.engine.kv import state_file
+
+FACTS = state_file.as_facts({"model": "m", "sizes": (1, 2)})
+TOKENS = array("i", [1, -2, 300_000])
+STATE = np.arange(40, dtype=np.uint16)
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "state"
+    with open(path, "wb") as file:
+        size = state_file.write(file, TOKENS, STATE, facts=FACTS, scope="ann", adapters=[["d", 0.5]])
+    assert size == path.stat().st_size
+    return path
+
+
+def read(path, facts=FACTS):
+    with open(path, "rb") as file:
+        head = state_file.read_head(file, facts)
+        return head, state_file.read_tokens(file, head), state_file.read_state(file, head)
+
+
+def test_what_was_written_comes_back(path):
+    head, tokens, state = read(path)
+    assert (head.scope, head.adapters, tokens) == ("ann", [["d", 0.5]], TOKENS)
+    assert state.dtype == STATE.dtype and (state == STATE).all()
+
+
+def test_a_part_of_it_is_refused(path):
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ValueError):
+            read(path)
+
+
+def test_a_changed_byte_is_noticed_wherever_it_is(path):
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError):
+            read(path)
+
+
+def test_it_is_only_for_what_it_was_made_with(path):
+    with pytest.raises(ValueError, match="another model or library"):
+        read(path, {"model": "other"})
+
+
+def test_a_file_of_another_version_is_left_alone(path, monkeypatch):
+    monkeypatch.setattr(state_file, "FORMAT", state_file.FORMAT + 1)
+    with pytest.raises(ValueError, match="another version"):
+        read(path)
