@@ -7,14 +7,13 @@ JSON in, GenerateRequest out; events in, JSON out. Every event begins with its t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import orjson
 
 from llamasrv.domain.events import (
     Event,
-    Failed,
     Finished,
     FinishReason,
     Reasoning,
@@ -24,7 +23,7 @@ from llamasrv.domain.events import (
     Usage,
 )  # fmt: skip
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
 from llamasrv.protocols.anthropic.tools import Choice, Tools
@@ -49,6 +48,7 @@ from llamasrv.protocols.common.thinking import EFFORTS, thinking_variables
 from llamasrv.protocols.common.wire import dumps, new_id
 from llamasrv.protocols.errors import anthropic_body
 from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.writer import Writer
 
 STOP_REASONS = {
     FinishReason.STOP: "end_turn",
@@ -264,106 +264,87 @@ Keep = Callable[[str, Turn], object]
 """Keeps a turn of a thread under the id of its reply."""
 
 
-class Submitted(Protocol):
-    """What the reply has to know of the generation before its events."""
-
-    num_prompt: int
-
-
-class MessagesReply:
+class MessagesReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
     def __init__(self, options: MessagesOptions, model: str, keep: Keep | None = None) -> None:
-        self.failed = False
+        super().__init__()
         self._keep = keep if options.turn is not None else None
         self._collected = Collected(1)  # of a stream whose turn is kept
-        self._num_prompt = 0  # told with the first event, before it is known how much of it was cached
         self._options = options
         self._id = new_id("msg_") if self._keep is None else new_message_id()
         self._model = model
-        self._started = False
         self._index = -1  # of the block that is open, or was last
         self._open: str | int | None = None  # "text", "thinking", or the number of a call
         self._thinking: list[str] = []
         self._ended: Finished | None = None
 
-    def begin(self, running: Submitted) -> None:
-        self._num_prompt = running.num_prompt
-
     # ------------------------------------------------------------ streaming
 
-    def chunks(self, events: Iterable[Event]) -> list[bytes]:
-        out: list[bytes] = []
-        if not self._started:
-            self._start(out)
+    def chunks(self, events: Sequence[Event]) -> list[bytes]:
         if self._keep is not None:
             self._collected.add(events)
-        if not events:
-            out.append(PING)
-        for event in events:
-            if isinstance(event, Text):
-                self._text(event.text, out)
-            elif isinstance(event, Reasoning):
-                self._reason(event.text, out)
-            elif isinstance(event, ToolCallStart):
-                block = {"type": "tool_use", "id": tool_use_id(event.id), "name": event.name, "input": {}}
-                self._begin(event.call, block, out)
-            elif isinstance(event, ToolCallArguments):
-                self._delta(b'"input_json_delta","partial_json":%b' % dumps(event.fragment), out)
-            elif isinstance(event, Finished):
-                self._close(out)
-                self._ended = event
-            elif isinstance(event, Usage):
-                self._end(event, out)
-            elif isinstance(event, Failed):
-                self.failed = True
-                out.append(anthropic_body(event.error))
-                break
-        return out
+        return super().chunks(events)
 
-    def _start(self, out: list[bytes]) -> None:
-        self._started = True
-        usage = usage_body(Usage(prompt_tokens=self._num_prompt))
+    def on_begin(self) -> None:
+        # Told with the first event, before it is known how much of the prompt was cached.
+        num_prompt = 0 if self._running is None else self._running.num_prompt
         message = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}
-        message["usage"] = {**usage, "service_tier": "standard"}
-        out.append(dumps({"type": "message_start", "message": message}))
+        message["usage"] = {**usage_body(Usage(prompt_tokens=num_prompt)), "service_tier": "standard"}
+        self._out.append(dumps({"type": "message_start", "message": message}))
 
-    def _end(self, usage: Usage, out: list[bytes]) -> None:
+    def on_silence(self) -> None:
+        self._out.append(PING)
+
+    def on_text(self, event: Text) -> None:
+        if event.text:
+            if self._open != "text":
+                self._begin("text", {"type": "text", "text": ""})
+            self._delta(b'"text_delta","text":%b' % dumps(event.text))
+
+    def on_reasoning(self, event: Reasoning) -> None:
+        if self._open != "thinking":
+            self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+        self._thinking.append(event.text)
+        if self._options.show_thinking and event.text:
+            self._delta(b'"thinking_delta","thinking":%b' % dumps(event.text))
+
+    def on_call(self, event: ToolCallStart) -> None:
+        self._begin(event.call, {"type": "tool_use", "id": tool_use_id(event.id), "name": event.name, "input": {}})
+
+    def on_arguments(self, event: ToolCallArguments) -> None:
+        self._delta(b'"input_json_delta","partial_json":%b' % dumps(event.fragment))
+
+    def on_finished(self, event: Finished) -> None:
+        self._close()
+        self._ended = event
+
+    def on_usage(self, event: Usage) -> None:
         if self._ended is not None:
             self._keep_turn(self._collected.choices[0])
             body = {"type": "message_delta", "delta": _why(self._ended.reason, self._ended.stop)}
-            out.append(dumps({**body, "usage": usage_body(usage)}))
-            out.append(b'{"type":"message_stop"}')
+            self._out.append(dumps({**body, "usage": usage_body(event)}))
+            self._out.append(b'{"type":"message_stop"}')
 
-    def _text(self, text: str, out: list[bytes]) -> None:
-        if text:
-            if self._open != "text":
-                self._begin("text", {"type": "text", "text": ""}, out)
-            self._delta(b'"text_delta","text":%b' % dumps(text), out)
+    def error_body(self, error: LlamasrvError) -> bytes:
+        return anthropic_body(error)
 
-    def _reason(self, text: str, out: list[bytes]) -> None:
-        if self._open != "thinking":
-            self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""}, out)
-        self._thinking.append(text)
-        if self._options.show_thinking and text:
-            self._delta(b'"thinking_delta","thinking":%b' % dumps(text), out)
-
-    def _begin(self, what: str | int, block: dict[str, Any], out: list[bytes]) -> None:
-        self._close(out)
+    def _begin(self, what: str | int, block: dict[str, Any]) -> None:
+        self._close()
         self._open = what
         self._index += 1
-        out.append(dumps({"type": "content_block_start", "index": self._index, "content_block": block}))
+        self._out.append(dumps({"type": "content_block_start", "index": self._index, "content_block": block}))
 
-    def _delta(self, delta: bytes, out: list[bytes]) -> None:
-        out.append(b'{"type":"content_block_delta","index":%d,"delta":{"type":%b}}' % (self._index, delta))
+    def _delta(self, delta: bytes) -> None:
+        self._out.append(b'{"type":"content_block_delta","index":%d,"delta":{"type":%b}}' % (self._index, delta))
 
-    def _close(self, out: list[bytes]) -> None:
+    def _close(self) -> None:
         if self._open is None:
             return
         if self._open == "thinking":
-            self._delta(b'"signature_delta","signature":%b' % dumps(self._signature(self._thinking)), out)
+            self._delta(b'"signature_delta","signature":%b' % dumps(self._signature(self._thinking)))
             self._thinking = []
-        out.append(b'{"type":"content_block_stop","index":%d}' % self._index)
+        self._out.append(b'{"type":"content_block_stop","index":%d}' % self._index)
         self._open = None
 
     def _signature(self, thinking: list[str]) -> str:

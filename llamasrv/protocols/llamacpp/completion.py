@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.domain.events import Event, Failed, Finished, Pace, PromptProgress, Text, TokenLogprob
+from llamasrv.domain.events import Finished, Pace, PromptProgress, Text, TokenLogprob
 from llamasrv.domain.request import GenerateRequest, InfillPrompt, MixedPrompt, Prompt, TextPrompt, TokenPrompt
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.common.collect import Choice, Collected
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.prompts import token_ids
@@ -38,6 +38,7 @@ from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.final import final_body, settings_of
 from llamasrv.protocols.telemetry import Extras, Paces, progress
+from llamasrv.protocols.writer import Writer
 
 class Clamped(Number):
     """A number that is moved into its bounds."""
@@ -243,45 +244,19 @@ def _request(
     return request, options
 
 
-class NativeReply:
+class NativeReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
     def __init__(self, options: NativeOptions, model: str) -> None:
-        self.failed = False
+        super().__init__()
         self._options = options
         self._model = model
-        self._running: Any = None
         self._states: dict[int, _State] = {}
         self._paces = Paces()
 
-    def begin(self, running: Any) -> None:
-        """`running` tells of the prompts and of how tokens are chosen."""
-        self._running = running
-
     # ------------------------------------------------------------ streaming
 
-    def chunks(self, events: Iterable[Event]) -> list[bytes]:
-        out: list[bytes] = []
-        for event in events:
-            if isinstance(event, Text):
-                out.append(self._text(event))
-            elif isinstance(event, Pace):
-                self._paces.note(event)
-            elif isinstance(event, PromptProgress):
-                out.append(self._progress(event))
-            elif isinstance(event, Finished):
-                state = self._state(event.index)
-                out.append(dumps(self._shown(self._final(event, "", [], state.has_new_line))))
-            elif isinstance(event, Failed):
-                self.failed = True
-                out.append(llamacpp_body(event.error))
-                break
-        return out
-
-    def _state(self, index: int) -> _State:
-        return self._states.setdefault(index, _State(self._running.num_prompt_of(index)))
-
-    def _text(self, event: Text) -> bytes:
+    def on_text(self, event: Text) -> None:
         state = self._state(event.index)
         state.num_tokens += len(event.tokens)
         state.has_new_line = state.has_new_line or "\n" in event.text
@@ -296,14 +271,27 @@ class NativeReply:
         }
         if self._options.probs is not None and event.logprobs:
             body["completion_probabilities"] = self._probabilities(event.logprobs)
-        return self._with_pace(dumps(body), event.index)
+        self._out.append(self._with_pace(dumps(body), event.index))
 
-    def _progress(self, event: PromptProgress) -> bytes:
+    def on_pace(self, event: Pace) -> None:
+        self._paces.note(event)
+
+    def on_progress(self, event: PromptProgress) -> None:
         body = {
             "index": event.index, "content": "", "tokens": [], "stop": False, "id_slot": -1, "tokens_predicted": 0,
             "tokens_evaluated": event.total, "prompt_progress": progress(event),
         }  # fmt: skip
-        return self._with_pace(orjson.dumps(body), event.index)
+        self._out.append(self._with_pace(orjson.dumps(body), event.index))
+
+    def on_finished(self, event: Finished) -> None:
+        state = self._state(event.index)
+        self._out.append(dumps(self._shown(self._final(event, "", [], state.has_new_line))))
+
+    def error_body(self, error: LlamasrvError) -> bytes:
+        return llamacpp_body(error)
+
+    def _state(self, index: int) -> _State:
+        return self._states.setdefault(index, _State(self._running.num_prompt_of(index)))
 
     def _with_pace(self, chunk: bytes, index: int) -> bytes:
         return chunk[:-1] + self._paces.of(index) + b"}"

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from llamasrv.domain.events import (
-    Event,
-    Failed,
     Finished,
     FinishReason,
     Reasoning,
@@ -21,10 +19,12 @@ from llamasrv.domain.events import (
     Usage,
 )  # fmt: skip
 from llamasrv.domain.request import ToolCall
+from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.wire import chat_logprob
 from llamasrv.protocols.errors import ollama_body
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds, timestamp
+from llamasrv.protocols.writer import Writer
 
 _CUT = frozenset((FinishReason.LENGTH, FinishReason.CONTEXT))
 
@@ -60,56 +60,56 @@ class Submitted(Protocol):
     def whole_text(self, answer: str) -> list[int]: ...
 
 
-class AnswerReply:
+class AnswerReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
     def __init__(self, options: AnswerOptions, shape: Shape) -> None:
-        self.failed = False
+        super().__init__()
         self._options = options
         self._shape = shape
         self._loaded = options.arrived
-        self._running: Submitted | None = None
         self._answer: list[str] = []
         self._call: tuple[str, str, list[str]] | None = None  # id, name, fragments of the arguments
         self._num_calls = 0
         self._reason = FinishReason.STOP
 
     def begin(self, running: Submitted) -> None:
-        self._running = running
+        super().begin(running)
         self._loaded = time.perf_counter()
 
     # ------------------------------------------------------------ streaming
 
-    def chunks(self, events: Iterable[Event]) -> list[bytes]:
-        out: list[bytes] = []
-        if not events:
-            out.append(self._line(Said()))  # silence: an empty line would be too much for clients
-        for event in events:
-            if isinstance(event, Text):
-                self._end_call(out)
-                self._answer.append(event.text)
-                if event.text or event.logprobs:
-                    out.append(self._line(Said(event.text), event.logprobs))
-            elif isinstance(event, Reasoning):
-                out.append(self._line(Said(thinking=event.text), event.logprobs))
-            elif isinstance(event, ToolCallStart):
-                self._end_call(out)
-                self._call = event.id, event.name, []
-            elif isinstance(event, ToolCallArguments) and self._call is not None:
-                self._call[2].append(event.fragment)
-            elif isinstance(event, Finished):
-                self._reason = event.reason
-                self._end_call(out)
-            elif isinstance(event, Usage):
-                if not self.failed:
-                    out.append(dumps({**self._head(), **self._shape(Said()), **self._figures(event)}))
-            elif isinstance(event, Failed):
-                self.failed = True
-                out.append(dumps(orjson.loads(ollama_body(event.error))))
-                break
-        return out
+    def on_silence(self) -> None:
+        self._out.append(self._line(Said()))  # an empty line would be too much for clients
 
-    def _end_call(self, out: list[bytes]) -> None:
+    def on_text(self, event: Text) -> None:
+        self._end_call()
+        self._answer.append(event.text)
+        if event.text or event.logprobs:
+            self._out.append(self._line(Said(event.text), event.logprobs))
+
+    def on_reasoning(self, event: Reasoning) -> None:
+        self._out.append(self._line(Said(thinking=event.text), event.logprobs))
+
+    def on_call(self, event: ToolCallStart) -> None:
+        self._end_call()
+        self._call = event.id, event.name, []
+
+    def on_arguments(self, event: ToolCallArguments) -> None:
+        if self._call is not None:
+            self._call[2].append(event.fragment)
+
+    def on_finished(self, event: Finished) -> None:
+        self._reason = event.reason
+        self._end_call()
+
+    def on_usage(self, event: Usage) -> None:
+        self._out.append(dumps({**self._head(), **self._shape(Said()), **self._figures(event)}))
+
+    def error_body(self, error: LlamasrvError) -> bytes:
+        return dumps(orjson.loads(ollama_body(error)))
+
+    def _end_call(self) -> None:
         """Calls are told when they are complete."""
         if self._call is None:
             return
@@ -117,7 +117,7 @@ class AnswerReply:
         self._call = None
         call = ToolCall(id, name, "".join(fragments))
         if wire_calls((call,), cut=self._reason in _CUT):
-            out.append(self._line(Said(calls=(call,)), first_call=self._num_calls))
+            self._out.append(self._line(Said(calls=(call,)), first_call=self._num_calls))
             self._num_calls += 1
 
     def _line(self, said: Said, logprobs: Iterable[TokenLogprob] = (), *, first_call: int = 0) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from llamasrv.protocols.openai.responses.events import Events, error_event
 from llamasrv.protocols.openai.responses.ids import seal
 from llamasrv.protocols.openai.responses.stored import Stored
 from llamasrv.protocols.openai.responses.tools import Kind, ToolSet
+from llamasrv.protocols.writer import Writer
 
 _CUT_OFF = (FinishReason.LENGTH, FinishReason.CONTEXT)
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
@@ -57,17 +58,16 @@ class ResponseOptions:
     users: tuple[dict[str, Any], ...] | None = None  # what the user said, where only the summary was asked for
 
 
-class ResponseReply:
+class ResponseReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise. What a call of either gives to `keep` is stored
     before the client is told of the end."""
 
     def __init__(self, options: ResponseOptions, model: str, keep: Keep | None = None) -> None:
-        self.failed = False
+        super().__init__()
         self.response: dict[str, Any] = _response(options, model)
         self._options = options
         self._keep = keep
         self._events = Events(options.id)
-        self._begun = False
         self._going = not options.background
         self._kind: type | None = None  # of the events that the open item is made of
         self._call: Kind | None = None
@@ -78,26 +78,20 @@ class ResponseReply:
 
     # ------------------------------------------------------------ streaming
 
-    def chunks(self, events: Iterable[Event]) -> list[bytes]:
-        self._begin()
-        for event in events:
-            self._go_on()
-            if isinstance(event, Usage):
-                self._finish(event)
-            elif isinstance(event, Failed):
-                self._fail(event.error)
-                break
-            elif isinstance(event, Finished):
-                self._reason = event.reason
-            else:
-                self._add(event)
+    def chunks(self, events: Sequence[Event]) -> list[bytes]:
+        if self._going or not events:
+            return super().chunks(events)
+        begun = super().chunks(())
+        self._going = True
+        self.response["status"] = "in_progress"
+        self._events.go_on(self.response)
+        return begun + super().chunks(events)
+
+    def take(self) -> list[bytes]:
         return self._events.take()
 
-    def _begin(self) -> None:
-        """Before there is anything to tell."""
-        if not self._begun:
-            self._begun = True
-            self._events.begin(self.response)
+    def on_begin(self) -> None:
+        self._events.begin(self.response)
 
     def broken(self, error: LlamasrvError) -> bytes:
         """The one event that ends a stream in which we made a mistake."""
@@ -113,32 +107,38 @@ class ResponseReply:
         """As it is now."""
         return Stored(self.response, self._options.input, self._events.cuts)
 
-    def _go_on(self) -> None:
-        if not self._going:
-            self._going = True
-            self.response["status"] = "in_progress"
-            self._events.go_on(self.response)
-
-    def _add(self, event: Event) -> None:
+    def on_text(self, event: Text) -> None:
         if self._options.compact:
-            if isinstance(event, Text):
-                self._fragments.append(event.text)
-        elif isinstance(event, Text):
-            if event.text or event.logprobs:
-                self._enter(Text)
-                self._events.delta(event.text, self._logprobs(event))
-        elif isinstance(event, Reasoning):
-            if event.text:
-                self._enter(Reasoning)
-                self._events.delta(event.text)
-        elif isinstance(event, ToolCallStart):
+            self._fragments.append(event.text)
+        elif event.text or event.logprobs:
+            self._enter(Text)
+            self._events.delta(event.text, self._logprobs(event))
+
+    def on_reasoning(self, event: Reasoning) -> None:
+        if event.text and not self._options.compact:
+            self._enter(Reasoning)
+            self._events.delta(event.text)
+
+    def on_call(self, event: ToolCallStart) -> None:
+        if not self._options.compact:
             self._close_item()
             self._open_call(event)
-        elif isinstance(event, ToolCallArguments) and self._call is not None:
+
+    def on_arguments(self, event: ToolCallArguments) -> None:
+        if self._call is not None:
             self._fragments.append(event.fragment)
             text = event.fragment if self._input is None else self._input.add(event.fragment)
             if text:
                 self._events.delta(text)
+
+    def on_finished(self, event: Finished) -> None:
+        self._reason = event.reason
+
+    def on_usage(self, event: Usage) -> None:
+        self._finish(event)
+
+    def on_failed(self, event: Failed) -> None:
+        self._fail(event.error)
 
     def _enter(self, kind: type) -> None:
         """Text or reasoning goes into an item of its kind."""
@@ -236,7 +236,7 @@ class ResponseReply:
     # ------------------------------------------------------------ whole
 
     def whole(self, collected: Collected) -> bytes:
-        self.chunks(_events(collected))
+        self.chunks(list(_events(collected)))
         return orjson.dumps(self.response)
 
 
@@ -244,7 +244,7 @@ class CompactionReply(ResponseReply):
     """A conversation made shorter: what the user said, and one item for all the rest."""
 
     def whole(self, collected: Collected) -> bytes:
-        self.chunks(_events(collected))
+        self.chunks(list(_events(collected)))
         response = self.response
         return orjson.dumps(
             {
