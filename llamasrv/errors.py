@@ -37,8 +37,9 @@ LONGEST_RETRY = 30.0  # seconds after which a refused client is told to come bac
 
 
 class LlamasrvError(Exception):
-    """Base of all errors with a status. `param` names the field as the caller wrote it, or is None; `details` are
-    further facts for a program, where the protocol has a place for them."""
+    """Base of all errors with a status. `param` names the field as the caller wrote it, or is None; what is raised
+    below the protocols has a neutral name, which the endpoint maps to its own (`protocols/common/names.py`). `details`
+    are further facts for a program, where the protocol has a place for them."""
 
     status: int = 500
     code: str | None = None

@@ -97,7 +97,7 @@ class Embedder:
             raise Unavailable(STOPPING)
         for i, tokens in enumerate(inputs):
             if not tokens:
-                raise InvalidRequest("The input is empty.", param=f"input[{i}]")
+                raise InvalidRequest(f"Input {i} is empty.", param="input")
             if len(tokens) > backend.context:
                 raise ContextTooLong(num_prompt=len(tokens), context=backend.context, param="input")
         if len(inputs) > self.queue_limit:

@@ -305,7 +305,7 @@ class LoadedModel:
         if tokens and not (min(tokens) >= 0 and max(tokens) < self.vocab.size):
             at, token = next((i, t) for i, t in enumerate(tokens) if not 0 <= t < self.vocab.size)
             raise InvalidRequest(
-                f"Invalid 'prompt': token id {token} at position {at} is outside the vocabulary "
+                f"The token id {token} at position {at} is outside the vocabulary "
                 f"of {self.vocab.size} tokens.",
                 param="prompt",
             )

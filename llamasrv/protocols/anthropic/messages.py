@@ -29,6 +29,7 @@ from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_
 from llamasrv.protocols.anthropic.tools import Choice, Tools
 from llamasrv.protocols.common.collect import Choice as Collection
 from llamasrv.protocols.common.collect import Collected
+from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import (
     Count,
@@ -165,7 +166,7 @@ class MessagesOptions(NamedTuple):
 class MessagesEndpoint:
     """The endpoint, with its limits."""
 
-    prompt_field = "messages"
+    names = prompt_in("messages")
 
     def __init__(self, limits: Limits) -> None:
         self._load = Loader(MessagesSchema, limits).load

@@ -17,6 +17,7 @@ from llamasrv.domain.request import GenerateRequest, InfillPrompt, MixedPrompt, 
 from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.common.collect import Choice, Collected
 from llamasrv.protocols.common.forms import content_of
+from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import token_ids
 from llamasrv.protocols.common.sampling import INT_MAX, SamplingSchema, extras_of, sampling_of
 from llamasrv.protocols.common.schema import (
@@ -172,7 +173,7 @@ class NativeOptions(NamedTuple):
 class NativeCompletion:
     """POST /completion, with its limits."""
 
-    prompt_field = "prompt"
+    names = prompt_in("prompt")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -191,7 +192,7 @@ class NativeCompletion:
 class Infill(NativeCompletion):
     """POST /infill."""
 
-    prompt_field = "input_prefix"
+    names = prompt_in("input_prefix")
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)

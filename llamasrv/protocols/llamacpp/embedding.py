@@ -10,6 +10,7 @@ import orjson
 
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Prompts
 from llamasrv.protocols.common.schema import Count, Loader, String, WireSchema
 from llamasrv.protocols.limits import Limits
@@ -26,7 +27,7 @@ class EmbeddingSchema(WireSchema):
 class NativeEmbedding:
     """The endpoint, with its limits."""
 
-    prompt_field = "content"
+    names = prompt_in("content")
 
     def __init__(self, limits: Limits) -> None:
         self._load = Loader(EmbeddingSchema, limits).load
@@ -58,7 +59,7 @@ class EitherEmbedding:
     Vectors of single tokens have llama.cpp's shape in any case: OpenAI's has no place for them.
     """
 
-    prompt_field = "input"
+    names = prompt_in("input")
 
     def __init__(self, limits: Limits) -> None:
         self._openai, self._native = EmbeddingsEndpoint(limits), NativeEmbedding(limits)

@@ -8,6 +8,7 @@ from typing import Any
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.schema import Flag, Loader
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.limits import Limits
@@ -36,7 +37,7 @@ def shape(said: Said) -> dict[str, Any]:
 class Chat:
     """The endpoint, with its limits."""
 
-    prompt_field = "messages"
+    names = prompt_in("messages")
     shape = staticmethod(shape)
 
     def __init__(self, limits: Limits) -> None:

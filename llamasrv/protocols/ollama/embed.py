@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from llamasrv.domain.request import EmbedRequest, TextPrompt
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Flag, Invalid, Loader, String, WireField, wrong_type
 from llamasrv.protocols.limits import Limits
@@ -58,7 +59,7 @@ class Made(Protocol):
 class Embed:
     """The endpoint, with its limits."""
 
-    prompt_field = "input"
+    names = prompt_in("input")
 
     def __init__(self, limits: Limits) -> None:
         self._load = Loader(EmbedSchema, limits).load
@@ -96,7 +97,7 @@ class Embed:
 class Embeddings:
     """The endpoint of old: one text, one vector."""
 
-    prompt_field = "prompt"
+    names = prompt_in("prompt")
 
     def __init__(self, limits: Limits) -> None:
         self._load = Loader(EmbeddingsSchema, limits).load

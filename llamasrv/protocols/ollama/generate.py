@@ -7,6 +7,7 @@ from typing import Any
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Prompt, TextPart, TextPrompt
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Flag, Ignored, Invalid, Loader, Refused, String, WireField, wrong_type
 from llamasrv.protocols.limits import Limits
@@ -51,7 +52,7 @@ def shape(said: Said) -> dict[str, Any]:
 class Generate:
     """The endpoint, with its limits."""
 
-    prompt_field = "prompt"
+    names = prompt_in("prompt")
     shape = staticmethod(shape)
 
     def __init__(self, limits: Limits) -> None:

@@ -28,6 +28,7 @@ from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.common.collect import Choice as Collection
 from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.forms import content_of
+from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, sampling_of, smallest
 from llamasrv.protocols.common.schema import (
     Count,
@@ -167,7 +168,7 @@ _BUDGETS = (
 class ChatCompletions:
     """The endpoint, with its limits."""
 
-    prompt_field = "messages"
+    names = prompt_in("messages")
 
     def __init__(self, limits: Limits, *, native: bool = False) -> None:
         """`native`: in llama-server's manner where it differs from OpenAI's."""

@@ -18,6 +18,7 @@ from llamasrv.domain.request import GenerateRequest, Prompt, TextPrompt
 from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.forms import content_of
+from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Prompts
 from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, sampling_of, smallest
 from llamasrv.protocols.common.schema import Count, Flag, Loader, String
@@ -57,7 +58,7 @@ class CompletionsOptions(NamedTuple):
 class Completions:
     """The endpoint, with its limits."""
 
-    prompt_field = "prompt"
+    names = prompt_in("prompt")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

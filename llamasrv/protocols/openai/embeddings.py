@@ -13,6 +13,7 @@ import orjson
 
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import Unsupported
+from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Prompts
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Ignored, Invalid, Loader, String, WireField, WireSchema, wrong_type
@@ -63,7 +64,7 @@ class EmbeddingOptions(NamedTuple):
 class EmbeddingsEndpoint:
     """The endpoint, with its limits."""
 
-    prompt_field = "input"
+    names = prompt_in("input")
 
     def __init__(self, limits: Limits) -> None:
         self._load = Loader(EmbeddingsSchema, limits).load

@@ -13,6 +13,7 @@ import orjson
 
 from llamasrv.domain.request import RerankRequest
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import (
     Count,
@@ -89,7 +90,7 @@ class RerankOptions(NamedTuple):
 class RerankEndpoint:
     """The endpoint, with its limits."""
 
-    prompt_field = "documents"
+    names = prompt_in("documents")
 
     def __init__(self, limits: Limits) -> None:
         self._load = Loader(RerankSchema, limits).load

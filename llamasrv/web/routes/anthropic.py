@@ -13,7 +13,7 @@ from llamasrv.protocols.anthropic.threads import ThreadUnsupported, Turn, previo
 from llamasrv.protocols.errors import anthropic_body
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.generate import respond
+from llamasrv.web.routes.generate import in_words_of, respond
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, named
 from llamasrv.web.streams.threads import Threads
@@ -29,8 +29,6 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/v1/messages")
     def messages() -> Response:
-        if service.registry.is_full:  # before anything of the request is looked at
-            raise service.registry.queue_full()
         body = read_json(request.environ, settings.limits)
         owner = request.environ["llamasrv.record"].owner
         earlier = _earlier(threads, owner, body)
@@ -51,7 +49,8 @@ def blueprint(service: Service) -> Blueprint:
         """What `/v1/messages` would report for the same body, its cached part included."""
         body = read_json(request.environ, settings.limits)
         asked = endpoint.parse_count(body, earlier=_earlier(threads, request.environ["llamasrv.record"].owner, body))
-        return json_answer(count_body(service.pipeline.count(asked)))
+        with in_words_of(endpoint, asked):
+            return json_answer(count_body(service.pipeline.count(asked)))
 
     return routes
 
@@ -65,7 +64,7 @@ def _earlier(threads: Threads, owner: str, body: Mapping[str, Any]) -> tuple[Tur
 class _Kept:
     """The endpoint for one turn of a thread, which is kept with its reply."""
 
-    prompt_field = MessagesEndpoint.prompt_field
+    names = MessagesEndpoint.names
 
     def __init__(self, endpoint: MessagesEndpoint, keep: Keep) -> None:
         self._endpoint = endpoint

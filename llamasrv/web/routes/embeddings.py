@@ -14,6 +14,7 @@ from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.generate import in_words_of
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import CLIENT_CLOSED, Client, Watch
 
@@ -21,7 +22,7 @@ from llamasrv.web.streams.streaming import CLIENT_CLOSED, Client, Watch
 class Endpoint(Protocol):
     """What a protocol gives for one of these endpoints."""
 
-    prompt_field: str  # where in the body the inputs are, for errors that concern them
+    names: Mapping[str, str]  # what its fields are called, by the neutral names that errors have
 
     def parse(self, body: Mapping[str, Any], *, owner: str, timeout: float | None) -> tuple[Any, Any]: ...
 
@@ -63,13 +64,8 @@ def compute(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any]) 
     settings = service.options
     body = read_json(environ, settings.limits)
     asked, options = endpoint.parse(body, owner=record.owner, timeout=settings.timeout)
-    try:
+    with in_words_of(endpoint, asked):
         running = submit(asked)
-    except LlamasrvError as error:
-        if error.param != "prompt":
-            raise
-        field = endpoint.prompt_field
-        raise error.but(param=field, message=error.message.replace("'prompt'", f"'{field}'")) from None
     watch = Watch(Client.of(environ), running.cancel)
     try:
         made = running.result()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from flask import Response, request
@@ -10,6 +12,7 @@ from flask import Response, request
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.run import RunInfo
+from llamasrv.protocols.common.names import named_for
 from llamasrv.web.http.body import read_json
 from llamasrv.web.service import Service
 from llamasrv.web.streams.opening import reply_to
@@ -19,7 +22,7 @@ from llamasrv.web.streams.streaming import NOBODY, OPENAI, Client, Framing, Repl
 class Replies(Protocol):
     """How a protocol answers at one of its endpoints."""
 
-    prompt_field: str  # where in the body the prompt is, for errors that concern it
+    names: Mapping[str, str]  # what its fields are called, by the neutral names that errors have
 
     def reply(self, options: Any, *, model: str, fingerprint: str) -> Reply: ...
 
@@ -30,6 +33,25 @@ class Endpoint(Replies, Protocol):
     def parse(
         self, body: Mapping[str, Any], *, owner: str, timeout: float | None
     ) -> tuple[GenerateRequest, Any]: ...
+
+
+class Named(Protocol):
+    """What errors need of an endpoint."""
+
+    @property
+    def names(self) -> Mapping[str, str]: ...
+
+
+@contextmanager
+def in_words_of(endpoint: Named, asked: Any) -> Iterator[None]:
+    """Errors from below name the field as it stood in the request."""
+    try:
+        yield
+    except LlamasrvError as error:
+        named = named_for(error, endpoint.names, asked)
+        if named is error:
+            raise
+        raise named from None
 
 
 def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) -> Response:
@@ -52,13 +74,6 @@ def respond(
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a stream that is kept goes on without its client
 
-    def explain(error: LlamasrvError) -> LlamasrvError:
-        if error.param == "prompt":
-            return error.but(param=endpoint.prompt_field)
-        if error.param == "content" and asked.content is not None:
-            return error.but(param=asked.content.name)
-        return error
-
     def begin(info: RunInfo) -> Reply:
         record.model = info.model
         reply = endpoint.reply(options, model=info.model, fingerprint=info.fingerprint)
@@ -67,7 +82,7 @@ def respond(
             told(info)
         return reply
 
-    run = service.pipeline.submit(asked, explain=explain)
+    run = service.pipeline.submit(asked, explain=partial(named_for, names=endpoint.names, asked=asked))
     reply = reply_to(run, begin, framing)
     if not asked.stream:
         return whole_response(run, reply, record, num_choices=len(asked.prompts) * asked.n, client=client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ from werkzeug.exceptions import MethodNotAllowed
 
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound, Unavailable, Unsupported
+from llamasrv.protocols.common.names import named_for
 from llamasrv.protocols.openai.responses import Earlier, Responses, input_tokens_body
 from llamasrv.protocols.openai.responses.events import error_event, replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
@@ -19,7 +21,7 @@ from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page
 from llamasrv.web.http.body import read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.generate import respond
+from llamasrv.web.routes.generate import in_words_of, respond
 from llamasrv.web.service import Service
 from llamasrv.web.streams.background import Following, Run
 from llamasrv.web.streams.streaming import Client, Framing, named, stream_response
@@ -84,7 +86,8 @@ class Views:
         service = self._service
         service.background.check_room()
         record.model = service.registry.for_request(asked.model).name
-        running = service.pipeline.submit(asked, explain=_renamed)
+        explain = partial(named_for, names=self._endpoint.names, asked=asked)
+        running = service.pipeline.submit(asked, explain=explain)
 
         def reply(keep: Keep) -> ResponseReply:
             return self._endpoint.reply(options, model=record.model or "", keep=self._keeping(keep, options))
@@ -102,7 +105,8 @@ class Views:
         record = _record()
         body, earlier = self._body(record.owner)
         asked, _ = self._endpoint.parse({**body, "input": body.get("input") or []}, earlier=earlier)
-        return json_answer(input_tokens_body(self._service.pipeline.count(asked)))
+        with in_words_of(self._endpoint, asked):
+            return json_answer(input_tokens_body(self._service.pipeline.count(asked)))
 
     def compact(self) -> Response:
         record = _record()
@@ -196,7 +200,7 @@ class Views:
 class _Made:
     """The endpoint for one request: what it makes is stored under its owner."""
 
-    prompt_field = Responses.prompt_field
+    names = Responses.names
 
     def __init__(self, endpoint: Responses, keep: Keep | None) -> None:
         self._endpoint = endpoint
@@ -213,10 +217,6 @@ class _Made:
 
 def _record() -> RequestLog:
     return request.environ["llamasrv.record"]
-
-
-def _renamed(error: LlamasrvError) -> LlamasrvError:
-    return error.but(param=Responses.prompt_field) if error.param == "prompt" else error
 
 
 def page_of_request() -> tuple[str | None, int, bool]:

@@ -18,6 +18,7 @@ import orjson
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.forms import content_of
+from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import sampling_of, smallest
 from llamasrv.protocols.common.schema import Loader, inside
 from llamasrv.protocols.common.thinking import thinking_variables
@@ -60,7 +61,7 @@ class Earlier(NamedTuple):
 class Responses:
     """The endpoint, with its limits."""
 
-    prompt_field = "input"
+    names = prompt_in("input")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -1,0 +1,28 @@
+"""What an error from below says that it concerns, in the words of the endpoint that was asked.
+
+Below the protocols a request has neutral parts: its prompt (whoever knows it as a conversation says `messages`, as
+inputs `input`) and the form of its content. Each endpoint has fields of its own for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llamasrv.errors import LlamasrvError
+
+_PROMPT = ("prompt", "messages", "input")
+
+
+def prompt_in(field: str) -> Mapping[str, str]:
+    """The names of an endpoint that has its prompt in this field."""
+    return dict.fromkeys(_PROMPT, field)
+
+
+def named_for(error: LlamasrvError, names: Mapping[str, str], asked: Any) -> LlamasrvError:
+    """The error with its field as the client calls it. `asked` is the request, which knows where its form stood."""
+    field = names.get(error.param or "")
+    if error.param == "content":
+        content = getattr(asked, "content", None)
+        field = None if content is None else content.name
+    return error if field is None or field == error.param else error.but(param=field)

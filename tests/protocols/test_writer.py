@@ -1,0 +1,65 @@
+"""The one dispatch over events."""
+
+from __future__ import annotations
+
+import pytest
+
+from llamasrv.domain.events import Failed, Finished, FinishReason, Pace, PromptProgress, Reasoning, Text, Usage
+from llamasrv.errors import EngineFailure
+from llamasrv.protocols.common.collect import Collected
+from llamasrv.protocols.writer import METHODS, Writer
+
+END = Finished(0, FinishReason.STOP)
+
+
+class Sample(Writer):
+    """Writes texts and the end, and says where it begins and where there is silence."""
+
+    def on_begin(self):
+        self._out.append(b"<")
+
+    def on_silence(self):
+        self._out.append(b".")
+
+    def on_text(self, event):
+        self._out.append(event.text.encode())
+
+    def on_finished(self, event):
+        self._out.append(b">")
+
+    def error_body(self, error):
+        return b"!" + error.message.encode()
+
+
+def test_each_event_is_written_once_in_its_place():
+    writer = Sample()
+    assert writer.chunks([Text(0, "a"), Text(0, "b")]) == [b"<", b"a", b"b"]
+    assert writer.chunks([Text(0, "c"), END]) == [b"c", b">"]
+
+
+def test_a_silence_is_written_where_nothing_came():
+    writer = Sample()
+    assert [writer.chunks([]) for _ in range(2)] == [[b"<", b"."], [b"."]]
+
+
+def test_kinds_that_a_protocol_has_no_place_for_are_passed_over():
+    others = [Reasoning(0, "x"), PromptProgress(0, 1, 0, 1, 0.0), Pace(0, Usage()), Usage()]
+    assert Sample().chunks(others) == [b"<"]
+
+
+def test_nothing_is_written_after_a_failure():
+    writer = Sample()
+    assert writer.chunks([Text(0, "a"), Failed(0, EngineFailure("x")), Text(0, "b"), END]) == [b"<", b"a", b"!x"]
+    assert writer.failed
+
+
+def test_a_whole_reply_is_folded_by_the_same_dispatch():
+    collected = Collected(2)
+    collected.add([Text(1, "a"), Text(1, "b"), Failed(0, EngineFailure("x")), Finished(1, FinishReason.LENGTH), Usage(3)])
+    assert "".join(collected.choices[1].text) == "ab" and collected.choices[1].reason is FinishReason.LENGTH
+    assert collected.error.message == "x" and collected.usage.prompt_tokens == 3
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_every_kind_of_event_has_its_method(kind):
+    assert set(Sample._methods) == set(METHODS) and callable(Sample._methods[kind])
