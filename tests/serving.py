@@ -6,9 +6,9 @@ import threading
 import time
 
 from engine_by_hand import HandEngine
+from recording_backend import RecordingBackend
 
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.interface import DecodeFailed
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
@@ -26,7 +26,7 @@ def openai_error_keys(error):
 
 def open_engine(*, options=None, **fake):
     """An engine that has loaded and takes a turn when it is told."""
-    engine = HandEngine(lambda progress: FakeBackend(**fake), options or EngineOptions(parallel=8), name="fake")
+    engine = HandEngine(lambda progress: RecordingBackend(**fake), options or EngineOptions(parallel=8), name="fake")
     engine.open()
     return engine
 
@@ -60,7 +60,7 @@ class RunningService:
         self.backends = []
 
         def open_backend(progress):
-            self.backends.append(FakeBackend(**fake))
+            self.backends.append(RecordingBackend(**fake))
             return self.backends[-1]
 
         self.engine = HandEngine(open_backend, options or EngineOptions(parallel=8), name="fake")

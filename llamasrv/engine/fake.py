@@ -2,7 +2,7 @@
 
 Tokens are bytes and a few specials. It answers a chat with "You said: ..." and continues raw text with an echo of its
 end. Its logits depend on nothing but the lane's tokens, so that alone, in a batch, after a reuse or a swap must be
-equal exactly; and it refuses whatever the real library would abort on. Used by most tests and by `--fake`.
+equal exactly; and it refuses whatever the real library would abort on. Served by `--fake`, and used by most tests.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 import zlib
 from array import array
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -71,7 +70,6 @@ class FakeChain:
         self._params = params
         self._greedy = greedy or params.temperature <= 0
         self._random = np.random.default_rng(params.seed)
-        self.accepted: list[int] = []
         self.closed = False
         self._left = np.empty(0, np.int64), np.empty(0)
 
@@ -96,7 +94,7 @@ class FakeChain:
         return self._left
 
     def accept(self, token: int) -> None:
-        self.accepted.append(token)
+        """What was chosen before changes nothing here."""
 
     def close(self) -> None:
         assert not self.closed, "closed twice"
@@ -104,7 +102,7 @@ class FakeChain:
 
 
 class FakeBackend:
-    """Records what it was asked; fails on demand through `fail_next`."""
+    """Refuses what the real library would abort on."""
 
     generates = True
     state_facts: dict[str, Any] = {"library": "fake"}
@@ -141,11 +139,7 @@ class FakeBackend:
         self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.embeddings = None if pooling is None else FakeEmbeddings(pooling, context=self.context)
         self.adapters = adapters
-        self.calls: list[tuple] | deque[tuple] = []
-        self.fail_next: list[Exception] = []
-        self.spoil: Callable[[np.ndarray], None] | None = None  # may damage the logits of the next decode
         self.timings: list[tuple[int, int, float]] = []
-        self.chains: list[FakeChain] | deque[FakeChain] = []
         self.closed = False
         self._kv: list[list[int]] = []
         self._cells: list[list[object]] = []  # one object per cell; lanes share objects
@@ -156,7 +150,6 @@ class FakeBackend:
         self.reset()
 
     def reset(self) -> None:
-        self.calls.append(("reset",))
         self._kv = [[] for _ in range(self.num_lanes)]
         self._cells = [[] for _ in range(self.num_lanes)]
         self._used, self._marks = (), [0] * self.num_lanes
@@ -171,17 +164,12 @@ class FakeBackend:
 
     def use(self, adapters: Adapters) -> None:
         assert all(0 <= number < len(self.adapters) and scale for number, scale in adapters)
-        if adapters != self._used:
-            self.calls.append(("use", adapters))
         self._used = adapters
 
     def decode(self) -> None:
         batch = self.batch
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
-        self.calls.append(("decode", n))
-        if self.fail_next:
-            raise self.fail_next.pop(0)
         if self.used_cells + n > self.num_cells:
             raise OutOfCells
         rows = []
@@ -202,9 +190,6 @@ class FakeBackend:
             if wanted:
                 rows.append(self._row(self._kv[lane]))
         self._logits = np.stack(rows) if rows else np.empty((0, N_VOCAB), np.float32)
-        if self.spoil is not None:
-            self.spoil(self._logits)
-            self.spoil = None
 
     def logits(self, num_rows: int) -> np.ndarray:
         assert num_rows == len(self._logits)
@@ -240,14 +225,12 @@ class FakeBackend:
         self._kv[lane], self._cells[lane] = [], []
 
     def save(self, lane: int) -> np.ndarray:
-        self.calls.append(("save", lane))
         return np.array([*self._kv[lane], self._marks[lane]], np.int32)
 
     def saved_size(self, lane: int) -> int:
         return 4 * (len(self._kv[lane]) + 1)
 
     def restore(self, lane: int, saved: np.ndarray) -> bool:
-        self.calls.append(("restore", lane))
         if self.used_cells + len(saved) - 1 > self.num_cells:
             return False
         *self._kv[lane], self._marks[lane] = saved.tolist()
@@ -255,8 +238,7 @@ class FakeBackend:
         return True
 
     def chain(self, params: SamplingParams, *, greedy: bool) -> FakeChain:
-        self.chains.append(FakeChain(params, greedy=greedy))
-        return self.chains[-1]
+        return FakeChain(params, greedy=greedy)
 
 
 class FakeEmbeddings:
@@ -266,17 +248,12 @@ class FakeEmbeddings:
         self.pooling = pooling
         self.size = 1 if pooling == "rank" else 32
         self.context, self.group_tokens, self.group_inputs = context, max(context, group_tokens), group_inputs
-        self.groups: list[list[int]] | deque[list[int]] = []  # lengths of what was computed together
-        self.fail_next: list[Exception] = []
         self.closed = False
 
     def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:
         lengths = [len(tokens) for tokens in inputs]
         assert 0 < len(lengths) <= self.group_inputs and sum(lengths) <= self.group_tokens
         assert max(lengths) <= self.context
-        self.groups.append(lengths)
-        if self.fail_next:
-            raise self.fail_next.pop(0)
         return [self._one(np.frombuffer(tokens, np.int32)) for tokens in inputs]
 
     def _one(self, tokens: np.ndarray) -> np.ndarray:
@@ -287,7 +264,7 @@ class FakeEmbeddings:
         return pooled(rows, self.pooling)
 
     def reset(self) -> None:
-        self.groups.append([])
+        """There is nothing that it keeps."""
 
     def close(self) -> None:
         assert not self.closed, "closed twice"
@@ -329,13 +306,9 @@ def open_fake_backend(
     pooling: str | None = None,
     adapters: tuple[Adapter, ...] = (),
 ) -> FakeBackend:
-    """The one that is served. What it was told it forgets again: it may run for days."""
+    """The one that is served."""
     progress(1.0)
-    backend = FakeBackend(
+    return FakeBackend(
         num_lanes=num_lanes, num_cells=num_cells, context=8192, batch_size=2048, ubatch_size=512, pooling=pooling,
         adapters=adapters,
     )  # fmt: skip
-    backend.calls, backend.chains = deque(maxlen=1), deque(maxlen=1)
-    if backend.embeddings is not None:
-        backend.embeddings.groups = deque(maxlen=1)
-    return backend

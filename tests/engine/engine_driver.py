@@ -1,4 +1,4 @@
-"""An engine on FakeBackend, driven by hand; after each test nothing may be left behind."""
+"""An engine on RecordingBackend, driven by hand; after each test nothing may be left behind."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from array import array
 
 import pytest
 from engine_by_hand import HandEngine
+from recording_backend import RecordingBackend
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.channels import Delta, Doorbell, End, PromptScored, Stream
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.sequence import Sequence, State
 
 GREEDY = SamplingParams(temperature=0)
@@ -91,7 +91,7 @@ def drive():
     def make(backend=None, **settings):
         names = {"num_lanes", "num_cells", "context", "batch_size", "ubatch_size", "can_share", "can_cut", "idle_cells"}
         fake = {name: settings.pop(name) for name in list(settings) if name in names}
-        drivers.append(Driver(backend or FakeBackend(**fake), **settings))
+        drivers.append(Driver(backend or RecordingBackend(**fake), **settings))
         return drivers[-1]
 
     yield make
@@ -107,7 +107,7 @@ def no_leaks(driver):
     core.memory.lanes.check()
     assert not core.memory.lanes.held and core.memory.lanes.held_cells == 0
     assert core.admission.swapped_bytes == 0
-    if isinstance(backend, FakeBackend):
+    if isinstance(backend, RecordingBackend):
         assert core.memory.lanes.used_cells == backend.used_cells, "the books and the backend differ"
         assert all(chain.closed for chain in backend.chains)
     for seq in driver.sequences:

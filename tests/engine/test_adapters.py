@@ -3,8 +3,8 @@
 import pytest
 from engine_driver import chat, end_of, text_of
 from test_scheduler import make, plan, sequence
+from recording_backend import RecordingBackend
 
-from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.interface import Adapter
 from llamasrv.errors import InvalidRequest
 
@@ -63,7 +63,7 @@ def test_one_set_alone_always_has_its_turn():
 
 def test_each_answers_as_it_does_alone(drive):
     """The fake backend checks that no timeline is computed with two sets."""
-    driver = drive(FakeBackend(adapters=ADAPTERS), parallel=8)
+    driver = drive(RecordingBackend(adapters=ADAPTERS), parallel=8)
     sets = [(), FIRST, SECOND, ((0, 0.5), (1, 2.0))] * 3
     alone = [driver.answer(chat("hello"), adapters=s) for s in sets[:4]]
     assert alone[:3] == ["You said: hello", "You said, one 1: hello", "You said, two 1: hello"]
@@ -73,7 +73,7 @@ def test_each_answers_as_it_does_alone(drive):
 
 
 def test_prefixes_are_not_shared_across_sets(drive):
-    driver = drive(FakeBackend(adapters=ADAPTERS), parallel=4)
+    driver = drive(RecordingBackend(adapters=ADAPTERS), parallel=4)
     prompt = chat("a long common beginning " * 4)
 
     def reused(adapters):
@@ -86,7 +86,7 @@ def test_prefixes_are_not_shared_across_sets(drive):
 
 
 def test_prefixes_in_host_memory_are_not_shared_across_sets(drive):
-    driver = drive(FakeBackend(adapters=ADAPTERS, idle_cells=0), parallel=4)
+    driver = drive(RecordingBackend(adapters=ADAPTERS, idle_cells=0), parallel=4)
     driver.core.memory._time.prompt_seconds = lambda count: 1.0  # everything is worth keeping
     prompt = chat("a long common beginning " * 4)
     for adapters, found in ((FIRST, False), ((), False), (FIRST, True), (SECOND, False)):
@@ -97,7 +97,7 @@ def test_prefixes_in_host_memory_are_not_shared_across_sets(drive):
 
 
 def test_followers_wait_only_for_a_leader_of_their_own_set(drive):
-    driver = drive(FakeBackend(adapters=ADAPTERS), parallel=4)
+    driver = drive(RecordingBackend(adapters=ADAPTERS), parallel=4)
     prompt = chat("a long common beginning " * 20)
     streams = [driver.submit(prompt, adapters=s) for s in (FIRST, FIRST, SECOND)]
     driver.finish()
@@ -105,7 +105,7 @@ def test_followers_wait_only_for_a_leader_of_their_own_set(drive):
 
 
 def test_a_preempted_sequence_comes_back_with_its_adapters(drive):
-    driver = drive(FakeBackend(adapters=ADAPTERS), parallel=4)
+    driver = drive(RecordingBackend(adapters=ADAPTERS), parallel=4)
     stream = driver.submit(chat("hello"), adapters=FIRST)
     other = driver.submit(chat("world"), adapters=SECOND)
     driver.turn(6)
@@ -115,6 +115,6 @@ def test_a_preempted_sequence_comes_back_with_its_adapters(drive):
 
 
 def test_an_adapter_that_is_not_there_is_refused(drive):
-    driver = drive(FakeBackend(adapters=ADAPTERS))
+    driver = drive(RecordingBackend(adapters=ADAPTERS))
     with pytest.raises(InvalidRequest, match="There are 2 adapters"):
         driver.engine.submit([driver.spec("x", adapters=((2, 1.0),))])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from recording_backend import RecordingEmbeddings
 
 from llamasrv.engine.embedder import Embedded, Embedder, finished, pooled
-from llamasrv.engine.fake import FakeEmbeddings
 from llamasrv.engine.interface import DecodeFailed
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
@@ -14,7 +14,7 @@ from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, Inv
 class Driver:
     def __init__(self, *, pooling="mean", queue_limit=1000, **backend):
         self.now = 0.0
-        self.backend = FakeEmbeddings(pooling, **backend)
+        self.backend = RecordingEmbeddings(pooling, **backend)
         self.embedder = Embedder(queue_limit=queue_limit, clock=lambda: self.now)
         self.embedder.backend = self.backend
 

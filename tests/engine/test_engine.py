@@ -1,15 +1,16 @@
-"""Stories of the engine on FakeBackend, turn by turn. The `drive` fixture checks that nothing is left behind."""
+"""Stories of the engine on RecordingBackend, turn by turn. The `drive` fixture checks that nothing is left behind."""
 
 import numpy as np
 import pytest
 from engine_by_hand import HandEngine
 from engine_driver import GREEDY, chat, end_of, scores_of, spec, text_of
+from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.sequence import State
 from llamasrv.engine.channels import Delta
-from llamasrv.engine.fake import BOS, FakeBackend
+from llamasrv.engine.fake import BOS
 from llamasrv.engine.interface import DecodeFailed, OutOfCells
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
@@ -454,7 +455,7 @@ def test_cancel_while_waiting():
     """A sequence cancelled before admission never takes a lane, and its stream still ends."""
     from engine_driver import Driver, no_leaks
 
-    driver = Driver(FakeBackend(), parallel=1)
+    driver = Driver(RecordingBackend(), parallel=1)
     running, waiting = driver.submit(chat("first")), driver.submit(chat("second"))
     driver.turn()
     driver.engine.cancel(waiting)
@@ -558,7 +559,7 @@ def test_inputs_that_wait_for_vectors_take_no_places_from_chats():
     """One request of many inputs made every chat a 429, and the server unready."""
     from engine_driver import Driver, no_leaks
 
-    driver = Driver(FakeBackend(pooling="mean"), parallel=1, queue_limit=2)
+    driver = Driver(RecordingBackend(pooling="mean"), parallel=1, queue_limit=2)
     embedder = driver.engine.embedder
     inputs = embedder.submit([[1, 2, 3]] * 40)
     assert not driver.engine.is_full
@@ -576,7 +577,7 @@ def test_inputs_that_wait_for_vectors_take_no_places_from_chats():
 def test_a_model_that_only_makes_vectors_is_full_when_its_own_queue_is():
     from engine_driver import Driver
 
-    backend = FakeBackend(pooling="mean")
+    backend = RecordingBackend(pooling="mean")
     backend.generates = False
     driver = Driver(backend)
     embedder = driver.engine.embedder
@@ -636,11 +637,11 @@ def test_fail_all_ends_everything_with_that_error(drive):
 
 
 def test_the_thread_answers_and_stops(drive):
-    engine = HandEngine(lambda progress: FakeBackend())
+    engine = HandEngine(lambda progress: RecordingBackend())
     engine.start()
     while engine.status.state == "loading":
         pass
-    stream = engine.submit([spec(FakeBackend().vocab.tokenize(chat("threaded")), params=GREEDY)])
+    stream = engine.submit([spec(RecordingBackend().vocab.tokenize(chat("threaded")), params=GREEDY)])
     items = []
     while stream.open_choices or len(stream):
         stream.wait(10)
@@ -650,7 +651,7 @@ def test_the_thread_answers_and_stops(drive):
 
 
 def test_stopping_ends_what_was_in_flight():
-    engine = HandEngine(lambda progress: FakeBackend())
+    engine = HandEngine(lambda progress: RecordingBackend())
     engine.start()
     while engine.status.state == "loading":
         pass
@@ -682,7 +683,7 @@ def test_a_model_is_freed_where_what_goes_with_it_cannot_be_made(monkeypatch):
         raise OSError("no threads")
 
     monkeypatch.setattr(core, "scheduler_for", fail)
-    backend = FakeBackend()
+    backend = RecordingBackend()
     engine = HandEngine(lambda progress: backend)
     engine.host.run()
     assert engine.status.state == "failed" and backend.closed

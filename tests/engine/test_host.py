@@ -3,9 +3,9 @@
 import pytest
 from engine_by_hand import HandEngine
 from engine_driver import chat, end_of, spec
+from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
-from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import EngineFailure, Unavailable
 
@@ -28,14 +28,14 @@ def test_loading_is_told_and_can_be_given_up():
 
 def test_it_tells_of_every_change_of_its_status():
     told = []
-    engine = HandEngine(lambda progress: FakeBackend(), on_status=lambda: told.append(engine.status.state))
+    engine = HandEngine(lambda progress: RecordingBackend(), on_status=lambda: told.append(engine.status.state))
     engine.stop(0)
     engine.host.run()
     assert told == ["ready", "stopped"] and engine.backend.closed
 
 
 def test_a_drain_while_it_loads_is_not_forgotten():
-    engine = HandEngine(lambda progress: FakeBackend())
+    engine = HandEngine(lambda progress: RecordingBackend())
     engine.drain()
     engine.open()
     assert engine.status.state == "draining"

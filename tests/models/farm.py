@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
+from recording_backend import RecordingBackend
 from serving import wait_until
 
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.fake import FakeBackend
 from llamasrv.models.loader import Loader
 from llamasrv.models.model import Model, Recipe
 from llamasrv.models.registry import Registry
@@ -37,7 +37,7 @@ class Farm:
         if name in self.broken:
             raise self.broken[name]
         self.opened.append(name)
-        return FakeBackend(num_lanes=8, num_cells=2048, context=512)
+        return RecordingBackend(num_lanes=8, num_cells=2048, context=512)
 
     def __getitem__(self, name):
         return self.models[name]

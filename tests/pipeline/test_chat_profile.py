@@ -1,8 +1,8 @@
 """What is found out once about a loaded model's template."""
 
 import pytest
+from recording_backend import RecordingBackend
 
-from llamasrv.engine.fake import FakeBackend
 from llamasrv.pipeline.chat_profile import ChatProfile
 
 TURNS = (
@@ -19,6 +19,6 @@ REFUSES = "{% if enable_thinking is defined %}{{ raise_exception('no') }}{% endi
     "prompt, told", [(WHEN_TOLD, True), (ALWAYS_OPEN, False), (BY_ITSELF, False), (REFUSES, False), ("", False)]
 )
 def test_it_is_known_whether_a_model_thinks_only_when_told(prompt, told):
-    backend = FakeBackend()
+    backend = RecordingBackend()
     profile = ChatProfile.of(TURNS + prompt, backend.info, backend.vocab)
     assert profile.format.reasoning is not None and profile.thinks_when_told is told

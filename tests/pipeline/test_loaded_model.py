@@ -9,6 +9,7 @@ import pytest
 from engine_by_hand import HandEngine
 from pipelines import ends, user
 from serving import open_engine, pipeline_on, read
+from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.request import (
@@ -22,7 +23,7 @@ from llamasrv.domain.request import (
     Tool,
     ToolCall,
 )
-from llamasrv.engine.fake import BOS, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, IM_END, IM_START, FakeBackend
+from llamasrv.engine.fake import BOS, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, IM_END, IM_START
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
 from llamasrv.pipeline import constraint, loaded_model
 
@@ -230,7 +231,7 @@ def test_a_prompt_that_fills_the_context_can_still_be_scored(run):
 
 
 def test_parameters_are_merged_from_weak_to_strong():
-    class Author(FakeBackend):
+    class Author(RecordingBackend):
         def __init__(self, **kwargs):
             super().__init__(**kwargs)
             defaults = {"top_k": 20, "top_p": 0.5, "min_p": 0.1, "samplers": ["top_k"]}

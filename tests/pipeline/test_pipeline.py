@@ -11,6 +11,7 @@ import pytest
 from engine_by_hand import HandEngine
 from pipelines import GREEDY, WILD, ends, texts, user
 from serving import open_engine, pipeline_on, read
+from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
 from llamasrv.domain.request import (
@@ -19,7 +20,7 @@ from llamasrv.domain.request import (
     TokenPrompt,
 )
 from llamasrv.engine.engine import EngineOptions, Status
-from llamasrv.engine.fake import BOS, FakeBackend
+from llamasrv.engine.fake import BOS
 from llamasrv.engine.interface import DecodeFailed
 from llamasrv.errors import (
     EngineFailure,
@@ -247,7 +248,7 @@ def test_a_failing_step_is_told_once(engine, pipeline):
 
 def test_a_deadline_ends_it():
     now = [0.0]
-    engine = HandEngine(lambda progress: FakeBackend(), clock=lambda: now[0])
+    engine = HandEngine(lambda progress: RecordingBackend(), clock=lambda: now[0])
     engine.open()
     generation = pipeline_on(engine).submit(GenerateRequest(prompts=user("Hi"), timeout=5.0))
     engine.turn()

@@ -9,10 +9,10 @@ from array import array
 import numpy as np
 import pytest
 from engine_driver import Driver, chat, end_of, no_leaks
+from recording_backend import RecordingBackend
 
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.kv.disk_tier import ENDING, DiskTier
-from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.interface import Adapter
 from llamasrv.engine.kv.prefix_index import EVERYBODY
 from llamasrv.engine.kv.host_tier import SavedState
@@ -223,7 +223,7 @@ class Served(Driver):
 
     def __init__(self, folder, backend=None, **options):
         settings = {"parallel": 4, "disk_bytes": MEGABYTE, "disk_folder": folder, "digest": "m"} | options
-        super().__init__(backend or FakeBackend(), **settings)
+        super().__init__(backend or RecordingBackend(), **settings)
         self.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01
 
     def ask(self, prompt, **settings):
@@ -279,12 +279,12 @@ def test_going_on_with_a_conversation_writes_nothing(tmp_path):
 
 def test_a_prefix_of_other_adapters_stays_cold(tmp_path):
     adapters = (Adapter("one", "one.gguf", digest="d1"),)
-    served = Served(tmp_path, FakeBackend(adapters=adapters))
+    served = Served(tmp_path, RecordingBackend(adapters=adapters))
     for end in ("one", "two"):
         served.ask(chat(SYSTEM + end), adapters=((0, 1.0),))
     served.written(1)
     served.end()
-    again = Served(tmp_path, FakeBackend(adapters=adapters))
+    again = Served(tmp_path, RecordingBackend(adapters=adapters))
     assert again.ask(chat(SYSTEM + "three")) == 0
     assert again.ask(chat(SYSTEM + "four"), adapters=((0, 1.0),)) > len(SYSTEM)
     again.end()

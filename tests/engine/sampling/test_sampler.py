@@ -2,9 +2,9 @@ from array import array
 
 import numpy as np
 import pytest
+from recording_backend import RecordingBackend
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, log_probability
 
 
@@ -46,7 +46,7 @@ def test_a_row_of_nan_has_no_candidates():
 def sampler(backend=None, prompt=b"hello", **params):
     """A Sampler, and the timeline that it looks at."""
     tokens = array("i", list(prompt))
-    return Sampler(SamplingParams(**params), tokens, len(tokens), backend or FakeBackend()), tokens
+    return Sampler(SamplingParams(**params), tokens, len(tokens), backend or RecordingBackend()), tokens
 
 
 def test_greedy_needs_no_chain():
@@ -91,7 +91,7 @@ def test_bias_moves_and_bans():
 
 
 def test_ends_are_banned_until_min_tokens():
-    backend = FakeBackend()
+    backend = RecordingBackend()
     s, tokens = sampler(backend, temperature=0, min_tokens=2)
     end = backend.vocab.eos
     row = random_row(263, 1)

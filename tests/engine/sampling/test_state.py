@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from constraints import WILD, constraint
 from engine_driver import GREEDY, spec, text_of
+from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.sampling.sampler import CandidateFinder
 from llamasrv.engine.sampling.state import SamplingState
 
-BACKEND = FakeBackend()
+BACKEND = RecordingBackend()
 FIND = CandidateFinder(BACKEND.vocab.size)
 END = BACKEND.vocab.eos
 
@@ -81,7 +81,7 @@ def test_drafts_past_the_limit_are_not_looked_at():
 
 
 def test_the_context_is_a_limit():
-    verified = Verified("one two three", FakeBackend(context=8))
+    verified = Verified("one two three", RecordingBackend(context=8))
     assert verified.ask("one")[1].reason is FinishReason.CONTEXT and verified.text == "one"
 
 

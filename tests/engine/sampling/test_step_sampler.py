@@ -3,9 +3,9 @@ from array import array
 import numpy as np
 import pytest
 from engine_driver import GREEDY, spec
+from recording_backend import RecordingBackend
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.fake import FakeBackend
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.sampling import sampler
 from llamasrv.engine.sampling.state import SamplingState
@@ -22,7 +22,7 @@ def pool():
 
 
 def rows(params):
-    backend = FakeBackend()
+    backend = RecordingBackend()
     states = [SamplingState(spec(list(b"prompt"), params=p), array("i", list(b"prompt")), None, backend) for p in params]
     logits = np.random.default_rng(5).standard_normal((len(states), backend.vocab.size)).astype(np.float32)
     return list(zip(states, logits))
