@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from llamasrv.config.option import Option
@@ -39,6 +40,8 @@ def check_together(s: Settings) -> None:
         refuse("engine_ubatch_size", f"{s.engine.ubatch_size} is more than engine.batch_size = {s.engine.batch_size}")
     if s.engine.flash_attn == "off" and s.engine.cache_type_v not in ("f32", "f16", "bf16"):
         refuse("engine_cache_type_v", f"{s.engine.cache_type_v} needs flash attention, and engine.flash_attn is off")
+    if s.server.api_prefix is not None and not re.fullmatch(r"(/[\w.~-]+)+/?", s.server.api_prefix):
+        refuse("server_api_prefix", f"{s.server.api_prefix!r} must be a path such as /llm")
     if not s.hosts:
         refuse("server_host", f"{s.server.host!r} names no address")
     if not s.server.allow_keyless and is_open(s) and not in_container():

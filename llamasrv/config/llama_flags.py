@@ -315,7 +315,7 @@ FLAGS: tuple[Flag, ...] = (
        ok=("*",)),
     no("--cors-credentials / --no-cors-credentials", "there are no cookies; pages send their key in a header",
        "LLAMA_ARG_CORS_CREDENTIALS"),
-    later("--api-prefix PREFIX", "let nginx cut the prefix off: conf/nginx.conf", "LLAMA_ARG_API_PREFIX"),
+    same("--api-prefix PREFIX", "server.api_prefix", "LLAMA_ARG_API_PREFIX"),
     same("--api-key KEY", "server.api_key", "LLAMA_API_KEY"),
     same("--api-key-file FNAME", "server.api_key_file", "LLAMA_ARG_API_KEY_FILE"),
     no("--ssl-key-file FNAME", "let nginx speak TLS: conf/nginx.conf", "LLAMA_ARG_SSL_KEY_FILE"),

@@ -62,9 +62,7 @@ class ModelSection:
         help="A Jinja chat template, or the name of one that llama.cpp knows (chatml, llama3, mistral-v7 ...), instead "
         "of the model's own.",
     )  # fmt: skip
-    chat_template_file: Path | None = _model(
-        "path", None, "--chat-template-file", help="The same, read from a file."
-    )
+    chat_template_file: Path | None = _model("path", None, "--chat-template-file", help="The same, read from a file.")
     chat_template_kwargs: Mapping[str, Any] | None = _model(
         "json", None, "--chat-template-kwargs",
         help="Variables of the chat template, as a JSON object; those of a request go before them.",
@@ -174,6 +172,9 @@ class ServerSection:
         "path", None, "--api-key-file",
         help="A file of keys: with the ending .toml as `llamasrv key` writes it, else one key a line.",
     )  # fmt: skip
+    api_prefix: str | None = _server(
+        "text", None, "--api-prefix", help="A path that all routes are found under, too, as /llm; the pages stay at /."
+    )
     reuse_port: bool = _server("bool", False, "--reuse-port", help="Let other processes listen on the same port.")
     slots: bool = _server("bool", True, "--slots", help="Tell at /slots what is computed.")
     metrics: bool = _server("bool", True, "--metrics", help="Figures for Prometheus at /metrics.")
@@ -320,9 +321,7 @@ class SamplingSection:
     seed: int | None = _sampling(
         "int", None, "-s", "--seed", low=-1, high=4_294_967_295, help="Seed of requests that bring none (-1: fresh)."
     )
-    ignore_eos: bool | None = _sampling(
-        "bool", None, "--ignore-eos", help="Go on past the model's end token (false)."
-    )
+    ignore_eos: bool | None = _sampling("bool", None, "--ignore-eos", help="Go on past the model's end token (false).")
 
 
 @dataclass(frozen=True)
@@ -341,22 +340,16 @@ class LimitsSection:
         "float", 3600.0, "-to", "--timeout", low=0.0, high=1_000_000.0, unset=("0",),
         help="Most seconds for one request, waiting included; 0 is no limit.",
     )  # fmt: skip
-    body_bytes: int = _limits(
-        "size", 4 * 2**20, "--max-body-bytes", low=1024, high=2**40, help="Largest request body."
-    )
+    body_bytes: int = _limits("size", 4 * 2**20, "--max-body-bytes", low=1024, high=2**40, help="Largest request body.")
     body_seconds: float = _limits(
         "float", 30.0, "--body-timeout", low=0.1, high=3600.0,
         help="Seconds without a byte of a request's body after which it is refused with 408.",
     )  # fmt: skip
-    json_depth: int = _limits(
-        "int", 100, "--max-json-depth", low=5, high=500, help="Deepest nesting of a JSON body."
-    )
+    json_depth: int = _limits("int", 100, "--max-json-depth", low=5, high=500, help="Deepest nesting of a JSON body.")
     messages: int = _limits(
         "int", 10_000, "--max-messages", low=1, high=1_000_000, help="Most messages in one conversation."
     )
-    parts: int = _limits(
-        "int", 1_000, "--max-parts", low=1, high=1_000_000, help="Most content parts of one message."
-    )
+    parts: int = _limits("int", 1_000, "--max-parts", low=1, high=1_000_000, help="Most content parts of one message.")
     tools: int = _limits("int", 1_024, "--max-tools", low=1, high=65_536, help="Most tools of one request.")
     prompts: int = _limits(
         "int", 512, "--max-prompts", low=1, high=65_536, help="Most prompts of one completions request."

@@ -84,6 +84,7 @@ def web_options(settings: Settings) -> WebOptions:
         keepalive=settings.server.keepalive or NEVER,
         timeout=settings.limits.timeout,
         slots=settings.server.slots,
+        prefix=(settings.server.api_prefix or "").rstrip("/"),
         props=settings.server.props,
         slot_folder=settings.cache.slot_save_path,
         stalled_seconds=settings.server.stall_timeout / 10,

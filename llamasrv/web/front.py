@@ -34,7 +34,7 @@ class Front:
         self._admission = Admission(lambda: service.access, service.registry, route_finder(routes))
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        environ["PATH_INFO"] = meant(environ["PATH_INFO"])
+        environ["PATH_INFO"] = meant(self._inside(environ))
         record = environ["llamasrv.record"] = RequestLog(environ, self._service.stats)
         found = self._admission.admit(environ)
         record.owner = found.owner
@@ -51,6 +51,15 @@ class Front:
             return start_response(status, own + headers, exc_info)
 
         return self._application(environ, start)
+
+    def _inside(self, environ: dict[str, Any]) -> str:
+        """The path without the prefix that the server is found under. It is found without it, too: a proxy may have
+        cut it off."""
+        path, prefix = environ["PATH_INFO"], self._service.options.prefix
+        if not prefix or not path.startswith(prefix + "/"):
+            return str(path)
+        environ["SCRIPT_NAME"] = prefix
+        return str(path[len(prefix) :])
 
     def _headers(self, environ: dict[str, Any], request_id: str) -> Headers:
         """Those of every reply. A page of another site may read it only where it is allowed, and never with

@@ -41,6 +41,7 @@ class WebOptions:
     metrics: bool = True  # GET /metrics
     verbose: bool = False  # replies show the prompt, and how tokens were chosen, where the client does not say
     ui: bool = True  # pages for browsers
+    prefix: str = ""  # of all paths, without a slash at its end
     router: bool = False  # no model is named: they are loaded as requests ask for them
     manage: bool = False  # clients may pull, load, unload and delete models
     folder: Path | None = None  # of models that were found rather than named

@@ -186,6 +186,8 @@ def test_adapters_may_be_repeated_and_scaled(given):
         (["--hf-repo", "a/b"], "give the repository or the model, not both"),
         (["-ub", "4096"], "is more than engine.batch_size"),
         (["-ts", "0,0"], "must be numbers"),
+        (["--api-prefix", "llm"], "must be a path such as /llm"),
+        (["--api-prefix", "/a//b"], "must be a path such as /llm"),
         (["--rope-scale", "0"], "must be a number above 0"),
         (["-sm", "none", "-ts", "1,1"], "one device takes the whole model"),
         (["--rpc", "h:1", "--device", "GPU0"], "a fake model is computed nowhere else|all devices here"),
@@ -204,7 +206,7 @@ def test_a_bad_value_is_refused(given, arguments, line):
 def test_a_variable_of_llama_server_sets_the_option(flag):
     option = OPTION[flag.option]
     text = {"int": "5", "float": "0.5", "bool": "false" if option.default else "1", "size": "7", "list": "a,b",
-            "path": "/x", "text": "a/b", "json": "{}", "endpoints": "h:1", "ratios": "1,2"}.get(option.kind) or option.choices[-1]  # fmt: skip
+            "path": "/x", "text": "/x" if option.key == "server.api_prefix" else "a/b", "json": "{}", "endpoints": "h:1", "ratios": "1,2"}.get(option.kind) or option.choices[-1]  # fmt: skip
     environ = {flag.variable: text}
     if option.key == "model.hf_file":
         environ["LLAMA_ARG_HF_REPO"] = "a/b"

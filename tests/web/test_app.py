@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from llamasrv.domain.key import Key
 from llamasrv.protocols.limits import Limits
 from llamasrv.web.service import WebOptions
 
@@ -35,6 +36,19 @@ def test_an_unknown_path_is_404_in_json(client, path):
     response = client.get("/", environ_overrides={"PATH_INFO": path})
     assert response.status_code == 404
     assert error(response)["code"] in ("unknown_url", "model_not_found")
+
+
+def test_routes_are_found_under_a_prefix(start):
+    """And without it: a proxy may have cut it off. Keys and scopes are asked for as ever."""
+    key = Key.of("ann", "secret", ("infer",))
+    client = start(web=WebOptions(prefix="/llm", keys=(key,))).client
+    ann = {"Authorization": "Bearer secret"}
+    assert client.get("/llm/health").status_code == client.get("/health").status_code == 200
+    for path in ("/llm" + CHAT, CHAT):
+        assert client.post(path, json=HELLO).status_code == 401
+        assert client.post(path, json=HELLO, headers=ann).status_code == 200
+    assert client.get("/llm/metrics", headers=ann).status_code == 403
+    assert client.post("/llmx" + CHAT, json=HELLO, headers=ann).status_code in (403, 404)
 
 
 def test_a_wrong_method_is_405_and_names_the_right_ones(client):
