@@ -23,7 +23,7 @@ from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of, respond
 from llamasrv.web.service import Service
-from llamasrv.web.streams.background import Following, Run
+from llamasrv.web.streams.background import BackgroundRun, Following
 from llamasrv.web.streams.streaming import Client, Framing, named, stream_response
 
 PREFIXES = ("/v1/responses", "/responses")
@@ -185,7 +185,7 @@ class Views:
         items = self._memory.items_until(owner, self._memory.find(owner, id))
         return json_answer(page_body(items, after=after, limit=limit, descending=descending))
 
-    def _follow(self, run: Run, start: int) -> Response:
+    def _follow(self, run: BackgroundRun, start: int) -> Response:
         following = Following(run, start)
         return stream_response(
             following,

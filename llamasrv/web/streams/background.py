@@ -36,7 +36,7 @@ class Background:
     def __init__(self, memory: Memory, most: int) -> None:
         self.memory = memory
         self._most = most
-        self._runs: dict[tuple[str, str], Run] = {}
+        self._runs: dict[tuple[str, str], BackgroundRun] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -51,26 +51,26 @@ class Background:
         running: Running,
         reply: Callable[[Keep], ResponseReply],
         quota: Quota | None = None,
-    ) -> Run:
+    ) -> BackgroundRun:
         self.check_room()
-        run = Run(owner, self.memory, running, reply, quota)
+        run = BackgroundRun(owner, self.memory, running, reply, quota)
         if not self.memory.keep(owner, run.reply.stored(), time.time() + LEASE):
             raise Unavailable("The response cannot be stored, so it cannot go on in the background.")
         self._runs[owner, run.id] = run
         threading.Thread(target=self._work, args=(run,), daemon=True, name=f"background-{run.id[-8:]}").start()
         return run
 
-    def _work(self, run: Run) -> None:
+    def _work(self, run: BackgroundRun) -> None:
         try:
             run.work()
         finally:
             del self._runs[run.owner, run.id]
 
-    def find(self, owner: str, id: str) -> Run | None:
+    def find(self, owner: str, id: str) -> BackgroundRun | None:
         return self._runs.get((owner, id))
 
 
-class Run:
+class BackgroundRun:
     """One response, from its start to its last event."""
 
     def __init__(
@@ -196,7 +196,7 @@ class Following:
     failed = False
     has_begun = True
 
-    def __init__(self, run: Run, start: int) -> None:
+    def __init__(self, run: BackgroundRun, start: int) -> None:
         self._run = run
         self._next = start
         self.done = False
