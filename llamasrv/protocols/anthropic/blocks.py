@@ -243,6 +243,7 @@ def _image(block: dict[str, Any], path: Path, most: int) -> list[Part]:
 
 
 def _document(block: dict[str, Any], path: Path, most: int) -> list[Part]:
+    _refuse_citations(block, path)
     source, here = _source(block, path)
     kind = source.get("type")
     parts: list[Part]
@@ -261,6 +262,14 @@ def _document(block: dict[str, Any], path: Path, most: int) -> list[Part]:
     return [TextPart(head + "\n\n"), *parts] if head else parts
 
 
+def _refuse_citations(block: dict[str, Any], path: Path) -> None:
+    citations = block.get("citations")
+    if type(citations) is dict and citations.get("enabled"):
+        raise Refusal(
+            "'citations' is not supported by this server. Leave it out, or set 'enabled' to false.", *path, "citations"
+        )
+
+
 def _inner(block: dict[str, Any], path: Path, most: int) -> list[Part]:
     """A block inside a document or a search result."""
     if block["type"] == "image":
@@ -271,6 +280,7 @@ def _inner(block: dict[str, Any], path: Path, most: int) -> list[Part]:
 
 
 def _search_result(block: dict[str, Any], path: Path, most: int) -> list[Part]:
+    _refuse_citations(block, path)
     here = (*path, "content")
     blocks = _blocks(block.get("content"), here, most)
     parts = [part for i, inner in enumerate(blocks) for part in _inner(inner, (*here, i), most)]

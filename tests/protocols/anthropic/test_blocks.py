@@ -215,9 +215,17 @@ def test_wrong_lists_of_messages_are_named():
         {"type": "document", "source": {"type": "file", "file_id": "file_1"}},
         {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
         {"type": "container_upload", "file_id": "file_1"},
+        {"type": "document", "source": {"type": "text", "data": "x"}, "citations": {"enabled": True}},
+        {"type": "search_result", "title": "T", "source": "S", "content": [], "citations": {"enabled": True}},
     ],
 )
-def test_what_cannot_be_shown_is_refused_and_never_dropped(block):
+def test_what_cannot_be_done_is_refused_and_never_dropped(block):
     with pytest.raises(Unsupported) as error:
         read(user(block))
     assert error.value.param.startswith("messages[0].content[0].")
+
+
+@pytest.mark.parametrize("citations", [None, {}, {"enabled": False}])
+def test_a_document_without_citations_is_read(citations):
+    block = {"type": "document", "source": {"type": "text", "data": "x"}, "citations": citations}
+    assert read(user(block))
