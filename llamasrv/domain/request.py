@@ -178,7 +178,9 @@ class EmbedRequest:
     prompts: tuple[Prompt, ...]
     model: str | None = None
     dimensions: int | None = None  # cut to this many, then normalised
-    normalise: int = 2  # llama.cpp's numbers: -1 none, 0 largest absolute value, 1 sum, 2 Euclidean, p the p-norm
+    # llama.cpp's numbers: -1 none, 0 largest absolute value, 1 sum, 2 Euclidean, p the p-norm. None: Euclidean for one
+    # vector, none for one of each token.
+    normalise: int | None = None
     truncate: bool = False  # a prompt that is too long is cut rather than refused
     timeout: float | None = None
     owner: str = ""

@@ -49,6 +49,8 @@ class Ranking:
     def probabilities(self) -> tuple[float, ...]:
         return self.scores if self.probable else tuple(map(_sigmoid, self.scores))
 
+AS_IT_IS, EUCLIDEAN = -1, 2  # llama.cpp's numbers for how a vector is scaled
+
 
 class Work:
     """Inputs that the embedder has: wait for their numbers, or `cancel`. One reader."""
@@ -115,7 +117,10 @@ class EmbeddingWork(Work):
     def result(self) -> Embeddings:
         """Waits for it. Raises what went wrong."""
         request = self._request
-        vectors = [finished(v, dimensions=request.dimensions, normalise=request.normalise) for v in self._wait()]
+        how = request.normalise
+        if how is None:
+            how = AS_IT_IS if self._pooling == "none" else EUCLIDEAN
+        vectors = [finished(v, dimensions=request.dimensions, normalise=how) for v in self._wait()]
         return Embeddings(
             self.model, tuple(vectors), self._size, self._pooling, self.num_prompt, self._fingerprint
         )

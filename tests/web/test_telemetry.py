@@ -102,3 +102,18 @@ def test_on_llama_servers_own_path_the_assistants_last_message_is_gone_on_with(c
     ends = [client.post(path, json=asked).get_json()["__verbose"]["prompt"][-8:] for path in (NATIVE_CHAT[0], CHAT[0])]
     assert ends[0] == "You said" and ends[1] != "You said"
     assert client.post("/apply-template", json={"messages": messages}).get_json()["prompt"].endswith("You said")
+
+
+def test_a_response_tells_them_in_its_events_and_told_again_it_has_the_same_numbers(client):
+    asked = {"input": "Hello", "stream": True, "timings_per_token": True, "return_progress": True, "store": True}
+    text = client.post("/v1/responses", json=asked).get_data(as_text=True)
+    events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+    told = [event for event in events if "prompt_progress" in event]
+    assert {event["type"] for event in told} == {"response.in_progress"}
+    assert told[-1]["prompt_progress"]["processed"] == told[-1]["prompt_progress"]["total"]
+    assert all("timings" in event for event in events if event["type"] == "response.output_text.delta")
+    assert events[-1]["type"] == "response.completed" and events[-1]["timings"]["predicted_n"] > 0
+    id = events[-1]["response"]["id"]
+    again = client.get(f"/v1/responses/{id}?stream=true").get_data(as_text=True)
+    last = [json.loads(line.removeprefix("data: ")) for line in again.splitlines() if line.startswith("data: ")][-1]
+    assert last["sequence_number"] == events[-1]["sequence_number"]

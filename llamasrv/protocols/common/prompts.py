@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llamasrv.domain.request import Prompt, TextPrompt, TokenPrompt
-from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
+from llamasrv.domain.request import MixedPrompt, Prompt, TextPrompt, TokenPrompt
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, wrong_type
 
 
 class Prompts(WireField):
@@ -41,6 +41,61 @@ class Prompts(WireField):
         if not text and not self.empty:
             raise Invalid("must not be an empty string.", *path)
         return TextPrompt(text)
+
+
+class Inputs(Prompts):
+    """What is to be embedded: as above, and llama-server's mixtures: texts among token ids, texts beside arrays of ids,
+    objects with a `prompt_string`, or with the `content` of a message."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Prompt, ...]:
+        if type(value) is dict or _is_mixed(value):
+            return (self._one(value),)
+        kinds = {type(item) for item in value} if type(value) is list else set()
+        if kinds != {str, list} and dict not in kinds and not (kinds == {list} and any(map(_is_mixed, value))):
+            return super()._deserialize(value, attr, data, **kwargs)
+        most = getattr(self.limits, self.most)
+        if len(value) > most:
+            raise Invalid(f"array too long. Expected at most {most} {self.most}, but got {len(value)}.")
+        return tuple(self._one(item, i) for i, item in enumerate(value))
+
+    def _one(self, value: Any, *path: int) -> Prompt:
+        if type(value) is str:
+            return self._text(value, *path)
+        if type(value) is list:
+            return MixedPrompt(tuple(self._part(item, *path, i) for i, item in enumerate(value)))
+        if type(value) is not dict:
+            raise wrong_type("a string, an array of token ids, or an object", value, *path)
+        if "prompt_string" in value:
+            text = value["prompt_string"]
+            if type(text) is not str:
+                raise wrong_type("a string", text, *path, "prompt_string")
+            return self._text(text, *path)
+        return self._text("".join(_texts(value.get("content"), *path)), *path)
+
+    def _part(self, item: Any, *path: int) -> str | int:
+        if type(item) is str:
+            return item
+        return token_ids([item], *path[:-1])[0]
+
+
+def _is_mixed(value: Any) -> bool:
+    """Texts among token ids."""
+    kinds = {type(item) for item in value} if type(value) is list else set()
+    return kinds == {int, str}
+
+
+def _texts(parts: Any, *path: int | str) -> list[str]:
+    if type(parts) is not list:
+        raise wrong_type("an array of content parts", parts, *path, "content")
+    texts = []
+    for i, part in enumerate(parts):
+        kind = part.get("type") if type(part) is dict else None
+        if kind != "text":
+            raise Refusal(f"expected a part of type 'text', but got '{str(kind)[:40]}'.", *path, "content", i)
+        if type(part.get("text")) is not str:
+            raise wrong_type("a string", part.get("text"), *path, "content", i, "text")
+        texts.append(part["text"])
+    return texts
 
 
 def token_ids(tokens: list[Any], *path: int) -> tuple[int, ...]:

@@ -11,17 +11,17 @@ import orjson
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.prompts import Prompts
+from llamasrv.protocols.common.prompts import Inputs
 from llamasrv.protocols.common.schema import Count, Loader, String, WireSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.embeddings import EmbeddingOptions, EmbeddingsEndpoint, Made
 
 
 class EmbeddingSchema(WireSchema):
-    content = Prompts("a text, texts, token ids of this model, or arrays of them", most="inputs", empty=False)
-    input = Prompts("the same as `content`", most="inputs", empty=False)
+    content = Inputs("a text, texts, token ids of this model, or arrays of them", most="inputs", empty=False)
+    input = Inputs("the same as `content`", most="inputs", empty=False)
     model = String("a name or alias; absent: the model that is served")
-    embd_normalize = Count(-1, 1000, "-1: none, 0: largest absolute value, 2 (default): Euclidean, p: the p-norm")
+    embd_normalize = Count(-1, 1000, "-1: none, 0: largest value, 2 (one vector: default): Euclidean, p: p-norm")
 
 
 class NativeEmbedding:
@@ -41,7 +41,7 @@ class NativeEmbedding:
             raise InvalidRequest(
                 "Missing required parameter: 'content'.", param="content", code="missing_required_parameter"
             )
-        normalise = data.get("embd_normalize", 2)
+        normalise = data.get("embd_normalize")
         request = EmbedRequest(prompts, model=data.get("model"), normalise=normalise, timeout=timeout, owner=owner)
         return request, None
 

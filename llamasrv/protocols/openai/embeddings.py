@@ -14,7 +14,7 @@ import orjson
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import Unsupported
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.prompts import Prompts
+from llamasrv.protocols.common.prompts import Inputs
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Ignored, Invalid, Loader, String, WireField, WireSchema, wrong_type
 from llamasrv.protocols.limits import Limits
@@ -46,7 +46,7 @@ class Encoding(WireField):
 
 
 class EmbeddingsSchema(WireSchema):
-    input = Prompts(
+    input = Inputs(
         "a text, texts, token ids of this model, or arrays of them; none of them empty",
         most="inputs", empty=False, required=True,
     )  # fmt: skip
@@ -78,7 +78,7 @@ class EmbeddingsEndpoint:
             data["input"],
             model=get("model"),
             dimensions=get("dimensions"),
-            normalise=get("embd_normalize", 2),
+            normalise=get("embd_normalize"),
             timeout=timeout,
             owner=owner,
         )

@@ -136,7 +136,7 @@ def _of_loaded(served: LoadedModel) -> dict[str, Any]:
 
 def _of_file(model: Model) -> dict[str, Any]:
     """Of a model that is not loaded: as much as its file tells. Raises while it is being loaded, or could not be."""
-    if model.state != "unloaded":
+    if model.state not in ("unloaded", "unloading"):
         raise model.unavailable
     details = model.details
     path = details.path or ""

@@ -8,7 +8,7 @@ from base64 import b64decode
 import numpy as np
 import pytest
 
-from llamasrv.domain.request import TextPrompt, TokenPrompt
+from llamasrv.domain.request import MixedPrompt, TextPrompt, TokenPrompt
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.pipeline.embed import Embeddings, Ranking
 from llamasrv.protocols.limits import Limits
@@ -157,3 +157,21 @@ def test_a_ranking_that_cannot_be_right_is_refused_by_name(body, param):
     with pytest.raises(InvalidRequest) as error:
         rerank.parse(body)
     assert error.value.param == param
+
+
+@pytest.mark.parametrize("given, prompts", [
+    ([1, "a", 2], (MixedPrompt((1, "a", 2)),)),
+    (["a", [1, 2]], (TextPrompt("a"), MixedPrompt((1, 2)))),
+    ([[1], [2, "b"]], (MixedPrompt((1,)), MixedPrompt((2, "b")))),
+    ({"prompt_string": "a"}, (TextPrompt("a"),)),
+    (["a", {"content": [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]}], (TextPrompt("a"), TextPrompt("bc"))),
+])  # fmt: skip
+def test_llama_servers_mixtures_are_inputs(given, prompts):
+    assert EmbeddingsEndpoint(Limits()).parse({"input": given})[0].prompts == prompts
+
+
+@pytest.mark.parametrize("given", [{"content": "a"}, {"content": [{"type": "image_url"}]}, [1, "a", -2], ["a", 1.5], ["a", {}]])
+def test_what_is_no_input_is_refused(given):
+    with pytest.raises(InvalidRequest) as error:
+        EmbeddingsEndpoint(Limits()).parse({"input": given})
+    assert error.value.param.startswith("input")

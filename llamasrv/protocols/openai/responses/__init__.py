@@ -19,7 +19,7 @@ from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.sampling import sampling_of, smallest
+from llamasrv.protocols.common.sampling import extras_of, sampling_of, smallest
 from llamasrv.protocols.common.schema import Loader, inside
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.limits import Limits
@@ -34,6 +34,7 @@ from llamasrv.protocols.openai.responses.schema import (
     conversation_of,
 )
 from llamasrv.protocols.openai.responses.tools import ToolSet, tool_choice
+from llamasrv.protocols.telemetry import Extras
 
 SUMMARISE = (
     "Summarise our conversation so far for somebody who has to go on with it and sees nothing else: the goals, the"
@@ -108,6 +109,8 @@ class Responses:
         include = get("include", ())
         logprobs = "message.output_text.logprobs" in include or "top_logprobs" in data
         top = get("top_logprobs", 0)
+        # What is told again later has no such figures; so what goes on without its client has none.
+        extras = Extras() if get("background") else extras_of(data)
         request = GenerateRequest(
             prompts=(
                 ChatPrompt(
@@ -137,6 +140,8 @@ class Responses:
             tool_choice=replace(choice, mode="none") if turns.compact else choice,
             content=None if turns.compact else text.content or content_of(data),
             thinking_budget=smallest(*map(get, BUDGETS)),
+            with_progress=extras.progress,
+            with_pace=extras.per_token,
             # What is made shorter is often too long already.
             shorten=turns.compact or get("truncation") == "auto",
         )
@@ -151,6 +156,7 @@ class Responses:
             stream=request.stream,
             store=get("store", True),
             background=get("background", False),
+            extras=extras,
             logprobs=logprobs,
             top_logprobs=top,
             encrypted="reasoning.encrypted_content" in include,

@@ -36,6 +36,7 @@ class Events:
         self.number = 0  # of the next event
         self._out: list[bytes] = []
         self._open: _Item | None = None
+        self.pace = b""  # further members of a delta: how fast it goes
 
     def take(self) -> list[bytes]:
         out, self._out = self._out, []
@@ -58,11 +59,17 @@ class Events:
         start = {**response, "status": "in_progress", "completed_at": None, "error": None, "incomplete_details": None}
         self._lifecycle("response.in_progress", {**start, "output": [], "usage": None})
 
-    def end(self, response: JSON) -> None:
-        self._lifecycle(_LAST.get(response["status"], "response.incomplete"), response)
+    def end(self, response: JSON, more: bytes = b"") -> None:
+        self._lifecycle(_LAST.get(response["status"], "response.incomplete"), response, more)
 
-    def _lifecycle(self, name: str, response: JSON) -> None:
-        self._write(name, b'"response":%b}' % dumps(response))
+    def tell_progress(self, response: JSON, more: bytes) -> None:
+        """How much of the prompt is computed. It has the number of the event before: told once more, a response has no
+        such events."""
+        self.number -= 1
+        self._lifecycle("response.in_progress", {**response, "output": [], "usage": None}, more)
+
+    def _lifecycle(self, name: str, response: JSON, more: bytes = b"") -> None:
+        self._write(name, b'"response":%b%b}' % (dumps(response), more))
 
     # ------------------------------------------------------------ items
 
@@ -125,6 +132,8 @@ class Events:
         self._write(name, dumps(fields)[1:])
 
     def _write(self, name: str, rest: bytes) -> None:
+        if self.pace and name.endswith(".delta"):
+            rest = rest[:-1] + self.pace + b"}"
         self._out.append(b'{"type":"%b","sequence_number":%d,%b' % (name.encode(), self.number, rest))
         self.number += 1
 

@@ -14,6 +14,8 @@ from llamasrv.domain.events import (
     Failed,
     Finished,
     FinishReason,
+    Pace,
+    PromptProgress,
     Reasoning,
     Text,
     ToolCallArguments,
@@ -28,6 +30,7 @@ from llamasrv.protocols.openai.responses.events import Events, error_event
 from llamasrv.protocols.openai.responses.ids import seal
 from llamasrv.protocols.openai.responses.stored import Stored
 from llamasrv.protocols.openai.responses.tools import Kind, ToolSet
+from llamasrv.protocols.telemetry import Extras, members, progress, timings
 from llamasrv.protocols.writer import Writer
 
 _CUT_OFF = (FinishReason.LENGTH, FinishReason.CONTEXT)
@@ -54,6 +57,7 @@ class ResponseOptions:
     top_logprobs: int = 0
     encrypted: bool = False  # reasoning comes with a sealed copy of itself
     summary: bool = False  # and with a summary
+    extras: Extras = Extras()
     compact: bool = False  # the answer is a summary of the conversation, told as an item of its own
     users: tuple[dict[str, Any], ...] | None = None  # what the user said, where only the summary was asked for
 
@@ -130,6 +134,13 @@ class ResponseReply(Writer):
             text = event.fragment if self._input is None else self._input.add(event.fragment)
             if text:
                 self._events.delta(text)
+
+    def on_pace(self, event: Pace) -> None:
+        self._events.pace = members({"timings": timings(event.usage)})
+
+    def on_progress(self, event: PromptProgress) -> None:
+        more = members({"prompt_progress": progress(event)})
+        self._events.tell_progress(self.response, more + self._events.pace)
 
     def on_finished(self, event: Finished) -> None:
         self._reason = event.reason
@@ -217,7 +228,7 @@ class ResponseReply(Writer):
         else:
             response["status"] = "completed"
             response["completed_at"] = int(time.time())
-        self._end(response)
+        self._end(response, members({"timings": timings(usage)}) if self._options.extras.per_token else b"")
 
     def _fail(self, error: LlamasrvError) -> None:
         self.failed = True
@@ -225,13 +236,13 @@ class ResponseReply(Writer):
         code = _ERROR_CODES.get(error.status, "server_error")
         self._end({**self.response, "status": "failed", "error": {"code": code, "message": error.message}})
 
-    def _end(self, response: dict[str, Any]) -> None:
+    def _end(self, response: dict[str, Any], more: bytes = b"") -> None:
         response["output"] = self._events.items
         # Whoever sees that it has ended may go on from it, so first it is stored.
         if self._keep is not None and not self._keep(Stored(response, self._options.input, self._events.cuts)):
             response["store"] = False  # what it was asked to be, but is not
         self.response = response
-        self._events.end(response)
+        self._events.end(response, more)
 
     # ------------------------------------------------------------ whole
 
