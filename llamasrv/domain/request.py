@@ -153,6 +153,7 @@ class GenerateRequest:
     sampled_probs: bool = False  # log-probabilities are what the samplers left, not the model's own
     echo: bool = False
     cache_prompt: bool = True
+    slot: int | None = None  # the number under which llama-server's clients save what it leaves
     cache_salt: str = ""  # prefixes are shared only with requests that bring the same one
     stream: bool = False
     timeout: float | None = None  # seconds from arrival

@@ -37,6 +37,7 @@ class SequenceSpec:
     sampled_probs: bool = False  # log-probabilities are what the samplers left, not the model's own
     reports_progress: bool = False  # its stream hears how much of the prompt is computed
     cache_prompt: bool = True
+    slot: int | None = None  # the number under which what it leaves is saved; None: its lane's
     deadline: float | None = None  # on the engine's clock, seconds
     owner: str = ""
     priority: int = 0

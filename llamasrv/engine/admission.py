@@ -112,7 +112,7 @@ class Admission:
         keep = keep and seq.spec.cache_prompt
         self.memory.leave(lane, computed, seq.spec.cache_key, keep=keep)
         if keep:
-            self.slots.left(lane, computed, seq.spec.cache_key)
+            self.slots.left(lane if seq.spec.slot is None else seq.spec.slot, computed, seq.spec.cache_key)
         seq.lane = None
 
     def forget_saved(self, seq: Sequence) -> None:

@@ -317,7 +317,7 @@ class EngineCore:
         lane, seq.ended = seq.lane, self.clock()
         self.admission.leave(seq, keep=ending.reason is not FinishReason.FAILED)
         seq.enter(State.ENDED)
-        end = end_of(seq, ending, lane)
+        end = end_of(seq, ending, lane if seq.spec.slot is None else seq.spec.slot)
         self.metrics.note_end(seq, end)
         self._board.num_ended += 1
         seq.stream.finish(end)

@@ -252,3 +252,14 @@ def test_properties_are_told_as_llama_server_tells_them(client):
 def test_properties_are_changed_only_where_that_is_allowed(start):
     reply = start(web=WebOptions(props=True)).client.post("/props", json={})
     assert (reply.status_code, reply.get_json()) == (200, {"success": True})
+
+
+def test_what_a_request_leaves_is_saved_under_the_number_that_it_gives(keeping):
+    """llama-server's clients compute a prompt with id_slot 1 and save slot 1, whichever lane it was computed in."""
+    client = keeping.client
+    body = {"prompt": LONG, "n_predict": 5, "temperature": 0, "id_slot": 1}
+    assert client.post("/completion", json=body).get_json()["id_slot"] == 1
+    saved = client.post("/slots/1?action=save", json={"filename": "one.bin"})
+    assert saved.status_code == 200 and saved.get_json()["n_saved"] == len(LONG) + 4
+    assert client.post("/slots/1?action=erase", json={}).get_json()["n_erased"] == len(LONG) + 4
+    assert client.post("/completion", json=body).get_json()["timings"]["cache_n"] == 0

@@ -177,7 +177,7 @@ class SamplingSchema(WireSchema):
     cache_prompt = Flag("false: neither use nor keep a prefix")
     cache_salt = Salt("prefixes are shared only with requests that bring the same one")
     n_predict = Count(0, "max_tokens", "the same as `max_tokens`", also=(-1,))
-    id_slot = Ignored("lanes are chosen by prefix")
+    id_slot = Count(0, INT_MAX, "the number under which POST /slots saves what it leaves", also=(-1,))
     num_ctx = Ignored("the context is set when the model loads")
     options = Ignored()
     keep_alive = Ignored()
@@ -232,6 +232,11 @@ def extras_of(data: dict[str, Any]) -> Extras:
         stream and data.get("return_progress", False),
         data.get("verbose", False),
     )
+
+
+def slot_of(data: dict[str, Any]) -> int | None:
+    slot: int = data.get("id_slot", -1)
+    return None if slot < 0 else slot
 
 
 def smallest(*counts: int | None) -> int | None:

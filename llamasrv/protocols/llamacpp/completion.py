@@ -19,7 +19,7 @@ from llamasrv.protocols.common.collect import Choice, Collected
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import token_ids
-from llamasrv.protocols.common.sampling import INT_MAX, SamplingSchema, extras_of, sampling_of
+from llamasrv.protocols.common.sampling import INT_MAX, SamplingSchema, extras_of, sampling_of, slot_of
 from llamasrv.protocols.common.schema import (
     Count,
     Flag,
@@ -227,6 +227,7 @@ def _request(
         logprobs=probs or None,
         cache_prompt=get("cache_prompt", True),
         cache_salt=get("cache_salt", ""),
+        slot=slot_of(data),
         stream=stream,
         timeout=timeout,
         owner=owner,

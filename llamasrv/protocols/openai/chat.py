@@ -29,7 +29,7 @@ from llamasrv.protocols.common.collect import Choice as Collection
 from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, sampling_of, smallest
+from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, sampling_of, slot_of, smallest
 from llamasrv.protocols.common.schema import (
     Count,
     Flag,
@@ -196,6 +196,7 @@ class ChatCompletions:
             logprobs=top if logprobs else None,
             cache_prompt=get("cache_prompt", True),
             cache_salt=get("cache_salt", ""),
+            slot=slot_of(data),
             adapters=get("lora"),
             stream=get("stream", False),
             timeout=timeout,
