@@ -70,7 +70,9 @@ class Inputs(Prompts):
             if type(text) is not str:
                 raise wrong_type("a string", text, *path, "prompt_string")
             return self._text(text, *path)
-        return self._text("".join(_texts(value.get("content"), *path)), *path)
+        if "content" not in value:
+            raise wrong_type("a string, an array of token ids, or an object with a 'prompt_string'", value, *path)
+        return self._text("".join(_texts(value["content"], *path)), *path)
 
     def _part(self, item: Any, *path: int) -> str | int:
         if type(item) is str:
@@ -79,9 +81,8 @@ class Inputs(Prompts):
 
 
 def _is_mixed(value: Any) -> bool:
-    """Texts among token ids."""
-    kinds = {type(item) for item in value} if type(value) is list else set()
-    return kinds == {int, str}
+    """Texts among token ids, which begin it: a number among texts is a mistake."""
+    return type(value) is list and value[:1] != [] and type(value[0]) is int and str in map(type, value)
 
 
 def _texts(parts: Any, *path: int | str) -> list[str]:
