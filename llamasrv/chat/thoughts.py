@@ -34,9 +34,9 @@ class ThoughtReader(CallReader):
         assert thought is not None
         end = thought.end.strip()
         self.in_reasoning = True
+        text = tuple(word for word in (self.format.content_start.strip(),) if word.startswith("<"))
         if thought.ended_by_calls or calls is None:
-            exits = (*openers, self.format.content_start.strip()) if thought.ended_by_calls else ()
-            mark = yield from self._thought(end, exits)
+            mark = yield from self._thought(end, (*(openers if thought.ended_by_calls else ()), *text))
             self._think_no_more(mark == end)
             if calls is not None and mark in openers:
                 yield from self.section(calls, mark)
@@ -44,16 +44,16 @@ class ThoughtReader(CallReader):
         if fresh:
             # Some models call at once where the prompt has opened a block for thinking.
             self.trail = []
-            mark = (yield from self.mark(marks(*openers, end))) if (yield from self.skip_space()) else None
+            mark = (yield from self.mark(marks(*openers, *text, end))) if (yield from self.skip_space()) else None
             space, self.trail = "".join(self.trail), None
             if mark is None and not self.split:
                 self.opened += space
             if mark in openers and (yield from self._called_instead(calls, mark)):
                 return True
-            if mark == end:
-                self._think_no_more(True)
+            if mark == end or mark in text:
+                self._think_no_more(mark == end)
                 return True
-        mark = yield from self._thought(end, openers)
+        mark = yield from self._thought(end, (*openers, *text))
         if mark in openers:
             # A call if the thought never ends, else part of it: wait for what comes.
             held = [mark]

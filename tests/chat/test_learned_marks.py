@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from chat_samples import FAMILIES, LEARNED_BY_MARKS
@@ -121,6 +122,33 @@ def test_a_thought_that_nobody_ends_ends_at_a_call():
     assert read(format, f"I may <tool_call> or so, {call}", "<think>")[2] == [("note", {"text": "a"})]
     assert read(format, "I may <tool_call> or so", "<think>") == ("", "I may <tool_call> or so", [])
     assert read(format, f"{call}\n</think>\nDone.", "<think>") == ("Done.", "", [("note", {"text": "a"})])
+
+
+def test_a_block_of_text_ends_a_thought_that_is_open():
+    format = format_of("blocks, thinking")
+    assert read(format, "<say>Hello!</say>", "<|bot|><mull>\n") == ("Hello!", "", [])
+    assert read(format, "Hm. <say>Hello!</say>", "<|bot|><mull>\n") == ("Hello!", "Hm.", [])
+
+
+@pytest.mark.parametrize("name, prompt, text", [
+    ("blocks, thinking", "<|bot|><mull>\n", '<|DO|>[{"fn": "note", "input": '), ("ends of roles", "", "</turn> "),
+    ("letters", "", "<|from|>bot to=you<|says|>a<|next|>"), ("letters", "", " to=me "),
+    ("letters with arguments", "", ' @fn.note<|:|>{"text": "a"}<|+|><|from|>bot'), ("wrapped", "", '<run="note"><p n="text"><![CDATA['),
+    ("wrapped", "", '<run="note"><p n="text">]]><![CDATA['), ("wrapped", "<think>", '<run="note"><p n="text">'),
+])  # fmt: skip
+def test_the_work_is_linear_in_the_text(name, prompt, text):
+    def seconds(times):
+        parser = Parser(format_of(name), prompt=prompt, tools=TOOLS)
+        pieces = [text * 10] * (times // 10)
+        started = time.process_time()
+        for piece in pieces:
+            parser.feed(piece)
+        parser.finish()
+        return time.process_time() - started
+
+    seconds(100)
+    small = min(seconds(500) for _ in range(3))
+    assert seconds(8000) < 16 * 4 * small + 0.2
 
 
 def test_thinking_as_content_begins_with_the_mark_that_the_prompt_wrote():
