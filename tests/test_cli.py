@@ -164,6 +164,13 @@ def test_check_tells_model_and_memory(run, tiny):
         assert name in out
 
 
+def test_check_shows_which_turns_of_a_template_come_back(run):
+    code, out, _ = run("check", "--chat-template", "chatml")
+    trips = json.loads(out)["round_trip"]
+    assert code == 0 and set(trips) == {"text", "thought", "call", "two calls", "thought and call", "after a result"}
+    assert trips["text"] == trips["call"] == "ok" and "lost" not in trips.values()
+
+
 def test_check_refuses_what_serve_would_refuse(run, tiny):
     tiny.write_bytes(b"")
     assert one_line(*run("check", "--model", tiny))[0] == 78

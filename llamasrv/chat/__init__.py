@@ -8,7 +8,9 @@
                   .feed(text) / .finish() -> events; in_reasoning, in_call, calls, complete_calls
     grammar     constrain(format, prompt=..., tools=..., must_call=..., content=...) -> Constraint | None
     notations   how one call is written, read, allowed and learned: a file each
+    round_trip  round_trip(template) -> which kinds of turns come back as they were
 
-`sandbox` and `guard` are the template's; `markers`, `scanner`, `calls` and `values` the parser's; `rules` and
-`argument_rules` the grammar's. Nothing here knows tokens, engines or protocols.
+`sandbox` and `guard` are the template's; `markers`, `scanner`, `calls`, `thoughts`, `messages` and `values` are the
+parser's; `rules`, `argument_rules`, `lark` and `structural_tag` the grammar's. Nothing here knows tokens, engines or
+protocols.
 """

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from llamasrv.chat.calls import CallReader
 from llamasrv.chat.formats import Calls, ChatFormat
 from llamasrv.chat.markers import Marks, marks
+from llamasrv.chat.notations import notation_of
 from llamasrv.chat.scanner import Give, Steps
 from llamasrv.domain.request import Tool
 
@@ -54,15 +55,26 @@ class ThoughtReader(CallReader):
                 self._think_no_more(mark == end)
                 return True
         mark = yield from self._thought(end, (*openers, *text))
-        if mark in openers:
+        while mark in openers:
+            held = [(yield from self._with_space(mark))]
+            if (yield from self.char()) and not notation_of(calls).may_follow(calls, self.buffer[self.position]):
+                self.think(held[0])  # the mark's name alone
+                mark = yield from self._thought(end, (*openers, *text))
+                continue
             # A call if the thought never ends, else part of it: wait for what comes.
-            held = [mark]
             mark = yield from self.until(marks(end), held.append)
             if mark is None:
                 return (yield from self._called_at_last(calls, openers, "".join(held)))
-            self.think("".join(held).removesuffix(end))
+            self.think("".join(held))
         self._think_no_more(mark == end)
         return mark is not None
+
+    def _with_space(self, mark: str) -> Steps:
+        """A mark that was eaten, and the white space behind it."""
+        self.trail = [mark]
+        yield from self.skip_space()
+        text, self.trail = "".join(self.trail), None
+        return text
 
     def _thought(self, end: str, exits: tuple[str, ...]) -> Steps:
         """Thinking up to its end mark or another."""

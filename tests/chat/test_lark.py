@@ -73,6 +73,11 @@ def parses(text, definition=APPLY_PATCH):
     return accepts(Constraint(definition), text)
 
 
+def begins_a_patch(text):
+    """Whether something follows that makes it a patch."""
+    return matcher(Constraint(APPLY_PATCH)).try_consume_tokens(list(text.encode())) == len(text.encode())
+
+
 @pytest.mark.parametrize("name, format", FORMATS)
 def test_codex_patches_are_held_to_their_grammar(name, format):
     constraint = constrain(format, tools=[TOOL], must_call=True)

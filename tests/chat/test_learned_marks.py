@@ -121,6 +121,8 @@ def test_a_thought_that_nobody_ends_ends_at_a_call():
     assert read(format, f"I may {call} or not</think>No.", "<think>") == ("No.", f"I may {call} or not", [])
     assert read(format, f"I may <tool_call> or so, {call}", "<think>")[2] == [("note", {"text": "a"})]
     assert read(format, "I may <tool_call> or so", "<think>") == ("", "I may <tool_call> or so", [])
+    parser = Parser(format, prompt="<think>", tools=TOOLS)
+    assert message_of(parser.feed("I may <tool_call> or so"))["reasoning_content"] == "I may <tool_call> or so"
     assert read(format, f"{call}\n</think>\nDone.", "<think>") == ("Done.", "", [("note", {"text": "a"})])
 
 

@@ -177,6 +177,46 @@ def test_custom_and_namespaced_tools_are_called_by_their_own_names(client):
             assert call.type == "function_call" and call.namespace == "files"
 
 
+def codex_patch():
+    """The tool of Codex, with its grammar."""
+    from test_lark import APPLY_PATCH
+
+    form = {"type": "grammar", "syntax": "lark", "definition": APPLY_PATCH}
+    return {"type": "custom", "name": "apply_patch", "description": "Edits files. Do not wrap it in JSON.", "format": form}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_patch_of_codex_follows_its_grammar(client, stream):
+    """The body as Codex sends it. A patch may be cut off by the bound, but no character of it is wrong."""
+    from test_lark import begins_a_patch, parses
+
+    asked = {
+        "model": "fake", "instructions": "Be brief.", "input": [{"type": "message", "role": "user", "content": "Edit it."}],
+        "tools": [codex_patch(), {"type": "web_search"}], "tool_choice": {"type": "custom", "name": "apply_patch"},
+        "parallel_tool_calls": False, "store": False, "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "k", "reasoning": {"effort": "low", "summary": "auto"}, "max_output_tokens": 300,
+    }  # fmt: skip
+    if stream:
+        events = list(client.responses.create(**asked, stream=True))
+        response = events[-1].response
+        deltas = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+    else:
+        response, deltas = client.responses.create(**asked), None
+    (call,) = [item for item in response.output if item.type == "custom_tool_call"]
+    assert call.name == "apply_patch" and (deltas is None or "".join(deltas) == call.input)
+    if response.status == "completed":
+        assert parses(call.input)
+    else:
+        assert response.incomplete_details.reason == "max_output_tokens" and begins_a_patch(call.input)
+
+
+def test_a_grammar_that_cannot_be_enforced_is_refused_by_name(client):
+    tool = codex_patch()
+    tool["format"]["definition"] = 'start: "a" %json {"type": "string"}'
+    with pytest.raises(openai.BadRequestError, match="apply_patch.*line 1.*%json"):
+        create(client, tools=[tool])
+
+
 # ---------------------------------------------------------------- memory
 
 

@@ -60,6 +60,10 @@ class Notation(ABC):
         """Whether a call may begin with this character where no mark announces it."""
         return False
 
+    def may_follow(self, calls: Calls, char: str) -> bool:
+        """Whether a call can go on with this character behind its mark."""
+        return True
+
     def bare_starts(self, calls: Calls) -> tuple[str, ...]:
         """What a call without marks may begin with."""
         return ()

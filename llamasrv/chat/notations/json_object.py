@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llamasrv.chat.argument_rules import json_arguments
+from llamasrv.chat.call_marks import openers_of
 from llamasrv.chat.formats import Calls
 from llamasrv.chat.notations import trial
 from llamasrv.chat.notations.base import NUMBER, SHORT_ID, Core, Notation, decoded, quote, read_arguments, unwrapped
@@ -82,6 +83,9 @@ class JsonObject(Notation):
 
     def may_begin(self, char: str) -> bool:
         return char == "{"
+
+    def may_follow(self, calls: Calls, char: str) -> bool:
+        return char in "{[" or any(word.startswith(char) for word in openers_of(calls))
 
     def bare_starts(self, calls: Calls) -> tuple[str, ...]:
         if calls.name_is_key:
