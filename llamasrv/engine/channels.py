@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from gevent import get_hub, getcurrent, monkey
 from gevent.event import Event
@@ -28,6 +28,8 @@ _allocate_lock = monkey.get_original("_thread", "allocate_lock")
 _SimpleQueue = monkey.get_original("queue", "SimpleQueue")
 _Empty = monkey.get_original("queue", "Empty")
 
+T = TypeVar("T")
+R = TypeVar("R")
 
 GATHERED = 128  # items that wake a reader who gathers
 WAKE_SECONDS = 0.004  # so long readers are woken one after another before the hub looks at anything else
@@ -77,9 +79,16 @@ class End(NamedTuple):
     lane: int | None = None  # where it was computed last
 
 
-def native_lock() -> Any:
+class Lock(Protocol):
+    def __enter__(self) -> bool: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def native_lock() -> Lock:
     """A lock between native threads. Greenlets may hold it for moments only."""
-    return _allocate_lock()
+    lock: Lock = _allocate_lock()
+    return lock
 
 
 class RealThread:
@@ -119,24 +128,25 @@ class RealThread:
         return not self.alive
 
 
-class Mailbox:
+class Mailbox(Generic[T]):
     """Commands for the engine thread. Any thread puts, one thread takes; never blocks the putter."""
 
     def __init__(self) -> None:
         self._queue = _SimpleQueue()
         self._put = self._queue.put
 
-    def put(self, command: Any) -> None:
+    def put(self, command: T) -> None:
         self._put(command)
 
-    def take_one(self) -> Any:
+    def take_one(self) -> T:
         """Wait for a command. Many threads may."""
-        return self._queue.get()
+        command: T = self._queue.get()
+        return command
 
-    def take(self, timeout: float | None = 0) -> list[Any]:
+    def take(self, timeout: float | None = 0) -> list[T]:
         """All commands that wait. With a timeout (seconds; None for ever) wait for the first."""
         queue = self._queue
-        mail: list[Any] = []
+        mail: list[T] = []
         if timeout == 0:
             if queue.empty():
                 return mail
@@ -168,7 +178,7 @@ class Stream:
         """`overflow` is called, on the reader's side, when more than `most_unread` items of each choice wait."""
         self._most_unread = None if most_unread is None else most_unread * choices
         self._overflow = overflow
-        self._items: deque[Any] = deque()
+        self._items: deque[object] = deque()
         self._doorbell = doorbell
         self._waiter: Any = None
         self._rung = False
@@ -178,7 +188,7 @@ class Stream:
         self.open_choices = choices  # counted down by the engine thread as choices end
         self.ended: set[int] = set()  # choices that have got their End
 
-    def put(self, item: Any) -> None:
+    def put(self, item: object) -> None:
         """Engine thread only. Readers wake at the next `Doorbell.ring`."""
         items = self._items
         items.append(item)
@@ -202,7 +212,7 @@ class Stream:
         return len(self._items)
 
     def take(self) -> list[Any]:
-        """Everything that is there now."""
+        """Everything that is there now: what its reader has asked for."""
         self.is_due = False  # before: what comes meanwhile is due again
         items = self._items
         out = []
@@ -354,19 +364,21 @@ class Notice:
         return True
 
 
-def off_hub(function: Callable[..., Any], *args: Any) -> Any:
+def off_hub(function: Callable[..., R], *args: object) -> R:
     """Call on a native thread where `threading` is patched, so that long work leaves the hub to others."""
     if not monkey.is_module_patched("threading"):
         return function(*args)
-    result, error = get_hub().threadpool.apply(_caught, (function, args))
+    results: list[R] = []
+    error: BaseException | None = get_hub().threadpool.apply(_caught, (function, args, results))
     if error is not None:
         raise error
-    return result
+    return results[0]
 
 
-def _caught(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+def _caught(function: Callable[..., R], args: tuple[object, ...], results: list[R]) -> BaseException | None:
     """An exception as a value: the pool would write a traceback for each, and a client's mistake is none of ours."""
     try:
-        return function(*args), None
+        results.append(function(*args))
+        return None
     except BaseException as error:
-        return None, error
+        return error

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.admission import Admission
@@ -34,6 +34,9 @@ from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooS
 
 log = logging.getLogger("llamasrv.engine")
 
+Mail = tuple[Callable[..., None], object]
+"""A method of EngineCore, and its argument."""
+
 MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
 EXPIRY_CHECK = 0.05  # seconds between two looks at deadlines
 
@@ -42,7 +45,7 @@ class EngineCore:
     """What one engine thread has and does, for one loaded model. Whoever has no thread calls `turn`."""
 
     def __init__(
-        self, backend: Backend, options: EngineOptions, *, mailbox: Mailbox, doorbell: Doorbell, board: Board,
+        self, backend: Backend, options: EngineOptions, *, mailbox: Mailbox[Mail], doorbell: Doorbell, board: Board,
         metrics: EngineMetrics, pool: NativePool, clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self.backend = backend
@@ -137,17 +140,16 @@ class EngineCore:
         for seq in [*self.running, *self.waiting]:
             self._end(seq, Ending(FinishReason.FAILED, error=error.but()))
 
-    def answer(self, question: tuple[Callable[[EngineCore], Any], Stream]) -> None:
+    def answer(self, question: tuple[Callable[[EngineCore], object], Stream]) -> None:
         act, stream = question
         try:
             stream.put(act(self))
         except LlamasrvError as error:
             stream.put(error)
 
-    def call(self, call: tuple[Callable[[Any], None], Any]) -> None:
-        """For parts of the engine whose threads have done something."""
-        act, argument = call
-        act(argument)
+    def call(self, act: Callable[[], None]) -> None:
+        """For parts of the engine whose jobs on other threads are done."""
+        act()
 
     # mail
 
@@ -347,7 +349,7 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
         options.disk_folder, options.disk_bytes,
         facts={"model": options.digest, **backend.state_facts}, largest=options.cache_bytes,
         adapter_digests=tuple(adapter.digest for adapter in backend.adapters), can_cut=backend.can_cut_saved,
-        work=pool.queue(1).put, post=lambda call: core.mailbox.put((EngineCore.call, call)),
+        work=pool.queue(1).put, post=lambda call: core.mailbox.put((EngineCore.call, partial(*call))),
         give=lambda entry: core.memory.host.put(entry), metrics=core.metrics,
     )  # fmt: skip
 

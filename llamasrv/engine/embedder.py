@@ -15,7 +15,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -70,7 +70,7 @@ class Embedder:
         self.metrics = EmbedderMetrics()
         self.queue_limit = queue_limit
         self.clock = clock
-        self._mailbox = Mailbox()
+        self._mailbox: Mailbox[tuple[Callable[..., None], object]] = Mailbox()
         self._doorbell = Doorbell()
         self._thread = RealThread(self._run)
         self._waiting: dict[int, list[Input]] = {}  # by stream, whose turn is next first; the shortest input first
@@ -294,7 +294,7 @@ def _scaled(vector: np.ndarray, how: int) -> np.ndarray:
     return wide / np.where(size > 0, size, 1.0)
 
 
-def pooled(rows: np.ndarray, pooling: str) -> Any:
+def pooled(rows: np.ndarray, pooling: str) -> np.ndarray:
     """One input's token vectors as one vector; as they are where nothing is pooled."""
     if pooling == "mean":
         return rows.mean(0, dtype=np.float64).astype(np.float32)

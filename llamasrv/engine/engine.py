@@ -17,7 +17,7 @@ import numpy as np
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.channels import Doorbell, End, Mailbox, RealThread, Stream
-from llamasrv.engine.core import EngineCore
+from llamasrv.engine.core import EngineCore, Mail
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.host import STOPPING, EngineHost, Shared
 from llamasrv.engine.interface import Backend, ModelInfo, Progress, Vocabulary
@@ -61,7 +61,7 @@ class Engine:
         pool = NativePool()
         self.grammars = GrammarCompiler(pool)
         self._on_status = on_status
-        self._mailbox = Mailbox()
+        self._mailbox: Mailbox[Mail] = Mailbox()
         self._doorbell = Doorbell()
         self._board = Board(on_status)
         self._streams: WeakSet[Stream] = WeakSet()  # that somebody still reads

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from llamasrv.engine.channels import Doorbell, Mailbox
-from llamasrv.engine.core import EngineCore
+from llamasrv.engine.core import EngineCore, Mail
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import Backend, LoadFailed, Progress
 from llamasrv.engine.metrics import EngineMetrics
@@ -32,7 +32,7 @@ STOPPING = "The server is shutting down."
 class Shared:
     """What the engine thread shares with other threads: each is made to be."""
 
-    mailbox: Mailbox
+    mailbox: Mailbox[Mail]
     doorbell: Doorbell
     board: Board
     metrics: EngineMetrics

@@ -29,7 +29,7 @@ class NativePool:
     def __init__(self) -> None:
         self.num_threads = 0  # started so far
         self._lock = native_lock()
-        self._calls = Mailbox()  # queues that want a thread; None ends one
+        self._calls: Mailbox[JobQueue | None] = Mailbox()  # queues that want a thread; None ends one
         self.num_idle = 0  # threads that wait, less the calls that wait for one
         self._closed = False
 
@@ -95,7 +95,7 @@ class JobQueue:
         left = deque(enumerate(items))
         results: dict[int, R] = {}
         failed: dict[int, Exception] = {}
-        ended = Mailbox()
+        ended: Mailbox[int] = Mailbox()
 
         def share(hand: int) -> None:
             while left:

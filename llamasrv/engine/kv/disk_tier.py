@@ -102,7 +102,7 @@ class DiskTier:
 
     def close(self) -> None:
         """Finish what is being written, within bounds."""
-        ended = Mailbox()
+        ended: Mailbox[bool] = Mailbox()
         self._work(lambda: ended.put(True))
         if not ended.take(SHUTDOWN):
             log.warning("prefixes could not be written to %s in time", self._root)

@@ -36,7 +36,7 @@ class Masks:
 
     def __init__(self, pool: NativePool, threads: int) -> None:
         self._queue = pool.queue(max(2, min(MOST_THREADS, threads // 2)))
-        self._done = Mailbox()
+        self._done: Mailbox[Matcher] = Mailbox()
 
     def begin(self, matchers: Iterable[Matcher]) -> None:
         """Compute the masks that are missing, on other threads."""
