@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import click
 
 from llamasrv import __version__, config
-from llamasrv.config import OPTIONS, Settings, docgen, llama_server
+from llamasrv.config import OPTIONS, Settings, llama_server
 from llamasrv.config.llama_flags import Flag
-from llamasrv.config.option import Option, nearest
+from llamasrv.config.option import Option, nearest, shown
 from llamasrv.domain.key import SCOPES
 from llamasrv.errors import ConfigError
 
@@ -63,7 +63,7 @@ def with_options(*sections: str) -> Callable[[Function], Function]:
 
 
 def _flag(option: Option) -> Callable[[Function], Function]:
-    default = f"  [{docgen.shown(option, option.default)}]" if option.default not in (None, (), False) else ""
+    default = f"  [{shown(option, option.default)}]" if option.default not in (None, (), False) else ""
     text = option.help + default
     if option.kind == "bool":
         names = [f"{flag}/--no-{flag[2:]}" if flag.startswith("--") else flag for flag in option.flags]

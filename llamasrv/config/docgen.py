@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from llamasrv.config.llama_flags import FLAGS
-from llamasrv.config.option import Option, written
+from llamasrv.config.option import as_toml_value, shown, written
 from llamasrv.config.settings import OPTIONS, TABLE_KEYS, Settings, value_of
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import WireSchema, rows
@@ -51,13 +50,13 @@ def _tables(settings: Settings) -> list[str]:
     """What is no option by itself: models with options of their own, and further names."""
     lines = []
     for table in settings.tables:
-        lines += ["", f"[models.{_toml(table.name)}]", *(["load = true"] if table.load else [])]
+        lines += ["", f"[models.{as_toml_value(table.name)}]", *(["load = true"] if table.load else [])]
         for key, option in TABLE_KEYS.items():
             if option.name in table.values:
                 lines.append(f"{key} = {shown(option, table.values[option.name])}")
     if settings.aliases:
         lines += ["", "[aliases]"]
-        lines += [f"{_toml(alias)} = {_toml(name)}" for alias, name in settings.aliases.items()]
+        lines += [f"{as_toml_value(alias)} = {as_toml_value(name)}" for alias, name in settings.aliases.items()]
     return lines
 
 
@@ -76,23 +75,6 @@ MODEL_TABLES = """\
 #   "gpt-4o-mini" = "qwen2.5:7b"
 #   "*" = "qwen2.5:7b"
 """.splitlines()
-
-
-def shown(option: Option, value: Any) -> str:
-    """A value as the TOML file writes it."""
-    return _toml(written(option, value))
-
-
-def _toml(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    if isinstance(value, (int, float)):
-        return str(value)
-    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def as_markdown() -> str:

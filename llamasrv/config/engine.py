@@ -84,7 +84,7 @@ _DECLARED: Mapping[str, Option] = {
     ),
     "devices": _engine(
         "device", "list", "-dev", "--device",
-        help="The devices that compute the model, by name; none: the CPU alone. --list-devices names them.",
+        help="The devices that compute the model, by name, separated by commas; none: the CPU alone.",
     ),
     "split_mode": _engine(
         "split_mode", "choice", "-sm", "--split-mode", choices=("none", "layer", "row", "tensor"),

@@ -117,6 +117,23 @@ def written(option: Option, value: Any) -> Any:
     return value
 
 
+def shown(option: Option, value: Any) -> str:
+    """A value as the TOML file writes it."""
+    return as_toml_value(written(option, value))
+
+
+def as_toml_value(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(as_toml_value, value)) + "]"
+    if isinstance(value, (int, float)):
+        return str(value)
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
 def _number_or_text(word: str) -> int | str:
     return int(word) if word.lstrip("-").isdigit() else word
 
