@@ -18,6 +18,7 @@ import shutil
 import time
 from array import array
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.channels import Mailbox
 from llamasrv.engine.kv import state_file
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Key, common_prefix, key_of
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Key, Match, common_prefix, key_of
+from llamasrv.engine.kv.tier import Entry
 from llamasrv.engine.metrics import EngineMetrics
 
 log = logging.getLogger("llamasrv.engine")
@@ -41,21 +43,16 @@ STALE = 3600.0  # seconds after which a file that was never finished is nobody's
 SHUTDOWN = 10.0  # seconds for what is being written when the engine ends
 
 
-class StoredState:
+class StoredState(Entry):
     """A prefix on disk. `asked` is when reading it began, None while nobody wants it."""
 
-    __slots__ = ("path", "tokens", "cache_key", "size", "asked")
+    __slots__ = ("path", "size", "asked")
 
     def __init__(self, path: Path, tokens: array[int], cache_key: CacheKey, size: int) -> None:
+        super().__init__(tokens, cache_key)
         self.path = path
-        self.tokens = tokens
-        self.cache_key = cache_key
         self.size = size  # bytes of its state
         self.asked: float | None = None
-
-    @property
-    def length(self) -> int:
-        return len(self.tokens)
 
 
 class DiskTier:
@@ -64,6 +61,8 @@ class DiskTier:
     Everything but the file work belongs to the engine thread. `work` has a job done on another one, in order; `post`
     puts a call into the engine's mailbox; `give` is called there with every prefix that was read.
     """
+
+    worth = 0.05  # less is not worth a file read
 
     def __init__(
         self,
@@ -117,7 +116,8 @@ class DiskTier:
         best, most = None, KEY_LENGTH - 1
         for stored in self._index.get(key_of(tokens, cache_key), ()):
             common = min(common_prefix(stored.tokens, tokens), limit)
-            if common > most and (self.can_cut or common == stored.length):
+            fits = stored.size <= self.largest and (self.can_cut or common == stored.length)
+            if common > most and fits:
                 best, most = stored, common
         return (best, most) if best is not None else None
 
@@ -127,23 +127,31 @@ class DiskTier:
         there += [other for other, theirs in self._writing if theirs == cache_key]
         return any(common_prefix(other, tokens) >= length for other in there)
 
-    def read(self, stored: StoredState, worth: float) -> bool:
-        """Have it read, unless it is being read. False when it takes longer than it is worth, in seconds."""
-        asked = stored.asked
+    def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
+        """Have it read, unless it is being read; it then arrives in host memory."""
+        assert isinstance(entry, StoredState)
+        asked = entry.asked
         if asked is None:
-            asked = stored.asked = time.monotonic()
-            self._work(lambda: self._read(stored))
-        return time.monotonic() - asked < max(PATIENCE, worth)
+            asked = entry.asked = time.monotonic()
+            self._work(lambda: self._read(entry))
+        if time.monotonic() - asked >= max(PATIENCE, seconds):
+            return None
+        return Match(None, 0, coming=length)
 
-    def write(self, tokens: array[int], cache_key: CacheKey, save: Callable[[], np.ndarray]) -> None:
-        """Keep this prefix; `save` makes its state. One at a time: while one is written no other is begun."""
-        if self._writing or not self.limit:
+    def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
+        """One at a time: while one is written no other is begun."""
+        return 0 < size <= self.largest and not self._writing and not self.covers(tokens, length, cache_key)
+
+    def put(self, state: SavedState) -> None:
+        if self._writing or not 0 < state.data.nbytes <= self.largest:
             return
-        data = save()
-        if data.nbytes > self.largest:
-            return
-        self._writing.append((tokens, cache_key))
-        self._work(lambda: self._write(tokens, cache_key, data))
+        self._writing.append((state.tokens, state.cache_key))
+        self._work(lambda: self._write(state.tokens, state.cache_key, state.data))
+
+    def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
+        for stored in [s for s in self._index.get(key_of(tokens, cache_key), ()) if s.tokens == tokens]:
+            self._forget(stored.path)
+            self._work(partial(stored.path.unlink, missing_ok=True))
 
     def _have_read(self, result: tuple[StoredState, SavedState | None]) -> None:
         stored, entry = result

@@ -13,24 +13,20 @@ from collections import OrderedDict
 import numpy as np
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.kv.prefix_index import EVERYBODY, KEY_LENGTH, Key, common_prefix, key_of
+from llamasrv.engine.kv.prefix_index import EVERYBODY, KEY_LENGTH, Key, Match, common_prefix, key_of
+from llamasrv.engine.kv.tier import Entry
 
 ENTRY_BYTES = 600  # of an entry without its state and its tokens, measured
 
 
-class SavedState:
-    """The KV of `tokens`, all of them, of one cache_key. `data` are the backend's own bytes."""
+class SavedState(Entry):
+    """A prefix with its KV: `data` are the backend's own bytes."""
 
-    __slots__ = ("tokens", "data", "cache_key")
+    __slots__ = ("data",)
 
     def __init__(self, tokens: array[int], data: np.ndarray, cache_key: CacheKey = EVERYBODY) -> None:
-        self.tokens = tokens
+        super().__init__(tokens, cache_key)
         self.data = data
-        self.cache_key = cache_key
-
-    @property
-    def length(self) -> int:
-        return len(self.tokens)
 
     @property
     def num_bytes(self) -> int:
@@ -44,6 +40,8 @@ class SavedState:
 
 class HostTier:
     """At most `limit` bytes; 0 keeps nothing."""
+
+    worth = 0.002  # a copy takes about as long
 
     def __init__(self, limit: int, *, can_cut: bool = True) -> None:
         self.limit = limit
@@ -82,11 +80,18 @@ class HostTier:
         self._entries.move_to_end(id(best))
         return best, most
 
+    def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
+        assert isinstance(entry, SavedState)
+        return Match(None, length, saved=entry)
+
+    def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
+        return 0 < size <= self.limit and not self.covers(tokens, length, cache_key)
+
     def covers(self, tokens: array[int], length: int, cache_key: CacheKey = EVERYBODY) -> bool:
         """Whether an entry holds all of `tokens[:length]` already."""
         return any(common_prefix(e.tokens, tokens) >= length for e in self._index.get(key_of(tokens, cache_key), ()))
 
-    def forget(self, tokens: array[int], cache_key: CacheKey = EVERYBODY) -> None:
+    def drop(self, tokens: array[int], cache_key: CacheKey = EVERYBODY) -> None:
         """Drop the entry of exactly these tokens, if there is one."""
         for entry in [e for e in self._index.get(key_of(tokens, cache_key), ()) if e.tokens == tokens]:
             self._remove(entry)

@@ -7,6 +7,7 @@ the way. Decides nothing about who runs. Belongs to the engine thread.
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.sequence import Sequence
@@ -15,13 +16,11 @@ from llamasrv.engine.interface import Backend
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Match, PrefixIndex, common_prefix
-from llamasrv.engine.kv.host_tier import SavedState, HostTier
+from llamasrv.engine.kv.host_tier import HostTier, SavedState
+from llamasrv.engine.kv.tier import Tier
 from llamasrv.engine.cost_model import CostModel
 
-# Seconds of computing; what takes less is computed again.
-WORTH_SPILLING = 0.002
-WORTH_READING = 0.05
-WORTH_WRITING = 0.1
+WORTH_WRITING = 0.1  # seconds of computing; what takes less is computed again after a restart
 BUSY_BYTES = 64 * 2**20  # of a state that may be copied for the disk while others wait for their next token
 
 
@@ -42,6 +41,7 @@ class KVCacheManager:
         self.cache = PrefixIndex(can_cut=backend.can_cut)
         self.host = HostTier(cache_bytes, can_cut=backend.can_cut_saved)
         self.disk = disk
+        self.tiers: list[Tier] = [self.host] if disk is None else [self.host, disk]  # the nearest first
         self._time = time
         self._metrics = metrics
 
@@ -58,21 +58,17 @@ class KVCacheManager:
         ):
             match = None
         at_hand = match.length + match.coming if match else 0
-        if len(self.host) and (found := self.host.match(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)):
+        for tier in self.tiers:
+            found = tier.match(seq.tokens, most, key)
+            if found is None:
+                continue
             entry, length = found
-            if self._time.prompt_seconds(length - at_hand) > WORTH_SPILLING:
-                match, at_hand = Match(None, length, saved=entry), length
-        if self.disk is not None and self._is_coming(self.disk, seq, at_hand):
-            return Match(None, 0, coming=seq.num_tokens)
+            seconds = self._time.prompt_seconds(length - at_hand)
+            if seconds > tier.worth and (taken := tier.take(entry, length, seconds)) is not None:
+                # A prompt waits for what is on its way as for a leader that computes all of it.
+                match = replace(taken, coming=seq.num_tokens) if taken.coming else taken
+                at_hand = length
         return match
-
-    def _is_coming(self, disk: DiskTier, seq: Sequence, at_hand: int) -> bool:
-        """Whether much more of it than is at hand is being read from disk."""
-        found = disk.match(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
-        if found is None or found[0].size > self.host.limit:
-            return False
-        worth = self._time.prompt_seconds(found[1] - at_hand)
-        return worth > WORTH_READING and disk.read(found[0], worth)
 
     def common(self, a: Sequence, b: Sequence) -> int:
         """How much of `a` it could take over from `b`, were that computed."""
@@ -128,11 +124,11 @@ class KVCacheManager:
         length = self.lanes.lengths[lane]
         if self.disk is None or self._time.prompt_seconds(length) < WORTH_WRITING:
             return
-        if self.disk.covers(tokens, length, cache_key):
-            return
         size = self.backend.saved_size(lane)
-        if size <= self.disk.largest and (size <= BUSY_BYTES or len(self.lanes.held) == 1):
-            self.disk.write(tokens[:length], cache_key, lambda: self.backend.save(lane))
+        if size > BUSY_BYTES and len(self.lanes.held) > 1:
+            return
+        if self.disk.wants(tokens, length, cache_key, size):
+            self.disk.put(SavedState(tokens[:length], self.backend.save(lane), cache_key))
 
     def restore(self, lane: int, entry: SavedState, length: int) -> int:
         """Bring back the first `length` tokens of a state into an empty lane; returns how many are there now."""
@@ -164,8 +160,8 @@ class KVCacheManager:
         lane = next(iter(self.lanes.resident))
         length = self.lanes.lengths[lane]
         tokens, cache_key = self.cache.tokens(lane), self.cache.cache_key(lane)
-        worth = self._time.prompt_seconds(length) > WORTH_SPILLING
-        if worth and self.host.limit and not self.host.covers(tokens, length, cache_key):
+        worth = self.host.limit and self._time.prompt_seconds(length) > self.host.worth
+        if worth and self.host.wants(tokens, length, cache_key, self.backend.saved_size(lane)):
             self.host.put(SavedState(tokens[:length], self.backend.save(lane), cache_key))
         self.drop(lane)
         self._metrics.evictions += 1

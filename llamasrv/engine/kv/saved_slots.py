@@ -67,7 +67,7 @@ class SavedSlots:
         for lane in list(memory.lanes.resident):
             if memory.cache.tokens(lane) == tokens and memory.cache.cache_key(lane) == cache_key:
                 memory.drop(lane)
-        memory.host.forget(tokens, cache_key)
+        memory.host.drop(tokens, cache_key)
         return len(tokens)
 
 

@@ -40,7 +40,7 @@ class Store:
 
     def write(self, text, adapters=(), size=None):
         data = np.arange(size or len(text), dtype=np.int32)
-        self.disk.write(tokens(text), CacheKey(adapters), lambda: data)
+        self.disk.put(SavedState(tokens(text), data, CacheKey(adapters)))
 
     def read(self, text, adapters=()):
         """(length, entry) of what is found and read; None."""
@@ -48,7 +48,7 @@ class Store:
         if found is None:
             return None
         self.given.clear()
-        self.disk.read(found[0], 1.0)
+        self.disk.take(*found, 1.0)
         return (found[1], self.given[0]) if self.given else None
 
 
@@ -372,3 +372,14 @@ def test_without_a_digest_or_with_split_cells_nothing_is_kept(tmp_path):
         served = Served(tmp_path, **options)
         assert served.core.disk is None
         served.end()
+
+
+def test_what_is_dropped_is_gone_after_a_restart_too(tmp_path):
+    store = Store(tmp_path)
+    store.write("a common beginning")
+    assert not store.disk.wants(tokens("a common beginning"), 18, CacheKey(), 100)
+    store.disk.drop(tokens("a common"), CacheKey())
+    assert store.read("a common beginning!")
+    store.disk.drop(tokens("a common beginning"), CacheKey())
+    assert store.read("a common beginning!") is None and Store(tmp_path).read("a common beginning!") is None
+    assert store.disk.wants(tokens("a common beginning"), 18, CacheKey(), 100)

@@ -1,0 +1,49 @@
+"""What a place for prefixes outside the lanes has to offer. The manager asks each in turn, the nearest first."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Protocol
+
+from llamasrv.domain.sequence_spec import CacheKey
+
+if TYPE_CHECKING:
+    from llamasrv.engine.kv.host_tier import SavedState
+    from llamasrv.engine.kv.prefix_index import Match
+
+
+class Entry:
+    """A prefix that a tier has: the timeline `tokens`, all of it, of one cache key."""
+
+    __slots__ = ("tokens", "cache_key")
+
+    def __init__(self, tokens: array[int], cache_key: CacheKey) -> None:
+        self.tokens = tokens
+        self.cache_key = cache_key
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
+class Tier(Protocol):
+    """Belongs to the engine thread. None of these calls waits for a disk."""
+
+    worth: float  # seconds of computing that a prefix from here has to spare; for less it is left where it is
+
+    def match(self, tokens: array[int], limit: int, cache_key: CacheKey) -> tuple[Entry, int] | None:
+        """The entry with most of `tokens[:limit]`, and how much of it can be used; None where nothing is worth a copy.
+        Where a restored state cannot be cut, only entries that the tokens continue whole."""
+
+    def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
+        """Whether a state of `size` bytes of `tokens[:length]` would be kept: asked before it is copied."""
+
+    def put(self, state: SavedState) -> None:
+        """Keep it, if it still fits; others may have to go."""
+
+    def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
+        """Where a sequence can begin that uses `length` tokens of it: at once, or later (`Match.coming`). None where
+        waiting for it costs more than the `seconds` of computing that it spares."""
+
+    def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
+        """Forget the entry of exactly these tokens, if there is one."""
