@@ -6,7 +6,7 @@ import signal
 import sys
 
 from llamasrv.errors import ConfigError
-from llamasrv.models.memory import available_cores
+from llamasrv.engine.machine import available_cores
 from llamasrv.startup.model_options import check_rpc
 
 

@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from llamasrv.engine.machine import available_cpus
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.admission import Admission
-from llamasrv.engine.backend.cores import available_cpus
 from llamasrv.engine.channels import Doorbell, Mailbox, Stream
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.engine.options import stretched
+from llamasrv.engine.machine import groups, lines, words
 from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header
 
@@ -213,7 +214,7 @@ def _buffer_bytes(header: Header, cells: int, shape: Shape) -> int:
 def available_memory(root: Path = Path("/")) -> int:
     """Bytes that this process may still take: what the system has free, and what its control group allows."""
     free = [_meminfo(root)]
-    for group in _groups(root):
+    for group in groups(root):
         limit, used = _number(group / "memory.max"), _number(group / "memory.current")
         if limit is not None and used is not None:
             free.append(max(0, limit - used + _cached(group)))
@@ -222,8 +223,8 @@ def available_memory(root: Path = Path("/")) -> int:
 
 def resident_memory(root: Path = Path("/")) -> int:
     """Bytes of real memory that this process holds, mapped files included."""
-    words = _words(root / "proc/self/statm")
-    return int(words[1]) * int(os.sysconf("SC_PAGE_SIZE")) if len(words) > 1 else 0
+    found = words(root / "proc/self/statm")
+    return int(found[1]) * int(os.sysconf("SC_PAGE_SIZE")) if len(found) > 1 else 0
 
 
 def give_back() -> None:
@@ -240,59 +241,21 @@ def _trimmer() -> Any:
 
 def _cached(group: Path) -> int:
     """Bytes of files that the group has in memory: they count as used, and give way when others need them."""
-    words = [line.split() for line in _lines(group / "memory.stat")]
+    words = [line.split() for line in lines(group / "memory.stat")]
     kinds = ("active_file", "inactive_file")
     return sum(int(pair[1]) for pair in words if len(pair) == 2 and pair[0] in kinds and pair[1].isdigit())
 
 
-def available_cores(root: Path = Path("/")) -> int:
-    """Physical cores that this process may use, within the quota of its control group."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    siblings = {_siblings(root, cpu) for cpu in allowed}
-    cores = len(siblings)
-    for group in _groups(root):
-        quota = _words(group / "cpu.max")
-        if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and int(quota[1]):
-            cores = min(cores, max(1, math.ceil(int(quota[0]) / int(quota[1]))))
-    return max(1, cores)
-
-
-def _siblings(root: Path, cpu: int) -> str:
-    words = _words(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    return words[0] if words else str(cpu)
-
-
-def _groups(root: Path) -> list[Path]:
-    """The process's control group and those above it (version 2)."""
-    top = root / "sys/fs/cgroup"
-    for line in _lines(root / "proc/self/cgroup"):
-        if line.startswith("0::"):
-            path = top / line[3:].lstrip("/")
-            return [path, *(parent for parent in path.parents if parent == top or top in parent.parents)]
-    return []
-
-
 def _meminfo(root: Path) -> int:
-    for line in _lines(root / "proc/meminfo"):
+    for line in lines(root / "proc/meminfo"):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
 
 
 def _number(path: Path) -> int | None:
-    words = _words(path)
-    return int(words[0]) if words and words[0].isdigit() else None
-
-
-def _words(path: Path) -> list[str]:
-    return " ".join(_lines(path)).split()
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text("ascii", "replace").splitlines()
-    except OSError:
-        return []
+    found = words(path)
+    return int(found[0]) if found and found[0].isdigit() else None
 
 
 def as_gib(size: int) -> str:

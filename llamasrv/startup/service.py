@@ -16,8 +16,8 @@ from urllib.parse import quote
 from llamasrv import log
 from llamasrv.config import Settings, keys, paths
 from llamasrv.engine.channels import off_hub
+from llamasrv.engine import machine
 from llamasrv.errors import ConfigError
-from llamasrv.models import memory
 from llamasrv.models.loader import Loader
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
@@ -67,7 +67,7 @@ def prepare(settings: Settings) -> Settings:
 def filled_in(settings: Settings) -> Settings:
     """A thread for each core where nothing else is asked for, and the file of the repository that is named."""
     settings = with_pulled(settings)
-    threads = settings.engine.threads or memory.available_cores()
+    threads = settings.engine.threads or machine.available_cores()
     return settings.having(engine={"threads": threads, "threads_batch": settings.engine.threads_batch or threads})
 
 

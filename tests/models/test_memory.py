@@ -13,7 +13,8 @@ from model import tiny_models
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header, Items, read_header
-from llamasrv.models.memory import Shape, available_cores, available_memory, choose, estimate
+from llamasrv.engine.machine import available_cores, available_cpus
+from llamasrv.models.memory import Shape, available_memory, choose, estimate
 
 GIB = 2**30
 
@@ -173,7 +174,7 @@ def test_cores_are_at_most_the_quota(machine, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
     assert available_cores(machine) == 8
     (machine / "sys/fs/cgroup/service/cpu.max").write_text("250000 100000\n")
-    assert available_cores(machine) == 3
+    assert available_cores(machine) == available_cpus(machine) == 3
 
 
 def test_this_machine_has_memory_and_a_core():

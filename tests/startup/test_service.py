@@ -23,7 +23,7 @@ def tiny(tmp_path_factory):
 
 
 def test_context_and_threads_are_filled_in(tiny, monkeypatch):
-    monkeypatch.setattr(startup.service.memory, "available_cores", lambda: 5)
+    monkeypatch.setattr(startup.service.machine, "available_cores", lambda: 5)
     settings = startup.prepare(settings_with(model_path=tiny))
     assert settings.engine.context_cells == 4 * 2048
     assert (settings.engine.threads, settings.engine.threads_batch) == (5, 5)

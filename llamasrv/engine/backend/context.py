@@ -14,7 +14,7 @@ import numpy as np
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
-from llamasrv.engine.backend.cores import CORES, available_cpus, spare_one
+from llamasrv.engine.backend.cores import CORES, spare_one
 from llamasrv.engine.backend.embed import LlamaEmbeddings, only_embeds
 from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, reason
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
@@ -26,6 +26,7 @@ from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.interface import DecodeFailed, LoadFailed, OutOfCells, Progress
+from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import EngineOptions, stretched
 
 MAX_LANES = 256  # LLAMA_MAX_SEQ

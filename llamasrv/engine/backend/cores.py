@@ -53,11 +53,6 @@ CORES = Cores()
 """Those of this process."""
 
 
-def available_cpus() -> int:
-    """Logical CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def gnu_openmp() -> bool:
     """Whether the library's threads are those of GNU's OpenMP. The library itself is not loaded for it."""
     folder = os.environ.get("LLAMA_CPP_LIB_PATH")
