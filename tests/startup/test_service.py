@@ -88,7 +88,7 @@ def test_every_engine_option_comes_from_a_setting():
     """Set to something else, each option of the command line changes the engine's."""
     changed = load(
         dict(
-        engine_ctx_size=512, engine_parallel=2, engine_threads=3, engine_threads_batch=4, engine_batch_size=5,
+        engine_ctx_size=512, engine_ctx_per_sequence=300, engine_parallel=2, engine_threads=3, engine_threads_batch=4, engine_batch_size=5,
         engine_ubatch_size=4, engine_n_gpu_layers=7, engine_flash_attn="on", engine_cache_type_k="q8_0",
         engine_cache_type_v="q4_0", engine_deterministic=True, engine_queue_limit=8, engine_step_target_ms=9,
         cache_ram=10, cache_swap=11, cache_idle_cells=12, engine_coalesce_ms=13, limits_unread_tokens=16,
