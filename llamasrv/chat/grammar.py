@@ -57,7 +57,7 @@ def constrain(
     if content is None and calls is None:
         return None
     if must_call and calls is None:
-        raise InvalidRequest("A tool must be called, but there is none.", param="tool_choice")
+        raise InvalidRequest("'tool_choice' requires a tool call, but no tools were given.", param="tool_choice")
     rules = RuleWriter(special_tokens or {})
     if format.headers is not None:
         called = _messages(rules, format, tools, parallel) if calls is not None else ""

@@ -77,7 +77,7 @@ class Guard:
         token = match.group()
         if token not in self.tokens:
             if len(self.tokens) >= MAX_STAND_INS:
-                raise InvalidRequest("The messages name too many different special tokens.", param="messages")
+                raise InvalidRequest("The messages contain too many different special tokens.", param="messages")
             self.tokens.append(token)
         return chr(FIRST_STAND_IN + self.tokens.index(token))
 

@@ -84,7 +84,7 @@ def _continues(prompt: ChatPrompt) -> str | None:
     last = prompt.messages[-1] if prompt.messages else None
     if last is None or last.role != "assistant" or last.tool_calls:
         raise InvalidRequest(
-            "continue_final_message needs a last message of the assistant, without tool calls.",
+            "'continue_final_message' needs the last message to be the assistant's, without tool calls.",
             param="continue_final_message",
         )
     return "reasoning" if last.reasoning and not _text(last.content) else "content"

@@ -52,7 +52,7 @@ class RuleWriter:
     def text(self, start: str) -> str:
         text = "\n".join(("%llguidance {}", f"start: {start}", f"{TEXT}: /(?s:.*)/", *self.rules)) + "\n"
         if len(text) > MAX_LENGTH:
-            raise InvalidRequest("The tools and the schema make a grammar that is too large.", param="tools")
+            raise InvalidRequest("The grammar for these tools and this schema is too large.", param="tools")
         return text
 
     def literal(self, text: str) -> str:
@@ -104,7 +104,7 @@ class RuleWriter:
             raise InvalidRequest("A schema that is false allows nothing.", param=param)
         self._bounds.add(schema, param)
         if not has_an_end(schema):
-            raise InvalidRequest("Nothing satisfies the schema: it refers to itself without an end.", param=param)
+            raise InvalidRequest("Nothing satisfies the schema: it refers to itself endlessly.", param=param)
         body = dict(schema) if isinstance(schema, Mapping) else {}
         return self.rule(f"%json {json.dumps({**body, 'x-guidance': options}, ensure_ascii=False, default=dict)}")
 

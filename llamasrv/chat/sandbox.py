@@ -50,7 +50,7 @@ class _Budget(Context):
     def built(self, size: int) -> None:
         """A text of that size was built."""
         if size > MAX_TEXT:
-            raise TooCostly("the chat template builds a text that is too large")
+            raise TooCostly("the chat template builds a string that is too large")
         self.spend(size >> COST_OF_TEXT)
 
     def spend(self, amount: int) -> None:
@@ -101,7 +101,7 @@ def _indent(context: _Budget, text: str, width: int | str = 4, first: bool = Fal
 
 def _bounded_join(between: str, texts: list[str]) -> str:
     if sum(map(len, texts)) + len(between) * len(texts) > MAX_OUTPUT:
-        raise TooCostly("the chat template writes too much for these messages")
+        raise TooCostly("the chat template's output is too large for these messages")
     return between.join(texts)
 
 

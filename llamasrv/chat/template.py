@@ -212,7 +212,7 @@ class ChatTemplate:
         try:
             pieces.extend(islice(self._template.root_render_func(context), MAX_PIECES + 1))
             if len(pieces) > MAX_PIECES:
-                raise TooCostly("the chat template writes too much for these messages")
+                raise TooCostly("the chat template's output is too large for these messages")
             text = joined(pieces)
         except (jinja2.TemplateError, TooCostly) as error:
             raise InvalidRequest(str(error) or "The chat template refused these messages.", param="messages") from None

@@ -183,7 +183,7 @@ class Driver:
             while selector.get_map():
                 ready = selector.select(PATIENCE)
                 if not ready:
-                    raise ConfigError("the server has stopped in the middle of its answers")
+                    raise ConfigError("the server stopped before it had answered every request")
                 for key, _ in ready:
                     connection: Any = key.fileobj
                     if data := connection.recv(1 << 16):

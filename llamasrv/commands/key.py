@@ -14,16 +14,16 @@ from llamasrv.errors import ConfigError
 
 def run(name: str, file: Path | None, scopes: tuple[str, ...], bounds: Mapping[str, int | None]) -> int:
     if not keys.NAME.fullmatch(name):
-        raise ConfigError(f"{name!r}: a name has up to 64 letters, digits and -_.")
+        raise ConfigError(f"{name!r}: a name is up to 64 letters, digits, '-', '_' and '.'")
     key = keys.new_key()
     entry = keys.entry(name, key, scopes, bounds)
     if file is None:
         click.echo(f"{key}\n{entry}", nl=False)
         return 0
     if file.suffix != ".toml":
-        raise ConfigError(f"{file}: the name of a file with digests of keys ends in .toml")
+        raise ConfigError(f"{file}: a file of key digests must be named *.toml")
     if file.exists() and any(other.name == name for other in keys.read(file)):
-        raise ConfigError(f"{file}: there is a key of the name {name} already")
+        raise ConfigError(f"{file}: a key named {name} already exists")
     try:
         with open(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a", encoding="utf-8") as out:
             out.write(("\n" if out.tell() else "") + entry)

@@ -36,7 +36,7 @@ def of(settings: Settings) -> tuple[Key, ...]:
     if path is not None and path.suffix == ".toml":
         keys += read(path)
     if len({key.name for key in keys}) < len(keys):
-        raise ConfigError("server.api_key_file: a key is named like one of server.api_key (key-1, key-2 ...)")
+        raise ConfigError("server.api_key_file: a key has the name of one given by server.api_key (key-1, key-2 ...)")
     return tuple(keys)
 
 
@@ -72,9 +72,9 @@ def is_open_to_others(path: Path) -> bool:
 def _key(name: str, table: Any) -> Key:
     where = f"keys.{name}"
     if not NAME.fullmatch(name):
-        raise ValueError(f"{where}: a name has up to 64 letters, digits and -_.")
+        raise ValueError(f"{where}: a name is up to 64 letters, digits, '-', '_' and '.'")
     if not isinstance(table, Mapping):
-        raise ValueError(f"{where} is no table")
+        raise ValueError(f"{where} is not a table")
     for field in table:
         if field not in ("sha256", "scopes", *BOUNDS):
             raise ValueError(f"{where}.{field}: unknown key{nearest(field, ('sha256', 'scopes', *BOUNDS))}")

@@ -89,7 +89,7 @@ class Settings:
             raise ConfigError(f"server.api_key_file = {str(self.server.api_key_file)!r}: {reason(error)}") from None
         keys = tuple(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
         if not keys:
-            raise ConfigError(f"server.api_key_file = {str(self.server.api_key_file)!r}: there is no key in it")
+            raise ConfigError(f"server.api_key_file = {str(self.server.api_key_file)!r}: it contains no key")
         return self.server.api_key + keys
 
     @property

@@ -134,7 +134,7 @@ class EngineCore:
     def give_up_unread(self, stream: Stream) -> None:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
             self.metrics.unread += 1
-            self._end(seq, Ending(FinishReason.FAILED, error=TooSlow("The answer was not read.")))
+            self._end(seq, Ending(FinishReason.FAILED, error=TooSlow("The client did not read the response in time.")))
 
     def fail_all(self, error: LlamasrvError) -> None:
         for seq in [*self.running, *self.waiting]:
@@ -266,13 +266,13 @@ class EngineCore:
         elif len(self.running) > 1:
             self.preempt(max(self.running, key=lambda s: (s.admitted or 0.0, s.id)))
         else:
-            self._fail_parts(plan, "There is no memory left for this request.")
+            self._fail_parts(plan, "The KV cache has no room left for this request.")
 
     def _step_failed(self, plan: Plan, *, fatal: bool) -> None:
         """Only the sequences of this batch fail; what their lanes hold is not trusted again."""
         self.metrics.failed_steps += 1
         self._failed_in_a_row += 1
-        self._fail_parts(plan, "Computing this request failed.")
+        self._fail_parts(plan, "Decoding failed for this request.")
         if fatal or self._failed_in_a_row >= MAX_FAILED_STEPS:
             for seq in list(self.running):
                 self.preempt(seq, save=False)

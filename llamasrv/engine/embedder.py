@@ -246,7 +246,7 @@ class Embedder:
             if np.isfinite(vector).all():
                 self._deliver(one, vector, None)
             else:
-                self._deliver(one, None, EngineFailure("The model produced numbers that are none."))
+                self._deliver(one, None, EngineFailure("The embeddings contain NaN or Inf."))
         m = self.metrics
         m.groups += 1
         m.inputs += len(group)
@@ -256,7 +256,7 @@ class Embedder:
     def _fail(self, group: list[Input]) -> None:
         self.metrics.failed += 1
         for one in group:
-            self._deliver(one, None, EngineFailure("Computing this request failed."))
+            self._deliver(one, None, EngineFailure("Decoding failed for this request."))
 
     def _deliver(self, one: Input, vector: np.ndarray | None, error: LlamasrvError | None) -> None:
         self._count_out(one.stream, 1)

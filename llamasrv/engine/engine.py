@@ -165,7 +165,7 @@ class Engine:
         if status.state != "ready":
             raise _unavailable(status)
         if not self.model.generates:
-            raise Unsupported("This model makes embeddings: it does not generate text.", param="model")
+            raise Unsupported("This is an embedding model; it cannot generate text. Use /v1/embeddings.", param="model")
         for spec in specs:
             self._validate(spec)
         most, pending = self._most_pending, self._num_pending
@@ -200,7 +200,7 @@ class Engine:
         model, num_prompt = self.model, len(spec.tokens)
         context, size = model.context, model.vocab.size
         if not num_prompt:
-            raise InvalidRequest("The prompt is empty: there is nothing to continue.", param="prompt")
+            raise InvalidRequest("The prompt is empty.", param="prompt")
         if num_prompt > context - (0 if spec.max_tokens == 0 else 1):
             raise ContextTooLong(num_prompt=num_prompt, context=context)
         ids = np.frombuffer(spec.tokens, np.int32)

@@ -108,4 +108,4 @@ class Outputs:
 
 def _nothing(seq: Sequence) -> Ending:
     log.error("sequence %d: the model produced nothing to choose from", seq.id)
-    return Ending(FinishReason.FAILED, error=EngineFailure("The model produced nothing to choose from."))
+    return Ending(FinishReason.FAILED, error=EngineFailure("The model's logits contain no finite value."))

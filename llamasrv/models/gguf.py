@@ -159,7 +159,7 @@ def read_header(path: Path) -> Header:
         size += other.size
         tensors += other.tensors
     if not first.architecture:
-        raise ConfigError(f"{path}: not a model: it does not say its architecture")
+        raise ConfigError(f"{path}: not a model: the metadata has no general.architecture")
     return dataclasses.replace(first, size=size, tensors=tensors, paths=parts)
 
 
@@ -209,7 +209,7 @@ def _parse(path: Path, data: mmap.mmap, size: int) -> Header:
     if data[:4] != b"GGUF":
         if data[:12] == b"version http":
             raise _Bad("a Git LFS pointer; fetch the file itself with `git lfs pull`")
-        raise _Bad("it does not begin with GGUF")
+        raise _Bad("it does not start with the GGUF magic")
     (version,) = struct.unpack_from("<I", data, 4)
     if version not in (2, 3):
         raise _Bad(
@@ -255,7 +255,7 @@ class _Reader:
         """Step over `length` bytes; where they begin."""
         at = self.at
         if length > self.size - at:
-            raise _Short(f"the header goes on past its {self.size} bytes")
+            raise _Short(f"the header runs past the end of the file ({self.size} bytes)")
         self.at = at + length
         return at
 
@@ -266,7 +266,7 @@ class _Reader:
         """A number of things of at least `least` bytes each."""
         number: int = self.scalar("<Q")
         if number * least > self.size:
-            raise _Short(f"{number} items cannot be in {self.size} bytes")
+            raise _Short(f"{number} items do not fit into {self.size} bytes")
         return number
 
     def text(self, longest: int | None = None) -> str:
@@ -310,10 +310,10 @@ class _Reader:
         unpack = struct.Struct("<Q").unpack_from
         for _ in range(count):
             if at > last:
-                raise _Short(f"the header goes on past its {self.size} bytes")
+                raise _Short(f"the header runs past the end of the file ({self.size} bytes)")
             at += 8 + unpack(data, at)[0]
         if at > self.size:
-            raise _Short(f"the header goes on past its {self.size} bytes")
+            raise _Short(f"the header runs past the end of the file ({self.size} bytes)")
         self.at = at
 
     def tensors(self, count: int) -> Iterator[Tensor]:

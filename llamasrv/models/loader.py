@@ -221,7 +221,7 @@ class Loader:
         need = model.memory
         if self.memory_limit and need > self.memory_limit:
             most = as_gib(self.memory_limit)
-            raise LoadFailed(f"it needs {as_gib(need)} of memory; all models together may take {most}")
+            raise LoadFailed(f"it needs {as_gib(need)} of memory; --memory-limit allows {most} for all models together")
         began = self._clock()
         hold = HOLD_AFTER if not model.num_loads else min(MOST_HOLD, max(LEAST_HOLD, 2 * model.load_seconds))
         while not self.draining:
@@ -235,7 +235,7 @@ class Loader:
                         return
                     if not self._counted:
                         free = as_gib(self._free_memory())
-                        raise LoadFailed(f"it needs {as_gib(need)} of memory, and {free} are free")
+                        raise LoadFailed(f"it needs {as_gib(need)} of memory; {free} is free")
                     victim = self._victim(missing, in_use=self._clock() - began >= hold)
                     if victim is not None:
                         self._seize(victim)
@@ -243,7 +243,7 @@ class Loader:
                 self._finish_unloading(victim)
                 continue
             if self._clock() - began >= self.load_timeout:
-                raise Unavailable("There is no memory for this model while others are in use.", code="model_loading")
+                raise Unavailable("There is not enough memory for this model while others are in use. Try again later.", code="model_loading")
             self.notice.wait(lambda: self.draining, POLL)
         raise Unavailable(STOPPING)
 

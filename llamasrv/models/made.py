@@ -93,9 +93,11 @@ def write(folder: Path, made: Made) -> None:
     place = _place(folder, made.name)
     data = json.dumps(asdict(made), ensure_ascii=False, indent=1).encode()
     if len(data) > LARGEST:
-        raise InvalidRequest(f"What '{made.name}' is made of is larger than {LARGEST} bytes.")
+        raise InvalidRequest(
+            f"The template, system prompt and messages of '{made.name}' are larger than {LARGEST} bytes together."
+        )
     if not place.exists() and len(read(folder)) >= MOST:
-        raise InvalidRequest(f"There are {MOST} models made from others already: delete some first.")
+        raise InvalidRequest(f"There are already {MOST} created models. Delete some first.")
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacing(place, mode=0o644) as file:
         file.write(data)
@@ -153,7 +155,7 @@ class BlobWriter:
     def finish(self) -> None:
         """Raises InvalidRequest where it is another file than was announced."""
         if f"sha256-{self._found.hexdigest()}" != self._place.name:
-            raise InvalidRequest("digest mismatch: what came is not what was announced", param="digest")
+            raise InvalidRequest("digest mismatch: the upload does not have this digest", param="digest")
         os.fsync(self._file.fileno())
         os.replace(self._partial, self._place)
 
@@ -165,6 +167,6 @@ class BlobWriter:
 
 def _check_space(place: Path, need: int) -> None:
     if need + SPARE > shutil.disk_usage(place).free:
-        raise LlamasrvError("There is no room on the disk for it.", status=507)
+        raise LlamasrvError("The disk has no room left for it.", status=507)
 
 

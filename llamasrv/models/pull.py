@@ -60,7 +60,7 @@ class Reference:
                 rest = rest[len(prefix) :]
         match = _REFERENCE.fullmatch(rest)
         if match is None or ".." in rest:
-            raise PullFailed(f"{text[:200]!r} is not the name of a repository: expected hf:owner/repo[:quant|file]")
+            raise PullFailed(f"{text[:200]!r} is not a repository: expected hf:owner/repo[:quant|file]")
         wanted = match[3] or ""
         return cls(match[1], "" if wanted == "latest" else wanted, match[2] or "main")
 
@@ -169,11 +169,11 @@ def choose(there: Iterable[RemoteFile], reference: Reference) -> list[RemoteFile
     models = [file for file in files if file not in projectors and "imatrix" not in _base(file).lower()]
     firsts = [file for file in models if (part := _PART.fullmatch(file.path)) is None or int(part[2]) == 1]
     if not firsts:
-        raise PullFailed(f"{reference.repo}: there is no GGUF file in it")
+        raise PullFailed(f"{reference.repo}: the repository contains no GGUF file")
     first = _wanted(firsts, reference)
     if first is None:
         names = ", ".join(_base(file) for file in firsts[:20])
-        raise PullFailed(f"{reference.repo}: nothing in it is {reference.wanted!r}; there are {names}")
+        raise PullFailed(f"{reference.repo}: the repository has no {reference.wanted!r}; it has {names}")
     chosen = _parts(first, {file.path: file for file in models})
     quant = reference.wanted if reference.wanted and not reference.wanted.lower().endswith(".gguf") else ""
     for wanted in filter(None, (quant, "F16", "BF16", "")):
@@ -210,7 +210,7 @@ def _parts(first: RemoteFile, models: dict[str, RemoteFile]) -> list[RemoteFile]
     paths = [f"{match[1]}-{n:05}-of-{count:05}.gguf" for n in range(1, count + 1)]
     missing = [path for path in paths if path not in models]
     if missing:
-        raise PullFailed(f"{first.path}: its part {missing[0]} is missing in the repository")
+        raise PullFailed(f"{first.path}: part {missing[0]} is missing from the repository")
     return [models[path] for path in paths]
 
 
@@ -266,7 +266,7 @@ def _fetch(file: RemoteFile, partial: Path, report: Report) -> None:
         report(Progress("verifying", file.path, file.digest, digest.count, file.size))
         if not digest.right:
             data.truncate(0)
-            raise PullFailed(f"{file.path}: what came has another checksum than the Hub says; it was thrown away")
+            raise PullFailed(f"{file.path}: checksum mismatch; the download was discarded. Try again.")
         if digest.start != b"GGUF":
             data.truncate(0)
             raise PullFailed(f"{file.path}: not a GGUF file")
@@ -329,7 +329,7 @@ class _Sink:
         digest, file = self._digest, self._file
         if digest.count + len(piece) > file.size:
             self._data.truncate(0)
-            raise PullFailed(f"{file.path}: more bytes came than the {file.size} that the Hub announced")
+            raise PullFailed(f"{file.path}: the download is larger than the {file.size} bytes that the Hub announced")
         self._data.write(piece)
         digest.add(piece)
         self._report(Progress("pulling", file.path, file.digest, digest.count, file.size))

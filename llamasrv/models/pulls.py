@@ -101,7 +101,7 @@ class Pulls:
         if key in self._children:
             return self._pulls[key]
         if len(self._children) >= MOST:
-            raise QueueFull(f"{MOST} models are being pulled already. Try again later.")
+            raise QueueFull(f"{MOST} pulls are already running. Try again later.")
         try:
             child = subprocess.Popen(
                 [sys.executable, "-m", "llamasrv", "pull", key, "--json", "--models-dir", str(self.folder)],

@@ -20,7 +20,7 @@ def remove(details: Details, folder: Path) -> list[Path]:
     top = folder.resolve()
     files = list(details.parts)
     if not files or not all(_is_inside(path, top) for path in files):
-        raise Forbidden("This model is no file of the folder of models: it cannot be deleted here.")
+        raise Forbidden("This model's file is not in the models folder; it cannot be deleted here.")
     projector = details.projector
     if projector is not None and projector.parent.resolve() != top and _is_inside(projector, top):
         others = [p for p in projector.parent.glob("*.gguf") if p not in files and p != projector]

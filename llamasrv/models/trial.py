@@ -23,7 +23,7 @@ from llamasrv.models.details import Details
 
 CELLS = 256  # of the context that is tried: the file matters, not the options
 MOST_REMEMBERED = 10_000
-_GONE = "it crashed when it was loaded for a trial ({})"
+_GONE = "loading it crashed the trial process ({})"
 
 
 class Trials:
@@ -80,7 +80,7 @@ def try_file(path: Path, timeout: float) -> None:
     except subprocess.TimeoutExpired:
         raise LoadFailed(f"it was not loaded within {timeout:.0f} s") from None
     except OSError as error:
-        raise LoadFailed(f"it cannot be tried in a process of its own: {error.strerror}") from None
+        raise LoadFailed(f"the trial process cannot be started: {error.strerror}") from None
     if done.returncode == 0:
         return
     if done.returncode < 0:

@@ -31,7 +31,7 @@ def chosen(
         if not 0 <= found < len(there):
             names = ", ".join(adapter.name for adapter in there) or "none"
             raise InvalidRequest(
-                f"Invalid 'lora': there is no adapter '{name[:64]}'. There are: {names}.", param="lora"
+                f"Invalid 'lora': no adapter is named '{name[:64]}'. Available: {names}.", param="lora"
             )
         scales[found] = scale
     return tuple(sorted((number, scale) for number, scale in scales.items() if scale))

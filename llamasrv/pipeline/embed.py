@@ -100,7 +100,7 @@ class EmbeddingWork(Work):
     def __init__(self, served: LoadedModel, request: EmbedRequest) -> None:
         backend = _backend(served)
         if backend.pooling == "rank":
-            raise Unsupported("This model ranks documents: it makes no embeddings.", param="model")
+            raise Unsupported("This is a reranking model; it cannot make embeddings. Use /v1/rerank.", param="model")
         dimensions = request.dimensions
         if dimensions is not None and not 0 < dimensions <= backend.size:
             raise InvalidRequest(
@@ -132,7 +132,9 @@ class RankingWork(Work):
     def __init__(self, served: LoadedModel, request: RerankRequest) -> None:
         backend = _backend(served)
         if backend.pooling != "rank":
-            raise Unsupported("This model does not rank documents: it has no head for it in use.", param="model")
+            raise Unsupported(
+                "This model cannot rank documents. Use a reranking model, or --pooling rank.", param="model"
+            )
         size = sum(map(len, request.documents)) + len(request.query) * len(request.documents)
         encode = partial(_pairs, served, backend, request)
         inputs = off_hub(encode) if size > LONG_TEXT else encode()

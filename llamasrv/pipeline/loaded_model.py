@@ -207,7 +207,7 @@ class LoadedModel:
         if not prepared.tokens:
             start = self.vocab.bos if self.vocab.bos is not None else self.vocab.eos
             if start is None:
-                raise InvalidRequest("The prompt is empty, and this model has no token to start from.", param="prompt")
+                raise InvalidRequest("The prompt is empty, and this model has no BOS token.", param="prompt")
             prepared.tokens.append(start)
         return prepared
 
@@ -242,7 +242,7 @@ class LoadedModel:
     def _prepare_chat(self, prompt: ChatPrompt, choice: ToolChoice) -> TokenizedPrompt:
         tokenize = self.vocab.tokenize
         if any(isinstance(part, ImagePart) for m in prompt.messages if type(m.content) is tuple for part in m.content):
-            raise Unsupported("This model cannot see: it takes no images.", param="prompt")
+            raise Unsupported("This model has no vision projector; it cannot take images.", param="prompt")
         if prompt.tools and choice.mode == "none":
             prompt = replace(prompt, tools=())
         tools = _callable(prompt.tools, choice)
@@ -271,7 +271,7 @@ class LoadedModel:
                 del tokens[0]  # the text brought its own
             return tokens
         if vocab.fim_pre is None or vocab.fim_suf is None or vocab.fim_mid is None:
-            raise Unsupported("This model cannot fill in the middle: it has no tokens for it.", param="suffix")
+            raise Unsupported("This model cannot fill in the middle: it has no tokens for that.", param="suffix")
         start = [vocab.bos] if vocab.add_bos and vocab.bos is not None else []
         before = vocab.tokenize(prompt.text, parse_special=False)
         after = vocab.tokenize(prompt.suffix, parse_special=False)
@@ -322,13 +322,13 @@ class LoadedModel:
 def _callable(tools: tuple[Tool, ...], choice: ToolChoice) -> tuple[Tool, ...]:
     """The tools that may be called. Raises for a name that no tool has."""
     if choice.mode == "required" and not tools:
-        raise InvalidRequest("A tool must be called, but none is given.", param="tool_choice")
+        raise InvalidRequest("'tool_choice' requires a tool call, but no tools were given.", param="tool_choice")
     if not choice.names:
         return tools
     known = {tool.name: tool for tool in tools}
     for name in choice.names:
         if name not in known:
-            raise InvalidRequest(f"The tool '{name[:64]}' is not among the tools that are given.", param="tool_choice")
+            raise InvalidRequest(f"The tool '{name[:64]}' is not in 'tools'.", param="tool_choice")
     return tuple(known[name] for name in dict.fromkeys(choice.names))
 
 

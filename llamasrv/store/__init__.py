@@ -96,7 +96,7 @@ def sqlite_path(url: str) -> Path:
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path:
-        raise ConfigError(f"store.url = {url!r}: write sqlite:///FILE, with a fourth slash for an absolute path")
+        raise ConfigError(f"store.url = {url!r}: expected sqlite:///FILE, with a fourth slash for an absolute path")
     return Path(path).expanduser()
 
 

@@ -75,7 +75,7 @@ def test_a_made_model_says_what_it_was_given_and_shows_it(client):
     assert answer.prompt_eval_count == count(client, "tiny", written)
     own = [{"role": "system", "content": "Be brief."}]
     assert count(client, "pirate", own + HELLO) == count(client, "tiny", own + said + HELLO)
-    with pytest.raises(ollama.ResponseError, match="pirate is made of it"):
+    with pytest.raises(ollama.ResponseError, match="pirate was created from it"):
         client.delete("tiny")
     client.delete("pirate")
     assert names(client) == {"tiny:F32"}

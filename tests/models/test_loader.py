@@ -300,7 +300,7 @@ def test_those_that_stay_for_ever_go_last(farm):
 def test_what_can_never_fit_is_refused(farm):
     f = farm(limit=25).add("huge", size=2**21)
     f.loader.load(f["huge"])
-    with pytest.raises(ModelUnavailable, match="needs 2 MiB of memory; all models together may take 0 MiB"):
+    with pytest.raises(ModelUnavailable, match="needs 2 MiB of memory; --memory-limit allows 0 MiB"):
         f.loader.wait(f["huge"], 10)
 
 

@@ -102,12 +102,12 @@ def test_a_file_that_breaks_off_is_refused_and_nothing_of_it_stays(managing, tmp
     [
         ({"from": "other"}, 404, "model 'other' not found"),
         ({"from": "fake"}, 400, "has no file"),
-        ({"files": {"m.gguf": DIGEST}}, 400, "bring it first"),
+        ({"files": {"m.gguf": DIGEST}}, 400, "upload it first"),
         ({"from": "fake", "template": "{{ .Prompt }}"}, 400, "Jinja"),
         ({"from": "fake", "quantize": "q4_0"}, 400, "quantize"),
         ({"from": "fake", "adapters": {"a": DIGEST}}, 400, "adapters"),
         ({"from": "fake", "model": "../b"}, 400, "not a name"),
-        ({}, 400, "what the model is made of"),
+        ({}, 400, "what to create the model from"),
     ],
 )
 def test_what_no_model_can_be_made_of_is_refused(managing, body, status, words):
@@ -137,7 +137,7 @@ def test_a_model_that_others_are_made_of_is_not_deleted(manager, tmp_path):
     manager.service.registry.default._details = Details(path=path, parts=(path,))
     made.write(tmp_path, Made("derived", "fake", "base.gguf"))
     response = manager.client.delete("/api/delete", json={"model": "fake"})
-    assert response.status_code == 400 and "derived is made of it" in error(response)
+    assert response.status_code == 400 and "derived was created from it" in error(response)
 
 
 def test_a_model_of_the_configuration_is_not_deleted(managing):

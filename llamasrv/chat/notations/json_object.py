@@ -107,7 +107,7 @@ class _Head:
 
 
 def _read_object(reader: CallReader, calls: Calls) -> Steps:
-    """The object itreader. Leaves without a word where it is none, or cut off."""
+    """The object itself. Leaves without a word where it is none, or cut off."""
     if (yield from reader.char()) != "{":
         return
     reader.eat(reader.position + 1)

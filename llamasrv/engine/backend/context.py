@@ -130,7 +130,7 @@ class LlamaBackend:
         self._threads = self._threads_set = (p.n_threads, p.n_threads_batch)
         context = C.llama_init_from_model(self._model, p)
         if not context:
-            raise LoadFailed(f"{self.info.path}: no context of {p.n_ctx} tokens can be made ({reason()})")
+            raise LoadFailed(f"{self.info.path}: cannot create a context of {p.n_ctx} tokens ({reason()})")
         self._context = context
         self._used: Adapters = ()
         self._memory = C.llama_get_memory(context)

@@ -104,7 +104,7 @@ class LlamaEmbeddings:
         self.context = min(longest, options.embedding_ctx) if options.embedding_ctx else min(longest, LONGEST)
         self.group_tokens = max(self.context, min(GROUP_TOKENS, LOGIT_ROOM // vocab_size))
         if self.pooling == "rank" and not _has_head(path):
-            raise LoadFailed(f"{path}: it cannot rank: it has no classification head")
+            raise LoadFailed(f"{path}: cannot rank documents: the model has no classification head")
         self._open_context()
         self.size: int = C.llama_model_n_cls_out(model) if self.pooling == "rank" else C.llama_model_n_embd_out(model)
 
@@ -123,7 +123,7 @@ class LlamaEmbeddings:
         p.no_perf = True
         context = C.llama_init_from_model(self._model, p)
         if not context:
-            raise LoadFailed(f"{self._path}: no context of {p.n_ctx} tokens for embeddings ({self._reason()})")
+            raise LoadFailed(f"{self._path}: cannot create an embedding context of {p.n_ctx} tokens ({self._reason()})")
         self._context = context
         self._memory = C.llama_get_memory(context)
         if not self._memory and not self._bidirectional:
@@ -185,7 +185,7 @@ class LlamaEmbeddings:
         """What the last call computed, row by row. Valid until the next one."""
         found = C.llama_get_embeddings(self._context)
         if not found:
-            raise DecodeFailed("the library gave no embeddings")
+            raise DecodeFailed("llama.cpp returned no embeddings")
         return np.ctypeslib.as_array(found, (num_rows, self.size))
 
     def _rank(self, token: np.ndarray, position: np.ndarray, lane: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
@@ -196,7 +196,7 @@ class LlamaEmbeddings:
             for number in np.flatnonzero((ends > start) & (ends <= end)).tolist():
                 found = C.llama_get_embeddings_seq(self._context, number)
                 if not found:
-                    raise DecodeFailed("the library gave no score")
+                    raise DecodeFailed("llama.cpp returned no score")
                 out.append(np.ctypeslib.as_array(found, (self.size,)).copy())
         return out
 

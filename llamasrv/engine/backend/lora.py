@@ -21,9 +21,9 @@ def load_adapters(model: Any, adapters: tuple[Adapter, ...], reason: Callable[[]
     for adapter in adapters:
         handle = C.llama_adapter_lora_init(model, os.fsencode(adapter.path))
         if not handle:
-            raise LoadFailed(f"{adapter.path}: cannot be loaded as an adapter of this model ({reason()})")
+            raise LoadFailed(f"{adapter.path}: not a LoRA adapter for this model ({reason()})")
         if C.llama_adapter_get_alora_n_invocation_tokens(handle):
-            raise LoadFailed(f"{adapter.path}: adapters that begin to act in the middle of a text are not supported")
+            raise LoadFailed(f"{adapter.path}: adapters with invocation tokens (aLoRA) are not supported")
         handles.append(handle)
     return handles
 
@@ -35,4 +35,4 @@ def use_adapters(context: Any, handles: list[Any], adapters: tuple[tuple[int, fl
     chosen = (C.llama_adapter_lora_p_ctypes * n)(*[handles[number] for number, _ in adapters]) if n else None
     scales = (ctypes.c_float * n)(*[scale for _, scale in adapters]) if n else None
     if C.llama_set_adapters_lora(context, chosen, n, scales):
-        raise DecodeFailed("the adapters cannot be used together")
+        raise DecodeFailed("llama.cpp refused this combination of adapters")

@@ -251,7 +251,7 @@ class DiskTier:
                     head = state_file.read_head(file, self._facts)
                     tokens = state_file.read_tokens(file, head)
                 if head.num_bytes > self.limit:
-                    raise ValueError("its sizes are impossible")
+                    raise ValueError("its sizes are inconsistent")
             except (OSError, ValueError, TypeError) as error:
                 log.warning("%s is left out: %s", path, error)
                 continue

@@ -38,7 +38,7 @@ class SavedSlots:
         """The state of a slot, wherever it is now. Raises NotFound where nothing is left of it."""
         tokens, cache_key = self._timelines.get(number, (array("i"), EVERYBODY))
         if cache_key.adapters:
-            raise Unsupported("A state that was computed with adapters is not saved.")
+            raise Unsupported("A slot that used LoRA adapters cannot be saved.")
         if number in memory.lanes.held:
             raise Unavailable(f"Slot {number} is in use.")
         for lane in memory.lanes.resident:
@@ -50,12 +50,12 @@ class SavedSlots:
                 return SavedState(tokens, memory.backend.save(lane), cache_key)
         found = memory.host.match(tokens, len(tokens), cache_key) if len(tokens) else None
         if found is None or found[1] < len(tokens) or found[0].length != len(tokens):
-            raise NotFound(f"Nothing is kept of slot {number}.")
+            raise NotFound(f"Slot {number} holds nothing to save.")
         return found[0]
 
     def restore(self, number: int, entry: SavedState, memory: KVCacheManager) -> None:
         if entry.data.nbytes > memory.host.limit:
-            raise InvalidRequest("The state is larger than the memory for prefixes (--cache-ram).", param="filename")
+            raise InvalidRequest("The state is larger than --cache-ram allows.", param="filename")
         memory.host.put(entry)
         self.left(number, entry.tokens, entry.cache_key)
 
@@ -82,7 +82,7 @@ class SavedSlotFiles:
         """Letters, digits, `-`, `_` and `.` only: no name leads out of the folder, and none is hidden."""
         if not _NAME.match(name):
             raise InvalidRequest(
-                "Invalid 'filename': up to 128 letters, digits, dots, dashes and underscores, no dot first.",
+                "Invalid 'filename': expected up to 128 letters, digits, dots, dashes and underscores, not starting with a dot.",
                 param="filename",
             )
         return self._folder / name
@@ -92,7 +92,7 @@ class SavedSlotFiles:
         path = self.path(name)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if shutil.disk_usage(self._folder).free < entry.data.nbytes + SPARE:
-            raise Unavailable("There is no room left on the disk for slots.")
+            raise Unavailable("The disk has no room left for saved slots.")
         with replacing(path) as file:
             return state_file.write(file, entry.tokens, entry.data, facts=self._facts, scope=entry.cache_key.scope)
 
@@ -107,7 +107,7 @@ class SavedSlotFiles:
                 state = state_file.read_state(file, head)
                 return SavedState(tokens, state, CacheKey(scope=head.scope)), file.tell()
         except FileNotFoundError:
-            raise NotFound(f"There is no saved slot '{name}'.", param="filename") from None
+            raise NotFound(f"No saved slot is named '{name}'.", param="filename") from None
         except (OSError, ValueError, TypeError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise InvalidRequest(f"The saved slot '{name}' cannot be used: {reason}.", param="filename") from None

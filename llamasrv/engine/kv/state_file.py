@@ -71,10 +71,10 @@ def read_head(file: BinaryIO, facts: dict[str, Any]) -> Head:
         raise ValueError("it is no saved state")
     length, check = struct.unpack("<II", file.read(8).ljust(8, b"\0"))
     if length > MOST_HEAD:
-        raise ValueError("its head is too long")
+        raise ValueError("its header is too long")
     text = file.read(length)
     if zlib.crc32(text) != check:
-        raise ValueError("its head is damaged")
+        raise ValueError("its header is damaged")
     try:
         head = Head(**json.loads(text))
     except TypeError:
@@ -82,11 +82,11 @@ def read_head(file: BinaryIO, facts: dict[str, Any]) -> Head:
     if head.format != FORMAT:
         raise ValueError("it was written by another version")
     if head.facts != facts:
-        raise ValueError("it was made with another model or library")
+        raise ValueError("it was saved with another model or another build of llama.cpp")
     if not 0 < head.num_tokens < MOST_TOKENS or head.num_bytes <= 0:
-        raise ValueError("its sizes are impossible")
+        raise ValueError("its sizes are inconsistent")
     if os.fstat(file.fileno()).st_size != file.tell() + 4 * head.num_tokens + head.num_bytes:
-        raise ValueError("it is not whole")
+        raise ValueError("it is truncated")
     return head
 
 

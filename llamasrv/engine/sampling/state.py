@@ -124,7 +124,7 @@ class SamplingState:
             return Ending(FinishReason.STOP_STRING, stop)
         if constraint is not None:
             if not constraint.accept(token):
-                error = EngineFailure("The grammar of this request cannot be followed any further.")
+                error = EngineFailure("The grammar of this request rejects the chosen token.")
                 return Ending(FinishReason.FAILED, error=error)
             if constraint.is_complete:
                 return _STOPPED

@@ -292,7 +292,7 @@ def _tool_reference(block: dict[str, Any], path: Path, most: int) -> list[Part]:
 
 
 def _container_upload(block: dict[str, Any], path: Path, most: int) -> list[Part]:
-    raise Refusal("files of a container are not available here.", *path, "type")
+    raise Refusal("container files are not available on this server.", *path, "type")
 
 
 _READERS: dict[str, Callable[[dict[str, Any], Path, int], list[Any]]] = {

@@ -129,7 +129,7 @@ def _check_required(names: tuple[str, ...], tools: list[dict[str, Any]]) -> None
     if not asked:
         raise Invalid(f"there is no tool '{names[0][:80]}'.", "name")
     if all(_remote(wire) for wire in asked):
-        raise Refusal("this tool would run on Anthropic's servers; there is none here.", *(["name"] if names else []))
+        raise Refusal("this tool runs on Anthropic's servers and is not available here.", *(["name"] if names else []))
 
 
 def _remote(wire: dict[str, Any]) -> bool:

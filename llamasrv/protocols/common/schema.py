@@ -147,7 +147,7 @@ class Moderation(WireField):
         policy = value.get("policy") if type(value) is dict else None
         for part in policy.values() if type(policy) is dict else ():
             if type(part) is dict and part.get("mode") == "block":
-                raise Refusal(f"'{attr}' cannot block anything: this server moderates nothing.")
+                raise Refusal(f"'{attr}' is not supported: this server has no moderation.")
 
 
 class String(WireField):

@@ -75,7 +75,7 @@ class NativePrompts(WireField):
             return TextPrompt(value)
         if type(value) is dict:
             if value.get("multimodal_data"):
-                raise Refusal("this model cannot see: it takes no images.", *path, "multimodal_data")
+                raise Refusal("this model has no vision projector; it cannot take images.", *path, "multimodal_data")
             if type(value.get("prompt_string")) is not str:
                 raise wrong_type("a string", value.get("prompt_string"), *path, "prompt_string")
             return TextPrompt(value["prompt_string"])

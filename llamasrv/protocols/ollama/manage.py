@@ -54,7 +54,7 @@ class Template(WireField):
         if type(value) is not str:
             raise wrong_type("a string", value)
         if value and "{" not in value:
-            raise Invalid("a template without any expression shows no message.")
+            raise Invalid("the template contains no expression, so it would show no message.")
         return value or None
 
 
@@ -119,7 +119,7 @@ class Managing:
         get = data.get
         base, blob = get("from"), get("files")
         if (base is None) == (blob is None):
-            raise InvalidRequest("one of 'from' and 'files' is needed: what the model is made of", param="from")
+            raise InvalidRequest("'from' or 'files' is required: what to create the model from", param="from")
         messages = []
         for at, message in enumerate(get("messages", ())):
             if type(message.content) is not str:

@@ -76,7 +76,7 @@ class Completions:
             if best_of < n:
                 raise InvalidRequest(f"Invalid 'best_of': must be at least 'n' ({n}), not {best_of}.", param="best_of")
             if stream and best_of > n:
-                raise InvalidRequest("Invalid 'best_of': the best can only be told without 'stream'.", param="best_of")
+                raise InvalidRequest("Invalid 'best_of': not allowed together with 'stream'.", param="best_of")
             if extras.verbose and best_of > n:
                 raise InvalidRequest("Invalid 'verbose': not allowed together with 'best_of'.", param="verbose")
         if len(prompts) * (best_of or n) > self._limits.choices:

@@ -113,7 +113,7 @@ class Access:
         if key is None:
             return None
         if scope not in key.scopes and scope not in (OPEN, ANY, PAGE):
-            raise Forbidden(f"This API key may not use {rule}: it lacks the scope '{scope}'.")
+            raise Forbidden(f"This API key may not use {rule}: it needs the scope '{scope}'.")
         if scope not in _WORK or method != "POST":
             return None
         return self.quotas[key.name]
@@ -157,7 +157,7 @@ class Access:
             # A key is enough where there is one: a page that points its name here does not know it.
             allowed = bool(self._keys) or not host or _is_local_name(host)
         if not allowed and environ["PATH_INFO"] not in _OPEN_PATHS:
-            raise Forbidden(f"This server is not known as '{host[:100]}': see the option server.allowed_hosts.")
+            raise Forbidden(f"Host '{host[:100]}' is not allowed. Add it to --allowed-hosts.")
 
     def _check_origin(self, environ: Mapping[str, Any]) -> None:
         """Without keys, a page of another site could have work done here although it may not read the answer."""
@@ -167,7 +167,7 @@ class Access:
         scheme, _, rest = origin.partition("://")
         host = _host_of(rest)
         if scheme in ("http", "https") and host != _host_of(environ.get("HTTP_HOST", "")) and not _is_loopback(host):
-            raise Forbidden(f"Pages of '{host[:100]}' may not use this server: see the option server.cors_origins.")
+            raise Forbidden(f"Origin '{host[:100]}' is not allowed. Add it to --cors-origins.")
 
 
 def _shown(environ: Mapping[str, Any]) -> str:

@@ -53,7 +53,7 @@ class Quota:
     def check(self) -> None:
         """Raises RateLimited, with the time to wait, when the key has had its share."""
         if self._most_open is not None and self.num_open >= self._most_open:
-            raise self._refusal(f"{self._most_open} requests of this key are running already", _BUSY_RETRY)
+            raise self._refusal(f"this key already has {self._most_open} requests running", _BUSY_RETRY)
         if self._requests is not None and self._requests.level < 1:
             raise self._refusal(f"limit of {self._requests.size} requests a minute", self._requests.seconds_until(1))
         if self._tokens is not None and self._tokens.level <= 0:

@@ -44,7 +44,7 @@ def _read_text(environ: dict[str, Any], limits: Limits) -> bytes:
     if kind != "application/json":
         _check_type(kind)
     if environ.get("HTTP_CONTENT_ENCODING", "identity") not in ("identity", ""):
-        raise UnsupportedMedia("A Content-Encoding is not supported: send the body as it is.")
+        raise UnsupportedMedia("Content-Encoding is not supported. Send the body uncompressed.")
     return read_body(environ, limits.body_bytes, limits.body_seconds)
 
 
@@ -74,7 +74,7 @@ def _patience(environ: dict[str, Any], seconds: float) -> Iterator[None]:
         with nullcontext() if connection is None else connection.body(seconds):
             yield
     except TimeoutError:
-        raise BodyTimeout(f"Nothing of the request's body came for {seconds:g} seconds.") from None
+        raise BodyTimeout(f"No byte of the request's body arrived for {seconds:g} seconds.") from None
 
 
 def _read(environ: dict[str, Any], stream: Any, most: int) -> bytes:
@@ -111,7 +111,7 @@ def read_pieces(environ: dict[str, Any], patience: float = BODY_SECONDS) -> Iter
             left = None if left is None else left - len(piece)
             yield piece
     if left:
-        raise InvalidRequest(f"The body ended {left} bytes too early.")
+        raise InvalidRequest(f"The body ended {left} bytes early.")
 
 
 def _piece(stream: Any, most: int) -> bytes:

@@ -112,7 +112,7 @@ def blueprint(service: Service) -> Blueprint:
     def change_props() -> Response:
         """There is nothing to change, as in llama-server."""
         if not options.props:
-            raise Unsupported("This server lets nobody change properties: it takes the option --props.", status=501)
+            raise Unsupported("Changing properties is disabled. Start the server with --props.", status=501)
         read_json(request.environ, limits)
         return json_answer(SUCCESS)
 

@@ -24,7 +24,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/slots")
     def slots() -> Response:
         if not options.slots:
-            raise Unsupported("This server does not offer /slots: it takes the option --slots.", status=501)
+            raise Unsupported("/slots is disabled. Start the server with --slots.", status=501)
         model = service.registry.for_request(request.args.get("model"))  # looking at it is no use of it
         engine = model.current
         running = engine.snapshot()["running"] if engine is not None else []
@@ -44,7 +44,7 @@ def blueprint(service: Service) -> Blueprint:
             engine = served.engine
             if not 0 <= number < engine.model.num_lanes:
                 most = engine.model.num_lanes
-                raise InvalidRequest(f"Invalid slot id {number}: there are {most}.", param="id_slot")
+                raise InvalidRequest(f"Invalid slot id {number}: there are {most} slots.", param="id_slot")
             facts = {"model": served.model.details.digest or served.info.name, "sizes": [
                 served.info.num_params, served.info.size_bytes, served.info.n_vocab,
             ], **engine.model.state_facts}  # fmt: skip

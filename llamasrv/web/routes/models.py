@@ -59,20 +59,20 @@ def blueprint(service: Service) -> Blueprint:
 def allow(service: Service) -> None:
     """Raises where clients may not manage models."""
     if not service.options.manage:
-        raise Forbidden("This server does not let clients manage models: it takes the option --models-manage.")
+        raise Forbidden("Managing models is disabled. Start the server with --models-manage.")
 
 
 def loader_of(service: Service) -> Loader:
     loader = service.registry.loader
     if loader is None:
-        raise Unsupported("The models of this server are always loaded.")
+        raise Unsupported("This server's models are always loaded.")
     return loader
 
 
 def delete_model(service: Service, model: Model) -> None:
     """Delete its files and serve it no longer; what runs on it goes on to its end."""
     if service.options.folder is None or not model.is_found:
-        raise Forbidden(f"The model '{model.name}' is part of the server's configuration: it cannot be deleted here.")
+        raise Forbidden(f"The model '{model.name}' is in the server's configuration; it cannot be deleted here.")
     if len(service.registry.models) == 1:
         raise InvalidRequest(f"'{model.name}' is the last model: it cannot be deleted.", param="model")
     try:

@@ -64,7 +64,7 @@ def blueprint(service: Service) -> Blueprint:
             return Response(b"", 200)
         users = made.users(folder, model.details.parts)
         if users:
-            raise InvalidRequest(f"model '{model.name}' cannot be deleted: {', '.join(users[:5])} is made of it")
+            raise InvalidRequest(f"model '{model.name}' cannot be deleted: {', '.join(users[:5])} was created from it")
         delete_model(service, model)
         return Response(b"", 200)
 
@@ -126,7 +126,7 @@ def _lines(pull: Pull, keepalive: float) -> Iterator[bytes]:
 def _folder(service: Service) -> Path:
     folder = service.options.folder
     if folder is None:
-        raise Unsupported("This server has no folder of models.")
+        raise Unsupported("This server has no models folder. Start it with --models-dir.")
     return folder
 
 
@@ -153,7 +153,7 @@ def _keep(service: Service, new: Made) -> None:
     """Serve it from now on, in place of one that was made under the same name before."""
     for model in service.registry.models:
         if model.made is None and canonical(new.name) in map(canonical, (model.name, *model.aliases)):
-            raise InvalidRequest(f"'{new.name}' is the name of a model that is not made of another", param="model")
+            raise InvalidRequest(f"'{new.name}' already names a model that was not created from another", param="model")
     made.write(_folder(service), new)
     service.refresh()
 
@@ -164,7 +164,7 @@ def _as_made(service: Service, model: Model) -> Made:
         return model.made
     path = model.details.path
     if path is None:
-        raise InvalidRequest(f"'{model.name}' has no file that another model could be made of", param="from")
+        raise InvalidRequest(f"'{model.name}' has no file to create another model from", param="from")
     return Made(model.name, model.name, _kept_path(path, _folder(service)))
 
 
@@ -179,7 +179,7 @@ def _made_of(service: Service, asked: Create) -> Made:
         try:
             _ = ChatTemplate(asked.template, "", "", ()).traits
         except TemplateError as error:
-            raise InvalidRequest(f"the template is no Jinja that works: {error}", param="template") from None
+            raise InvalidRequest(f"the template is not valid Jinja: {error}", param="template") from None
     base = _base(service, asked)
     chosen = asked.chosen
     return dataclasses.replace(
@@ -202,9 +202,9 @@ def _base(service: Service, asked: Create) -> Made:
     folder = _folder(service)
     path = made.blob(folder, asked.blob or "")
     if not path.is_file():
-        raise InvalidRequest(f"there is no blob {asked.blob}: bring it first", param="files")
+        raise InvalidRequest(f"there is no blob {asked.blob}: upload it first", param="files")
     try:
         gguf.read_header(path)
     except ConfigError:
-        raise InvalidRequest("the file is no GGUF file that could be served", param="files") from None
+        raise InvalidRequest("the file is not a GGUF model that can be served", param="files") from None
     return Made(asked.name, "", _kept_path(path, folder))

@@ -44,7 +44,7 @@ def blueprint(service: Service) -> Blueprint:
                 raise Unavailable(status.reason or status.state)
             for engine in service.registry.engines:
                 if engine.stalled_seconds > service.options.stalled_seconds:
-                    raise Unavailable(f"{engine.name}: a step has not ended for {engine.stalled_seconds:.0f} s")
+                    raise Unavailable(f"{engine.name}: the current step has taken {engine.stalled_seconds:.0f} s")
                 if engine.is_full:
                     raise Unavailable(f"{engine.name}: the queue is full")
             for model in service.registry.models:
@@ -56,7 +56,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/metrics")
     def show_metrics() -> Response:
         if not service.options.metrics:
-            raise Unsupported("This server does not offer /metrics: it takes the option --metrics.", status=501)
+            raise Unsupported("/metrics is disabled. Start the server with --metrics.", status=501)
         return Response(metrics.text(), 200, [("Process-Start-Time-Unix", started)], content_type=metrics.content_type)
 
     @routes.get("/debug")

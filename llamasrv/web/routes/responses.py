@@ -67,7 +67,7 @@ class Views:
         )
         if options.store and not self._memory.keeps:
             if options.background:
-                raise Unsupported("'background' is not supported here: this server stores nothing.", param="background")
+                raise Unsupported("'background' is not supported here: this server has no store.", param="background")
             options = dataclasses.replace(options, store=False)
         if options.background:
             response = self._in_background(asked, options, record)
@@ -122,7 +122,7 @@ class Views:
         if request.headers.get("Upgrade", "").lower() != "websocket":
             raise MethodNotAllowed(["POST"])
         raise NotFound(
-            "This server offers no WebSocket: send a POST.", code="websocket_not_supported", status=426
+            "This server has no WebSocket endpoint. Send a POST.", code="websocket_not_supported", status=426
         )
 
     def _body(self, owner: str) -> tuple[Mapping[str, Any], Earlier]:
@@ -151,7 +151,7 @@ class Views:
             return self._follow(run, start)
         stored = self._memory.find(owner, id)
         if stored.response["status"] not in ENDED:
-            raise Unavailable("Another server generates this response: its events can be read when it has ended.")
+            raise Unavailable("Another server is generating this response. Its events can be read once it has ended.")
         framing = Framing(named, error_event)
         return Response(b"".join(map(named, replay(stored)[start:])), 200, framing.headers)
 

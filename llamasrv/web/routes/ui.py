@@ -69,7 +69,7 @@ def blueprint(service: Service) -> Blueprint:
         """Snapshots as server-sent events, until the server drains."""
         _allow(service)
         if snapshots.viewers >= MOST_VIEWERS:
-            raise QueueFull(f"{MOST_VIEWERS} live views are open already.")
+            raise QueueFull(f"{MOST_VIEWERS} live views are already open.")
         owner = request.environ["llamasrv.record"].owner
         may_manage = service.options.manage and service.access.allows(owner, "admin")
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", MAY_MANAGE: "yes" if may_manage else "no"}
@@ -80,7 +80,7 @@ def blueprint(service: Service) -> Blueprint:
 
 def _allow(service: Service) -> None:
     if not service.options.ui:
-        raise NotFound("This server has no pages: it runs with --no-ui.")
+        raise NotFound("The pages are disabled (--no-ui).")
 
 
 def _notice(service: Service) -> str | None:

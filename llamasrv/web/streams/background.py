@@ -43,7 +43,7 @@ class Background:
 
     def check_room(self) -> None:
         if len(self._runs) >= self._most:
-            raise QueueFull(f"{self._most} responses are generated in the background already.")
+            raise QueueFull(f"{self._most} background responses are already running.")
 
     def start(
         self,
@@ -55,7 +55,7 @@ class Background:
         self.check_room()
         run = BackgroundRun(owner, self.memory, running, reply, quota)
         if not self.memory.keep(owner, run.reply.stored(), time.time() + LEASE):
-            raise Unavailable("The response cannot be stored, so it cannot go on in the background.")
+            raise Unavailable("The response cannot be stored, so it cannot run in the background.")
         self._runs[owner, run.id] = run
         threading.Thread(target=self._work, args=(run,), daemon=True, name=f"background-{run.id[-8:]}").start()
         return run

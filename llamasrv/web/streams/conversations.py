@@ -38,7 +38,7 @@ class ConversationStore:
 
     def keep(self, owner: str, conversation: Conversation) -> Conversation:
         if self._store is None:
-            raise Unsupported("Conversations are not supported here: this server stores nothing.")
+            raise Unsupported("Conversations are not supported here: this server has no store.")
         body = conversation.pack()
         if len(body) > CHAIN_BYTES:
             raise ConversationTooLong(f"The conversation is longer than {CHAIN_BYTES} bytes.", param="items")

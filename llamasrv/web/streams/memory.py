@@ -67,7 +67,7 @@ class Memory:
         found = {}
         responses = dict.fromkeys(map(response_of, ids))
         if len(responses) > _REFERENCES:
-            raise InvalidRequest(f"The items of more than {_REFERENCES} responses are referred to.", param="input")
+            raise InvalidRequest(f"The input refers to items of more than {_REFERENCES} responses.", param="input")
         for response in responses:
             if response is None or self._store is None:
                 continue

@@ -84,7 +84,7 @@ class ResumableStream:
         """Raises where reading from this byte on is not possible any more."""
         if start < self._start:
             raise InvalidRequest(
-                f"Invalid 'from': the first byte that is still kept is {self._start}.", param="from"
+                f"Invalid 'from': bytes before {self._start} are no longer kept.", param="from"
             )
 
     def read(self, start: int, timeout: float) -> bytes | None:
@@ -148,7 +148,7 @@ class Streams:
             raise InvalidRequest(f"Invalid X-Conversation-Id: expected 1 to {MOST_NAME} printable characters.")
         self._sweep()
         if (owner, name) not in self._kept and len(self._kept) >= MOST_STREAMS:
-            raise QueueFull(f"{MOST_STREAMS} streams are kept already.")
+            raise QueueFull(f"{MOST_STREAMS} streams are already kept.")
         return name
 
     def keep(self, owner: str, name: str, response: Response, framing: Framing, *, keepalive: float) -> Response:
@@ -166,7 +166,7 @@ class Streams:
         self._sweep()
         kept = self._kept.get((owner, name))
         if kept is None:
-            raise NotFound("There is no such stream.")
+            raise NotFound("No such stream.")
         return kept
 
     def end(self, owner: str, name: str) -> None:

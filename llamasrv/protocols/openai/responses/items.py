@@ -242,7 +242,7 @@ def _image(part: dict[str, Any], *path: int | str) -> ImagePart:
     if type(url) is dict:  # as chat completions write it
         url = url.get("url")
     if url is None:
-        raise Refusal("files are not kept on this server: give 'image_url'.", *path)
+        raise Refusal("'file_id' is not supported by this server: send 'image_url'.", *path)
     if type(url) is not str:
         raise wrong_type("a string", url, *path, "image_url")
     head, comma, data = url.partition(",")

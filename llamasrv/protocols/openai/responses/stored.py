@@ -72,7 +72,7 @@ def page_body(items: list[dict[str, Any]], *, after: str | None, limit: int, des
     if after is not None:
         start = 1 + next((at for at, item in enumerate(items) if item["id"] == after), -2)
         if start < 0:
-            raise InvalidRequest(f"No item with id '{after[:80]}' here.", param="after")
+            raise InvalidRequest(f"No item with id '{after[:80]}'.", param="after")
     return orjson.dumps(page_of(items[start : start + limit], has_more=start + limit < len(items)))
 
 
