@@ -243,7 +243,7 @@ class Loader:
                 self._finish_unloading(victim)
                 continue
             if self._clock() - began >= self.load_timeout:
-                raise Unavailable("There is not enough memory for this model while others are in use. Try again later.", code="model_loading")
+                raise Unavailable("There is no memory for this model while others are in use.", code="model_loading")
             self.notice.wait(lambda: self.draining, POLL)
         raise Unavailable(STOPPING)
 

@@ -260,7 +260,7 @@ def test_keys_come_from_option_and_file(tmp_path):
 def test_a_key_file_without_a_key_is_refused(tmp_path):
     path = tmp_path / "keys"
     path.write_text("# nothing\n")
-    with pytest.raises(ConfigError, match="no key in it"):
+    with pytest.raises(ConfigError, match="contains no key"):
         load({"server_api_key_file": str(path)}, environ={}).api_keys()
     with pytest.raises(ConfigError, match="No such file"):
         load({"server_api_key_file": str(path) + "x"}, environ={}).api_keys()

@@ -110,7 +110,7 @@ def test_it_refuses_an_empty_file(tmp_path):
     ("content", "reason"),
     [
         (b"GGUF\3\0\0\0", "only 8 bytes"),
-        (b"PK\3\4" + bytes(100), "does not begin with GGUF"),
+        (b"PK\3\4" + bytes(100), "does not start with the GGUF magic"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Git LFS pointer"),
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),

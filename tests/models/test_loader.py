@@ -317,7 +317,7 @@ def test_without_a_limit_the_free_memory_counts(farm):
 def test_without_free_memory_at_all_it_fails(farm):
     f = farm(free_memory=lambda: 5).add("a")
     f.loader.load(f["a"])
-    with pytest.raises(ModelUnavailable, match="and 0 MiB are free"):
+    with pytest.raises(ModelUnavailable, match="0 MiB is free"):
         f.loader.wait(f["a"], 10)
 
 

@@ -118,7 +118,7 @@ def test_what_no_model_can_be_made_of_is_refused(managing, body, status, words):
 def test_a_file_that_is_no_model_is_refused(managing):
     managing.post(f"/api/blobs/{DIGEST}", data=MODEL)
     response = managing.post("/api/create", json={"model": "b", "files": {"m.gguf": DIGEST}})
-    assert response.status_code == 400 and "no GGUF file" in error(response)
+    assert response.status_code == 400 and "not a GGUF model" in error(response)
 
 
 def test_a_made_model_is_forgotten_and_its_file_stays(manager, tmp_path):
@@ -157,7 +157,7 @@ def test_the_name_of_another_model_is_not_taken(manager, tmp_path):
     manager.service.registry.default._details = Details(path=tmp_path / "base.gguf")
     for body in ({"source": "fake", "destination": "ALIAS"}, {"source": "fake", "destination": "fake:latest"}):
         response = manager.client.post("/api/copy", json=body)
-        assert response.status_code == 400 and "is the name of a model" in error(response)
+        assert response.status_code == 400 and "already names a model" in error(response)
     assert manager.client.post("/api/copy", json={"source": "fake", "destination": "new"}).status_code == 200
     assert [one.path for one in made.read(tmp_path)] == ["base.gguf"]
 

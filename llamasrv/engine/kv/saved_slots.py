@@ -82,7 +82,7 @@ class SavedSlotFiles:
         """Letters, digits, `-`, `_` and `.` only: no name leads out of the folder, and none is hidden."""
         if not _NAME.match(name):
             raise InvalidRequest(
-                "Invalid 'filename': expected up to 128 letters, digits, dots, dashes and underscores, not starting with a dot.",
+                "Invalid 'filename': expected up to 128 letters, digits, dots, dashes and underscores, no leading dot.",
                 param="filename",
             )
         return self._folder / name

@@ -52,7 +52,7 @@ def test_a_changed_byte_is_noticed_wherever_it_is(path):
 
 
 def test_it_is_only_for_what_it_was_made_with(path):
-    with pytest.raises(ValueError, match="another model or library"):
+    with pytest.raises(ValueError, match="another model or another build"):
         read(path, {"model": "other"})
 
 
