@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 from time import perf_counter
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from gevent import get_hub, getcurrent, monkey
 from gevent.event import Event
@@ -164,7 +164,7 @@ class Stream:
     """What one request hears: the items of all its choices, in order. The engine thread puts, one reader takes."""
 
     __slots__ = (
-        "_items", "_doorbell", "_waiter", "_rung", "_enough", "is_due", "num_choices", "open_choices", "ended",
+        "_items", "_doorbell", "_resume", "_rung", "_enough", "is_due", "num_choices", "open_choices", "ended",
         "_most_unread", "_overflow", "__weakref__",
     )  # fmt: skip
 
@@ -180,7 +180,7 @@ class Stream:
         self._overflow = overflow
         self._items: deque[object] = deque()
         self._doorbell = doorbell
-        self._waiter: Any = None
+        self._resume: Callable[[bool], object] | None = None
         self._rung = False
         self._enough = 1
         self.is_due = False  # whether its reader is not to wait any longer
@@ -211,7 +211,7 @@ class Stream:
     def __len__(self) -> int:
         return len(self._items)
 
-    def take(self) -> list[Any]:
+    def take(self) -> list[object]:
         """Everything that is there now: what its reader has asked for."""
         self.is_due = False  # before: what comes meanwhile is due again
         items = self._items
@@ -262,10 +262,10 @@ class Doorbell:
         while ready and perf_counter() < end:
             stream = ready.popleft()
             stream._rung = False  # before the reader takes: an item put from now on rings again
-            waiter = stream._waiter
-            if waiter is not None:
-                stream._waiter = None
-                waiter.switch(True)
+            resume = stream._resume
+            if resume is not None:
+                stream._resume = None
+                resume(True)
             elif stream._most_unread is not None and len(stream._items) > stream._most_unread:
                 # Its reader is busy writing to somebody who does not read.
                 stream._most_unread = None
@@ -285,17 +285,17 @@ class Doorbell:
                 return self._condition.wait_for(lambda: stream.is_due, timeout)
         hub = self._hub
         timer = None
-        waiter = getcurrent()
-        stream._waiter = waiter
+        resume = getcurrent().switch
+        stream._resume = resume
         try:
             if timeout is not None:
                 timer = hub.loop.timer(timeout)
-                timer.start(waiter.switch, False)
+                timer.start(resume, False)
             return bool(hub.switch())
         finally:
             # Also when the greenlet is killed while it waits: nobody may switch to it any more.
-            if stream._waiter is waiter:
-                stream._waiter = None
+            if stream._resume is resume:
+                stream._resume = None
             if timer is not None:
                 timer.stop()
                 timer.close()

@@ -349,7 +349,7 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
         options.disk_folder, options.disk_bytes,
         facts={"model": options.digest, **backend.state_facts}, largest=options.cache_bytes,
         adapter_digests=tuple(adapter.digest for adapter in backend.adapters), can_cut=backend.can_cut_saved,
-        work=pool.queue(1).put, post=lambda call: core.mailbox.put((EngineCore.call, partial(*call))),
+        work=pool.queue(1).put, post=lambda call: core.mailbox.put((EngineCore.call, partial(call[0], call[1]))),
         give=lambda entry: core.memory.host.put(entry), metrics=core.metrics,
     )  # fmt: skip
 

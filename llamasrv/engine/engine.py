@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 from weakref import WeakSet
 
 import numpy as np
@@ -28,7 +28,7 @@ from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.view import Board, ModelFacts, View
+from llamasrv.engine.view import Board, ModelFacts, View, Snapshot
 from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, QueueFull, Unavailable, Unsupported
 
 __all__ = ["Engine", "EngineOptions", "Status"]
@@ -141,7 +141,7 @@ class Engine:
     def _most_pending(self) -> int:
         return self.options.queue_limit + self.options.parallel
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """The view as plain values, with the status and how many wait."""
         view = self.view
         return {
@@ -234,7 +234,7 @@ class Engine:
         self._mailbox.put((EngineCore.answer, (act, stream)))
         if not stream.wait(timeout):
             raise Unavailable("The engine is busy.")
-        result: R | LlamasrvError = stream.take()[0]
+        result = cast("R | LlamasrvError", stream.take()[0])
         if isinstance(result, LlamasrvError):
             raise result
         return result

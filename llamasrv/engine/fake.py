@@ -11,7 +11,6 @@ import re
 import zlib
 from array import array
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -105,7 +104,7 @@ class FakeBackend:
     """Refuses what the real library would abort on."""
 
     generates = True
-    state_facts: dict[str, Any] = {"library": "fake"}
+    state_facts: dict[str, object] = {"library": "fake"}
     split = False
     front_end_load = 0.0
     max_outputs = 64

@@ -6,7 +6,7 @@ import contextlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class ModelInfo:
     templates: dict[str, str] = field(default_factory=dict)  # named ones: "tool_use", "rerank"
     bos_token: str = ""
     eos_token: str = ""
-    sampling_defaults: dict[str, Any] = field(default_factory=dict)  # the author's, names of SamplingParams
+    sampling_defaults: dict[str, object] = field(default_factory=dict)  # the author's, names of SamplingParams
     metadata: dict[str, str] = field(default_factory=dict)
 
 
@@ -140,7 +140,7 @@ class Backend(Protocol):
     can_cut: bool  # a lane can be cut back to any length
     can_cut_saved: bool  # a restored lane can be cut back to any length
     split: bool  # every lane has cells of its own
-    state_facts: dict[str, Any]  # what a saved state depends on beside the model: library, number formats
+    state_facts: dict[str, object]  # what a saved state depends on beside the model: library, number formats
     front_end_load: float  # the share of the next step for which the HTTP side will want a core; may be more than 1
     idle_cells: int  # cells that idle prefixes may keep before they slow decodes down noticeably
 
@@ -193,7 +193,7 @@ _SAMPLING_KEYS = {
 """What a model's author recommends: `general.sampling.*` in the GGUF."""
 
 
-def sampling_defaults(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def sampling_defaults(metadata: Mapping[str, str]) -> dict[str, object]:
     """What the model's author recommends, by the names of SamplingParams; numbers that are none are left out."""
     found = {}
     for key, (name, kind) in _SAMPLING_KEYS.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.interface import ModelInfo, Vocabulary
@@ -39,6 +39,19 @@ def row_of(seq: Sequence) -> Row:
     )
 
 
+class Snapshot(TypedDict):
+    """The view as plain values, for pages and figures."""
+
+    status: Status
+    running: list[dict[str, object]]  # of Row
+    waiting: list[dict[str, object]]
+    num_waiting: int
+    cells: dict[str, int]  # total, used, held
+    lanes: dict[str, int]  # total, held, resident
+    strip: list[tuple[int, int, str]]  # lane, cells, held or resident
+    swapped_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """What is known once the model is loaded, and does not change."""
@@ -49,7 +62,7 @@ class ModelFacts:
     context: int  # most tokens of one sequence, prompt and answer together
     num_lanes: int
     num_adapters: int
-    state_facts: Mapping[str, Any]  # what a saved state depends on beside the model
+    state_facts: Mapping[str, object]  # what a saved state depends on beside the model
 
 
 @dataclass(frozen=True, slots=True)

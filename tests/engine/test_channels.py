@@ -115,7 +115,7 @@ def test_a_greenlet_that_is_killed_while_it_waits_is_not_switched_to():
     job = gevent.spawn(stream.wait, None)
     gevent.sleep(0); job.kill()
     stream.put(1); bell.ring(); gevent.sleep(0.01)
-    print(job.dead, stream._waiter is None, stream.take())
+    print(job.dead, stream._resume is None, stream.take())
     """
     )
     assert out == ["True", "True", "[1]"]

@@ -20,7 +20,6 @@ from array import array
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -69,12 +68,12 @@ class DiskTier:
         folder: Path,
         limit: int,
         *,
-        facts: dict[str, Any],
+        facts: dict[str, object],
         largest: int,
         adapter_digests: tuple[str, ...] = (),
         can_cut: bool = True,
         work: Callable[[Callable[[], None]], object],
-        post: Callable[[Any], None],
+        post: Callable[[tuple[Callable[..., None], object]], None],
         give: Callable[[SavedState], None],
         metrics: EngineMetrics | None = None,
     ) -> None:
@@ -212,7 +211,7 @@ class DiskTier:
         return SavedState(stored.tokens, data, stored.cache_key)
 
     def _put(self, tokens: array[int], cache_key: CacheKey, data: np.ndarray) -> Path:
-        named = [[self._digests[number], scale] for number, scale in cache_key.adapters]
+        named = [(self._digests[number], scale) for number, scale in cache_key.adapters]
         name = hashlib.sha256(json.dumps([named, cache_key.scope]).encode() + tokens.tobytes()).hexdigest()[:32]
         path = self._folder / f"{name}{ENDING}"
         with replacing(path, durable=True) as file:

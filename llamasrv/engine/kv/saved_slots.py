@@ -11,7 +11,6 @@ import re
 import shutil
 from array import array
 from pathlib import Path
-from typing import Any
 
 from llamasrv.atomic_file import replacing
 from llamasrv.domain.sequence_spec import CacheKey
@@ -74,7 +73,7 @@ class SavedSlots:
 class SavedSlotFiles:
     """States in the files of one folder. `facts` tell for what they can be used: the model, the library."""
 
-    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, facts: dict[str, object]) -> None:
         self._folder = folder
         self._facts = state_file.as_facts(facts)
 

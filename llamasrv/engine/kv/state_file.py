@@ -17,7 +17,7 @@ import zlib
 from array import array
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -31,9 +31,9 @@ MOST_TOKENS = 1 << 30
 class Head:
     """`facts` tell what the state can be used for: the model, the library, the number formats."""
 
-    facts: dict[str, Any]
+    facts: dict[str, object]
     scope: str
-    adapters: list[list[Any]]  # [digest, scale] of each that it was computed with
+    adapters: list[tuple[str, float]]  # digest and scale of each that it was computed with
     num_tokens: int
     num_bytes: int  # of the state
     kind: str  # numpy's name for its numbers
@@ -42,15 +42,15 @@ class Head:
     format: int = FORMAT
 
 
-def as_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+def as_facts(facts: Mapping[str, object]) -> dict[str, object]:
     """As they come back from a file."""
-    result: dict[str, Any] = json.loads(json.dumps(facts))
+    result: dict[str, object] = json.loads(json.dumps(facts))
     return result
 
 
 def write(
-    file: BinaryIO, tokens: array[int], state: np.ndarray, *, facts: dict[str, Any], scope: str = "",
-    adapters: list[list[Any]] | None = None,
+    file: BinaryIO, tokens: array[int], state: np.ndarray, *, facts: dict[str, object], scope: str = "",
+    adapters: list[tuple[str, float]] | None = None,
 ) -> int:  # fmt: skip
     """How many bytes were written."""
     data = np.ascontiguousarray(state)
@@ -65,7 +65,7 @@ def write(
     return len(start) + data.nbytes
 
 
-def read_head(file: BinaryIO, facts: dict[str, Any]) -> Head:
+def read_head(file: BinaryIO, facts: dict[str, object]) -> Head:
     """From the file's beginning. Raises ValueError for any file that is not whole and made for these facts."""
     if file.read(len(MAGIC)) != MAGIC:
         raise ValueError("it is no saved state")
