@@ -55,7 +55,7 @@ def check_no_leaks(engine):
 class RunningService:
     """The application with an engine thread behind it."""
 
-    def __init__(self, *, options=None, aliases=("alias",), web=None, store="memory", any_name=False, **fake):
+    def __init__(self, *, options=None, aliases=("alias",), web=None, store="memory", any_name=False, model=None, **fake):
         fake = {"num_lanes": 16, "num_cells": 8192, "context": 1024, **fake}
         self.backends = []
 
@@ -67,7 +67,7 @@ class RunningService:
         self.engine.start()
         wait_until(lambda: self.engine.status.state != "loading")
         self.store = open_store(store, StoreOptions())
-        registry = Registry([Model("fake", self.engine, aliases=aliases)], any_name=any_name)
+        registry = Registry([Model("fake", self.engine, aliases=aliases, **(model or {}))], any_name=any_name)
         self.service = Service.of(registry, web or WebOptions(), self.store)
         self.app = create_app(self.service)
         self.client = self.app.test_client()

@@ -46,6 +46,8 @@ RESERVED = frozenset(
 )  # fmt: skip
 """Names that a request may not set through template variables."""
 _THINKING_SWITCHES = ("enable_thinking", "thinking")  # templates call the same switch by two names
+_DATES = {"date_string": "%d %b %Y", "datetime": "%b %d %Y"}
+"""Today, by the names and in the forms that llama-server hands to templates. A day, so that prefixes stay the same."""
 
 
 class TemplateError(Exception):
@@ -110,7 +112,7 @@ class ChatTemplate:
         self._copies_input = any(f".{method}(" in source for method in LIST_METHODS)
         self._environment = environment()
         self._given = {"bos_token": bos_token, "eos_token": eos_token}
-        self._wants_time = "datetime" in self.variables
+        self._dates = {name: form for name, form in _DATES.items() if name in self.variables}
         self._traits: Traits | None = None
         self._format: ChatFormat | None = None
 
@@ -134,6 +136,8 @@ class ChatTemplate:
     def render(self, prompt: ChatPrompt) -> Rendered:
         """The prompt of a conversation. Raises InvalidRequest with the template's own sentence where it refuses."""
         variables = self._allowed(prompt.template_kwargs)
+        if prompt.thinks_by_default and "enable_thinking" in self.variables and not _is_told(prompt.template_kwargs):
+            variables = {**variables, "enable_thinking": True}  # that name alone, as llama-server sets it
         traits = self.traits
         conversation = normalise.prepare(prompt, traits, self.format.calls)
         guard = Guard(self._special, self._looked_for)
@@ -202,8 +206,8 @@ class ChatTemplate:
         }
         if tools:
             given["tools"] = tools
-        if self._wants_time and "datetime" not in given:
-            given["datetime"] = strftime_now("%B %d %Y %H:%M:%S")
+        for name, form in self._dates.items():
+            given.setdefault(name, strftime_now(form))
         context: Any = self._template.new_context(given)  # a _Budget
         context.guarded = guarded
         context.left = work
@@ -234,6 +238,10 @@ class ChatTemplate:
             if name in variables and twin in self.variables and twin not in variables:
                 allowed[twin] = variables[name]
         return allowed
+
+
+def _is_told(variables: Mapping[str, Any]) -> bool:
+    return any(name in variables for name in _THINKING_SWITCHES)
 
 
 def _switches_thinking_off(variables: Mapping[str, Any]) -> bool:

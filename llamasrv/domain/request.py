@@ -97,6 +97,7 @@ class ChatPrompt:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     before: tuple[int, ...] = ()  # tokens in front of what the template writes: an earlier talk
+    thinks_by_default: bool = False  # enable_thinking is on where neither the request nor the operator says
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,46 @@ def test_it_formats_the_date():
     assert render("{{ strftime_now('%Y') }}") == time.strftime("%Y")
 
 
+@pytest.mark.parametrize("name, form", [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")])
+def test_templates_are_told_todays_date_in_llama_servers_forms(name, form):
+    """Llama 3's templates wrote July 2024 wherever the server did not say which day it is."""
+    source = f"{{% if not {name} is defined %}}{{% set {name} = '26 Jul 2024' %}}{{% endif %}}{{{{ {name} }}}}"
+    before = time.strftime(form)
+    assert render(source) in (before, time.strftime(form))
+    assert render(source, ask("Hi", template_kwargs={name: "1 May 2001"})) == "1 May 2001"
+
+
+CLOSED_UNLESS_TOLD = (
+    "{% for m in messages %}{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{{ m.content }}{% endfor %}{% if add_generation_prompt %}<think>\n{% if not enable_thinking %}</think>"
+    "{% endif %}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    "told, end",
+    [
+        ({}, "<think>\n"),
+        ({"enable_thinking": False}, "<think>\n</think>"),
+        ({"thinking": False}, "<think>\n</think>"),
+        ({"enable_thinking": True}, "<think>\n"),
+    ],
+)
+def test_where_thinking_is_the_default_it_is_on_unless_somebody_says_otherwise(told, end):
+    prompt = ask("Hi", template_kwargs=told, thinks_by_default=True)
+    assert render(CLOSED_UNLESS_TOLD, prompt).strip() == f"Hi{end}".strip()
+
+
+def test_elsewhere_the_templates_own_default_holds():
+    assert render(CLOSED_UNLESS_TOLD).endswith("</think>")
+
+
+@pytest.mark.parametrize("switch, end", [("enable_thinking", "!"), ("thinking", "")])
+def test_that_default_is_for_the_switch_alone_that_llama_server_sets(switch, end):
+    source = f"{{{{ messages[0].content }}}}{{{{ '!' if {switch} is defined }}}}"
+    assert render(source, ask("Hi", thinks_by_default=True)) == "Hi" + end
+
+
 def test_it_lets_templates_change_lists_but_not_what_they_were_given():
     prompt = ask("one", tools=(Tool("weather", "", {"required": ["town"]}),))
     source = (

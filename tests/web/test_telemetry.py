@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from llamasrv.domain.defaults import ChatDefaults
 from llamasrv.web.service import WebOptions
 
 CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]})
@@ -102,6 +103,37 @@ def test_on_llama_servers_own_path_the_assistants_last_message_is_gone_on_with(c
     ends = [client.post(path, json=asked).get_json()["__verbose"]["prompt"][-8:] for path in (NATIVE_CHAT[0], CHAT[0])]
     assert ends[0] == "You said" and ends[1] != "You said"
     assert client.post("/apply-template", json={"messages": messages}).get_json()["prompt"].endswith("You said")
+
+
+CLOSES_UNLESS_TOLD = "{{ messages[-1].content }}<think>\n{% if not enable_thinking %}</think>\n{% endif %}"
+
+
+@pytest.mark.parametrize(
+    "defaults, native, openai",
+    [
+        ({}, "<think>\n", "</think>\n"),
+        ({"enable_thinking": False, "thinking": False}, "</think>\n", "</think>\n"),
+        ({"enable_thinking": True, "thinking": True}, "<think>\n", "<think>\n"),
+    ],
+    ids=["auto", "off", "on"],
+)
+def test_on_llama_servers_own_paths_a_model_thinks_unless_somebody_says_otherwise(start, defaults, native, openai):
+    """Templates that close the thought unless they are told otherwise never let the model think there."""
+    model = {"chat_template": CLOSES_UNLESS_TOLD, "chat_defaults": ChatDefaults(defaults)}
+    client = start(model=model).client
+    asked = {**CHAT[1], "max_tokens": 3, "verbose": True}
+
+    def prompts(body):
+        chats = [client.post(path, json=body).get_json()["__verbose"]["prompt"] for path in (NATIVE_CHAT[0], CHAT[0])]
+        return [client.post("/apply-template", json=body).get_json()["prompt"], *chats]
+
+    ends = [prompt.endswith(end) for prompt, end in zip(prompts(asked), (native, native, openai), strict=True)]
+    assert ends == [True, True, True]
+    told = prompts({**asked, "enable_thinking": False})
+    assert all(prompt.endswith("</think>\n") for prompt in told)
+    paths = [f"{path}/input_tokens" for path in (NATIVE_CHAT[0], CHAT[0])]
+    counts = [client.post(path, json=CHAT[1]).get_json()["input_tokens"] for path in paths]
+    assert (counts[0] == counts[1]) is (native == openai)
 
 
 def test_a_response_tells_them_in_its_events_and_told_again_it_has_the_same_numbers(client):

@@ -245,6 +245,7 @@ class ChatCompletions:
             template_kwargs={**_thinking(data), **_verbosity(data), **data.get("chat_template_kwargs", {})},
             add_generation_prompt=data.get("add_generation_prompt", not continued),
             continue_final_message=bool(continued),
+            thinks_by_default=self._native,
         )
 
     def parse_prompt(self, body: Mapping[str, Any]) -> tuple[str | None, ChatPrompt]:

@@ -38,7 +38,7 @@ def blueprint(service: Service) -> Blueprint:
     limits = options.limits
     tokenizing = Tokenizing(limits)
     completion, infill = NativeCompletion(limits), Infill(limits)
-    chat = ChatCompletions(limits, native=True)
+    chat, native_chat = ChatCompletions(limits), ChatCompletions(limits, native=True)
     open_model = service.pipeline.open
 
     @routes.post("/completion")
@@ -51,9 +51,15 @@ def blueprint(service: Service) -> Blueprint:
         return generate(service, infill, NATIVE)
 
     @routes.post("/v1/chat/completions/input_tokens")
-    @routes.post("/chat/completions/input_tokens")
     def count_tokens() -> Response:
-        asked, _ = chat.parse(read_json(request.environ, limits))
+        return count(chat)
+
+    @routes.post("/chat/completions/input_tokens")
+    def native_count_tokens() -> Response:
+        return count(native_chat)
+
+    def count(endpoint: ChatCompletions) -> Response:
+        asked, _ = endpoint.parse(read_json(request.environ, limits))
         return json_answer(count_body(service.pipeline.count(asked)))
 
     @routes.post("/tokenize")
@@ -82,7 +88,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/apply-template")
     def apply_template() -> Response:
-        model, prompt = chat.parse_prompt(read_json(request.environ, limits))
+        model, prompt = native_chat.parse_prompt(read_json(request.environ, limits))
         return json_answer(prompt_body(open_model(model).render(prompt)))
 
     @routes.get("/props")
