@@ -148,7 +148,7 @@ class EngineCore:
             stream.put(error)
 
     def call(self, act: Callable[[], None]) -> None:
-        """For parts of the engine whose jobs on other threads are done."""
+        """For what happens between two steps and needs nothing of the core."""
         act()
 
     # mail

@@ -193,6 +193,11 @@ class Engine:
         if stream.open_choices:
             self._mailbox.put((EngineCore.cancel, stream))
 
+    def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None:
+        """Have the answers under these constraints close their thinking blocks. Nothing happens to those that ended."""
+        for constraint in constraints:
+            self._mailbox.put((EngineCore.call, constraint.end_thinking))
+
     def _overflow(self, stream: Stream) -> None:
         self._mailbox.put((EngineCore.give_up_unread, stream))
 

@@ -160,10 +160,12 @@ class Pipeline:
                 specs.append(replace(first, index=p * drawn + k, params=_reseeded(params, k)) if k else first)
         engine, vocab = served.engine, served.vocab
         stream = engine.submit(specs, constraints)
+        controlled = [c for c in constraints if c is not None and c.has_budget] if request.thinking_control else []
         generation = Generation(
             stream, lambda: engine.cancel(stream), choices=choices, each=drawn,
             start_token=vocab.bos if vocab.add_bos else None,
             progress=Progress(progress=request.with_progress, pace=request.with_pace) if _progresses(request) else None,
+            end_thinking=(lambda: engine.end_thinking(controlled)) if controlled else None,
         )  # fmt: skip
         info = RunInfo(
             served.model.name, served.fingerprint, params, [prompt.tokens for prompt in prepared], request.n,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -40,10 +41,10 @@ class ConstraintBuilder:
     def _budget(self, in_reasoning: bool) -> ThinkingBudget | None:
         tokens, profile = self._request.thinking_budget, self._prepared.profile
         thought = profile.format.reasoning if profile is not None else None
-        if tokens is None or thought is None:
+        if thought is None or (tokens is None and not self._request.thinking_control):
             return None
         return ThinkingBudget(
-            tokens,
+            math.inf if tokens is None else tokens,
             start=thought.start.strip().encode(),
             end=thought.end.strip().encode(),
             closing=self._served.vocab.tokenize(thought.end, parse_special=True),

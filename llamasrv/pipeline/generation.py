@@ -25,8 +25,9 @@ class Generation:
         each: int,
         start_token: int | None = None,
         progress: Progress | None = None,
+        end_thinking: Callable[[], None] | None = None,
     ) -> None:
-        """`each`: choices of one prompt. `start_token`: what prompts begin with that is no part of their text.
+        """`end_thinking`: how the blocks of thinking are closed, if they can be. `each`: choices of one prompt. `start_token`: what prompts begin with that is no part of their text.
         `progress`: reads along where events tell how far the request is."""
         self.usage: Usage | None = None
         self.done = False
@@ -38,12 +39,20 @@ class Generation:
         self._start_token = start_token
         self._ends: list[End] = []
         self._progress = progress
+        self._end_thinking = end_thinking
 
     def cancel(self) -> None:
         """Give up. The events still end, with FinishReason.CANCELLED. Any number of times, at any time."""
         if not self.done and not self.cancelled:
             self.cancelled = True
             self._cancel()
+
+    def end_thinking(self) -> bool:
+        """Have the model close its thinking block now. False if nothing allows for that."""
+        if self.done or self._end_thinking is None:
+            return False
+        self._end_thinking()
+        return True
 
     def gather(self) -> None:
         """Events come many at once from now on: for who tells them all together at the end."""

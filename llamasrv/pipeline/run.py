@@ -144,6 +144,11 @@ class Run:
         elif self._wait is not None:
             self._wait.cancel()
 
+    def end_thinking(self) -> bool:
+        """Have the model close its thinking block now and answer. False where it has none, or the request did not ask
+        for `thinking_control`."""
+        return self._generation is not None and self._generation.end_thinking()
+
     def gather(self) -> None:
         """Events come many at once from now on: for a reader that tells them all together at the end."""
         self._gathers = True

@@ -17,6 +17,7 @@ from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import Count, Flag, Names, Number, Object, String, WireField, WireSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.completion import CompletionSchema, InfillSchema
+from llamasrv.protocols.llamacpp.control import ControlSchema
 from llamasrv.protocols.llamacpp.embedding import EmbeddingSchema
 from llamasrv.protocols.llamacpp.models import ModelSchema
 from llamasrv.protocols.llamacpp.streams import LookupSchema
@@ -69,6 +70,10 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "POST /v1/chat/completions/input_tokens": Operation(
         "The tokens that a chat's prompt has.", ChatSchema, {"messages": _HELLO}
+    ),
+    "POST /v1/chat/completions/control": Operation(
+        "End the reasoning of a chat that is under way.", ControlSchema,
+        {"id": "chatcmpl-0", "action": "reasoning_end"},
     ),
     "POST /v1/completions": Operation(
         "Raw text or tokens, continued.", CompletionsSchema, {"prompt": "Once upon a time", "max_tokens": 32}, EVENTS

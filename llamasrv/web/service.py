@@ -21,6 +21,7 @@ from llamasrv.web.streams.background import Background
 from llamasrv.web.streams.conversations import ConversationStore
 from llamasrv.web.streams.memory import Memory
 from llamasrv.web.streams.resume import Streams
+from llamasrv.web.streams.running import Running
 from llamasrv.web.streams.threads import Threads
 
 
@@ -70,6 +71,7 @@ class Service:
         self.conversations = ConversationStore(store)
         self.background = Background(Memory(store), options.limits.background)
         self.streams = Streams()
+        self.running = Running()
         self.use(options)
 
     @classmethod

@@ -69,6 +69,16 @@ class OutputConstraint:
         self.matcher = None  # before a trigger anything may be written; nothing is enforced from here on
         return True
 
+    @property
+    def has_budget(self) -> bool:
+        """Whether thinking can be ended."""
+        return self._budget is not None
+
+    def end_thinking(self) -> None:
+        """Close the thinking block next, and any later one as soon as it opens."""
+        if self._budget is not None:
+            self._budget.end()
+
     def may_end(self) -> bool:
         """Whether an end token ends the answer here."""
         matcher = self.matcher

@@ -12,9 +12,9 @@ class ThinkingBudget:
     __slots__ = ("_left", "_start", "_end", "_closing", "_open", "_tail", "_longest", "_anywhere")
 
     def __init__(
-        self, tokens: int, *, start: bytes, end: bytes, closing: list[int], open: bool, anywhere: bool = False
+        self, tokens: float, *, start: bytes, end: bytes, closing: list[int], open: bool, anywhere: bool = False
     ) -> None:
-        """`tokens`: how many are allowed. `start`, `end`: the marks of a block; without a `start` the model cannot open
+        """`tokens`: how many are allowed; may be infinite. `start`, `end`: the marks of a block; without a `start` the model cannot open
         one. `closing`: the tokens that close a block. `open`: the prompt ends inside a block. A block may open only at
         the beginning of the answer, unless `anywhere`."""
         self._left = tokens
@@ -30,6 +30,10 @@ class ThinkingBudget:
         if not self._open or self._left > 0 or _is_cut(self._tail):
             return []
         return list(self._closing)
+
+    def end(self) -> None:
+        """Allow nothing more: an open block is closed next, and any later one as soon as it opens."""
+        self._left = 0
 
     def accept(self, data: bytes) -> None:
         """Count one more token, given as bytes."""

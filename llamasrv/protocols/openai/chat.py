@@ -124,6 +124,7 @@ class ChatSchema(SamplingSchema):
     reasoning_budget = Count(-1, "max_tokens", "the same")
     thinking_budget = Count(-1, "max_tokens", "the same")
     thinking_token_budget = Count(-1, "max_tokens", "the same")
+    reasoning_control = Flag("llama.cpp's: `POST /v1/chat/completions/control` may end its reasoning while it runs")
     chat_template_kwargs = TemplateKwargs("variables that the template reads")
     add_generation_prompt = Flag()
     continue_final_message = Continue("the answer goes on where the last message ends")
@@ -204,6 +205,7 @@ class ChatCompletions:
             tool_choice=choice,
             content=content_of(data),
             thinking_budget=smallest(*map(get, _BUDGETS)),
+            thinking_control=get("reasoning_control", False),
             split_reasoning=get("reasoning_format"),
             with_progress=extras.progress,
             with_pace=extras.per_token,
@@ -282,7 +284,7 @@ class ChatReply(Writer):
         self._native = native
         self._error_body = llamacpp_body if native else openai_body
         self._options = options
-        self._id = new_id("chatcmpl-")
+        self.id = new_id("chatcmpl-")
         self._model, self._fingerprint = model, fingerprint
         self._created = int(time.time())
         # A chunk is constant bytes around what changes: index, delta, log-probabilities, finish reason.
@@ -294,7 +296,7 @@ class ChatReply(Writer):
 
     def on_begin(self) -> None:
         fields: dict[str, Any] = {
-            "id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": self._model,
+            "id": self.id, "object": "chat.completion.chunk", "created": self._created, "model": self._model,
             "system_fingerprint": self._fingerprint,
         }  # fmt: skip
         if self._options.service_tier:
@@ -400,7 +402,7 @@ class ChatReply(Writer):
 
     def whole(self, collected: Collected) -> bytes:
         body: dict[str, Any] = {
-            "id": self._id,
+            "id": self.id,
             "object": "chat.completion",
             "created": self._created,
             "model": self._model,

@@ -33,6 +33,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     "infer": (
         "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/completion", "/infill",
         "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens", "/v1/chat/completions/control",
+        "/chat/completions/control",
         "/v1/stream", "/v1/streams/lookup",
         "/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate", "GET /lora-adapters",
         "/v1/responses", "/v1/responses/<id>", "/v1/responses/<id>/cancel", "/v1/responses/<id>/input_items",
@@ -58,6 +59,8 @@ _SCOPE_OF = {route: scope for scope, routes in ROUTES.items() for route in route
 _OPEN_PATHS = frozenset(ROUTES[OPEN])
 _PAGES = frozenset(ROUTES[PAGE])
 _WORK = frozenset(("infer", "embed"))
+_UNCOUNTED = frozenset(("/v1/chat/completions/control", "/chat/completions/control"))
+"""These shorten work that is counted already: a key that may have no more of it may still use them."""
 
 # Names that no public DNS answers for, so that no page elsewhere can point its own name at this machine.
 _LOCAL_ENDINGS = (".localhost", ".local", ".internal", ".home.arpa")
@@ -114,7 +117,7 @@ class Access:
             return None
         if scope not in key.scopes and scope not in (OPEN, ANY, PAGE):
             raise Forbidden(f"This API key may not use {rule}: it needs the scope '{scope}'.")
-        if scope not in _WORK or method != "POST":
+        if scope not in _WORK or method != "POST" or rule in _UNCOUNTED:
             return None
         return self.quotas[key.name]
 

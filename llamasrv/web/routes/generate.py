@@ -77,6 +77,9 @@ def respond(
     def begin(info: RunInfo) -> Reply:
         record.model = info.model
         reply = endpoint.reply(options, model=info.model, fingerprint=info.fingerprint)
+        id = getattr(reply, "id", None)
+        if id is not None:  # by which it can be controlled while it runs
+            service.running.add(record.owner, id, run)
         told = getattr(reply, "begin", None)
         if told is not None:  # it wants to see what was submitted, before there are events
             told(info)

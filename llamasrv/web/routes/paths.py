@@ -17,7 +17,7 @@ _PREFIXES = re.compile(r"(?:/(?:v1|api))+(?=/(?:v1|api)/)")
 _BARE_MESSAGES = re.compile(r"/messages(?=\Z|/count_tokens\Z)")
 _WORK = re.compile(
     r"/v1/.+|/api/(?:chat|generate|embed|embeddings|tags|ps|show|version)"
-    r"|/chat/completions(?:/input_tokens)?|/completions?|/embeddings?|/infill|/rerank|/reranking|/responses(?:/.+)?|/conversations(?:/.+)?"
+    r"|/chat/completions(?:/(?:input_tokens|control))?|/completions?|/embeddings?|/infill|/rerank|/reranking|/responses(?:/.+)?|/conversations(?:/.+)?"
 )
 
 

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from constraints import constraint, run
 
@@ -22,6 +24,25 @@ def test_no_budget_closes_the_block_at_once(drive):
     driver = drive()
     text, _ = run(driver, constraint=constraint(driver, budget=budget(0, open=True)), max_tokens=20)
     assert text.startswith("</think>\n")
+
+
+def test_thinking_is_ended_whatever_is_left_of_its_budget():
+    bound = budget(math.inf, open=True)
+    bound.accept(b"ab\xe2")
+    bound.end()
+    assert not bound.due()  # inside a character
+    bound.accept(b"\x82\xac")
+    assert bound.due()
+    bound.accept(b"</think>")
+    assert not bound.due()
+
+
+def test_a_block_that_opens_after_thinking_was_ended_is_closed():
+    bound = budget(100)
+    bound.end()
+    assert not bound.due()
+    bound.accept(b"<think>")
+    assert bound.due()
 
 
 def test_a_block_is_not_closed_inside_a_character():

@@ -1,0 +1,52 @@
+"""POST /v1/chat/completions/control: end the reasoning of a chat that is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from llamasrv.protocols.common.schema import Ignored, Invalid, Loader, String, WireSchema
+from llamasrv.protocols.limits import Limits
+
+UNKNOWN = "no active completion for this id"
+NOT_ENABLED = "reasoning control not enabled for this completion: send 'reasoning_control': true with its request"
+
+
+class CompletionId(String):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        value = super()._deserialize(value, attr, data, **kwargs)
+        if not value:
+            raise Invalid("must not be an empty string.")
+        return value
+
+
+class Action(String):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        value = super()._deserialize(value, attr, data, **kwargs)
+        if value != "reasoning_end":
+            raise Invalid("unknown control action. Expected 'reasoning_end'.")
+        return value
+
+
+class ControlSchema(WireSchema):
+    id = CompletionId("the `id` of the chat's reply, as its chunks have it", required=True)
+    action = Action("`reasoning_end`: close the reasoning block now, and answer", required=True)
+    model = Ignored("the id is enough")
+
+
+class Control:
+    """The endpoint, with its limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._load = Loader(ControlSchema, limits).load
+
+    def parse(self, body: Mapping[str, Any]) -> str:
+        """The id."""
+        id: str = self._load(body)["id"]
+        return id
+
+    def body(self, failure: str | None) -> bytes:
+        """`failure`: why nothing was done; None if it was."""
+        return orjson.dumps({"success": True} if failure is None else {"success": False, "message": failure})

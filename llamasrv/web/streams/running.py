@@ -1,0 +1,22 @@
+"""Chats under way, found by whose they are and by the id of their reply."""
+
+from __future__ import annotations
+
+from weakref import WeakValueDictionary
+
+from llamasrv.pipeline.run import Run
+
+
+class Running:
+    """Keeps no run alive: one that nobody reads any more is gone from here."""
+
+    def __init__(self) -> None:
+        self._runs: WeakValueDictionary[tuple[str, str], Run] = WeakValueDictionary()
+
+    def add(self, owner: str, id: str, run: Run) -> None:
+        self._runs[owner, id] = run
+
+    def find(self, owner: str, id: str) -> Run | None:
+        """None also where it has ended, or is another owner's."""
+        run = self._runs.get((owner, id))
+        return None if run is None or run.done else run
