@@ -200,6 +200,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "Format": ("string", "object"), "FunctionChoice": ("string", "object"), "Functions": ("array",),
     "Grammar": ("string",), "Choice": ("string", "object"), "Images": ("array",), "Include": ("array",),
     "ConversationField": ("string", "object"), "Input": ("string", "array"), "Items": ("array",),
+    "Inputs": ("string", "array"),
     "JsonSchema": ("object", "string", "boolean"), "KeepAlive": ("string", "number"),
     "License": ("string", "array"), "Lines": ("array",), "LogitBias": ("object", "array"), "Lora": ("array",),
     "Messages": ("array",), "Modalities": ("array",), "NativePrompts": ("string", "array", "object"),
