@@ -27,8 +27,9 @@ class Generation:
         progress: Progress | None = None,
         end_thinking: Callable[[], None] | None = None,
     ) -> None:
-        """`end_thinking`: how the blocks of thinking are closed, if they can be. `each`: choices of one prompt. `start_token`: what prompts begin with that is no part of their text.
-        `progress`: reads along where events tell how far the request is."""
+        """`each`: choices of one prompt. `start_token`: what prompts begin with that is no part of their text.
+        `progress`: reads along where events tell how far the request is. `end_thinking`: closes the blocks of thinking,
+        where that can be done."""
         self.usage: Usage | None = None
         self.done = False
         self.cancelled = False

@@ -32,8 +32,8 @@ from llamasrv.web.streams.streaming import EventStream
 BLUEPRINTS = (
     ui.blueprint, ops.blueprint, openai.blueprint, responses.blueprint, conversations.blueprint, anthropic.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
-    llamacpp_streams.blueprint, llamacpp_control.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint,
-    openapi.blueprint,
+    llamacpp_streams.blueprint, llamacpp_control.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint,
+    models_pull.blueprint, openapi.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 
