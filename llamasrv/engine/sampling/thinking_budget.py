@@ -15,8 +15,8 @@ class ThinkingBudget:
         self, tokens: float, *, start: bytes, end: bytes, closing: list[int], open: bool, anywhere: bool = False
     ) -> None:
         """`tokens`: how many are allowed; may be infinite. `start`, `end`: the marks of a block; without a `start` the
-        model cannot open one. `closing`: the tokens that close a block. `open`: the prompt ends inside a block. A block may open only at
-        the beginning of the answer, unless `anywhere`."""
+        model cannot open one. `closing`: the tokens that close a block. `open`: the prompt ends inside a block. A
+        block may open only at the beginning of the answer, unless `anywhere`."""
         self._left = tokens
         self._start, self._end = start, end
         self._closing = closing
