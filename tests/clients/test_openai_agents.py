@@ -7,6 +7,10 @@ import json
 from typing import Literal
 
 import pytest
+from clients.conftest import wait_until_ready
+from conftest import ServerProcess
+
+from llamasrv.config import paths
 
 pytest.importorskip("agents")
 from agents import (
@@ -20,6 +24,7 @@ from agents import (
     function_tool,
 )
 from openai import AsyncOpenAI, OpenAI
+from openai.types import Reasoning
 from openai.types.responses import ResponseTextDeltaEvent
 from pydantic import BaseModel
 
@@ -31,21 +36,18 @@ class Answer(BaseModel):
     city: City
 
 
-@pytest.fixture(params=["chat", "responses"])
-def ask(request, server):
+def asking(server, kind, name):
     """`ask(input, ...)`: the result of a run over one of the two models, and its events where it is streamed."""
 
     async def go(options, given, streamed, run, session):
         # A client is bound to the loop in which it was made.
         async with AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
-            kind = OpenAIChatCompletionsModel if request.param == "chat" else OpenAIResponsesModel
-            model = kind(model="fake", openai_client=client)
-            settings = ModelSettings(temperature=0).resolve(options.pop("settings", None))
-            others = [Agent(model=model, model_settings=ModelSettings(temperature=0), **o) for o in options.pop("others", [])]
-            agent = Agent(
-                model=model, model_settings=settings, handoffs=others, **{"name": "Helper", "instructions": "Be brief."} | options
-            )
-            config = RunConfig(tracing_disabled=True)
+            made = OpenAIChatCompletionsModel if kind == "chat" else OpenAIResponsesModel
+            model, settings = made(model=name, openai_client=client), ModelSettings(temperature=0)
+            others = [Agent(model=model, model_settings=settings, **o) for o in options.pop("others", [])]
+            own = {"name": "Helper", "instructions": "Be brief.", "handoffs": others, **options}
+            own["model_settings"] = settings.resolve(own.pop("settings", None))
+            agent, config = Agent(model=model, **own), RunConfig(tracing_disabled=True)
             if session is not None:
                 run = run | {"session": OpenAIConversationsSession(conversation_id=session, openai_client=client)}
             if not streamed:
@@ -56,8 +58,13 @@ def ask(request, server):
     def ask(given, *, streamed=False, run=None, session=None, **options):
         return asyncio.run(go(options, given, streamed, run or {}, session))
 
-    ask.kind = request.param
+    ask.kind = kind
     return ask
+
+
+@pytest.fixture(params=["chat", "responses"])
+def ask(request, server):
+    return asking(server, request.param, "fake")
 
 
 both = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
@@ -211,3 +218,48 @@ def test_runs_go_side_by_side(server):
             return await asyncio.gather(*(Runner.run(agent, f"n{i}", run_config=config) for i in range(8)))
 
     assert [result.final_output for result in asyncio.run(go())] == [f"You said: n{i}" for i in range(8)]
+
+
+# ---------------------------------------------------------------- a model that thinks and decides by itself
+
+
+@pytest.fixture(scope="module")
+def demo():
+    model = paths.demo_model()
+    if not model.is_file():
+        pytest.skip("the demonstration model is not there")
+    server = ServerProcess(["--port", "0", "--model", str(model), "--alias", "demo"])
+    yield wait_until_ready(server)
+    server.end()
+
+
+@pytest.fixture(params=["chat", "responses"])
+def ask_demo(request, demo):
+    return asking(demo, request.param, "demo")
+
+
+THINK = ModelSettings(max_tokens=400, reasoning=Reasoning(effort="high"))
+
+
+@both
+def test_thoughts_go_back_with_the_calls_that_they_led_to(ask_demo, streamed):
+    """The items of a run with thoughts and a call are taken as the input of the next one."""
+    tool, asked = weather()
+    settings = THINK.resolve(ModelSettings(tool_choice="required", parallel_tool_calls=False))
+    first, _ = ask_demo("What is the weather in Paris?", streamed=streamed, tools=[tool], settings=settings)
+    assert asked and set(asked) <= {"Oslo", "Paris"}
+    kinds = [type(item).__name__ for item in first.new_items]
+    assert kinds[-1] == "MessageOutputItem" and "ReasoningItem" in kinds
+    thoughts = [item for item in first.to_input_list() if item.get("type") == "reasoning"]
+    assert thoughts
+    turns = [*first.to_input_list(), {"role": "user", "content": "And in Oslo?"}]
+    second, _ = ask_demo(turns, streamed=streamed, tools=[tool], settings=THINK)
+    assert second.new_items
+
+
+@both
+def test_a_tool_is_called_where_the_model_wants_to(ask_demo, streamed):
+    tool, asked = weather()
+    settings = ModelSettings(max_tokens=400, reasoning=Reasoning(effort="none"))
+    result, _ = ask_demo("What is the weather in Paris?", streamed=streamed, tools=[tool], settings=settings)
+    assert asked == ["Paris"] and result.final_output
