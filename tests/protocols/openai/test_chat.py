@@ -176,6 +176,11 @@ def test_a_thinking_budget_is_read(name):
     assert asked(**{name: -1}).thinking_budget is None
 
 
+def test_thinking_is_ended_from_outside_only_where_that_was_asked_for():
+    assert asked(reasoning_control=True).thinking_control
+    assert not asked().thinking_control and not asked(reasoning_control=False).thinking_control
+
+
 def test_reasoning_can_stay_in_the_content():
     assert asked().split_reasoning is None and asked(reasoning_format="auto").split_reasoning is None
     assert asked(reasoning_format="deepseek").split_reasoning is True
@@ -399,7 +404,7 @@ def test_every_field_says_what_becomes_of_it():
 
 def reply(**options):
     made = ChatReply(ChatOptions(**options), "some-model", "fp_0")
-    made._id, made._created = "chatcmpl-0", 1700000000
+    made.id, made._created = "chatcmpl-0", 1700000000
     return made
 
 
@@ -497,7 +502,7 @@ def test_a_failed_stream_says_nothing_after_the_error():
 
 
 def test_ids_are_never_the_same():
-    ids = {ChatReply(ChatOptions(), "m", "f")._id for _ in range(100)}
+    ids = {ChatReply(ChatOptions(), "m", "f").id for _ in range(100)}
     assert len(ids) == 100
 
 
