@@ -86,6 +86,22 @@ def test_thinking_comes_before_a_form(client):
     assert reply.usage.completion_tokens_details.reasoning_tokens <= 30
 
 
+def test_thinking_is_ended_while_it_is_read(client, server):
+    """Its own end mark is banned: without the control it would think up to its length."""
+    thought, said, answer = "", "", None
+    for chunk in client.chat.completions.create(
+        model="demo", messages=user("Describe Ann."), max_tokens=1500, temperature=0, reasoning_effort="high", stream=True,
+        extra_body={"reasoning_control": True, "ignore_eos": True, "logit_bias": [["</think>", False]]},
+    ):  # fmt: skip
+        delta = chunk.choices[0].delta
+        thought += getattr(delta, "reasoning_content", None) or ""
+        said += delta.content or ""
+        if thought and answer is None:
+            answer = post(server, "/v1/chat/completions/control", {"id": chunk.id, "action": "reasoning_end"})
+    assert answer[0] == 200 and json.loads(answer[2]) == {"success": True}
+    assert thought and len(said) > 20
+
+
 def test_a_choice_is_made_without_thinking_first(client):
     """The demonstration model thinks when told: nothing but the choice may come."""
     reply = client.chat.completions.create(
