@@ -161,12 +161,13 @@ class EngineCore:
             mail = self.mailbox.take(seconds)
             for act, argument in mail:
                 act(self, argument)
-            if not mail or not seconds:
-                break
-            pace.stuck = False
+            if mail:
+                pace.stuck = False
+            if not mail or not seconds or not self.waiting:
+                break  # what was asked of an idle engine is answered at the turn's end, not after the next sleep
         if not self.running and wait:
             pace.burst = 0  # the next start is a new one
-            if not self.waiting and seconds == IDLE_CHECK:
+            if not mail and seconds == IDLE_CHECK:
                 self.memory.lanes.check()
                 self.scheduler.forget_owners(self.waiting, self.running)
 

@@ -95,3 +95,12 @@ def test_the_wait_is_longer_where_there_was_company_and_ends_when_all_are_back(d
     driver.submit("e")
     driver.engine.turn(wait=True)
     assert waits[-1] == pytest.approx(0.1 * 0.2)
+
+
+def test_what_an_idle_engine_is_asked_is_answered_before_it_sleeps_again(driver):
+    """After a command without work, such as saving a slot or the end of the thread, it slept for another second first."""
+    done = []
+    driver.core.mailbox.put((type(driver.core).call, lambda: done.append(True)))
+    waits = arriving(driver, [])
+    driver.engine.turn(wait=True)
+    assert done and len(waits) == 1
