@@ -119,4 +119,4 @@ def test_another_key_finds_nothing(start):
 
 def test_a_server_that_stores_nothing_says_so(start):
     reply = start(store="none").client.post(PATH, json={})
-    assert reply.status_code == 400 and "stores nothing" in reply.get_json()["error"]["message"]
+    assert reply.status_code == 400 and "this server has no store" in reply.get_json()["error"]["message"]
