@@ -53,7 +53,9 @@ def found_by(site):
     """The shipped folders as an interpreter that knows only this installation, and what it depends on, finds them."""
     dependencies = [path for path in sys.path if path.endswith("-packages")]  # of which no .pth file is read
     code = (
-        f"import site, sys; site.addsitedir({str(site)!r}); sys.path += {dependencies}\n"
+        f"import site, sys; site.addsitedir({str(site)!r})\n"
+        "import llamasrv\n"  # this one, although there may be another beside the dependencies
+        f"sys.path += {dependencies}\n"
         "from llamasrv.config import paths\n"
         "for folder in (paths.templates_dir(), paths.conf_dir()):\n"
         "    print(folder)"

@@ -50,8 +50,8 @@ def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     return 0
 
 
-def fetch(settings: Settings) -> None:
-    """Pull the model that --hf-repo names, where it is not there yet. Raises ConfigError."""
+def fetch(settings: Settings, *, endpoint: str | None = None) -> None:
+    """Pull the model that --hf-repo names, where it is not there yet; `endpoint` as for `pull`. Raises ConfigError."""
     name = repository(settings)
     folder = settings.models.dir or paths.models_dir()
     try:
@@ -59,7 +59,7 @@ def fetch(settings: Settings) -> None:
             return
         display = _Display(Console(stderr=True))
         with display:
-            pull(name, folder, report=display.show)
+            pull(name, folder, report=display.show, endpoint=endpoint)
     except PullFailed as error:
         raise ConfigError(f"model.hf_repo = {settings.model.hf_repo!r}: {error}") from None
 

@@ -64,6 +64,7 @@ class EngineCore:
         self._next_expiry_check = 0.0
         self.disk = _open_disk(self, pool)
         self._forget_context()
+        self._publish()  # from now on a turn that does not end is noticed
 
     def turn(self, *, wait: bool = False) -> bool:
         """One turn of the loop; with `wait`, sleep while there is nothing to do. True when something was computed."""

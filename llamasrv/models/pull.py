@@ -250,8 +250,8 @@ def _check_space(missing: list[RemoteFile], partials: Path) -> None:
     free = shutil.disk_usage(partials).free
     if need and need + SPARE > free:
         raise PullFailed(
-            f"{partials.parent}: {_gib(need)} are to be fetched, and {_gib(free)} are free"
-            f" ({_gib(SPARE)} of it stay so)"
+            f"{partials.parent}: the download needs {_gib(need)}, but only {_gib(free)} is free, "
+            f"of which {_gib(SPARE)} is kept in reserve"
         )
 
 

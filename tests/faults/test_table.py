@@ -16,13 +16,12 @@ TESTS = Path(__file__).resolve().parents[1]
 ELSEWHERE = {
     42: "model/test_constraints.py",
     43: "engine/test_engine.py::test_the_library_finding_no_cells_is_not_an_error_for_anybody",
-    44: "engine/test_engine.py::test_an_aborted_decode_goes_on_from_what_is_in_kv",
     45: "engine/test_engine.py::test_a_failing_batch_fails_its_own_sequences_and_no_others",
     46: "engine/test_engine.py::test_what_a_failed_batch_left_is_not_reused",
     47: "conf/test_systemd.py::test_an_engine_that_does_not_move_starves_the_watchdog_and_its_process_is_replaced",
     48: "engine/test_engine.py::test_logits_that_are_not_numbers_fail_one_sequence",
     49: "engine/test_engine.py::test_cancel_frees_its_cells_within_one_step",
-    51: "engine/test_crowd.py",
+    51: "engine/test_many_at_once.py",
     54: "engine/test_engine.py::test_a_prompt_longer_than_the_context_is_refused_before_anything_is_taken",
     55: "clients/test_bad_input.py",
     56: "engine/test_engine.py::test_no_part_of_a_stop_string_leaves_early",
@@ -37,6 +36,7 @@ ELSEWHERE = {
 
 NOT_HERE = {
     11: "HTTP/2 ends at nginx, whose own bounds hold there (http2_max_concurrent_streams in conf/nginx.conf)",
+    44: "no decode is ever aborted: the library is given no callback that could; one that fails is 45",
     58: "there is no speculation yet",
     65: "the kernel's own memory shortage cannot be staged without a control group; bounds of every cache are tested "
     "where they are (engine/kv/test_host_tier.py, engine/test_engine.py), an allocation that fails is 43",

@@ -65,5 +65,5 @@ def test_a_fresh_context_forgets_none(real, adapters):
 def test_a_file_that_is_no_adapter_of_this_model_fails_the_load(real, adapters, model_path, tmp_path):
     other = tiny_models.lora(tmp_path / "other.gguf", arch="gemma3")
     for path in (model_path("llama"), str(other), str(tmp_path / "none.gguf")):
-        with pytest.raises(LoadFailed, match=rf"{path}: cannot be loaded as an adapter"):
+        with pytest.raises(LoadFailed, match=rf"{path}: not a LoRA adapter"):
             real("llama", adapters=(Adapter("bad", path),))

@@ -364,7 +364,7 @@ def test_quantised_caches_and_flash_attention_are_options(model_path):
     options = EngineOptions(
         context_cells=256, parallel=1, threads=1, flash_attn="on", cache_type_k="q8_0", cache_type_v="q8_0"
     )
-    with pytest.raises(LoadFailed, match="no context"):
+    with pytest.raises(LoadFailed, match="cannot create a context"):
         LlamaBackend(model_path("llama"), options, lambda share: True)  # heads of 16 do not hold blocks of 32
     options = EngineOptions(
         context_cells=256, parallel=1, threads=1, flash_attn="on", cache_type_k="f32", cache_type_v="f32"

@@ -173,7 +173,7 @@ def test_a_server_that_cannot_go_on_begins_again(hub, get):
 def test_a_wrong_checksum_is_refused_and_leaves_nothing(hub, get, tmp_path):
     hub.files["o/r"] = {"m.gguf": content(MEGABYTE)}
     hub.lies["m.gguf"] = content(MEGABYTE, 2)
-    with pytest.raises(PullFailed, match="another checksum"):
+    with pytest.raises(PullFailed, match="checksum mismatch"):
         get("o/r")
     assert listed(tmp_path / "models") == []
     hub.lies.clear()
@@ -184,14 +184,14 @@ def test_a_wrong_checksum_without_lfs_is_refused_too(hub, get):
     hub.files["o/r"] = {"m.gguf": content(1000)}
     hub.small.add("m.gguf")
     hub.lies["m.gguf"] = content(1000, 2)
-    with pytest.raises(PullFailed, match="another checksum"):
+    with pytest.raises(PullFailed, match="checksum mismatch"):
         get("o/r")
 
 
 def test_more_bytes_than_announced_are_refused(hub, get, tmp_path):
     hub.files["o/r"] = {"m.gguf": content(MEGABYTE)}
     hub.lies["m.gguf"] = content(2 * MEGABYTE)
-    with pytest.raises(PullFailed, match="more bytes"):
+    with pytest.raises(PullFailed, match="larger than"):
         get("o/r")
     assert listed(tmp_path / "models") == []
 
@@ -206,7 +206,7 @@ def test_a_disk_that_is_too_small_is_noticed_before(hub, get, monkeypatch):
     hub.files["o/r"] = {"m.gguf": content(MEGABYTE)}
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(pulling.shutil, "disk_usage", lambda path: usage._replace(free=pulling.SPARE + 1000))
-    with pytest.raises(PullFailed, match="needs .* only .* is free"):
+    with pytest.raises(PullFailed, match="needs 1.0 MiB, but only 256.0 MiB is free"):
         get("o/r")
     assert hub.ranges == []
 
@@ -317,20 +317,19 @@ def test_two_at_once_do_not_write_over_each_other(hub, tmp_path):
 # Pull and serve in one command
 
 
-def test_serve_fetches_the_repository_that_it_is_given(hub, tmp_path, monkeypatch, capsys):
+def test_serve_fetches_the_repository_that_it_is_given(hub, tmp_path):
     from llamasrv.commands.pull import fetch
     from llamasrv.config import load
     from llamasrv.errors import ConfigError
 
     hub.files["o/r"] = {"m-Q4_K_M.gguf": content(MEGABYTE), "m-Q8_0.gguf": content(MEGABYTE, 2)}
-    monkeypatch.setenv("HF_ENDPOINT", hub.url)
     flags = {"model_hf_repo": "o/r:Q8_0", "models_dir": tmp_path / "models"}
-    fetch(load({**flags, "model_offline": True}, environ={}))
+    fetch(load({**flags, "model_offline": True}, environ={}), endpoint=hub.url)
     assert pulling.pulled("hf:o/r:Q8_0", tmp_path / "models") is None
-    fetch(load(flags, environ={}))
+    fetch(load(flags, environ={}), endpoint=hub.url)
     assert pulling.pulled("hf:o/r:Q8_0", tmp_path / "models").read_bytes() == hub.files["o/r"]["m-Q8_0.gguf"]
     hub.ranges.clear()
-    fetch(load(flags, environ={}))
+    fetch(load(flags, environ={}), endpoint=hub.url)
     assert hub.ranges == []
     with pytest.raises(ConfigError, match="model.hf_repo = 'o/none'"):
-        fetch(load({**flags, "model_hf_repo": "o/none"}, environ={}))
+        fetch(load({**flags, "model_hf_repo": "o/none"}, environ={}), endpoint=hub.url)

@@ -70,8 +70,8 @@ def test_a_file_that_the_library_refuses_is_told_with_its_reason(tmp_path):
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        (f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})", "crashed when it was loaded for a trial (SIGKILL)"),
-        ("import os; os.abort()", "crashed when it was loaded for a trial (SIGABRT)"),
+        (f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})", "crashed the trial process (SIGKILL)"),
+        ("import os; os.abort()", "crashed the trial process (SIGABRT)"),
         ("raise SystemExit(3)", "exit code 3"),
         ("import time; time.sleep(60)", "not loaded within 1 s"),
     ],

@@ -140,7 +140,7 @@ def test_who_falls_too_far_behind_is_told(monkeypatch):
     for piece in (b"12345678", b"abcdefgh", b"ABCDEFGH"):
         kept._add(piece)
     kept.completed = 1.0
-    assert b"still kept is 16" in next(follower)
+    assert b"bytes before 16 are no longer kept" in next(follower)
     assert list(follower) == []
 
 
