@@ -43,7 +43,8 @@ class LlamaVocabulary:
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         data = text.encode("utf-8", "replace")
         tokenize = _tokenize if len(data) <= _SHORT else C.llama_tokenize
-        room = len(data) + 8
+        # Of few sizes: ctypes makes a class for each size of array, which costs as much as the tokens of a short text.
+        room = 1 << (len(data) + 8).bit_length()
         out = (ctypes.c_int32 * room)()
         count = tokenize(self.pointer, data, len(data), out, room, add_special, parse_special)
         if count < 0:
