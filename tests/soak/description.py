@@ -38,7 +38,8 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 
 @pytest.fixture(scope="module")
 def target():
-    server = ServerProcess(["--port", "0", "--fake", "--no-log-requests", "--max-answer-tokens", "8", "--timeout", "5"])
+    options = ("--no-log-requests", "--props", "--max-answer-tokens", "8", "--timeout", "5")
+    server = ServerProcess(["--port", "0", "--fake", *options])
     yield wait_until_ready(server)
     alive = post(server, "/v1/completions", {"prompt": "Hello", "max_tokens": 2})
     assert alive[0] == 200
