@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.errors import InvalidRequest, NotFound
-from llamasrv.protocols.common.schema import Invalid, Loader, WireField, WireSchema, inside, wrong_type
+from llamasrv.protocols.common.schema import Loader, WireField, WireSchema, inside
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.items import Turns, shown
-from llamasrv.protocols.openai.responses.schema import Metadata
+from llamasrv.protocols.openai.responses.schema import Metadata, items_of
 from llamasrv.protocols.openai.responses.stored import page_of
 from llamasrv.protocols.openai.responses.tools import ToolSet
 
@@ -64,15 +64,7 @@ class Items(WireField):
     """Items as those of a response's input; what is in one is read where the conversation is known."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        if type(value) is not list:
-            raise wrong_type("an array of items", value)
-        most = self.limits.messages
-        if len(value) > most:
-            raise Invalid(f"array too long. Expected at most {most} items, but got {len(value)}.")
-        for at, item in enumerate(value):
-            if type(item) is not dict:
-                raise wrong_type("an object", item, at)
-        return value
+        return items_of(value, self.limits.messages, "an array of items")
 
 
 class ConversationSchema(WireSchema):

@@ -25,21 +25,25 @@ _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
 _SUMMARIES = ("auto", "concise", "detailed")
 
 
+def items_of(value: Any, most: int, expected: str) -> list[dict[str, Any]]:
+    """An array of at most so many objects, read as it stands; `expected` names it in an error. Raises Invalid."""
+    if type(value) is not list:
+        raise wrong_type(expected, value)
+    if len(value) > most:
+        raise Invalid(f"array too long. Expected at most {most} items, but got {len(value)}.")
+    for at, item in enumerate(value):
+        if type(item) is not dict:
+            raise wrong_type("an object", item, at)
+    return value
+
+
 class Input(WireField):
     """A text, or items; what is in an item is read where the conversation is known."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
         if type(value) is str:
             return [{"type": "message", "role": "user", "content": value}] if value else []
-        if type(value) is not list:
-            raise wrong_type("a string or an array of items", value)
-        most = self.limits.messages
-        if len(value) > most:
-            raise Invalid(f"array too long. Expected at most {most} items, but got {len(value)}.")
-        for at, item in enumerate(value):
-            if type(item) is not dict:
-                raise wrong_type("an object", item, at)
-        return value
+        return items_of(value, self.limits.messages, "a string or an array of items")
 
 
 class Tools(WireField):
