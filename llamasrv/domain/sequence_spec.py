@@ -10,6 +10,7 @@ from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from llamasrv.domain.media import MediaSpan
 from llamasrv.domain.params import SamplingParams
 
 Adapters = tuple[tuple[int, float], ...]
@@ -28,6 +29,7 @@ class SequenceSpec:
     """One choice. Identity counts: two choices of equal tokens are still two."""
 
     tokens: array[int]  # the prompt; shared by the choices of one prompt, changed by nobody
+    media: tuple[MediaSpan, ...] = ()  # where its images and sounds are, in order; their tokens are negative
     params: SamplingParams = SamplingParams()
     index: int = 0  # which choice of its request it is
     max_tokens: int | None = None

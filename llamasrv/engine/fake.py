@@ -18,6 +18,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.embedder import pooled
+from llamasrv.engine.fake_projector import FakeProjector
 from llamasrv.engine.interface import Adapter, ModelInfo, OutOfCells, Progress
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
@@ -123,8 +124,9 @@ class FakeBackend:
         idle_cells: int | None = None,
         pooling: str | None = None,
         adapters: tuple[Adapter, ...] = (),
+        projector: FakeProjector | None = None,
     ) -> None:
-        """`pooling` makes it answer embeddings, too."""
+        """`pooling` makes it answer embeddings, too, and a `projector` take images and sounds."""
         self.info = ModelInfo(
             name="fake", description="fake model: echoes", architecture="fake", n_vocab=N_VOCAB,
             context_train=context or num_cells, chat_template=CHATML, bos_token=SPECIALS[0], eos_token=SPECIALS[2],
@@ -138,6 +140,7 @@ class FakeBackend:
         self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.embeddings = None if pooling is None else FakeEmbeddings(pooling, context=self.context)
         self.adapters = adapters
+        self.projector = projector
         self.timings: list[tuple[int, int, float]] = []
         self.closed = False
         self._kv: list[list[int]] = []
@@ -304,10 +307,11 @@ def open_fake_backend(
     num_cells: int = 65536,
     pooling: str | None = None,
     adapters: tuple[Adapter, ...] = (),
+    projector: FakeProjector | None = None,
 ) -> FakeBackend:
     """The one that is served."""
     progress(1.0)
     return FakeBackend(
         num_lanes=num_lanes, num_cells=num_cells, context=8192, batch_size=2048, ubatch_size=512, pooling=pooling,
-        adapters=adapters,
+        adapters=adapters, projector=projector,
     )  # fmt: skip

@@ -98,7 +98,7 @@ class EngineHost:
         shared.embedder.backend = backend.embeddings
         board.model = ModelFacts(
             backend.info, backend.vocab, backend.generates, backend.context, backend.num_lanes, len(backend.adapters),
-            backend.state_facts,
+            backend.state_facts, backend.projector, backend.ubatch_size,
         )  # fmt: skip
         board.set_status(Status("ready", 1.0))
 

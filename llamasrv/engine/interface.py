@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from llamasrv.domain.media import Measured, MediaChunk, MediaInput
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.options import Adapter as Adapter
@@ -120,13 +121,33 @@ class EmbeddingBackend(Protocol):
     def close(self) -> None: ...
 
 
+class Projector(Protocol):
+    """Turns images and sounds into rows of embeddings. `encode` is the encoder thread's, the rest is anybody's."""
+
+    vision: bool
+    audio: bool
+    sample_rate: int | None  # samples a second of its sounds; None where it does not hear
+    width: int  # numbers of a row
+
+    def measure(self, media: MediaInput) -> Measured:
+        """What an input takes in a timeline; exact, and nothing is encoded. Long for sounds: about 5 ms for each second
+        of them. Raises InvalidRequest where the projector cannot take it."""
+
+    def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[np.ndarray]:
+        """Rows (float32 [num_tokens, width], finite) of these chunks of the input. Ends early, with fewer, once `stop`
+        says so. Raises LlamasrvError."""
+
+    def close(self) -> None: ...
+
+
 class Backend(Protocol):
-    """One model and its context. Everything but `info` and `vocab` belongs to the engine thread."""
+    """One model and its context. Everything but `info`, `vocab` and `projector` belongs to the engine thread."""
 
     info: ModelInfo
     vocab: Vocabulary
     generates: bool  # False: it only makes embeddings, and nothing of the lanes below is used
     embeddings: EmbeddingBackend | None  # where it makes embeddings
+    projector: Projector | None  # where it takes images or sounds
     adapters: tuple[Adapter, ...]  # LoRA adapters that `use` may name, by their place in here
     num_lanes: int
     num_cells: int

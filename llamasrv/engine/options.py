@@ -69,6 +69,12 @@ class EngineOptions:
     unread_tokens: int = 10_000  # tokens of a choice that may wait for their reader; beyond, it counts as gone
     idle_cells: int | None = None  # cells that idle prefixes may keep in the pool; None: chosen by the back end
     adapters: tuple[Adapter, ...] = ()  # LoRA adapters to load beside the model
+    mmproj: Path | None = None  # the projector: turns images and sounds into rows of embeddings
+    mmproj_digest: str = ""  # of its file
+    mmproj_offload: bool = True  # it computes on the GPU, where there is one
+    image_min_tokens: int | None = None  # rows of an image; None: as its file says
+    image_max_tokens: int | None = None
+    media_bytes: int = 256 << 20  # host memory for rows of images and sounds
     embeddings: bool = False  # a model that generates makes embeddings, too
     pooling: str | None = None  # none, mean, cls, last or rank; None: as the model says, else the mean
     embedding_ctx: int | None = None  # most tokens of one embedding; None: as the model was trained

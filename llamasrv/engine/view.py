@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.interface import ModelInfo, Vocabulary
+from llamasrv.engine.interface import ModelInfo, Projector, Vocabulary
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.options import Status
 from llamasrv.engine.sequence import Sequence
@@ -63,6 +63,8 @@ class ModelFacts:
     num_lanes: int
     num_adapters: int
     state_facts: Mapping[str, object]  # what a saved state depends on beside the model
+    projector: Projector | None = None  # where it takes images or sounds
+    ubatch_size: int = 0  # most rows of a chunk that is computed whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from llamasrv.engine.backend.sampler_chain import LlamaChain, chain_of
 from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch
-from llamasrv.engine.interface import DecodeFailed, LoadFailed, OutOfCells, Progress
+from llamasrv.engine.interface import DecodeFailed, LoadFailed, OutOfCells, Progress, Projector
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import EngineOptions, stretched
 
@@ -47,6 +47,7 @@ class LlamaBackend:
         self._options = options
         self._context: Any = None
         self.embeddings: LlamaEmbeddings | None = None
+        self.projector: Projector | None = None
         self._model = load_model(path, options, progress)
         try:
             self._open(path, options)

@@ -1,0 +1,95 @@
+"""Images and sounds of a prompt: what is given to a projector, what it will take of the timeline, and where.
+
+A picture's rows of embeddings have no tokens. In the timeline each row stands as a pseudo-token, a negative number made
+from the content's hash: two timelines have the same picture where these numbers are the same, so prefixes are compared,
+kept and found like those of text. `MediaSpan` says where the rows are and what they come from. Positions are counted
+apart from rows: with M-RoPE a picture of 1,000 rows takes about 30 positions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from dataclasses import dataclass
+from typing import Literal
+
+_NEGATIVE = bytes(byte | 0x80 for byte in range(256))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MediaInput:
+    """One image or sound, decoded. `data` None: only to be measured.
+
+    image: `width` x `height` pixels of 3 bytes (red, green, blue), row after row from the top.
+    audio: `num_samples` 32-bit floats in the machine's byte order, one channel, at the projector's sample rate.
+    """
+
+    kind: Literal["image", "audio"]
+    key: bytes  # SHA-256 of what the client sent, never a name that a client chose
+    data: bytes | None
+    width: int = 0
+    height: int = 0
+    num_samples: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MediaChunk:
+    """Rows that are computed as one: an image, a slice of it, or a window of a sound."""
+
+    number: int  # among the chunks of its input
+    key: bytes  # of this chunk as this projector computes it
+    num_tokens: int  # rows; cells of KV
+    num_positions: int
+    whole: bool = False  # all rows see each other: they are computed in one step
+    positions: bytes | None = None  # int32 [4, num_tokens] (time, y, x, z), the first 0; None: one after the other
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MediaSpan:
+    """A chunk in a timeline: its rows are the tokens [start, end)."""
+
+    start: int
+    chunk: MediaChunk
+    media: MediaInput
+
+    @property
+    def end(self) -> int:
+        return self.start + self.chunk.num_tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """What an input takes in a timeline: tokens of text that the projector puts around it, and chunks, in order."""
+
+    media: MediaInput
+    parts: tuple[tuple[int, ...] | MediaChunk, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the timeline: text and rows, as they count for the context and in usage."""
+        return sum(part.num_tokens if isinstance(part, MediaChunk) else len(part) for part in self.parts)
+
+    def append_to(self, tokens: array[int]) -> list[MediaSpan]:
+        """Extend a timeline by it; the spans of its chunks there."""
+        spans = []
+        for part in self.parts:
+            if isinstance(part, MediaChunk):
+                spans.append(MediaSpan(len(tokens), part, self.media))
+                tokens.extend(pseudo_tokens(part))
+            else:
+                tokens.extend(part)
+        return spans
+
+
+def chunk_key(media: MediaInput, projector: str, number: int) -> bytes:
+    """Of a chunk as a projector computes it. `projector` names its file and its settings."""
+    return hashlib.sha256(b"%s\0%s\0%d\0" % (media.kind.encode(), projector.encode(), number) + media.key).digest()
+
+
+def pseudo_tokens(chunk: MediaChunk) -> array[int]:
+    """Negative numbers that stand for the rows of a chunk: 31 bits of its hash for each."""
+    raw = bytearray(hashlib.shake_256(chunk.key).digest(4 * chunk.num_tokens))
+    raw[3::4] = raw[3::4].translate(_NEGATIVE)
+    tokens = array("i")
+    tokens.frombytes(raw)
+    return tokens
