@@ -174,6 +174,15 @@ _DECLARED: Mapping[str, Option] = {
         "cache_type_v", "choice", "-ctv", "--cache-type-v", choices=CACHE_TYPES,
         help="Number format of the values in KV. Quantised formats need flash attention.",
     ),
+    "context_shift": _engine(
+        "context_shift", "bool", "--context-shift",
+        help="A sequence whose context is full forgets half of what is not kept, and goes on; replies say so "
+        "(`truncated`, `timings.forgotten_n`). Without it, and by default, the answer ends there.",
+    ),
+    "keep": _engine(
+        "keep", "int", "--keep", low=-1, high=16_777_216,
+        help="With --context-shift: the first tokens that are never forgotten; -1: the prompt.",
+    ),
     "deterministic": _engine(
         "deterministic", "bool", "--deterministic",
         help="The same request gives exactly the same answer whatever runs beside it; slower, no prefix is reused.",

@@ -119,6 +119,7 @@ class Usage:
     queue_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    forgotten_tokens: int = 0  # of prompts and answers, that made room in a full context
 
 
 Event = Union[Text, Reasoning, PromptProgress, Pace, ToolCallStart, ToolCallArguments, Finished, Failed, Usage]

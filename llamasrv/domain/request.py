@@ -154,6 +154,8 @@ class GenerateRequest:
     sampled_probs: bool = False  # log-probabilities are what the samplers left, not the model's own
     echo: bool = False
     cache_prompt: bool = True
+    keep: int | None = None  # first tokens to keep where the context shifts; -1: the prompt; None: as the operator says
+    discard: int = 0  # tokens to forget then; 0: half of the others
     slot: int | None = None  # the number under which llama-server's clients save what it leaves
     cache_salt: str = ""  # prefixes are shared only with requests that bring the same one
     stream: bool = False

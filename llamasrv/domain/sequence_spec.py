@@ -39,6 +39,8 @@ class SequenceSpec:
     sampled_probs: bool = False  # log-probabilities are what the samplers left, not the model's own
     reports_progress: bool = False  # its stream hears how much of the prompt is computed
     cache_prompt: bool = True
+    keep: int | None = None  # first tokens to keep where the context shifts; -1: the prompt; None: as the engine has it
+    discard: int = 0  # tokens to forget then; 0: half of the others
     slot: int | None = None  # the number under which what it leaves is saved; None: its lane's
     deadline: float | None = None  # on the engine's clock, seconds
     owner: str = ""

@@ -51,7 +51,9 @@ class Admission:
                 memory.keep(lease.lane, seq.tokens, seq.spec.cache_key)
             memory.cache.put(lease.lane, seq.tokens, seq.spec.cache_key)
             if seq.sampling is None:
-                seq.sampling = SamplingState(seq.spec, seq.tokens, seq.constraint, self._backend)
+                seq.sampling = SamplingState(
+                    seq.spec, seq.tokens, seq.constraint, self._backend, shifts=self._options.context_shift
+                )
                 if not self._options.deterministic:
                     seq.sampling.jump_with_prompt()
         seq.lane, seq.num_computed = lease
@@ -86,7 +88,7 @@ class Admission:
         self._metrics.preemptions += 1
         exact = self._options.deterministic  # computing it again would round differently
         room = self._options.swap_bytes - self.swapped_bytes
-        if seq.num_computed and (room > 0 or exact):
+        if seq.num_computed and seq.num_exact is None and (room > 0 or exact):
             data = self._backend.save(seq.lane)
             if data.nbytes <= room or exact:
                 seq.saved = SavedState(seq.tokens[: seq.num_computed], data)
@@ -98,7 +100,7 @@ class Admission:
         """Take the lane away, and what is in it."""
         assert seq.lane is not None, seq
         self.memory.drop(seq.lane)
-        seq.lane, seq.num_computed = None, 0
+        seq.lane, seq.num_computed, seq.num_exact = None, 0, None
         if seq.state is not State.AWAITING_MASK:  # its logits are kept: the mask is all it waits for
             seq.enter(State.WAITING)
 
@@ -109,6 +111,9 @@ class Admission:
         if lane is None:
             return
         computed = seq.tokens[: seq.num_computed]  # what was not computed is not coming any more
+        if seq.num_exact is not None:
+            computed = computed[: seq.num_exact]
+            self.memory.trim(lane, seq.num_exact)
         keep = keep and seq.spec.cache_prompt
         self.memory.leave(lane, computed, seq.spec.cache_key, keep=keep)
         if keep:

@@ -77,6 +77,7 @@ class End(NamedTuple):
     prefill_seconds: float
     decode_seconds: float
     lane: int | None = None  # where it was computed last
+    num_forgotten: int = 0  # tokens of prompt and answer that made room for others
 
 
 class Lock(Protocol):

@@ -17,6 +17,7 @@ from llamasrv.engine.machine import available_cpus
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.admission import Admission
 from llamasrv.engine.channels import Doorbell, Mailbox, Stream
+from llamasrv.engine.context_shift import shift
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells
 from llamasrv.engine.kv.manager import KVCacheManager
@@ -299,6 +300,8 @@ class EngineCore:
             ending = state.accept(outcome.token, outcome.logprobs, put)
             if ending is None and state.constraint is not None:
                 ending = state.jump_forward(put)
+            if ending is None and state.must_shift:
+                shift(self, seq)
         else:
             ending = outcome
         if ending is not None:

@@ -136,7 +136,7 @@ class FakeBackend:
         self.context = context or num_cells
         self.batch = Batch(batch_size)
         self.ubatch_size = ubatch_size
-        self.can_share, self.can_cut, self.can_cut_saved = can_share, can_cut, can_cut
+        self.can_share, self.can_cut, self.can_cut_saved, self.can_shift = can_share, can_cut, can_cut, can_cut
         self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.embeddings = None if pooling is None else FakeEmbeddings(pooling, context=self.context)
         self.adapters = adapters
@@ -221,6 +221,12 @@ class FakeBackend:
             return False
         del self._kv[lane][length:], self._cells[lane][length:]
         return True
+
+    def shift(self, lane: int, start: int, count: int) -> None:
+        assert self.can_shift and start >= 0 < count and start + count < len(self._kv[lane])
+        owners = [cell for other, cells in enumerate(self._cells) if other != lane for cell in cells]
+        assert not {map(id, owners)} & {map(id, self._cells[lane][start:])}, "a cell of others would move"
+        del self._kv[lane][start : start + count], self._cells[lane][start : start + count]
 
     def clear(self, lane: int) -> None:
         assert 0 <= lane < self.num_lanes

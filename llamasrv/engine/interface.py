@@ -159,6 +159,7 @@ class Backend(Protocol):
     max_outputs: int  # most rows with logits in one batch
     can_share: bool  # any prefix of one lane can be given to another
     can_cut: bool  # a lane can be cut back to any length
+    can_shift: bool  # tokens can be taken out of the middle of a lane
     can_cut_saved: bool  # a restored lane can be cut back to any length
     split: bool  # every lane has cells of its own
     state_facts: dict[str, object]  # what a saved state depends on beside the model: library, number formats
@@ -180,6 +181,9 @@ class Backend(Protocol):
     def copy(self, source: int, target: int, length: int) -> None: ...
 
     def cut(self, lane: int, length: int) -> bool: ...
+
+    def shift(self, lane: int, start: int, count: int) -> None:
+        """Forget `count` tokens from `start` on; those behind them move up. Not to be saved before the next decode."""
 
     def clear(self, lane: int) -> None: ...
 

@@ -53,6 +53,7 @@ class EngineMetrics:
         self.decode_seconds = 0.0
         self.preemptions = 0
         self.swaps = 0
+        self.context_shifts = 0
         self.evictions = 0
         self.prefixes_read = 0  # from disk
         self.prefixes_written = 0

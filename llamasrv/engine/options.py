@@ -57,6 +57,8 @@ class EngineOptions:
     flash_attn: str = "auto"
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    context_shift: bool = False  # a sequence whose context is full forgets tokens and goes on
+    keep: int = 0  # first tokens that it does not forget, beside the start token; -1: its prompt
     deterministic: bool = False
     queue_limit: int = 1024  # sequences that may wait
     step_target: float = 0.2  # seconds a step may take while anybody decodes

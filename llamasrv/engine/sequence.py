@@ -4,6 +4,7 @@
     [reused, num_computed)       computed for this sequence
     [num_computed, num_tokens)   waiting for a step
 
+A context that is full may shift (context_shift.py): then the timeline is shorter than what was written.
 Belongs to the engine thread from submission on.
 """
 
@@ -52,7 +53,7 @@ class Sequence:
 
     __slots__ = (
         "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
-        "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores",
+        "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten", "num_exact",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,8 @@ class Sequence:
         self.num_prompt = len(self.tokens)
         self.num_computed = 0
         self.reused = 0
+        self.num_forgotten = 0  # tokens that the timeline had, and has no more: context_shift.py
+        self.num_exact: int | None = None  # first tokens whose KV was not moved; None: all
         self.lane: int | None = None  # while it is seated
         self.state = State.WAITING
         self.arrived = arrived
@@ -86,7 +89,7 @@ class Sequence:
 
     @property
     def num_generated(self) -> int:
-        return len(self.tokens) - self.num_prompt
+        return len(self.tokens) - self.num_prompt + self.num_forgotten
 
     @property
     def num_undelivered(self) -> int:
@@ -96,7 +99,7 @@ class Sequence:
     @property
     def is_resumed(self) -> bool:
         """Whether it waits for the second time: it had to give way."""
-        return self.saved is not None or len(self.tokens) > self.num_prompt
+        return self.saved is not None or self.num_generated > 0
 
     @property
     def owed(self) -> int:
@@ -127,5 +130,5 @@ def end_of(seq: Sequence, ending: Ending, lane: int | None) -> End:
         seq.spec.index, ending.reason, ending.stop, ending.error, prompt, seq.reused,
         seq.num_generated - seq.num_undelivered,
         max(0.0, admitted - seq.arrived), max(0.0, first - admitted), max(0.0, ended - first),
-        lane,
+        lane, seq.num_forgotten,
     )  # fmt: skip

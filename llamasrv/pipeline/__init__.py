@@ -194,6 +194,8 @@ class Pipeline:
             logprobs=logprobs,
             prompt_logprobs=request.echo and request.logprobs is not None,
             cache_prompt=request.cache_prompt,
+            keep=request.keep,
+            discard=request.discard,
             slot=None if request.slot is None else request.slot % served.engine.model.num_lanes,
             deadline=None if request.timeout is None else served.engine.clock() + request.timeout,
             owner=request.owner,

@@ -135,7 +135,7 @@ class Generation:
 def _usage_of(end: End, choice: Detokenizer) -> Usage:
     return Usage(
         end.num_prompt, end.num_reused, end.num_generated, choice.num_reasoning, end.queue_seconds,
-        end.prefill_seconds, end.decode_seconds,
+        end.prefill_seconds, end.decode_seconds, end.num_forgotten,
     )  # fmt: skip
 
 
@@ -150,4 +150,5 @@ def _usage(ends: list[End], choices: Sequence[Detokenizer], each: int) -> Usage:
         queue_seconds=max(e.queue_seconds for e in ends),
         prefill_seconds=max(e.prefill_seconds for e in ends),
         decode_seconds=max(e.decode_seconds for e in ends),
+        forgotten_tokens=sum(e.num_forgotten for e in ends),
     )

@@ -17,7 +17,7 @@ def timings(usage: Usage) -> dict[str, Any]:
     prompt_n = max(0, usage.prompt_tokens - usage.cached_tokens)
     prompt_ms, predicted_ms = usage.prefill_seconds * 1000, usage.decode_seconds * 1000
     steps = max(0, usage.completion_tokens - 1)
-    return {
+    figures = {
         "cache_n": usage.cached_tokens,
         "prompt_n": prompt_n,
         "prompt_ms": prompt_ms,
@@ -28,6 +28,9 @@ def timings(usage: Usage) -> dict[str, Any]:
         "predicted_per_token_ms": predicted_ms / steps if steps else 0.0,
         "predicted_per_second": steps / usage.decode_seconds if usage.decode_seconds else 0.0,
     }
+    if usage.forgotten_tokens:
+        figures["forgotten_n"] = usage.forgotten_tokens  # the context was full, and shifted
+    return figures
 
 
 def progress(event: PromptProgress) -> dict[str, Any]:

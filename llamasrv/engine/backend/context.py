@@ -136,6 +136,7 @@ class LlamaBackend:
         self._used: Adapters = ()
         self._memory = C.llama_get_memory(context)
         self._logits_at: tuple[int, Any] = (0, None)
+        self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and self.can_cut  # it aborts where it cannot
 
     def _bind_batch(self) -> Any:
         """A llama_batch that lies on the arrays of `self.batch`."""
@@ -218,6 +219,11 @@ class LlamaBackend:
 
     def cut(self, lane: int, length: int) -> bool:
         return self.can_cut and bool(C.llama_memory_seq_rm(self._memory, lane, length, -1))
+
+    def shift(self, lane: int, start: int, count: int) -> None:
+        assert self.can_shift and 0 <= lane < self.num_lanes and start >= 0 < count
+        C.llama_memory_seq_rm(self._memory, lane, start, start + count)
+        C.llama_memory_seq_add(self._memory, lane, start + count, -1, -count)
 
     def clear(self, lane: int) -> None:
         assert 0 <= lane < self.num_lanes

@@ -94,11 +94,20 @@ class LaneTable:
 
     def cut(self, lane: int, length: int) -> None:
         """Forget the cells from `length` on, of a held lane."""
-        assert lane in self.held and length <= self.lengths[lane]
+        self.remove(lane, length, self.lengths[lane] - length)
+
+    def remove(self, lane: int, start: int, count: int) -> None:
+        """Forget `count` cells of a held lane from `start` on; those behind them move up."""
+        assert lane in self.held and 0 <= count and start + count <= self.lengths[lane]
         self._number(lane)
-        gone, self._cells[lane] = self._cells[lane][length:], self._cells[lane][:length].copy()
-        self.lengths[lane] = length
-        self._drop(gone, held=True)
+        cells = self._cells[lane]
+        self._cells[lane] = np.concatenate((cells[:start], cells[start + count :]))
+        self.lengths[lane] -= count
+        self._drop(cells[start : start + count], held=True)
+
+    def is_own(self, lane: int, start: int) -> bool:
+        """Whether no other lane refers to this one's cells from `start` on."""
+        return bool((self._refs[self._cells[lane][start:]] == 1).all())
 
     def drop(self, lane: int) -> None:
         """A held or resident lane becomes free and empty."""

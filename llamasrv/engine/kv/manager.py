@@ -91,8 +91,7 @@ class KVCacheManager:
                 lanes.take_over(source)
                 if not whole:
                     try:
-                        self.backend.cut(source, match.length)
-                        lanes.cut(source, match.length)
+                        self.trim(source, match.length)
                     except BaseException:
                         self.drop(source)
                         raise
@@ -138,9 +137,24 @@ class KVCacheManager:
             return 0
         self.lanes.extend(lane, entry.length)
         if length < entry.length:
-            self.backend.cut(lane, length)
-            self.lanes.cut(lane, length)
+            self.trim(lane, length)
         return length
+
+    def can_shift(self, lane: int, keep: int) -> bool:
+        """Whether what is behind the first `keep` tokens may move: a cell has one position for all who refer to it."""
+        return self.backend.can_shift and self.lanes.is_own(lane, keep)
+
+    def shift(self, lane: int, keep: int, count: int) -> None:
+        """Forget `count` tokens behind the first `keep`, and move up what follows. What moved was computed with the
+        forgotten tokens in sight, so nobody else may go on from it: only the first `keep` are offered."""
+        self.backend.shift(lane, keep, count)
+        self.lanes.remove(lane, keep, count)
+        self.cache.put(lane, self.cache.tokens(lane)[:keep], self.cache.cache_key(lane))
+
+    def trim(self, lane: int, length: int) -> None:
+        """A held lane keeps its first `length` tokens."""
+        self.backend.cut(lane, length)
+        self.lanes.cut(lane, length)
 
     def leave(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
         """A sequence has ended; what it computed, `timeline`, stays for reuse if it may."""

@@ -57,6 +57,10 @@ class Sampler:
         self.banned = np.array(sorted(backend.vocab.eog), np.int64) if p.ignore_eos or p.min_tokens else None
         self.min_tokens = float("inf") if p.ignore_eos else p.min_tokens
 
+    def forget(self, count: int) -> None:
+        """The timeline is so much shorter than what was written. What the chain has accepted it remembers."""
+        self._num_prompt -= count
+
     def close(self) -> None:
         if self.chain is not None:
             self.chain.close()

@@ -53,13 +53,15 @@ class SamplingState:
     __slots__ = (
         "constraint", "late_row", "num_undelivered", "_sampler", "_stops", "_tokens", "_index", "_logprobs", "_after",
         "_most",
-        "_context", "_jumps", "_jumps_with_prompt", "_pieces", "_eog",
+        "_context", "_shifts", "_jumps", "_jumps_with_prompt", "_pieces", "_eog",
     )  # fmt: skip
 
     def __init__(
-        self, spec: SequenceSpec, tokens: array[int], constraint: OutputConstraint | None, backend: Backend
-    ) -> None:
-        """`tokens`: the timeline, which begins with the prompt and is extended here."""
+        self, spec: SequenceSpec, tokens: array[int], constraint: OutputConstraint | None, backend: Backend,
+        *, shifts: bool = False,
+    ) -> None:  # fmt: skip
+        """`tokens`: the timeline, which begins with the prompt and is extended here. `shifts`: the engine makes room
+        where its context is full."""
         vocab, num_prompt = backend.vocab, len(spec.tokens)
         self.constraint = constraint
         self.late_row: np.ndarray | None = None  # logits that wait for their mask
@@ -72,7 +74,7 @@ class SamplingState:
         self._after = spec.sampled_probs  # log-probabilities are told as the samplers left them
         # Tokens of the timeline at most, by the request and by the model.
         self._most = None if spec.max_tokens is None else num_prompt + spec.max_tokens
-        self._context = backend.context
+        self._context, self._shifts = backend.context, shifts
         # Without sampling them, only where nobody looks at each token by itself.
         self._jumps = constraint is not None and spec.logprobs is None
         self._jumps_with_prompt = self._jumps and not spec.stop and not spec.prompt_logprobs
@@ -87,6 +89,11 @@ class SamplingState:
     def is_late(self) -> bool:
         """Whether the next token depends on a mask that is still being computed."""
         return self.constraint is not None and self.constraint.is_late
+
+    @property
+    def must_shift(self) -> bool:
+        """Whether the context is full, and some of it has to go before there is a next token."""
+        return self._shifts and len(self._tokens) >= self._context
 
     def choose(self, row: np.ndarray, find: CandidateFinder) -> Choice | None:
         """The next token, given its logits (float32 [n_vocab], changed in place); None where there is nothing to choose
@@ -134,7 +141,7 @@ class SamplingState:
         """Accept what must come next without sampling it: the next step computes it like a piece of prompt."""
         ending = None
         if self._jumps and self.constraint is not None:
-            while ending is None and (token := self.constraint.next_forced()) is not None:
+            while ending is None and not self.must_shift and (token := self.constraint.next_forced()) is not None:
                 self._sampler.note(token)
                 ending = self.accept(token, None, put)
         return ending
@@ -159,6 +166,13 @@ class SamplingState:
             return _STOPPED
         return self._limit()
 
+    def forget(self, start: int, count: int) -> None:
+        """Take `count` tokens from `start` on out of the timeline. They have been written all the same."""
+        del self._tokens[start : start + count]
+        self._sampler.forget(count)
+        if self._most is not None:
+            self._most -= count
+
     def flush(self, put: Put) -> None:
         """Deliver what was held back for a stop string that is not coming any more."""
         if self._stops is not None:
@@ -172,4 +186,4 @@ class SamplingState:
         length = len(self._tokens)
         if self._most is not None and length >= self._most:
             return _MAX_TOKENS
-        return _CONTEXT_FULL if length >= self._context else None
+        return _CONTEXT_FULL if length >= self._context and not self._shifts else None

@@ -134,8 +134,10 @@ class NativeSchema(SamplingSchema):
     grammar_triggers = Refused("a grammar holds from the first token")
     adaptive_decay = Ignored("without effect while `adaptive_target` is off")
     preserved_tokens = Ignored("only matter to `grammar_triggers`")
-    n_keep = Ignored("a context that is full ends the answer: nothing is shifted")
-    n_discard = Ignored("nothing is shifted")
+    n_keep = Count(
+        0, INT_MAX, "with `--context-shift`: first tokens to keep; -1: the prompt; absent: as `--keep` says", also=(-1,)
+    )
+    n_discard = Count(0, INT_MAX, "with `--context-shift`: tokens to forget at a time; 0: half of those not kept")
     n_indent = Ignored()
     n_cache_reuse = Ignored("whole prefixes are reused")
     t_max_prompt_ms = Ignored()
@@ -227,6 +229,8 @@ def _request(
         logprobs=probs or None,
         cache_prompt=get("cache_prompt", True),
         cache_salt=get("cache_salt", ""),
+        keep=get("n_keep"),
+        discard=get("n_discard", 0),
         slot=slot_of(data),
         stream=stream,
         timeout=timeout,

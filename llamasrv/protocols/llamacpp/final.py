@@ -36,7 +36,7 @@ def settings_of(request: GenerateRequest) -> dict[str, Any]:
     """What a request asks for beside how tokens are chosen, as `generation_settings` repeats it."""
     most = -1 if request.max_tokens is None else request.max_tokens
     settings: dict[str, Any] = {
-        "n_keep": 0, "n_discard": 0, "stream": request.stream, "stop": list(request.stop),
+        "n_keep": request.keep or 0, "n_discard": request.discard, "stream": request.stream, "stop": list(request.stop),
         "n_probs": request.logprobs or 0, "max_tokens": most, "n_predict": most,
         "post_sampling_probs": request.sampled_probs,
     }  # fmt: skip
@@ -71,7 +71,7 @@ def final_body(
         "generation_settings": generation_settings(running, given),
         "prompt": running.prompt_text(event.index),
         "has_new_line": has_new_line,
-        "truncated": event.reason is FinishReason.CONTEXT,
+        "truncated": event.reason is FinishReason.CONTEXT or usage.forgotten_tokens > 0,
         "stop_type": _STOP_TYPES.get(event.reason, "none"),
         "stopping_word": event.stop or "",
         # The last token was never given to the model.

@@ -123,6 +123,7 @@ class ServiceCollector(Collector):
             ("decode_seconds", "Time in steps without prompt tokens.", m.decode_seconds),
             ("preemptions", "Sequences that had to give their lane away.", m.preemptions),
             ("swaps", "Preempted sequences kept in host memory.", m.swaps),
+            ("context_shifts", "Times that a sequence forgot tokens because its context was full.", m.context_shifts),
             ("evictions", "Prefixes dropped to make room.", m.evictions),
             ("prefixes_read", "Prefixes read from disk.", m.prefixes_read),
             ("prefixes_written", "Prefixes written to disk.", m.prefixes_written),

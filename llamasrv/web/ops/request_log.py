@@ -114,4 +114,6 @@ class RequestLog:
                 "prompt": usage.prompt_tokens, "cached": usage.cached_tokens, "completion": usage.completion_tokens,
                 "queue": usage.queue_seconds, "prefill": usage.prefill_seconds, "decode": usage.decode_seconds,
             }  # fmt: skip
+            if usage.forgotten_tokens:
+                fields["forgotten"] = usage.forgotten_tokens
         return fields

@@ -1,0 +1,50 @@
+"""A context that is full: some of it is forgotten, so that the answer can go on.
+
+    [0, keep)               stays: the start token, and as much of the prompt as was asked for
+    [keep, keep + count)    is forgotten
+    [keep + count, n)       moves up
+
+Where the backend can, what is behind is moved where it lies; it was computed with the forgotten tokens in sight, so
+such a lane offers only its first part to others, and is never saved. Where it cannot be moved (a recurrent memory, a
+sliding window, cells that others share), or where the answer must not depend on how often it had to give way, the
+shortened timeline is computed anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llamasrv.engine.sequence import Sequence
+
+if TYPE_CHECKING:
+    from llamasrv.engine.core import EngineCore
+
+SPARE = 4  # tokens of the context that are not kept, whatever a request asks for
+
+
+def shift(core: EngineCore, seq: Sequence) -> None:
+    """Make room in the context of a sequence that is at its end."""
+    keep, count = forgotten(seq, context=core.backend.context, default=core.options.keep, bos=core.backend.vocab.bos)
+    memory, lane = core.memory, seq.lane
+    exact = core.options.deterministic or seq.num_computed <= keep + count
+    if lane is not None and not exact and memory.can_shift(lane, keep):
+        memory.shift(lane, keep, count)
+        seq.num_computed -= count
+        seq.num_exact = keep
+    elif lane is not None:
+        core.preempt(seq, save=False)
+    else:
+        core.admission.forget_saved(seq)
+    assert seq.sampling is not None, seq
+    seq.sampling.forget(keep, count)
+    seq.num_forgotten += count
+    core.metrics.context_shifts += 1
+
+
+def forgotten(seq: Sequence, *, context: int, default: int, bos: int | None) -> tuple[int, int]:
+    """How many first tokens stay, and how many behind them go: half of the others where the request does not say."""
+    wanted = default if seq.spec.keep is None else seq.spec.keep
+    keep = seq.num_prompt if wanted < 0 else wanted + (seq.tokens[0] == bos)
+    keep = max(0, min(keep, context - SPARE))
+    rest = seq.num_tokens - 1 - keep  # the last token is not in KV yet
+    return keep, max(1, min(seq.spec.discard or rest // 2, rest - 1))

@@ -1,0 +1,131 @@
+"""A context that is full forgets, and goes on."""
+
+from __future__ import annotations
+
+import pytest
+from engine_driver import chat, end_of, text_of
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH
+
+PROMPT = "0123456789" * 3
+ENDLESS = SamplingParams(temperature=0, ignore_eos=True)
+
+
+def run(driver, prompt=PROMPT, **settings):
+    stream = driver.submit(prompt, **{"params": ENDLESS, "max_tokens": 200, **settings})
+    driver.finish()
+    return stream.take()
+
+
+def shifts(driver):
+    return driver.core.metrics.context_shifts
+
+
+def test_an_answer_goes_on_and_tells_what_it_forgot(drive):
+    driver = drive(context=64, context_shift=True)
+    end = end_of(run(driver))
+    assert end.reason is FinishReason.LENGTH and end.num_generated == 200 and end.num_prompt == len(PROMPT)
+    assert end.num_forgotten > 150 and shifts(driver) > 3
+
+
+def test_by_default_the_answer_ends_there(drive):
+    driver = drive(context=64)
+    end = end_of(run(driver))
+    assert end.reason is FinishReason.CONTEXT and end.num_forgotten == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept", "forgotten"),
+    [
+        ({}, 0, 31),  # half of 63 tokens that are in KV
+        ({"keep": 10}, 10, 26),
+        ({"keep": -1}, 30, 16),
+        ({"keep": 10, "discard": 5}, 10, 5),
+        ({"keep": 1000}, 60, 1),
+        ({"keep": 10, "discard": 1000}, 10, 52),
+    ],
+)
+def test_the_beginning_that_was_asked_for_stays_and_what_follows_moves_up(drive, settings, kept, forgotten):
+    driver = drive(context=64, context_shift=True)
+    driver.submit(PROMPT, params=ENDLESS, max_tokens=100, **settings)
+    before = []
+    while not shifts(driver):
+        before = list(driver.sequences[0].tokens) if driver.sequences else []
+        driver.turn()
+    seq = driver.sequences[0]
+    assert seq.num_forgotten == forgotten
+    before.append(seq.tokens[-1])
+    assert list(seq.tokens) == before[:kept] + before[kept + forgotten :]
+    assert driver.core.memory.lanes.lengths[seq.lane] == seq.num_computed == 63 - forgotten
+    driver.finish()
+
+
+def test_the_operator_says_what_stays_where_the_request_does_not(drive):
+    driver = drive(context=64, context_shift=True, keep=12)
+    run(driver, max_tokens=60)
+    assert driver.sequences[0].tokens[:12].tolist() == driver.backend.vocab.tokenize(PROMPT)[:12]
+
+
+@pytest.mark.parametrize("case", ["cannot be cut", "shared cells", "deterministic"])
+def test_what_cannot_be_moved_is_computed_anew(drive, case):
+    driver = drive(context=64, context_shift=True, can_cut=case != "cannot be cut", deterministic=case == "deterministic")
+    if case == "shared cells":
+        driver.submit(PROMPT, params=ENDLESS, max_tokens=80)
+        driver.turn(3)
+    stream = driver.submit(PROMPT, params=ENDLESS, max_tokens=80)
+    driver.finish()
+    end = end_of(stream.take())
+    assert end.num_generated == 80 and end.num_forgotten and end.reason is FinishReason.LENGTH
+    assert driver.core.metrics.prompt_tokens > len(PROMPT) + 20, "half of the context was computed again"
+
+
+def test_what_was_moved_is_not_offered_to_others(drive):
+    """It was computed with the forgotten tokens in sight: from nothing, the same tokens would be something else."""
+    driver = drive(context=64, context_shift=True)
+    run(driver, max_tokens=60, keep=12)
+    seq = driver.sequences[0]
+    again = end_of(run(driver, seq.tokens[:40], max_tokens=2))
+    assert again.num_reused == 12
+    run(driver, "another " * 4, max_tokens=60)
+    moved = driver.sequences[-1].tokens
+    assert end_of(run(driver, moved[:40], max_tokens=2)).num_reused < KEY_LENGTH
+
+
+def test_a_sequence_that_was_moved_and_has_to_give_way_is_computed_again(drive):
+    driver = drive(context=64, context_shift=True)
+    driver.submit(PROMPT, params=ENDLESS, max_tokens=60)
+    while not shifts(driver):
+        driver.turn()
+    seq = driver.sequences[0]
+    driver.engine.preempt(seq)
+    assert seq.saved is None and seq.num_computed == 0
+    driver.finish()
+    assert seq.num_generated == 60
+
+
+def test_limits_count_what_was_written_not_what_is_left(drive):
+    driver = drive(context=64, context_shift=True)
+    params = SamplingParams(temperature=0, min_tokens=90)
+    stream = driver.submit(chat("short"), params=params)
+    driver.finish()
+    end = end_of(stream.take())
+    assert end.reason is FinishReason.STOP and end.num_generated >= 90
+
+
+def test_many_shift_beside_each_other(drive):
+    driver = drive(context=64, num_cells=160, context_shift=True, parallel=4)
+    streams = [driver.submit(f"{i} of some {i}", params=ENDLESS, max_tokens=150) for i in range(4)]
+    driver.finish()
+    for stream in streams:
+        items = stream.take()
+        assert end_of(items).num_generated == 150 and len(text_of(items))
+
+
+def test_a_prompt_that_does_not_fit_is_refused_as_ever(drive):
+    from llamasrv.errors import ContextTooLong
+
+    driver = drive(context=64, context_shift=True)
+    with pytest.raises(ContextTooLong):
+        driver.submit("x" * 64)
