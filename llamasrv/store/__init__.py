@@ -77,17 +77,19 @@ def open_store(url: str, options: StoreOptions) -> Store | None:
         return None
     scheme = urlsplit(url).scheme
     if url == "memory" or scheme == "sqlite":
-        from llamasrv.store.sqlite import SqliteStore
+        from llamasrv.store.sql import SqlStore
+        from llamasrv.store.sqlite import SqliteDialect
 
-        return SqliteStore(None if url == "memory" else sqlite_path(url), options)
+        return SqlStore(SqliteDialect(None if url == "memory" else sqlite_path(url)), options)
     if scheme in ("redis", "rediss", "unix"):
         from llamasrv.store.redis import RedisStore
 
         return RedisStore(url, options)
     if scheme in ("postgres", "postgresql"):
-        from llamasrv.store.postgres import PostgresStore
+        from llamasrv.store.postgres import PostgresDialect
+        from llamasrv.store.sql import SqlStore
 
-        return PostgresStore(url, options)
+        return SqlStore(PostgresDialect(url), options)
     raise ConfigError("store.url: must be sqlite:///FILE, redis://..., postgresql://..., memory or none")
 
 

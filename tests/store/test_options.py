@@ -43,7 +43,7 @@ def test_a_place_that_was_named_must_work():
 
 def test_its_bounds_are_handed_on():
     made = store(store_url="memory", store_max_bytes="2MiB", store_max_days=2)
-    assert made._options.max_bytes == 2 * 2**20 and made._options.max_age == 2 * DAY
+    assert made.options.max_bytes == 2 * 2**20 and made.options.max_age == 2 * DAY
     made.close()
     assert store(store_url="none") is None
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 import threading
+from contextlib import closing
 
 import pytest
 
 from llamasrv.errors import ConfigError
 from llamasrv.store import DAY, ConversationTooLong, Entry, StoreOptions, open_store
-from llamasrv.store import sqlite as sqlite_store
 
 
 def entry(id, previous=None, body=b"{}", lease=None):
@@ -69,7 +70,7 @@ def test_a_chain_with_a_hole_begins_after_it_and_shows_it(store, owner):
 
 def test_a_circle_ends(store, owner, monkeypatch):
     """Nobody makes one through the server, but a store is a file that others can write to."""
-    for name in ("sqlite", "redis", "postgres"):
+    for name in ("sql", "redis"):
         monkeypatch.setattr(f"llamasrv.store.{name}.CHAIN", 50)
     store.put(owner, entry("a", "b"))
     store.put(owner, entry("b", "a"))
@@ -130,7 +131,7 @@ def test_a_conversation_that_unpacks_to_too_much_is_not_read(store, owner, monke
 
 
 def test_no_more_is_fetched_than_may_be_read(store, owner, monkeypatch):
-    for name in ("sqlite", "redis", "postgres"):
+    for name in ("sql", "redis"):
         monkeypatch.setattr(f"llamasrv.store.{name}.CHAIN_BYTES", 400)
     put_turns(store, owner, *(f"{n}" for n in range(50)))
     found = store.chain(owner, "49")
@@ -145,8 +146,7 @@ def at(monkeypatch):
     """Sets the clock of the stores that keep their own."""
 
     def at(seconds):
-        for name in ("sqlite", "postgres"):
-            monkeypatch.setattr(f"llamasrv.store.{name}.time.time", lambda: seconds)
+        monkeypatch.setattr("llamasrv.store.sql.time.time", lambda: seconds)
 
     return at
 
@@ -196,9 +196,8 @@ def test_going_on_with_a_conversation_renews_all_of_it(url, owner, at):
 
 def test_what_was_of_use_longest_ago_makes_room(url, owner, at, monkeypatch):
     own_clock(url)
-    for name in ("sqlite", "postgres"):
-        monkeypatch.setattr(f"llamasrv.store.{name}.pack", bytes)
-        monkeypatch.setattr(f"llamasrv.store.{name}.unpack", bytes)
+    monkeypatch.setattr("llamasrv.store.sql.pack", bytes)
+    monkeypatch.setattr("llamasrv.store.sql.unpack", bytes)
     store = open_store(url, StoreOptions(max_bytes=50_000, max_age=1e9))
     at(4e9)
     put_turns(store, owner, "a", "b")
@@ -227,7 +226,7 @@ def test_the_file_is_nobody_elses(tmp_path, owner):
 
 def test_it_writes_ahead(tmp_path):
     store = open_store(f"sqlite:///{tmp_path}/responses.db", StoreOptions())
-    with store._connection() as db:
+    with closing(sqlite3.connect(tmp_path / "responses.db")) as db:
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     store.close()
 
@@ -243,7 +242,7 @@ def test_two_processes_may_share_the_file(tmp_path, owner):
 
 
 def test_deleted_words_are_not_left_in_the_file(tmp_path, owner, monkeypatch):
-    monkeypatch.setattr(sqlite_store, "pack", bytes)
+    monkeypatch.setattr("llamasrv.store.sql.pack", bytes)
     path = tmp_path / "responses.db"
     store = open_store(f"sqlite:///{path}", StoreOptions())
     store.put(owner, entry("a", body=b"confidential" * 10))
@@ -254,10 +253,9 @@ def test_deleted_words_are_not_left_in_the_file(tmp_path, owner, monkeypatch):
 
 def test_a_file_of_a_later_version_is_left_alone(tmp_path):
     url = f"sqlite:///{tmp_path}/responses.db"
-    store = open_store(url, StoreOptions())
-    with store._connection() as db:
+    open_store(url, StoreOptions()).close()
+    with closing(sqlite3.connect(tmp_path / "responses.db")) as db:
         db.execute("PRAGMA user_version = 99")
-    store.close()
     with pytest.raises(ConfigError, match="later version"):
         open_store(url, StoreOptions())
 

@@ -1,0 +1,195 @@
+"""Responses in one table of an SQL database: every statement, and the connections that they run on.
+
+What has not been of use for too long is deleted, and what was of use longest ago when there is too much. A Dialect says
+how one kind of database is reached, and in which words its SQL differs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from llamasrv.errors import ConfigError
+from llamasrv.store import CHAIN, CHAIN_BYTES, Entry, StoreError, StoreOptions, pack, unpack, unpack_all
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS {table} (
+    owner TEXT NOT NULL,
+    id TEXT NOT NULL,
+    previous TEXT,
+    used DOUBLE PRECISION NOT NULL,
+    lease DOUBLE PRECISION,
+    size INTEGER NOT NULL,
+    body {blob} NOT NULL,
+    PRIMARY KEY (owner, id)
+);
+CREATE INDEX IF NOT EXISTS {table}_used ON {table} (used, size);
+"""
+_PUT = """
+INSERT INTO {table} (owner, id, previous, used, lease, size, body)
+VALUES (:owner, :id, :previous, :used, :lease, :size, :body)
+ON CONFLICT (owner, id) DO UPDATE SET previous = excluded.previous, used = excluded.used, lease = excluded.lease,
+    size = excluded.size, body = excluded.body
+"""
+_GET = "SELECT id, body, previous, lease FROM {table} WHERE owner = :owner AND id = :id AND used > :oldest"
+_DELETE = "DELETE FROM {table} WHERE owner = :owner AND id = :id"
+_TURNS = """
+WITH RECURSIVE turns (n, id, previous, total) AS (
+    SELECT 0, id, previous, CAST(size AS BIGINT) FROM {table} WHERE owner = :owner AND id = :id
+    UNION ALL
+    SELECT n + 1, r.id, r.previous, total + r.size FROM turns
+    JOIN {table} r ON r.owner = :owner AND r.id = turns.previous
+    WHERE n < :most AND total <= :bytes
+)
+"""
+_CHAIN = _TURNS + (
+    "SELECT r.id, r.body, r.previous, r.lease FROM turns JOIN {table} r ON r.owner = :owner AND r.id = turns.id"
+    " WHERE r.used > :oldest ORDER BY n DESC"
+)
+_RENEW = _TURNS + (
+    "UPDATE {table} SET used = :now WHERE owner = :owner AND used > :oldest AND id IN (SELECT id FROM turns)"
+)
+_TOO_OLD = "DELETE FROM {table} WHERE used <= :oldest"
+_SIZE = "SELECT sum(size) FROM {table}"
+# Turns of one conversation were of use at the same moment: they go together.
+_TOO_MUCH = """
+DELETE FROM {table} WHERE used <= (
+    SELECT max(used) FROM (
+        SELECT used, sum(size) OVER (ORDER BY used DESC RANGE UNBOUNDED PRECEDING) AS kept FROM {table}
+    ) newer WHERE kept > :most
+)
+"""
+_CLEAN_EVERY = 60.0  # seconds, if anything was written
+_CLEAN_SHARE = 32  # and after so much of what may be kept was written
+_OVERHEAD = 256  # bytes of a row beside its body
+_WAIT = 5.0  # seconds to wait for a connection
+
+
+class Dialect(Protocol):
+    """One kind of database. Its connections commit each statement at once."""
+
+    name: str
+    table: str
+    blocks: bool  # see Store
+    connections: int | None  # most at once; None: as many as there are calls
+    errors: tuple[type[Exception], ...]
+
+    def statement(self, text: str) -> str:
+        """A statement with `:name` for parameters, as the driver takes it."""
+
+    def connect(self) -> Any: ...
+
+    def make_tables(self, db: Any) -> None: ...
+
+    def works(self, db: Any) -> bool:
+        """Whether a connection that was idle still does."""
+
+    def discard(self, db: Any) -> None:
+        """Close a connection on which something failed."""
+
+
+class SqlStore:
+    def __init__(self, dialect: Dialect, options: StoreOptions) -> None:
+        self.blocks = dialect.blocks
+        self.options = options
+        self._dialect = dialect
+        self._statements: dict[str, str] = {}
+        # A connection serves one call at a time.
+        self._idle: deque[Any] = deque()
+        self._free = threading.BoundedSemaphore(dialect.connections) if dialect.connections else None
+        self._written = 0  # bytes since it was last cleaned
+        self._cleaned = 0.0
+        try:
+            with self._connection() as db:
+                dialect.make_tables(db)
+        except StoreError as error:
+            raise ConfigError(f"store.url: {dialect.name} cannot be used: {_reason(error.__cause__)}") from None
+
+    def put(self, owner: str, entry: Entry) -> None:
+        body = pack(entry.body)
+        now = time.time()
+        row = {
+            "owner": owner, "id": entry.id, "previous": entry.previous, "used": now, "lease": entry.lease,
+            "size": len(body) + _OVERHEAD, "body": body,
+        }  # fmt: skip
+        with self._connection() as db:
+            self._run(db, _PUT, row)
+            self._written += len(body)
+            if now - self._cleaned > _CLEAN_EVERY or self._written > self.options.max_bytes // _CLEAN_SHARE:
+                self._clean(db, now)
+
+    def get(self, owner: str, id: str) -> Entry | None:
+        with self._connection() as db:
+            oldest = time.time() - self.options.max_age
+            row = self._run(db, _GET, {"owner": owner, "id": id, "oldest": oldest}).fetchone()
+        return None if row is None else Entry(row[0], unpack(row[1]), row[2], row[3])
+
+    def chain(self, owner: str, id: str) -> list[Entry]:
+        now = time.time()
+        named = {
+            "owner": owner, "id": id, "most": CHAIN, "bytes": CHAIN_BYTES, "now": now,
+            "oldest": now - self.options.max_age,
+        }  # fmt: skip
+        with self._connection() as db:
+            rows = self._run(db, _CHAIN, named).fetchall()
+            self._run(db, _RENEW, named)
+        return unpack_all(rows)
+
+    def delete(self, owner: str, id: str) -> bool:
+        with self._connection() as db:
+            return self._run(db, _DELETE, {"owner": owner, "id": id}).rowcount > 0
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _run(self, db: Any, text: str, named: dict[str, Any]) -> Any:
+        if text not in self._statements:
+            self._statements[text] = self._dialect.statement(text.replace("{table}", self._dialect.table))
+        return db.execute(self._statements[text], named)
+
+    def _clean(self, db: Any, now: float) -> None:
+        """What is too old; then what was of use longest ago, until the rest is little enough."""
+        self._written, self._cleaned = 0, now
+        self._run(db, _TOO_OLD, {"oldest": now - self.options.max_age})
+        if (self._run(db, _SIZE, {}).fetchone()[0] or 0) > self.options.max_bytes:
+            self._run(db, _TOO_MUCH, {"most": self.options.max_bytes})
+
+    @contextmanager
+    def _connection(self) -> Iterator[Any]:
+        """One connection for one use. What failed is not used again."""
+        if self._free is not None and not self._free.acquire(timeout=_WAIT):
+            raise StoreError("Responses cannot be stored or read at the moment: too many at once.")
+        try:
+            db = self._take()
+            try:
+                yield db
+            except BaseException:
+                self._dialect.discard(db)
+                raise
+            self._idle.append(db)
+        except self._dialect.errors as error:
+            raise StoreError(f"Responses cannot be stored or read at the moment: {type(error).__name__}.") from error
+        finally:
+            if self._free is not None:
+                self._free.release()
+
+    def _take(self) -> Any:
+        """An idle connection that still works, or a new one."""
+        while True:
+            try:
+                db = self._idle.pop()
+            except IndexError:
+                return self._dialect.connect()
+            if self._dialect.works(db):
+                return db
+            self._dialect.discard(db)
+
+
+def _reason(error: BaseException | None) -> str:
+    """One line, without anything of the URL."""
+    return type(error).__name__ if error is None or not str(error) else str(error).strip().splitlines()[-1][:200]
