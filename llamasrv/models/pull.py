@@ -29,6 +29,7 @@ DEFAULTS = ("Q4_K_M", "Q8_0", "Q4_0", "MXFP4", "F16", "BF16", "F32")
 MOST_FILES = 1000
 SPARE = 256 * 2**20  # bytes of the disk that stay free
 CHUNK = 2**20  # bytes read at once: what a broken connection loses at most, and how often progress is told
+TIMEOUT = 30  # seconds in which nothing comes
 TRIES = 4  # to go on with a file of which nothing more comes
 PARTIAL_DAYS = 14  # after which nobody is expected to go on with a partial file
 
@@ -275,21 +276,16 @@ def _fetch(file: RemoteFile, partial: Path, report: Report) -> None:
 
 
 def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import http_get
+    """The rest of the file, in as many tries as bring something. The library's own downloads keep nothing of a file
+    that a dying process had half of, so what is streamed is written here."""
     from huggingface_hub.utils import logging
-    from huggingface_hub.utils._headers import build_hf_headers
-    from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    disable_progress_bars()  # progress is told by us, and so is what goes wrong
-    logging.set_verbosity_error()
-    constants.DOWNLOAD_CHUNK_SIZE = CHUNK
-    sink: Any = _Sink(file, data, digest, report)
+    logging.set_verbosity_error()  # what goes wrong is told by us
     in_vain = 0
     while digest.count < file.size:
         had = digest.count
         try:
-            http_get(file.url, sink, resume_size=had, headers=build_hf_headers())
+            _stream(file, data, digest, report)
         except PullFailed:
             raise
         except Exception as error:  # whatever the HTTP library of the day raises when a connection breaks
@@ -302,6 +298,28 @@ def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report)
                 where = f"the connection broke at {had} of {file.size} bytes"
                 raise PullFailed(f"{file.path}: {where} ({type(error).__name__})") from error
             time.sleep(1)
+
+
+def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
+    """One answer of the Hub, from where the file ends."""
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
+
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={digest.count}-"}
+    with http_stream_backoff(
+        "GET", file.url, headers=headers, timeout=TIMEOUT, retry_on_exceptions=(), retry_on_status_codes=(408, 429)
+    ) as response:
+        hf_raise_for_status(response)
+        if response.status_code != 206 and digest.count:  # the server cannot go on: it begins again
+            data.seek(0)
+            data.truncate()
+            digest.restart()
+        for piece in response.iter_bytes(CHUNK):
+            if digest.count + len(piece) > file.size:
+                data.truncate(0)
+                raise PullFailed(f"{file.path}: the download is larger than the {file.size} bytes announced by the Hub")
+            data.write(piece)
+            digest.add(piece)
+            report(Progress("pulling", file.path, file.digest, digest.count, file.size))
 
 
 def _refusal(error: Exception) -> str | None:
@@ -317,35 +335,6 @@ def _refusal(error: Exception) -> str | None:
     if isinstance(error, HfHubHTTPError):
         return f"the Hub answers {error.response.status_code}"
     return None
-
-
-class _Sink:
-    """The file that the client writes to: counts, hashes, tells, and takes no byte too many."""
-
-    def __init__(self, file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
-        self._file, self._data, self._digest, self._report = file, data, digest, report
-
-    def write(self, piece: bytes) -> int:
-        digest, file = self._digest, self._file
-        if digest.count + len(piece) > file.size:
-            self._data.truncate(0)
-            raise PullFailed(f"{file.path}: the download is larger than the {file.size} bytes that the Hub announced")
-        self._data.write(piece)
-        digest.add(piece)
-        self._report(Progress("pulling", file.path, file.digest, digest.count, file.size))
-        return len(piece)
-
-    def tell(self) -> int:
-        return self._digest.count
-
-    def seek(self, position: int) -> int:
-        return self._data.seek(position)
-
-    def truncate(self) -> None:
-        """The server would not go on and begins again."""
-        self._data.truncate()
-        self._data.seek(0)
-        self._digest.restart()
 
 
 class _Digest:
