@@ -86,6 +86,7 @@ def _foreign_flag(flag: Flag) -> Callable[[Function], Function]:
     def given(text: str | None) -> Callable[[click.Context, click.Parameter, Any], None]:
         def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
             for one in value if isinstance(value, tuple) else [text] if value else []:
+                one = " ".join(one) if isinstance(one, tuple) else one
                 context.meta.setdefault(_FOREIGN, []).append((flag, one))
 
         return callback
@@ -97,7 +98,8 @@ def _foreign_flag(flag: Flag) -> Callable[[Function], Function]:
             if names and flag.hint and text == llama_server.ON:
                 if flag.hint.startswith("["):
                     quiet |= {"is_flag": False, "flag_value": llama_server.ON}
-                function = click.option(*names, own, multiple=True, callback=given(None), **quiet)(function)
+                several = {"nargs": 2, "type": str} if flag.has_two else {}
+                function = click.option(*names, own, multiple=True, callback=given(None), **several, **quiet)(function)
             elif names:
                 function = click.option(*names, own, is_flag=True, callback=given(text), **quiet)(function)
         return function

@@ -154,9 +154,49 @@ _DECLARED: Mapping[str, Option] = {
     "check_tensors": _engine(
         "check_tensors", "bool", "--check-tensors", help="Look for values in the weights that are no numbers."
     ),
+    "override_kv": _engine(
+        "override_kv", "list", "--override-kv",
+        help="Values of the model's metadata to replace, separated by commas: KEY=TYPE:VALUE, with int, float, bool or "
+        "str as the type.",
+    ),
+    "control_vectors": _model(
+        "control_vectors", "adapters", "--control-vector",
+        help="Control vectors that steer the model, separated by commas: FILE.gguf, with @SCALE where it is not 1.",
+    ),
+    "control_vector_layers": _model(
+        "control_vector_layers", "layers", "--control-vector-layers",
+        help="The layers that they steer, as FIRST-LAST, both included. Unset: all.",
+    ),
+    "cpu_range": _engine(
+        "cpu_range", "cpus", "-Cr", "--cpu-range",
+        help="The CPUs that the model's threads run on, as 0-3 or 0,2,4-7. Unset: all that the server may use.",
+    ),
+    "prio": _engine(
+        "prio", "int", "--prio", low=-1, high=3,
+        help="Scheduling of the model's threads: -1 gives way to other programs, 1 to 3 go before them and need "
+        "CAP_SYS_NICE.",
+    ),
+    "poll": _engine(
+        "poll", "int", "--poll", low=0, high=100,
+        help="How long a thread spins before it sleeps, 0 to 100; of the first model that is loaded, for all. Unset: 50.",
+    ),
     "numa": _engine(
         "numa", "choice", "--numa", choices=("distribute", "isolate", "numactl"),
         help="How threads and memory go over the nodes of a NUMA machine.",
+    ),
+    "fit": _engine(
+        "fit", "choice", "-fit", "--fit", choices=("on", "off"), bare="on",
+        help="Choose what the options leave open so that the model fits the devices: its context, how many experts and "
+        "layers stay on the CPU.",
+    ),
+    "fit_target": _engine(
+        "fit_target", "sizes", "-fitt", "--fit-target", low=0, high=2**50, unit=2**20,
+        help="Memory of each device that stays free, separated by commas; a plain number counts MiB, the last one holds "
+        "for the devices after it. Unset: 1GiB, less on a small device.",
+    ),
+    "fit_context": _engine(
+        "fit_ctx", "int", "-fitc", "--fit-ctx", low=256, high=16_777_216,
+        help="The context that is not made smaller so that more layers fit a device.",
     ),
     "rpc": _engine(
         "rpc", "endpoints", "--rpc",

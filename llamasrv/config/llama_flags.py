@@ -45,6 +45,11 @@ class Flag:
         return self.spec.partition(" / ")[0].split(", ")[-1].partition(" ")[2]
 
     @property
+    def has_two(self) -> bool:
+        """Whether it takes two values."""
+        return bool(re.fullmatch(r"[A-Z]+ [A-Z]+", self.hint))
+
+    @property
     def long_name(self) -> str:
         return next((name for name in self.names if name.startswith("--")), self.names[0])
 
@@ -113,11 +118,19 @@ def _verbosity(text: str) -> dict[str, Any]:
     return {"log_level": _VERBOSITY[text]}
 
 
-_PINNING = "start llamasrv under taskset, or with CPUAffinity= in its unit: it counts the cores that it may use"
+def _masked(text: str) -> dict[str, Any]:
+    """--cpu-mask 0xF as the numbers of the CPUs."""
+    if not re.fullmatch(r"(0x)?[0-9a-fA-F]{1,256}", text) or not int(text, 16):
+        raise ValueError("must be a mask in hexadecimal such as 0xF")
+    mask = int(text, 16)
+    return {"engine_cpu_range": [str(cpu) for cpu in range(mask.bit_length()) if mask >> cpu & 1]}
+
+
+_PINNING = "the system moves threads between the CPUs of --cpu-range"
+_ONE_SET = "the same threads compute steps of one row and of many"
 _CPU_DRAFT = "there are no draft models yet"
 _DOWNLOADS = "name the repository: --hf-repo OWNER/REPO:QUANT, or llamasrv pull"
 _TOOLS = "llamasrv runs no programs for clients; give tools with the request, and run them in the client"
-_GPU_FIT = "the context is chosen by the memory at hand where --ctx-size is not given, and nothing else is changed"
 _MEDIA = "images, audio and video cannot be served yet"
 
 FLAGS: tuple[Flag, ...] = (
@@ -129,16 +142,16 @@ FLAGS: tuple[Flag, ...] = (
     # Threads
     same("-t, --threads N", "engine.threads", "LLAMA_ARG_THREADS"),
     same("-tb, --threads-batch N", "engine.threads_batch"),
-    no("-C, --cpu-mask M", _PINNING),
-    no("-Cr, --cpu-range lo-hi", _PINNING),
+    maps("-C, --cpu-mask M", "--cpu-range", _masked),
+    same("-Cr, --cpu-range lo-hi", "engine.cpu_range"),
     no("--cpu-strict <0|1>", _PINNING, ok=("0",)),
-    no("--prio N", "start llamasrv under nice, or with Nice= in its unit", ok=("0",)),
-    already("--poll <0...100>", "threads wait as llama.cpp has them wait by default"),
-    no("-Cb, --cpu-mask-batch M", _PINNING),
-    no("-Crb, --cpu-range-batch lo-hi", _PINNING),
+    same("--prio N", "engine.prio"),
+    same("--poll <0...100>", "engine.poll"),
+    no("-Cb, --cpu-mask-batch M", f"{_ONE_SET}: --cpu-mask"),
+    no("-Crb, --cpu-range-batch lo-hi", f"{_ONE_SET}: --cpu-range"),
     no("--cpu-strict-batch <0|1>", _PINNING, ok=("0",)),
-    no("--prio-batch N", "start llamasrv under nice, or with Nice= in its unit", ok=("0",)),
-    already("--poll-batch <0|1>", "threads wait as llama.cpp has them wait by default"),
+    no("--prio-batch N", f"{_ONE_SET}: --prio", ok=("0",)),
+    already("--poll-batch <0|1>", f"{_ONE_SET}: --poll"),
     already("--threads-http N", "requests are read by one event loop, not by threads", "LLAMA_ARG_THREADS_HTTP"),
     # Context and batches
     same("-c, --ctx-size N", "engine.ctx_size", "LLAMA_ARG_CTX_SIZE"),
@@ -209,19 +222,21 @@ FLAGS: tuple[Flag, ...] = (
     same("-sm, --split-mode {none,layer,row,tensor}", "engine.split_mode", "LLAMA_ARG_SPLIT_MODE"),
     same("-ts, --tensor-split N0,N1,N2,...", "engine.tensor_split", "LLAMA_ARG_TENSOR_SPLIT"),
     same("-mg, --main-gpu INDEX", "engine.main_gpu", "LLAMA_ARG_MAIN_GPU"),
-    already("-fit, --fit [on|off]", _GPU_FIT, "LLAMA_ARG_FIT"),
-    no("-fitt, --fit-target MiB0,MiB1,MiB2,...", "bound the memory with --memory-limit", "LLAMA_ARG_FIT_TARGET"),
-    no("-fitc, --fit-ctx N", "give the context with --ctx-size", "LLAMA_ARG_FIT_CTX"),
+    same("-fit, --fit [on|off]", "engine.fit", "LLAMA_ARG_FIT"),
+    same("-fitt, --fit-target MiB0,MiB1,MiB2,...", "engine.fit_target", "LLAMA_ARG_FIT_TARGET"),
+    same("-fitc, --fit-ctx N", "engine.fit_ctx", "LLAMA_ARG_FIT_CTX"),
     same("--check-tensors", "engine.check_tensors"),
-    later("--override-kv KEY=TYPE:VALUE,...", "the model's own values are used"),
+    same("--override-kv KEY=TYPE:VALUE,...", "engine.override_kv"),
     same("--op-offload / --no-op-offload", "engine.op_offload"),
     # Adapters
     same("--lora FNAME", "model.adapters"),
     maps("--lora-scaled FNAME:SCALE,...", "--lora FNAME@SCALE", _scaled),
     already("--lora-init-without-apply", "an adapter counts where a request or POST /lora-adapters names it"),
-    no("--control-vector FNAME", "control vectors cannot be served"),
-    no("--control-vector-scaled FNAME:SCALE,...", "control vectors cannot be served"),
-    no("--control-vector-layer-range START END", "control vectors cannot be served"),
+    same("--control-vector FNAME", "model.control_vectors"),
+    maps("--control-vector-scaled FNAME:SCALE,...", "--control-vector FNAME@SCALE",
+         lambda text: {"model_control_vectors": _scaled(text)["model_adapters"]}),
+    maps("--control-vector-layer-range START END", "--control-vector-layers START-END",
+         lambda text: {"model_control_vector_layers": text.replace(" ", "-")}),
     # Which model
     same("-m, --model FNAME", "model.path", "LLAMA_ARG_MODEL"),
     no("-mu, --model-url MODEL_URL", _DOWNLOADS, "LLAMA_ARG_MODEL_URL"),

@@ -50,7 +50,7 @@ class Option:
 
     @property
     def is_list(self) -> bool:
-        return self.kind in ("list", "adapters", "endpoints", "samplers", "ratios")
+        return self.kind in ("list", "adapters", "endpoints", "samplers", "ratios", "cpus", "sizes")
 
     @property
     def variable(self) -> str:
@@ -68,10 +68,12 @@ class Option:
         words = {
             "int": "a whole number", "float": "a number", "bool": "true or false", "text": "text", "path": "a path",
             "list": "a list", "adapters": "a list", "endpoints": "a list", "samplers": "a list",
-            "ratios": "numbers, separated by commas",
+            "ratios": "numbers, separated by commas", "cpus": "CPUs such as 0-3 or 0,2,4-7",
+            "sizes": "sizes such as 512MiB, separated by commas",
+            "layers": "two layers such as 10-20",
             "size": "a size like 4MiB", "ms": "a number", "json": "a JSON object",
         }[self.kind]  # fmt: skip
-        if self.kind == "size" or (self.low is None and self.high is None):
+        if self.kind in ("size", "sizes") or (self.low is None and self.high is None):
             return words
         if self.high is None:
             return f"{words}, {_short(self.low)} or more"
@@ -112,6 +114,12 @@ def written(option: Option, value: Any) -> Any:
         return json.dumps(value)
     if option.kind == "ratios":
         return tuple(f"{number:g}" for number in value)
+    if option.kind == "sizes":
+        return tuple(map(as_size, value))
+    if option.kind == "cpus":
+        return tuple(map(str, value))
+    if option.kind == "layers":
+        return f"{value[0]}-{value[1]}"
     if option.kind == "adapters":
         return tuple(f"{one.name}={one.path}" + (f"@{one.scale:g}" if one.scale != 1 else "") for one in value)
     return value
@@ -255,6 +263,30 @@ def _ratios(option: Option, value: Any) -> tuple[float, ...]:
     return numbers
 
 
+_MOST_CPUS = 4096
+
+
+def _cpus(option: Option, value: Any) -> tuple[int, ...]:
+    found: set[int] = set()
+    if isinstance(value, (list, tuple)):
+        value = [str(one) if type(one) is int else one for one in value]
+    for text in _list(option, value):
+        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", text)
+        if match is None or not int(match[1]) <= int(match[2] or match[1]) < _MOST_CPUS:
+            raise ValueError
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(sorted(found))
+
+
+def _layers(option: Option, value: Any) -> tuple[int, int]:
+    if isinstance(value, tuple) and len(value) == 2:
+        value = f"{value[0]}-{value[1]}"
+    match = re.fullmatch(r"\s*(\d{1,5})-(\d{1,5})\s*", value) if isinstance(value, str) else None
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError
+    return int(match[1]), int(match[2])
+
+
 _ENDPOINT = re.compile(r"[A-Za-z0-9.-]+:(\d{1,5})")
 MOST_ENDPOINTS = 16  # GGML_RPC_MAX_SERVERS
 
@@ -303,10 +335,17 @@ def as_size(value: float | None) -> str:
     return f"{number}B"
 
 
+def _sizes(option: Option, value: Any) -> tuple[int, ...]:
+    items = value if isinstance(value, (list, tuple)) else [value]
+    parts = [part for item in items for part in (_list(option, item) if isinstance(item, str) else [item])]
+    return tuple(_size(option, part) for part in parts)
+
+
 _CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "int": _int, "float": _float, "bool": _bool, "text": _text, "path": _path,
     "choice": _choice, "list": _list, "size": _size, "ms": _ms, "json": _json,
     "adapters": _adapters, "endpoints": _endpoints, "samplers": _samplers, "ratios": _ratios,
+    "cpus": _cpus, "layers": _layers, "sizes": _sizes,
 }  # fmt: skip
 
 

@@ -37,7 +37,13 @@ class EngineOptions:
     lazy_mode: str = "auto"
     repack: bool = True  # weights, for the CPU
     check_tensors: bool = False
+    override_kv: tuple[str, ...] = ()  # KEY=TYPE:VALUE of the model's metadata
+    control_vectors: tuple[Adapter, ...] = ()  # added to what the layers hand on
+    control_vector_layers: tuple[int, int] | None = None  # the first and the last of them; None: all
     numa: str | None = None
+    cpu_range: tuple[int, ...] = ()  # that its threads may run on; (): those of the process
+    prio: int = 0  # of its threads: -1 low, 0 normal, 1 to 3 in real time
+    poll: int | None = None  # how long a thread looks for work before it sleeps: 0 not at all, 100 longest
     devices: tuple[str, ...] = ()  # by name; (): all, ("none",): none
     split_mode: str = "layer"
     main_gpu: int = 0
@@ -53,6 +59,9 @@ class EngineOptions:
     yarn_beta_fast: float | None = None
     kv_offload: bool = True
     op_offload: bool = True
+    fit: str = "on"  # "on": layers, experts and context are chosen so that they fit the devices
+    fit_target: tuple[int, ...] = ()  # bytes of each device that stay free; the last holds for those after it
+    fit_context: int = 4096  # cells that a context is not made smaller than
     rpc: tuple[str, ...] = ()  # HOST:PORT of machines that compute layers
     flash_attn: str = "auto"
     cache_type_k: str = "f16"

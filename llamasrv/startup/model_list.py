@@ -202,7 +202,10 @@ def _model(
         details = dataclasses.replace(details, capabilities=(*details.capabilities, "embedding"))
     need = _need(settings, header, several=several)
     options = engine_options(settings.having(engine={"context_cells": need.cells}))
-    options = dataclasses.replace(options, digest=details.digest, adapters=tuple(map(_known, options.adapters)))
+    options = dataclasses.replace(
+        options, digest=details.digest, adapters=tuple(map(_known, options.adapters)),
+        control_vectors=tuple(map(_known_vector, options.control_vectors)),
+    )  # fmt: skip
     need_all = need.total + sum(Path(adapter.path).stat().st_size for adapter in options.adapters)
     return Model(
         name,
@@ -233,8 +236,19 @@ def _known(adapter: Adapter) -> Adapter:
     return dataclasses.replace(adapter, digest=digest(header))
 
 
+def _known_vector(vector: Adapter) -> Adapter:
+    """The same of a control vector."""
+    header = gguf.read_header(Path(vector.path))
+    if not header.tensors or not all(tensor.name.startswith("direction.") for tensor in header.tensors):
+        raise ConfigError(f"{vector.path}: not a control vector: its tensors must be direction.LAYER")
+    return dataclasses.replace(vector, digest=digest(header))
+
+
 def _open(path: str, options: EngineOptions, progress: Progress) -> Any:
     # Imported here: the library takes a moment, and a fake model does without it.
+    from llamasrv.engine.backend import openmp
+
+    openmp.poll(options.poll)
     from llamasrv.engine.backend.context import open_model
 
     return open_model(path, options, progress)

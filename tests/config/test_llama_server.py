@@ -161,6 +161,15 @@ def test_notes_and_refusals_are_written_as_parts_of_a_line():
         (["-ts", "3/1"], "engine.tensor_split", (3.0, 1.0)),
         (["-dev", "none"], "engine.device", ("none",)),
         (["-ncmoe", "2"], "engine.override_tensor", tuple(rf"blk\.{n}\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU" for n in (0, 1))),
+        (["--cpu-mask", "0xB"], "engine.cpu_range", (0, 1, 3)),
+        (["-C", "1", "-Cr", "4-6"], "engine.cpu_range", (0, 4, 5, 6)),
+        (["--prio", "-1"], "engine.prio", -1),
+        (["--poll", "0"], "engine.poll", 0),
+        (["--override-kv", "a.b=int:3,c=str:x"], "engine.override_kv", ("a.b=int:3", "c=str:x")),
+        (["--control-vector-layer-range", "3", "7"], "model.control_vector_layers", (3, 7)),
+        (["-fit", "off"], "engine.fit", "off"),
+        (["-fitt", "512,1024"], "engine.fit_target", (512 * 2**20, 1024 * 2**20)),
+        (["-fitc", "8192"], "engine.fit_ctx", 8192),
         (["-ot", "a=CPU", "-cmoe"], "engine.override_tensor", ("a=CPU", r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU")),
     ],
 )
@@ -172,6 +181,13 @@ def test_adapters_may_be_repeated_and_scaled(given):
     settings = given("serve", "--lora", "a.gguf", "--lora", "x/b.gguf,c.gguf@2", "--lora-scaled", "d.gguf:0.5")
     assert {(one.name, one.path, one.scale) for one in settings.engine.adapters} == {
         ("a", "a.gguf", 1.0), ("b", "x/b.gguf", 1.0), ("c", "c.gguf", 2.0), ("d", "d.gguf", 0.5),
+    }  # fmt: skip
+
+
+def test_control_vectors_may_be_repeated_and_scaled(given):
+    settings = given("serve", "--control-vector", "a.gguf", "--control-vector-scaled", "x/b.gguf:-0.5,c.gguf:2")
+    assert {(one.name, one.path, one.scale) for one in settings.engine.control_vectors} == {
+        ("a", "a.gguf", 1.0), ("b", "x/b.gguf", -0.5), ("c", "c.gguf", 2.0),
     }  # fmt: skip
 
 
@@ -192,6 +208,12 @@ def test_adapters_may_be_repeated_and_scaled(given):
         (["-sm", "none", "-ts", "1,1"], "one device takes the whole model"),
         (["--rpc", "h:1", "--device", "GPU0"], "a fake model is computed nowhere else|all devices here"),
         (["-ncmoe", "many"], "must be a whole number"),
+        (["--cpu-mask", "0"], "must be a mask"),
+        (["--cpu-range", "5-2"], "must be CPUs such as"),
+        (["--prio", "4"], "-1 to 3"),
+        (["--poll", "101"], "0 to 100"),
+        (["--control-vector-layer-range", "0", "7"], "must be two layers"),
+        (["-fitt", "much"], "must be sizes such as 512MiB"),
     ],
 )
 def test_a_bad_value_is_refused(given, arguments, line):
@@ -206,7 +228,8 @@ def test_a_bad_value_is_refused(given, arguments, line):
 def test_a_variable_of_llama_server_sets_the_option(flag):
     option = OPTION[flag.option]
     text = {"int": "5", "float": "0.5", "bool": "false" if option.default else "1", "size": "7", "list": "a,b",
-            "path": "/x", "text": "/x" if option.key == "server.api_prefix" else "a/b", "json": "{}", "endpoints": "h:1", "ratios": "1,2"}.get(option.kind) or option.choices[-1]  # fmt: skip
+            "path": "/x", "text": "/x" if option.key == "server.api_prefix" else "a/b", "json": "{}", "endpoints": "h:1", "ratios": "1,2", "sizes": "1,2"}.get(option.kind) or option.choices[-1]  # fmt: skip
+    text = {"engine.fit": "off", "engine.fit_ctx": "512"}.get(option.key, text)
     environ = {flag.variable: text}
     if option.key == "model.hf_file":
         environ["LLAMA_ARG_HF_REPO"] = "a/b"

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
+from dataclasses import replace
 
+import gguf as gguf_writer
 import llama_cpp.llama_cpp as C
+import numpy as np
 import pytest
+from model import tiny_models
 from model.tiny_models import llama
 
 from llamasrv.config import load
-from llamasrv.engine.backend import placement, rpc
+from llamasrv.engine.backend import embed, openmp, placement, rpc
 from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.backend.control_vector import directions
+from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.options import Adapter, EngineOptions
 from llamasrv.models import gguf, memory
 
 SMALL = {"context_cells": 64, "batch_size": 64, "ubatch_size": 64, "threads": 1, "threads_batch": 1, "parallel": 1}
@@ -128,6 +137,173 @@ def test_tensors_go_where_they_are_told(tmp_path):
     path = llama(tmp_path / "m.gguf")
     backend = open_model(str(path), options, lambda share: True)
     backend.close()
+
+
+# Metadata
+
+
+@pytest.mark.parametrize(
+    ("text", "tag", "field", "value"),
+    [
+        ("llama.context_length=int:64", 0, "val_i64", 64),
+        ("llama.rope.freq_base=float:5e5", 1, "val_f64", 5e5),
+        ("tokenizer.ggml.add_bos_token=bool:true", 2, "val_bool", True),
+        ("general.name=str:a:b=c", 3, "val_str", b"a:b=c"),
+    ],
+)
+def test_a_value_of_the_metadata_is_replaced(text, tag, field, value):
+    params, _ = placement.model_params(EngineOptions(override_kv=(text,)), "m.gguf")
+    one = params.kv_overrides[0]
+    assert (one.key.decode(), one.tag, getattr(one.value, field)) == (text.partition("=")[0], tag, value)
+    assert params.kv_overrides[1].key == b""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a", "must be KEY=TYPE:VALUE"), ("a=3", "must be KEY=TYPE:VALUE"), ("=int:3", "must be KEY=TYPE:VALUE"),
+        ("a" * 128 + "=int:3", "must be KEY=TYPE:VALUE"), ("a=int:x", "'x' is no value of type 'int'"),
+        ("a=int:" + "9" * 30, "is no value of type 'int'"), ("a=bool:yes", "'yes' is no value of type 'bool'"),
+        ("a=date:1", "the types are int, float, bool and str"), ("a=str:" + "x" * 128, "is no value of type 'str'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_value_of_the_metadata_is_refused(text, line):
+    with pytest.raises(LoadFailed) as refusal:
+        placement.model_params(EngineOptions(override_kv=(text,)), "m.gguf")
+    assert line in str(refusal.value)
+
+
+def test_the_model_is_loaded_with_the_replaced_metadata(tmp_path):
+    path = llama(tmp_path / "m.gguf", context=2048)
+    options = EngineOptions(override_kv=("llama.context_length=int:32",), **SMALL)
+    backend = open_model(str(path), options, lambda share: True)
+    assert backend.info.context_train == backend.context == 32
+    backend.close()
+
+
+# Control vectors
+
+
+def control_vector(path, *, layers=(1,), width=tiny_models.EMBD, value=1.0):
+    writer = gguf_writer.GGUFWriter(str(path), "controlvector")
+    for layer in layers:
+        writer.add_tensor(f"direction.{layer}", np.full(width, value, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return Adapter(path.stem, str(path))
+
+
+def logits_of(path, **options):
+    backend = open_model(str(path), EngineOptions(**SMALL, **options), lambda share: True)
+    try:
+        backend.clear(0)
+        batch = backend.batch
+        batch.token[:3], batch.position[:3], batch.lane[:3], batch.wants_logits[:3] = (5, 6, 7), range(3), 0, (0, 0, 1)
+        batch.num_rows, batch.num_outputs = 3, 1
+        backend.decode()
+        return backend.logits(1)[0].copy()
+    finally:
+        backend.close()
+
+
+def test_a_control_vector_steers_the_layers_that_were_named(tmp_path):
+    path = llama(tmp_path / "m.gguf", layers=3)
+    vector = control_vector(tmp_path / "v.gguf", layers=(1, 2))
+    plain, steered = logits_of(path), logits_of(path, control_vectors=(vector,))
+    half = logits_of(path, control_vectors=(vector,), control_vector_layers=(2, 2))
+    none = logits_of(path, control_vectors=(replace(vector, scale=0.0),))
+    assert np.abs(plain - none).max() < 1e-4
+    assert np.abs(plain - steered).max() > 0.01 and np.abs(plain - half).max() > 0.01
+    assert np.abs(steered - half).max() > 0.01
+
+
+def test_control_vectors_add_up(tmp_path):
+    first, second = control_vector(tmp_path / "a.gguf"), control_vector(tmp_path / "b.gguf", layers=(2,), value=3.0)
+    total = directions((replace(first, scale=2.0), replace(second, scale=-1.0)), tiny_models.EMBD, 3)
+    assert total[:, 0].tolist() == [2.0, -3.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("vector", "options", "line"),
+    [
+        ({"width": 8}, {}, "its directions have 8 numbers"),
+        ({"layers": (9,)}, {}, "it steers layer 9; the model has 2"),
+        ({}, {"control_vector_layers": (1, 7)}, "the model has 2 layers"),
+    ],
+)
+def test_a_control_vector_of_another_model_is_refused(tmp_path, vector, options, line):
+    path, wrong = llama(tmp_path / "m.gguf"), control_vector(tmp_path / "v.gguf", **vector)
+    with pytest.raises(LoadFailed, match=line):
+        open_model(str(path), EngineOptions(control_vectors=(wrong,), **options, **SMALL), lambda share: True)
+
+
+# Threads
+
+
+@pytest.fixture
+def system(monkeypatch):
+    calls = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: calls.append(set(cpus)))
+    monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, param: calls.append((policy, param.sched_priority)))
+    return calls
+
+
+def test_threads_run_where_and_how_they_are_told(system):
+    settle(EngineOptions(cpu_range=(0, 2), prio=2), "m.gguf")
+    settle(EngineOptions(prio=-1), "m.gguf")
+    settle(EngineOptions(), "m.gguf")
+    assert system == [{0, 2}, (os.SCHED_FIFO, 80), (os.SCHED_BATCH, 0)]
+
+
+def test_cpus_that_are_not_there_are_named(system):
+    with pytest.raises(LoadFailed, match="CPU 7 is not one that this process may use: 0, 1, 2"):
+        settle(EngineOptions(cpu_range=(1, 7)), "m.gguf")
+
+
+def test_a_priority_that_the_system_refuses_is_no_silence(system, monkeypatch):
+    def refuse(*arguments):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    with pytest.raises(LoadFailed, match="--prio 1 is not permitted: it needs CAP_SYS_NICE"):
+        settle(EngineOptions(prio=1), "m.gguf")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no threads")
+def test_compute_threads_are_those_of_the_cpus_that_were_named(tmp_path):
+    """The library's own threads take over where the thread that loads may run: those are started in this child."""
+    path, cpu = llama(tmp_path / "m.gguf"), min(os.sched_getaffinity(0))
+    code = f"""
+import os, threading
+from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.options import EngineOptions
+options = EngineOptions(cpu_range=({cpu},), context_cells=64, batch_size=64, ubatch_size=64, threads=2, parallel=1)
+loading = threading.Thread(target=lambda: open_model({str(path)!r}, options, lambda share: True))
+loading.start(); loading.join()
+print(sum(os.sched_getaffinity(int(task)) == {{{cpu}}} for task in os.listdir("/proc/self/task")))
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert int(done.stdout) >= 1, done.stderr
+
+
+@pytest.mark.parametrize(("level", "spin"), [(None, None), (0, "0"), (50, openmp.SPIN), (100, "400000")])
+def test_how_long_a_thread_spins(level, spin, monkeypatch):
+    monkeypatch.setattr(os, "environ", {})
+    openmp.poll(level)
+    assert os.environ.get("GOMP_SPINCOUNT") == spin
+
+
+def test_embeddings_are_placed_like_the_model(tmp_path, monkeypatch):
+    """Their context was made with the library's own defaults whatever the operator had said of positions and devices."""
+    seen = []
+    monkeypatch.setattr(embed, "place_context", lambda params, options: seen.append(options.rope_freq_base))
+    options = EngineOptions(rope_freq_base=5e5, embeddings=True, **SMALL)
+    open_model(str(llama(tmp_path / "m.gguf")), options, lambda share: True).close()
+    assert seen == [5e5]
 
 
 def test_the_command_line_says_all_of_it():

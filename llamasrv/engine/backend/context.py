@@ -14,6 +14,7 @@ import numpy as np
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
+from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.cores import CORES, spare_one
 from llamasrv.engine.backend.embed import LlamaEmbeddings, only_embeds
 from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, reason
@@ -22,6 +23,7 @@ from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.padding import BLOCK, Padding
 from llamasrv.engine.backend.placement import load_model, on_gpu, place_context
 from llamasrv.engine.backend.sampler_chain import LlamaChain, chain_of
+from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch
@@ -48,6 +50,7 @@ class LlamaBackend:
         self._context: Any = None
         self.embeddings: LlamaEmbeddings | None = None
         self.projector: Projector | None = None
+        settle(options, path)
         self._model = load_model(path, options, progress)
         try:
             self._open(path, options)
@@ -69,6 +72,9 @@ class LlamaBackend:
         self.state_facts = {
             "library": VERSION, "keys": options.cache_type_k, "values": options.cache_type_v,
             "flash_attn": options.flash_attn, "gpu_layers": options.gpu_layers,
+            "overrides": list(options.override_kv), "steered": [
+                [one.digest or one.path, one.scale, options.control_vector_layers] for one in options.control_vectors
+            ],
         }  # fmt: skip
         self.can_cut = not stateful
         self.can_share = not stateful and not self.split
@@ -133,6 +139,7 @@ class LlamaBackend:
         if not context:
             raise LoadFailed(f"{self.info.path}: cannot create a context of {p.n_ctx} tokens ({reason()})")
         self._context = context
+        steer(context, self._model, o, self.info.path)
         self._used: Adapters = ()
         self._memory = C.llama_get_memory(context)
         self._logits_at: tuple[int, Any] = (0, None)

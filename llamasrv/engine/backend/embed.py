@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from llamasrv.engine.backend.library import C
+from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.cores import CORES
+from llamasrv.engine.backend.placement import place_context
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.interface import DecodeFailed, LoadFailed
 from llamasrv.engine.options import EngineOptions
@@ -121,10 +123,12 @@ class LlamaEmbeddings:
         p.embeddings = True
         p.pooling_type = POOLINGS.index("rank") if self.pooling == "rank" else POOLINGS.index("none")
         p.no_perf = True
+        place_context(p, self._options)
         context = C.llama_init_from_model(self._model, p)
         if not context:
             raise LoadFailed(f"{self._path}: cannot create an embedding context of {p.n_ctx} tokens ({self._reason()})")
         self._context = context
+        steer(context, self._model, self._options, self._path)
         self._memory = C.llama_get_memory(context)
         if not self._memory and not self._bidirectional:
             # A file may leave out that its model looks both ways: then a group must not be cut into calls.

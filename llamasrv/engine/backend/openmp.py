@@ -23,5 +23,11 @@ def tune() -> None:
         os.environ.setdefault("OMP_WAIT_POLICY", "active")
 
 
+def poll(level: int | None) -> None:
+    """Spin that long: 0 not at all, 50 as long as by default, 100 twice as long. What the operator has set stays."""
+    if level is not None:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(int(SPIN) * level // 50))
+
+
 alone = False
 """Set before the library is loaded: nothing but the library computes in this process, so it keeps its own defaults."""

@@ -80,6 +80,10 @@ def model_params(options: EngineOptions, path: str) -> tuple[Any, list[Any]]:
         shares = (ctypes.c_float * most)(*options.tensor_split[:most])
         alive.append(shares)
         params.tensor_split = ctypes.cast(shares, ctypes.POINTER(ctypes.c_float))
+    if options.override_kv:
+        values = _metadata(options.override_kv, path)
+        alive.append(values)
+        params.kv_overrides = ctypes.cast(values, ctypes.POINTER(C.llama_model_kv_override))
     if options.override_tensor:
         overrides = _overrides(options.override_tensor, path)
         alive.append(overrides)
@@ -131,6 +135,43 @@ def _overrides(texts: tuple[str, ...], path: str) -> Any:
             raise LoadFailed(f"{path}: --override-tensor {text!r}: {error}") from None
         found.append(_Override(pattern.encode(), types[name]))
     return (_Override * (len(found) + 1))(*found, _Override())
+
+
+_INT, _FLOAT, _BOOL, _TEXT = range(4)  # llama_model_kv_override_type
+_MOST_BYTES = 127  # of a name, and of a text
+
+
+def _metadata(texts: tuple[str, ...], path: str) -> Any:
+    """An array that ends in an entry without a key. Raises LoadFailed."""
+    found = (C.llama_model_kv_override * (len(texts) + 1))()
+    for one, text in zip(found, texts):
+        key, equals, typed = text.partition("=")
+        kind, colon, value = typed.partition(":")
+        if not (key and equals and colon and len(key.encode()) <= _MOST_BYTES):
+            raise LoadFailed(f"{path}: --override-kv {text!r} must be KEY=TYPE:VALUE")
+        try:
+            _set_value(one, kind, value)
+        except (KeyError, ValueError):
+            raise LoadFailed(f"{path}: --override-kv {text!r}: {value!r} is no value of type {kind!r}; the types are "
+                             "int, float, bool and str") from None  # fmt: skip
+        one.key = key.encode()
+    return found
+
+
+def _set_value(one: Any, kind: str, value: str) -> None:
+    if kind == "int":
+        number = int(value)
+        if not -(2**63) <= number < 2**63:
+            raise ValueError
+        one.tag, one.value.val_i64 = _INT, number
+    elif kind == "float":
+        one.tag, one.value.val_f64 = _FLOAT, float(value)
+    elif kind == "bool":
+        one.tag, one.value.val_bool = _BOOL, {"true": True, "false": False}[value]
+    elif kind == "str" and len(value.encode()) <= _MOST_BYTES:
+        one.tag, one.value.val_str = _TEXT, value.encode()
+    else:
+        raise ValueError
 
 
 _numa: list[str] = []

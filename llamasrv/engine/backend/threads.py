@@ -1,0 +1,42 @@
+"""Where and how urgently the threads of a model run.
+
+What is set for the thread that loads it, its compute threads take over when OpenMP starts them. Knows no library.
+"""
+
+from __future__ import annotations
+
+import os
+
+from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.options import EngineOptions
+
+_REAL_TIME = {1: 40, 2: 80, 3: 90}  # llama.cpp's
+
+
+def settle(options: EngineOptions, path: str) -> None:
+    """For the calling thread and those that it starts. Raises LoadFailed for the model at `path`."""
+    if options.cpu_range:
+        _pin(options.cpu_range, path)
+    if options.prio:
+        _schedule(options.prio, path)
+
+
+def _pin(cpus: tuple[int, ...], path: str) -> None:
+    if not hasattr(os, "sched_setaffinity"):
+        raise LoadFailed(f"{path}: --cpu-range: this system pins no threads")
+    there = os.sched_getaffinity(0)
+    missing = sorted(set(cpus) - there)
+    if missing:
+        raise LoadFailed(f"{path}: --cpu-range: CPU {missing[0]} is not one that this process may use: "
+                         f"{', '.join(map(str, sorted(there)))}")  # fmt: skip
+    os.sched_setaffinity(0, cpus)
+
+
+def _schedule(prio: int, path: str) -> None:
+    if not hasattr(os, "sched_setscheduler"):
+        raise LoadFailed(f"{path}: --prio: this system has no such scheduling")
+    policy, priority = (os.SCHED_BATCH, 0) if prio < 0 else (os.SCHED_FIFO, _REAL_TIME[prio])
+    try:
+        os.sched_setscheduler(0, policy, os.sched_param(priority))
+    except PermissionError:
+        raise LoadFailed(f"{path}: --prio {prio} is not permitted: it needs CAP_SYS_NICE") from None
