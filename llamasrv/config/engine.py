@@ -178,7 +178,7 @@ _DECLARED: Mapping[str, Option] = {
     ),
     "poll": _engine(
         "poll", "int", "--poll", low=0, high=100,
-        help="How long a thread spins before it sleeps, 0 to 100; of the first model that is loaded, for all. Unset: 50.",
+        help="How long a thread spins before it sleeps, 0 to 100; the first model that is loaded sets it. Unset: 50.",
     ),
     "numa": _engine(
         "numa", "choice", "--numa", choices=("distribute", "isolate", "numactl"),
@@ -191,8 +191,8 @@ _DECLARED: Mapping[str, Option] = {
     ),
     "fit_target": _engine(
         "fit_target", "sizes", "-fitt", "--fit-target", low=0, high=2**50, unit=2**20,
-        help="Memory of each device that stays free, separated by commas; a plain number counts MiB, the last one holds "
-        "for the devices after it. Unset: 1GiB, less on a small device.",
+        help="Memory of each device that stays free, separated by commas; a plain number counts MiB, the last one "
+        "holds for the devices after it. Unset: 1GiB, less on a small device.",
     ),
     "fit_context": _engine(
         "fit_ctx", "int", "-fitc", "--fit-ctx", low=256, high=16_777_216,
