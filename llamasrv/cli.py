@@ -98,7 +98,7 @@ def _foreign_flag(flag: Flag) -> Callable[[Function], Function]:
             if names and flag.hint and text == llama_server.ON:
                 if flag.hint.startswith("["):
                     quiet |= {"is_flag": False, "flag_value": llama_server.ON}
-                several = {"nargs": 2, "type": str} if flag.has_two else {}
+                several: dict[str, Any] = {"nargs": 2, "type": str} if flag.has_two else {}
                 function = click.option(*names, own, multiple=True, callback=given(None), **several, **quiet)(function)
             elif names:
                 function = click.option(*names, own, is_flag=True, callback=given(text), **quiet)(function)
