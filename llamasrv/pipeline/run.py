@@ -91,6 +91,7 @@ class Run:
         self._generation: Generation | None = None
         self._stages: Sequence[Stage] = ()
         self._gathers, self._may_gather = False, True
+        self._told: LlamasrvError | None = None
         try:
             begun = self._begun()
         except LlamasrvError as error:
@@ -125,7 +126,7 @@ class Run:
                 raise
             if generation is None:
                 self.done = self.cancelled
-                return []
+                return [Failed(0, self._told)] if self.done and self._told is not None else []
             if timeout is not None:
                 timeout = max(0.0, timeout - (time.monotonic() - started))
         events = generation.events(timeout)
@@ -134,11 +135,12 @@ class Run:
             events = stage(events)
         return events
 
-    def cancel(self) -> None:
-        """Give up. The events still end, with FinishReason.CANCELLED if it had begun. Any number of times."""
+    def cancel(self, error: LlamasrvError | None = None) -> None:
+        """Give up. The events still end: with FinishReason.CANCELLED if it had begun, else with `error` where somebody
+        has to be told. Any number of times."""
         if self.done or self.cancelled:
             return
-        self.cancelled = True
+        self.cancelled, self._told = True, error
         if self._generation is not None:
             self._generation.cancel()
         elif self._wait is not None:

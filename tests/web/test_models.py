@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from models.farm import Farm
 from serving import wait_until
@@ -291,3 +293,60 @@ def test_the_models_are_looked_for_again_where_that_is_asked_for(start):
 def test_a_model_tells_what_it_takes_and_gives(client):
     (entry,) = client.get("/v1/models").get_json()["data"]
     assert entry["architecture"] == {"input_modalities": ["text"], "output_modalities": ["text"]}
+
+
+NAMED = {"X-Conversation-Id": "talk::a"}
+
+
+def post_named(served, replies):
+    """A stream by that name, posted from a thread of its own while its model is being loaded."""
+
+    def post():
+        replies.append(served.client.application.test_client().post(
+            "/v1/chat/completions", json={"model": "a", "messages": HELLO, "stream": True}, headers=NAMED
+        ))  # fmt: skip
+
+    thread = threading.Thread(target=post)
+    thread.start()
+    wait_until(lambda: named_stream(served).status_code == 503)
+    return thread
+
+
+def named_stream(served, method="GET"):
+    return served.client.open("/v1/stream?conv_id=talk::a", method=method)
+
+
+def test_a_stream_that_has_a_name_can_be_ended_while_its_model_is_loaded(start):
+    """There was no such stream before its first byte, so a stop in that time was lost, and the answer was computed."""
+    served, replies = start(), []
+    served.farm.gate.clear()
+    thread = post_named(served, replies)
+    assert named_stream(served, "DELETE").status_code == 204
+    thread.join(10)
+    assert replies[0].status_code == 400 and "cancelled" in replies[0].get_json()["error"]["message"]
+    served.farm.gate.set()
+    assert named_stream(served).status_code == 404
+    wait_until(lambda: served.service.stats.num_open == 0)
+
+
+def test_a_stream_that_has_a_name_can_be_asked_for_while_its_model_is_loaded(start):
+    served, replies = start(), []
+    served.farm.gate.clear()
+    thread = post_named(served, replies)
+    early = named_stream(served)
+    assert early.status_code == 503 and early.headers["Retry-After"]
+    served.farm.gate.set()
+    thread.join(10)
+    assert named_stream(served).get_data() == replies[0].get_data() != b""
+
+
+def test_the_same_name_again_ends_the_one_that_has_not_begun(start):
+    served, replies = start(), []
+    served.farm.gate.clear()
+    first = post_named(served, replies)
+    second = post_named(served, replies)
+    first.join(5)
+    assert replies[0].status_code == 400
+    served.farm.gate.set()
+    second.join(10)
+    assert replies[1].status_code == 200 and named_stream(served).status_code == 200

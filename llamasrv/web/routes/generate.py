@@ -89,7 +89,8 @@ def respond(
     reply = reply_to(run, begin, framing)
     if not asked.stream:
         return whole_response(run, reply, record, num_choices=len(asked.prompts) * asked.n, client=client)
-    response = stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
     if conversation is None:
-        return response
-    return service.streams.keep(record.owner, conversation, response, framing, keepalive=settings.keepalive)
+        return stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
+    with service.streams.opening(record.owner, conversation, run):
+        response = stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
+        return service.streams.keep(record.owner, conversation, run, response, framing, keepalive=settings.keepalive)

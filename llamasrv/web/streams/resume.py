@@ -12,11 +12,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 from flask import Response
 
-from llamasrv.errors import InvalidRequest, NotFound, QueueFull
+from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound, QueueFull, Unavailable
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.streams.streaming import CLIENT_CLOSED, OPENAI, Framing
 
@@ -133,11 +134,16 @@ class StreamReader:
             self._record.close(200 if self._ended else CLIENT_CLOSED)
 
 
+class Cancellable(Protocol):
+    def cancel(self, error: LlamasrvError | None = None) -> None: ...
+
+
 class Streams:
     """Those of this process, by owner and name."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], ResumableStream] = {}
+        self._opening: dict[tuple[str, str], Cancellable] = {}
 
     def name_of(self, owner: str, environ: dict[str, Any]) -> str | None:
         """The name that a client gave its stream, if it did. Raises where it cannot be kept."""
@@ -147,13 +153,28 @@ class Streams:
         if not 0 < len(name) <= MOST_NAME or not name.isprintable():
             raise InvalidRequest(f"Invalid X-Conversation-Id: expected 1 to {MOST_NAME} printable characters.")
         self._sweep()
-        if (owner, name) not in self._kept and len(self._kept) >= MOST_STREAMS:
+        if (owner, name) not in self._kept and len(self._kept) + len(self._opening) >= MOST_STREAMS:
             raise QueueFull(f"{MOST_STREAMS} streams are already kept.")
         return name
 
-    def keep(self, owner: str, name: str, response: Response, framing: Framing, *, keepalive: float) -> Response:
-        """The same response, whose body goes on without its reader."""
+    @contextmanager
+    def opening(self, owner: str, name: str, run: Cancellable) -> Iterator[None]:
+        """For the block in which a request has written nothing yet, because its model is being loaded, say: who asks
+        for its stream is told to come back, and it can be ended."""
         self.end(owner, name)
+        self._opening[owner, name] = run
+        try:
+            yield
+        finally:
+            if self._opening.get((owner, name)) is run:
+                del self._opening[owner, name]
+
+    def keep(
+        self, owner: str, name: str, run: Cancellable, response: Response, framing: Framing, *, keepalive: float
+    ) -> Response:
+        """The same response, whose body goes on without its reader; unless it was ended while it was `opening`."""
+        if self._opening.get((owner, name)) is not run:
+            return response
         kept = self._kept[owner, name] = ResumableStream(name, framing)
         body: Any = response.response
         whole = isinstance(body, list)  # it had ended before it could begin
@@ -165,6 +186,8 @@ class Streams:
     def find(self, owner: str, name: str) -> ResumableStream:
         self._sweep()
         kept = self._kept.get((owner, name))
+        if (owner, name) in self._opening:
+            raise Unavailable("The stream has not begun yet. Ask again shortly.", code="stream_not_ready")
         if kept is None:
             raise NotFound("No such stream.")
         return kept
@@ -174,6 +197,9 @@ class Streams:
         kept = self._kept.pop((owner, name), None)
         if kept is not None:
             kept.cancel()
+        run = self._opening.pop((owner, name), None)
+        if run is not None:
+            run.cancel(InvalidRequest("The request was cancelled: its stream was ended.", code="cancelled"))
 
     def matching(self, owner: str, names: list[str]) -> list[ResumableStream]:
         """By name, or by the part of a name before `::`, where clients put the model."""
