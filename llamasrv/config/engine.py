@@ -227,6 +227,11 @@ _DECLARED: Mapping[str, Option] = {
         "deterministic", "bool", "--deterministic",
         help="The same request gives exactly the same answer whatever runs beside it; slower, no prefix is reused.",
     ),
+    "spec": _engine(
+        "spec", "choice", "--spec", choices=("auto", "off", "ngram"),
+        help="What several tokens of a step are drafted from: the text that is there already (ngram), or all that is "
+        "at hand (auto). Drafts change when tokens come, not which; only what pays is drafted.",
+    ),
     "queue_limit": _engine(
         "queue_limit", "int", "--queue-limit", low=0, high=100_000,
         help="Most sequences that wait; further requests are refused with 429.",

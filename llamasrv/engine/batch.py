@@ -30,13 +30,14 @@ class Batch:
         self.outputs: list[tuple[Sequence, int]] = []  # (sequence, its number of output rows)
 
     def fill(self, parts: Rows[Part]) -> None:
-        """Lay the parts out, row after row. Logits are for the last token of a timeline, or all of a scored prompt."""
-        assert sum(count for _, count in parts) <= self.capacity, "more rows than the batch holds"
+        """Lay the parts out, row after row. Logits are for the last token of a timeline and for its draft, or for all
+        of a scored prompt."""
+        assert sum(count + len(seq.draft) for seq, count in parts) <= self.capacity, "more rows than the batch holds"
         outputs = self.outputs = []
         row = 0
         single = 0  # the decodes come first: laid out together
         for seq, count in parts:
-            if count != 1 or len(seq.tokens) - seq.num_computed != 1 or seq.spec.prompt_logprobs:
+            if count != 1 or len(seq.tokens) - seq.num_computed != 1 or seq.draft or seq.spec.prompt_logprobs:
                 break
             single += 1
         if single:
@@ -57,7 +58,11 @@ class Batch:
         assert 0 < count <= seq.num_tokens - start, seq
         end = row + count
         self.token[row:end] = seq.tokens[start : start + count]
-        self.position[row:end] = np.arange(start, start + count)
+        if seq.draft:
+            assert start + count == seq.num_tokens, seq
+            end += len(seq.draft)
+            self.token[row + count : end] = seq.draft
+        self.position[row:end] = np.arange(start, start + end - row)
         assert seq.lane is not None, seq
         self.lane[row:end] = seq.lane
         if seq.spec.prompt_logprobs and start < seq.num_prompt:
@@ -65,8 +70,9 @@ class Batch:
             self.outputs.append((seq, count))
         else:
             last = start + count == seq.num_tokens
-            self.wants_logits[row:end] = 0
-            self.wants_logits[end - 1] = last
+            first = row + count - 1  # with logits
+            self.wants_logits[row:first] = 0
+            self.wants_logits[first:end] = last
             if last:
-                self.outputs.append((seq, 1))
+                self.outputs.append((seq, end - first))
         return end

@@ -18,6 +18,7 @@ from llamasrv.domain.events import FinishReason
 from llamasrv.engine.admission import Admission
 from llamasrv.engine.channels import Doorbell, Mailbox, Stream
 from llamasrv.engine.context_shift import shift
+from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells
 from llamasrv.engine.kv.manager import KVCacheManager
@@ -94,10 +95,11 @@ class EngineCore:
         if not self._decode(plan):
             return True
         decoded = self.clock()
-        for seq, outcome in self._outputs.take():
+        for seq, outcome in self._outputs.take(self.drafter):
             self._advance(seq, outcome)
         ended = self.clock()
         self.scheduler.account(plan, ended - started)
+        self.drafter.account(plan, ended - started)
         self.metrics.note_step(plan, filled - started, decoded - filled, ended - decoded)
         return True
 
@@ -201,7 +203,8 @@ class EngineCore:
             plan.num_prompt = sum(count for _, count in plan.parts[plan.num_decodes :])
         if self.running:
             self.memory.clear_idle()
-        self.memory.make_room(sum(count for _, count in plan.parts))
+        self.drafter.draft(plan)
+        self.memory.make_room(sum(count for _, count in plan.parts) + plan.num_drafted)
 
     def _admit(self, plan: Plan) -> None:
         """Seat those that the plan lets in. One that cannot be seated fails alone."""
@@ -247,9 +250,12 @@ class EngineCore:
             self.backend.front_end_load = self._pace.front_end_load(come_and_gone, num_prompt, num_decodes)
             self.backend.decode()
         except OutOfCells:
-            self._relieve(plan)
+            self.drafter.withdraw(plan)
+            if not plan.num_drafted:
+                self._relieve(plan)
             return False
         except DecodeFailed as e:
+            self.drafter.withdraw(plan)
             log.error("a step failed: %s", e)
             self._step_failed(plan, fatal=e.fatal)
             return False
@@ -301,6 +307,7 @@ class EngineCore:
             if ending is None and state.constraint is not None:
                 ending = state.jump_forward(put)
             if ending is None and state.must_shift:
+                self.drafter.settle(seq)
                 shift(self, seq)
         else:
             ending = outcome
@@ -321,6 +328,7 @@ class EngineCore:
             if ending.reason is not FinishReason.STOP_STRING:
                 seq.sampling.flush(seq.stream.put)
             seq.sampling.close()
+        self.drafter.settle(seq)
         lane, seq.ended = seq.lane, self.clock()
         self.admission.leave(seq, keep=ending.reason is not FinishReason.FAILED)
         seq.enter(State.ENDED)
@@ -342,6 +350,9 @@ class EngineCore:
             disk=self.disk,
         )  # fmt: skip
         self.admission = Admission(self.memory, self.backend, self.options, self.metrics)
+        self.drafter = Drafter(
+            self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock
+        )
 
 
 def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:

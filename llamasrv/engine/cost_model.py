@@ -1,9 +1,12 @@
 """How long a step will take: a + b * prompt tokens + c * decoded rows, fitted while the engine runs.
 
-Recursive least squares with forgetting (Ljung, System Identification, 11.2), three unknowns, no arrays.
+Recursive least squares with forgetting (Ljung, System Identification, 11.2), three unknowns, no arrays. That is good
+enough for prompts; what a few more rows cost goes by steps and is kept in a table (`RowTimes`).
 """
 
 from __future__ import annotations
+
+from bisect import bisect_left
 
 _FORGET = 0.98
 _OUTLIER = 8.0  # a step so many times slower than predicted says more about the machine than about the model
@@ -17,6 +20,7 @@ class CostModel:
         # How little the start is worth beside one measurement: a few of them, of any size, replace it.
         self._p = [[1e2, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1e1]]
         self._num_learnt = 0
+        self.rows = RowTimes()
 
     def predict(self, num_prompt: int, num_decodes: int) -> float:
         a, b, c = self._w
@@ -32,6 +36,8 @@ class CostModel:
         return max(self._w[1], 0.0) * num_prompt
 
     def learn(self, num_prompt: int, num_decodes: int, seconds: float) -> None:
+        if not num_prompt:
+            self.rows.learn(num_decodes, seconds)
         self._num_learnt += 1
         if self._num_learnt > 50:
             if not num_prompt and self._num_learnt % 8:
@@ -50,3 +56,69 @@ class CostModel:
         for i in range(3):
             for j in range(3):
                 p[i][j] = (p[i][j] - gain[i] * px[j]) / forget
+
+
+class RowTimes:
+    """Seconds of steps without prompts, by their rows with logits.
+
+    Two rows can cost 2.4 times one, and eight no more than five, so no line fits: there is a time for each number of
+    rows up to a block, and for each whole block above. A level that follows all of them at once takes up what changes
+    for all: longer contexts, other load on the machine. Numbers that were never seen are taken for cheap, and those not
+    seen for long for cheaper than they were, so that they are tried.
+    """
+
+    BLOCK = 4
+    _UNSEEN = 0.02  # growth of the time by each row that is beyond what was seen
+    _AGEING, _MOST_AGEING = 1e-4, 0.8
+    _LEVEL_RATE, _TIME_RATE, _FIRST = 0.15, 0.1, 4
+
+    def __init__(self) -> None:
+        self._level = 1.0
+        self._keys: list[int] = []  # blocks that were seen, ascending
+        self._times: dict[int, float] = {}  # by block, on level 1
+        self._counts: dict[int, int] = {}
+        self._seen: dict[int, int] = {}  # step in which it was seen last
+        self._steps = 0
+
+    @classmethod
+    def block(cls, rows: int) -> int:
+        """The largest number of rows that costs as much as so many."""
+        return rows if rows <= cls.BLOCK else -(-rows // cls.BLOCK) * cls.BLOCK
+
+    def predict(self, rows: int) -> float:
+        key, keys, times = self.block(rows), self._keys, self._times
+        time = times.get(key)
+        if time is None:
+            if not keys:
+                return 1.0 + self._UNSEEN * rows
+            i = bisect_left(keys, key)
+            if i == len(keys):
+                time = times[keys[-1]] * (1.0 + self._UNSEEN * (key - keys[-1]))
+            elif not i:
+                time = times[keys[0]]
+            else:
+                low, high = keys[i - 1], keys[i]
+                time = times[low] + (times[high] - times[low]) * (key - low) / (high - low)
+        else:
+            time *= max(self._MOST_AGEING, 1.0 - self._AGEING * (self._steps - self._seen[key]))
+        return time * self._level
+
+    def learn(self, rows: int, seconds: float) -> None:
+        if seconds <= 0.0 or rows < 1:
+            return
+        self._steps += 1
+        key = self.block(rows)
+        self._seen[key] = self._steps
+        known = self._times.get(key)
+        if known is None:
+            self._keys.insert(bisect_left(self._keys, key), key)
+            self._times[key], self._counts[key] = seconds / self._level, 1
+            return
+        count = self._counts[key] = self._counts[key] + 1
+        ratio = min(seconds / (known * self._level), 3.0)  # a step may stumble over anything
+        if count <= self._FIRST:
+            # The first of a new shape pays for its graph.
+            self._times[key] = known * (min(ratio, 1.0) if count == 2 else 1.0 + (ratio - 1.0) / count)
+        else:
+            self._level *= 1.0 + self._LEVEL_RATE * (ratio - 1.0)
+            self._times[key] = known * (1.0 + self._TIME_RATE * (ratio - 1.0))

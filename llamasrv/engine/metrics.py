@@ -68,6 +68,9 @@ class EngineMetrics:
         self.batch_rows = Histogram(ROWS)
         # The parts of a step: deciding and filling the batch, the library, choosing tokens and delivering them.
         self.parts = {part: Histogram(PART_SECONDS) for part in ("plan", "decode", "sample")}
+        self.drafted: dict[str, int] = {}  # tokens tried, by the source of the draft
+        self.accepted: dict[str, int] = {}  # those of them that were taken
+        self.drafts = 0  # sequences' steps with a draft
         self.unread = 0  # sequences given up because their clients did not read
 
 
@@ -82,11 +85,17 @@ class EngineMetrics:
         self.busy_rows += plan.num_decodes
         self.prompt_tokens += plan.num_prompt
         self.step_time.observe(seconds)
-        self.batch_rows.observe(plan.num_decodes + plan.num_prompt)
+        self.batch_rows.observe(plan.num_decodes + plan.num_drafted + plan.num_prompt)
         if plan.num_prompt:
             self.prefill_seconds += seconds
         else:
             self.decode_seconds += seconds
+
+    def note_draft(self, source: str, count: int, accepted: int) -> None:
+        """Of one sequence in one step."""
+        self.drafts += 1
+        self.drafted[source] = self.drafted.get(source, 0) + count
+        self.accepted[source] = self.accepted.get(source, 0) + accepted
 
     def note_end(self, seq: Sequence, end: End) -> None:
         reason, generated = end.reason.value, end.num_generated

@@ -1,7 +1,8 @@
 """What becomes of a step's rows of logits: scores of a prompt, tokens, or rows that are kept until their mask is there.
 
 Asks the sampler for a token of each sequence whose last one was computed. Says what was chosen, or that a sequence
-ends; delivering and ending are the core's. Belongs to the engine thread.
+ends; delivering and ending are the core's. A draft is verified row by row: each row is looked at when the token chosen
+from the one before is the token that it was computed with. Belongs to the engine thread.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.engine.channels import PromptScored
+from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.sampling.sampler import log_probability
 from llamasrv.engine.sampling.state import Choice, Ending, SamplingState
@@ -36,19 +38,24 @@ class Outputs:
         self._backend = backend
         self._note_first_token = note_first_token
 
-    def take(self) -> list[Outcome]:
-        """Of the batch that was just computed."""
+    def take(self, drafter: Drafter) -> Iterator[Outcome]:
+        """Of the batch that was just computed. Each outcome is to be acted upon before the next one is asked for: it
+        decides whether the rows of a draft are looked at."""
         batch = self._backend.batch
         if not batch.num_outputs:
-            return []
+            return
         logits = self._backend.logits(batch.num_outputs)
         outcomes: list[Outcome] = []
         ready: list[tuple[Sequence, Row]] = []
+        drafted: list[tuple[Sequence, np.ndarray]] = []
         end = 0
         for seq, count in batch.outputs:
             start, end = end, end + count
+            if seq.draft:
+                drafted.append((seq, logits[start:end]))
+                count = 1  # of the others nothing is known yet
             if seq.spec.prompt_logprobs and len(seq.scores) < seq.num_prompt:
-                self._score(seq, logits[start:end], seq.num_computed - count)
+                self._score(seq, logits[start : start + count], seq.num_computed - count)
             if seq.num_computed < len(seq.tokens):
                 continue
             state = seq.sampling
@@ -58,14 +65,46 @@ class Outputs:
             elif state.num_undelivered and (ending := self._deliver_forced(seq, state)) is not None:
                 outcomes.append((seq, ending))
             elif state.is_late:
-                state.late_row = logits[end - 1].copy()
-                seq.enter(State.AWAITING_MASK)
-                self.late.append(seq)
+                self._keep(seq, state, logits[start + count - 1])
             else:
-                ready.append((seq, (state, logits[end - 1])))
+                ready.append((seq, (state, logits[start + count - 1])))
+        yield from outcomes
+        yield from self._choose(ready)
+        while drafted:
+            drafted = [item for item in drafted if self._agrees(*item, drafter)]
+            yield from self._choose(self._next_rows(drafted))
+
+    def _agrees(self, seq: Sequence, rows: np.ndarray, drafter: Drafter) -> bool:
+        """Whether the tokens that were chosen are those that the next row was computed with. Where not, that was the
+        last of them, and the sequence's draft is settled."""
+        chosen = seq.tokens[seq.num_computed :]
+        if seq.state is State.DECODE and len(chosen) < len(rows) and chosen.tolist() == seq.draft[: len(chosen)]:
+            return True
+        drafter.settle(seq)
+        return False
+
+    def _next_rows(self, drafted: list[tuple[Sequence, np.ndarray]]) -> list[tuple[Sequence, Row]]:
+        states = [seq.sampling for seq, _ in drafted if seq.sampling is not None]
+        self._sampler.wait_for_masks(self._sampler.begin_masks(states))
+        ready = []
+        for (seq, rows), state in zip(drafted, states):
+            row = rows[seq.owed]
+            if state.is_late:
+                self._keep(seq, state, row)
+            else:
+                ready.append((seq, (state, row)))
+        return ready
+
+    def _choose(self, ready: list[tuple[Sequence, Row]]) -> Iterator[Outcome]:
         choices = self._sampler.choose([row for _, row in ready])
-        outcomes += [(seq, choice or _nothing(seq)) for (seq, _), choice in zip(ready, choices)]
-        return outcomes
+        for (seq, _), choice in zip(ready, choices):
+            yield seq, choice or _nothing(seq)
+
+    def _keep(self, seq: Sequence, state: SamplingState, row: np.ndarray) -> None:
+        """Until its mask is there."""
+        state.late_row = row.copy()
+        seq.enter(State.AWAITING_MASK)
+        self.late.append(seq)
 
     def overdue(self) -> Iterator[Outcome]:
         """Of those whose mask has come since; nobody waited for it but themselves."""

@@ -50,6 +50,7 @@ class Plan:
     parts: list[Part] = field(default_factory=list)
     num_decodes: int = 0  # the first parts: one owed token each
     num_prompt: int = 0  # prompt tokens in the other parts
+    num_drafted: int = 0  # rows more, for drafts of the decodes
     adapters: Adapters = ()  # of all parts
 
 
@@ -133,9 +134,13 @@ class Scheduler:
 
     def account(self, plan: Plan, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
-        self.cost.learn(plan.num_prompt, plan.num_decodes, seconds)
+        self.cost.learn(plan.num_prompt, plan.num_decodes + plan.num_drafted, seconds)
         for seq, count in plan.parts:
             self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + count
+
+    def charge(self, seq: Sequence, tokens: int) -> None:
+        """More tokens of a step than its part says."""
+        self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + tokens
 
     def forget_owners(self, waiting: list[Sequence], running: list[Sequence]) -> None:
         """Nobody may save up credit while away, and the table must not grow: keep who is here."""

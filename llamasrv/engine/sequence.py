@@ -19,6 +19,7 @@ from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.channels import End, PromptComputed, Stream
 
 if TYPE_CHECKING:
+    from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
     from llamasrv.engine.sampling.output_constraint import OutputConstraint
     from llamasrv.engine.sampling.state import Ending, SamplingState
     from llamasrv.engine.kv.host_tier import SavedState
@@ -54,6 +55,7 @@ class Sequence:
     __slots__ = (
         "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten", "num_exact",
+        "draft", "drafts",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +80,8 @@ class Sequence:
         self.sampling: SamplingState | None = None  # made at admission
         self.saved: SavedState | None = None  # KV in host memory while preempted
         self.scores: list[TokenLogprob] = []  # of the prompt, as far as it is scored
+        self.draft: list[int] = []  # behind the timeline, in this step: tokens that nobody was told of
+        self.drafts: SequenceDrafts | None = None  # made when it is first asked for any
 
     def enter(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self} cannot become {state.value}"

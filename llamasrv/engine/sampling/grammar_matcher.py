@@ -108,6 +108,10 @@ class GrammarMatcher:
         tokens: list[int] = self._matcher.compute_ff_tokens()
         return tokens
 
+    def num_allowed(self, tokens: list[int]) -> int:
+        """How many of these the grammar takes, one after another; nothing is accepted."""
+        return int(self._matcher.validate_tokens(tokens)) if self.binding else len(tokens)
+
     def compute_mask(self) -> None:
         """Find out what may come next, as `ids` or `banned`."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)

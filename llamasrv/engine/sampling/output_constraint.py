@@ -57,6 +57,10 @@ class OutputConstraint:
             tokens.append(token)
         return tokens
 
+    def num_allowed(self, tokens: list[int]) -> int:
+        """How many of these may come, one after another, as far as that is known beforehand."""
+        return len(tokens) if self.matcher is None else self.matcher.num_allowed(tokens)
+
     def accept(self, token: int) -> bool:
         """Advance by one token. False if the grammar cannot be followed any further."""
         if self._budget is not None:

@@ -95,6 +95,12 @@ class SamplingState:
         """Whether the context is full, and some of it has to go before there is a next token."""
         return self._shifts and len(self._tokens) >= self._context
 
+    @property
+    def num_left(self) -> int:
+        """Tokens that may still be chosen."""
+        end = self._context if self._most is None else min(self._context, self._most)
+        return end - len(self._tokens)
+
     def choose(self, row: np.ndarray, find: CandidateFinder) -> Choice | None:
         """The next token, given its logits (float32 [n_vocab], changed in place); None where there is nothing to choose
         from."""

@@ -1,0 +1,32 @@
+"""What a source proposes for one sequence in one step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Draft(NamedTuple):
+    """Tokens that may follow, each with the kind of guess it is and the chance that it is reached and right."""
+
+    source: str
+    tokens: list[int]
+    kinds: list[int]
+    chances: list[float]  # falling
+
+    def first(self, count: int) -> Draft | None:
+        """Its beginning; None where nothing is left."""
+        if count >= len(self.tokens):
+            return self
+        return Draft(self.source, self.tokens[:count], self.kinds[:count], self.chances[:count]) if count else None
+
+
+class Tally:
+    """Tokens drafted for a sequence, and those of them that it took."""
+
+    __slots__ = ("drafted", "accepted", "predicted", "predicted_accepted")
+
+    def __init__(self) -> None:
+        self.drafted = 0
+        self.accepted = 0
+        self.predicted = 0  # drafted from the client's prediction; counted above, too
+        self.predicted_accepted = 0

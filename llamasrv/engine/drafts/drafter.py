@@ -1,0 +1,161 @@
+"""Gives the decodes of a step their drafts, and learns what became of them.
+
+Asking costs time, too: a source that has just been right is asked in every step, the others as often as a small share
+of the steps' time allows. Belongs to the engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llamasrv.engine.drafts.draft import Draft
+from llamasrv.engine.drafts.policy import Guard, share
+from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
+from llamasrv.engine.interface import Backend
+from llamasrv.engine.kv.lanes import LaneTable
+from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.scheduler import Plan, Scheduler
+from llamasrv.engine.sequence import Sequence, State
+
+MOST_TOKENS = 31  # of one draft
+MOST_ROWS = 63  # of a step: from 64 on CPU kernels attend to all cells of all lanes at once
+ASKING_SHARE = 0.004  # of the steps' time, for sources of which nothing is known
+MOST_CREDIT = 64  # steps' worth of it
+RANKED = 256  # tokens that the policy looks at
+
+
+class Drafter:
+    """Of one context."""
+
+    def __init__(
+        self, backend: Backend, lanes: LaneTable, options: EngineOptions, scheduler: Scheduler, metrics: EngineMetrics,
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._backend = backend
+        self._lanes = lanes
+        self._scheduler = scheduler
+        self._rows = scheduler.cost.rows
+        self._metrics = metrics
+        self._clock = clock
+        self._guard = Guard()
+        self._credit = 0.0
+        self._ask_seconds = 1e-5  # of one sequence
+        self._turn = 0
+        self._rests = False
+        self._accepted = 0  # in this step
+        self._ngram = options.spec in ("auto", "ngram")
+        self.is_on = options.spec != "off" and not options.deterministic and backend.can_cut
+
+    def draft(self, plan: Plan) -> None:
+        """Set the drafts of a plan's decodes."""
+        plan.num_drafted = 0
+        if not self.is_on or not plan.num_decodes:
+            return
+        if self._rests:
+            self._rests = False
+            return
+        room = self._room(plan)
+        if room < 1:
+            return
+        started = self._clock()
+        asked, drafts = self._ask(plan, min(MOST_TOKENS, room))
+        if drafts:
+            beside = self._scheduler.cost.prompt_seconds(plan.num_prompt)
+            counts = share(
+                drafts, num_decodes=plan.num_decodes, room=room, rows=self._rows, beside=beside,
+                margin=self._guard.margin,
+            )  # fmt: skip
+            for seq, draft, count in zip(asked, drafts, counts):
+                assert seq.drafts is not None
+                seq.draft = seq.drafts.try_out(draft, count, seq.num_tokens)
+                plan.num_drafted += count
+            if plan.num_drafted:  # those without drafts are laid out together
+                n = plan.num_decodes
+                plan.parts[:n] = sorted(plan.parts[:n], key=lambda part: bool(part[0].draft))
+        # What is indexed once is not to keep anybody from being asked for long.
+        self._credit -= min(self._clock() - started, 4 * len(asked) * self._ask_seconds)
+
+    def settle(self, seq: Sequence) -> None:
+        """A sequence's tokens are chosen: those of its draft that it took are computed, the others leave its lane."""
+        draft, seq.draft = seq.draft, []
+        if not draft:
+            return
+        assert seq.drafts is not None and seq.drafts.tried is not None and seq.lane is not None
+        source = seq.drafts.tried.source
+        chosen = seq.tokens[seq.num_computed : seq.num_computed + len(draft)]
+        accepted = next((i for i, (a, b) in enumerate(zip(chosen, draft)) if a != b), len(chosen))
+        seq.num_computed += accepted
+        self._lanes.extend(seq.lane, accepted)
+        if accepted < len(draft):
+            self._backend.cut(seq.lane, seq.num_computed)
+        seq.drafts.settle(len(draft), accepted, differs=accepted < len(chosen))
+        self._accepted += accepted
+        self._scheduler.charge(seq, accepted)
+        self._metrics.note_draft(source, len(draft), accepted)
+
+    def withdraw(self, plan: Plan) -> None:
+        """The step was not computed: the next one goes without drafts."""
+        for seq, _ in plan.parts:
+            seq.draft = []
+            if seq.drafts is not None:
+                seq.drafts.tried = None
+        self._rests = True
+
+    def account(self, plan: Plan, seconds: float) -> None:
+        """Of a step that was computed."""
+        if plan.num_drafted and not plan.num_prompt:
+            plain = self._rows.predict(plan.num_decodes) / plan.num_decodes
+            self._guard.note(seconds, (plan.num_decodes + self._accepted) * plain)
+        self._accepted = 0
+
+    def _room(self, plan: Plan) -> int:
+        """Rows that the step has left: of the batch, of outputs, of cells."""
+        outputs = rows = 0
+        for seq, count in plan.parts:
+            rows += count
+            outputs += count if seq.spec.prompt_logprobs and seq.num_computed < seq.num_prompt else 1
+        backend = self._backend
+        return min(
+            backend.batch.capacity - rows, backend.max_outputs - outputs, MOST_ROWS - plan.num_decodes,
+            self._lanes.reclaimable_cells - rows,
+        )  # fmt: skip
+
+    def _ask(self, plan: Plan, most: int) -> tuple[list[Sequence], list[Draft]]:
+        """Proposals, and whose they are. Everybody who is not asked for long comes first."""
+        self._credit += ASKING_SHARE * (plain := self._rows.predict(plan.num_decodes))
+        self._credit = min(self._credit, MOST_CREDIT * ASKING_SHARE * plain)
+        self._turn += 1
+        n = plan.num_decodes
+        credit = self._credit
+        asked, drafts = [], []
+        most = max(4, min(most, RANKED // n))
+        for i in range(n):
+            seq = plan.parts[(i + self._turn) % n][0]
+            if seq.state is not State.DECODE:
+                continue
+            warm = seq.drafts is not None and seq.drafts.warm
+            if not warm:
+                if credit <= 0.0:
+                    continue
+                credit -= self._ask_seconds
+            draft = self._propose(seq, most)
+            if draft is not None:
+                asked.append(seq)
+                drafts.append(draft)
+        return asked, drafts
+
+    def _propose(self, seq: Sequence, most: int) -> Draft | None:
+        if seq.drafts is None:
+            seq.drafts = SequenceDrafts(None, ngram=self._ngram)
+        assert seq.sampling is not None
+        most = min(most, seq.sampling.num_left - 1)
+        if most < 1:
+            return None
+        started = self._clock()
+        draft = seq.drafts.propose(seq, most)
+        if draft is not None and seq.constraint is not None:
+            draft = draft.first(seq.constraint.num_allowed(draft.tokens))
+        seconds = min(self._clock() - started, 10 * self._ask_seconds + 1e-6)
+        self._ask_seconds += 0.05 * (seconds - self._ask_seconds)
+        return draft

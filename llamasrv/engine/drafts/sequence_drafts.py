@@ -1,0 +1,85 @@
+"""What is remembered of one sequence's drafts: its sources, how good they were, and what was counted."""
+
+from __future__ import annotations
+
+from array import array
+
+from llamasrv.engine.drafts.acceptance import Acceptance
+from llamasrv.engine.drafts.draft import Draft, Tally
+from llamasrv.engine.drafts.ngram import Lookup
+from llamasrv.engine.sequence import Sequence
+
+NGRAM, PREDICTION = "ngram", "prediction"
+WARM = 16  # steps that a source is asked in, whatever that costs, after a draft was taken
+
+
+class SequenceDrafts:
+    """Belongs to the engine thread."""
+
+    __slots__ = ("acceptance", "tally", "warm", "tried", "_prediction", "_ngram", "_sources", "_num_forgotten", "_shadow")
+
+    def __init__(self, prediction: array[int] | None, *, ngram: bool) -> None:
+        self._prediction, self._ngram = prediction, ngram
+        self._sources: list[Lookup] | None = None
+        self._num_forgotten = 0
+        self.acceptance = Acceptance()
+        self.tally = Tally()
+        self.warm = WARM if prediction else 0
+        self.tried: Draft | None = None  # in this step
+        self._shadow: tuple[Draft, int] | None = None  # proposed and not tried, for this place of the timeline
+
+    def propose(self, seq: Sequence, most: int) -> Draft | None:
+        """The most promising draft for what follows its tokens."""
+        if self._sources is None or seq.num_forgotten != self._num_forgotten:
+            self._sources, self._shadow = self._begin(seq), None
+        tokens = seq.tokens
+        self._learn_from_shadow(tokens)
+        best: Draft | None = None
+        for source in self._sources:
+            draft = source.propose(tokens, most, self.acceptance)
+            if draft is not None and (best is None or sum(draft.chances) > sum(best.chances)):
+                best = draft
+        if self.warm:
+            self.warm -= 1
+        return best
+
+    def _begin(self, seq: Sequence) -> list[Lookup]:
+        self._num_forgotten = seq.num_forgotten  # a timeline of which a part is gone is another text
+        sources = []
+        if self._prediction:
+            sources.append(Lookup(PREDICTION, self._prediction, seq.num_tokens - seq.num_generated))
+        if self._ngram:
+            sources.append(Lookup(NGRAM, seq.tokens, seq.num_tokens))
+        return sources
+
+    def try_out(self, draft: Draft, count: int, length: int) -> list[int]:
+        """The first `count` tokens of a draft, for a timeline of that length. One that is not tried is compared with
+        what comes all the same."""
+        if not count:
+            self._shadow = draft, length
+            return []
+        self.tried = draft
+        return draft.tokens[:count]
+
+    def settle(self, count: int, accepted: int, *, differs: bool) -> None:
+        """Of `count` tokens that were tried so many are accepted; whether the next one is known to be wrong."""
+        draft, self.tried = self.tried, None
+        assert draft is not None
+        for i in range(accepted):
+            self.acceptance.learn(draft.source, draft.kinds[i], True)
+        if differs:
+            self.acceptance.learn(draft.source, draft.kinds[accepted], False)
+        if accepted:
+            self.warm = WARM
+        tally = self.tally
+        tally.drafted += count
+        tally.accepted += accepted
+        if draft.source == PREDICTION:
+            tally.predicted += count
+            tally.predicted_accepted += accepted
+
+    def _learn_from_shadow(self, tokens: array[int]) -> None:
+        if self._shadow is not None:
+            (draft, length), self._shadow = self._shadow, None
+            if length < len(tokens):
+                self.acceptance.learn(draft.source, draft.kinds[0], tokens[length] == draft.tokens[0])

@@ -1,0 +1,1 @@
+from constraints import compiler  # noqa: F401

@@ -1,0 +1,328 @@
+"""Drafts change when tokens come, never which: everything is told as without them, delta for delta."""
+
+import random
+from array import array
+
+import pytest
+from constraints import CALLS, constraint
+from engine_driver import chat, end_of, text_of
+from recording_backend import RecordingBackend
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.channels import End
+from llamasrv.engine.drafts.drafter import MOST_ROWS
+from llamasrv.engine.interface import Adapter, DecodeFailed, OutOfCells
+from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
+
+LONG = "the same words again and again, and then the same words again and again, until it ends"
+ASKED = chat(LONG)
+SEEDED = SamplingParams(temperature=1.0, seed=11)
+ANSWER = f"You said: {LONG}"
+
+CASES = {
+    "greedy": {},
+    "seeded": {"params": SEEDED},
+    "wild": {"params": SamplingParams(temperature=3.0, top_k=0, top_p=1.0, min_p=0.0, seed=3), "max_tokens": 120},
+    "penalties": {"params": SamplingParams(temperature=0.9, seed=4, repeat_penalty=1.3, presence_penalty=0.5)},
+    "bias": {"params": SamplingParams(temperature=0, logit_bias=((ord("e"), -100.0), (ord("#"), 3.0)))},
+    "minimum": {"params": SamplingParams(temperature=0, min_tokens=150), "max_tokens": 170},
+    "no end": {"params": SamplingParams(temperature=0, ignore_eos=True), "max_tokens": 200},
+    "limit": {"max_tokens": 37},
+    "stop": {"stop": ("again, until",)},
+    "stop that never comes": {"stop": ("and then?", "until it ended")},
+    "log-probabilities": {"params": SEEDED, "logprobs": 3},
+    "sampled probabilities": {"params": SEEDED, "logprobs": 3, "sampled_probs": True},
+    "scored prompt": {"prompt_logprobs": True, "logprobs": 1},
+    "no cache": {"cache_prompt": False},
+}
+
+
+def told(items):
+    """What a client hears, without times, counts of drafts and the lane that was free."""
+    return [item[:7] if isinstance(item, End) else item for item in items]
+
+
+def both(drive, submit, **options):
+    """What is heard without and with drafts, and the driver with."""
+    heard = []
+    for spec in ("off", "auto"):
+        driver = drive(spec=spec, **options)
+        streams = submit(driver)
+        driver.finish()
+        heard.append([told(stream.take()) for stream in streams])
+    return (*heard, driver)
+
+
+def accepted(driver):
+    return sum(driver.engine.metrics.accepted.values())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_sequence(drive, case):
+    off, on, driver = both(drive, lambda driver: [driver.submit(ASKED, **CASES[case])])
+    assert on == off
+    assert accepted(driver) > 0 or case in ("wild", "bias")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_among_others(drive, case):
+    def submit(driver):
+        rng = random.Random(1)
+        words = ["one", "two", "three", "four"]
+        others = [chat(" ".join(rng.choices(words, k=20))) for _ in range(7)]
+        return [driver.submit(prompt, **CASES[case]) for prompt in (ASKED, *others, ASKED)]
+
+    off, on, driver = both(drive, submit, parallel=6)
+    assert on == off
+
+
+def test_it_takes_fewer_steps(drive):
+    steps = {}
+    for spec in ("off", "auto"):
+        driver = drive(spec=spec)
+        assert driver.answer(ASKED) == ANSWER
+        steps[spec] = driver.engine.metrics.steps
+    assert steps["auto"] < steps["off"] / 3
+
+
+def test_choices_of_one_request(drive):
+    def submit(driver):
+        specs = [driver.spec(ASKED, index=i, params=SamplingParams(temperature=1.5, seed=i)) for i in range(4)]
+        return [driver.engine.submit(specs)]
+
+    off, on, driver = both(drive, submit)
+    by_choice = [[[item for item in heard if item.index == i] for i in range(4)] for (heard,) in (off, on)]
+    assert by_choice[0] == by_choice[1] and accepted(driver) > 0
+
+
+GRAMMARS = {
+    "choice at the end": CALLS,
+    "what the prompt says": 'start: "You said: " /[a-z ]+/ "," /[a-z ]*/ "."\n',
+    "against the prompt": "start: /[A-Z]{4,40}/ \"the same words again and again!\"\n",
+    "json": 'start: "{" "\\"" /[a-z ]{10,60}/ "\\"" ":" /[0-9]{3}/ "}"\n',
+}
+
+
+@pytest.mark.parametrize("logprobs", [None, 2])
+@pytest.mark.parametrize("grammar", GRAMMARS)
+def test_grammars(drive, grammar, logprobs):
+    def submit(driver):
+        return [
+            driver.submit(
+                ASKED, constraint=constraint(driver, GRAMMARS[grammar]), logprobs=logprobs, max_tokens=120,
+                params=SamplingParams(temperature=0.8, seed=seed),
+            )
+            for seed in range(3)
+        ]  # fmt: skip
+
+    off, on, _ = both(drive, submit)
+    assert on == off
+
+
+def test_a_grammar_with_a_trigger(drive):
+    def submit(driver):
+        text = "call ##yes or call ##no or call ##yes or call ##no"
+        return [
+            driver.submit(
+                chat(text), constraint=constraint(driver, 'start: "##" ("yes" | "no") "."\n', triggers=("##",)),
+                params=SamplingParams(temperature=0.2, seed=seed),
+            )
+            for seed in range(3)
+        ]  # fmt: skip
+
+    off, on, driver = both(drive, submit)
+    assert on == off and accepted(driver) > 0
+
+
+def test_masks_that_are_late(drive, monkeypatch):
+    """A row whose mask is not there is kept; what was drafted behind it is given up."""
+    monkeypatch.setattr("llamasrv.engine.sampling.step_sampler.MASK_PATIENCE", 0.0)
+
+    def submit(driver):
+        return [driver.submit(ASKED, constraint=constraint(driver, GRAMMARS["what the prompt says"]), max_tokens=90)]
+
+    off, on, _ = both(drive, submit)
+    assert on == off
+
+
+@pytest.mark.parametrize("tokens", [0, 5, 17])
+def test_a_thinking_budget(drive, tokens):
+    """The budget closes the block in the middle of a draft that goes on thinking."""
+
+    def submit(driver):
+        budget = ThinkingBudget(
+            tokens, start=b"<think>", end=b"</think>", closing=list(b" so.</think>"), open=True, anywhere=False
+        )
+        return [driver.submit(ASKED, constraint=constraint(driver, budget=budget), max_tokens=100)]
+
+    off, on, driver = both(drive, submit)
+    assert on == off and accepted(driver) > 0
+
+
+def test_adapters(drive):
+    def run(spec):
+        backend = RecordingBackend(adapters=(Adapter("one", "one.gguf"), Adapter("two", "two.gguf")))
+        driver = drive(backend, spec=spec)
+        streams = []
+        for adapters in ((), ((0, 1.0),), ((1, 0.5),)):
+            given = array("i", driver.backend.vocab.tokenize(ASKED))
+            spec_ = driver.spec(given, adapters=adapters)
+            assert spec_.cache_key == CacheKey(adapters)
+            streams.append(driver.engine.submit([spec_]))
+        driver.finish()
+        return [told(stream.take()) for stream in streams], accepted(driver)
+
+    (off, none), (on, some) = run("off"), run("auto")
+    assert on == off and not none and some > 0
+
+
+@pytest.mark.parametrize("can_share", [True, False])
+def test_preempted_again_and_again(drive, can_share):
+    heard = []
+    for spec in ("off", "auto"):
+        driver = drive(spec=spec, can_share=can_share, swap_bytes=2_000)
+        streams = [driver.submit(ASKED, params=SamplingParams(temperature=0.7, seed=i)) for i in range(4)]
+        for turn in range(60):
+            driver.turn()
+            if turn % 3 == 0 and driver.core.running:
+                driver.engine.preempt(driver.core.running[turn % len(driver.core.running)])
+            driver.core.memory.lanes.check()
+        driver.finish()
+        heard.append([told(stream.take())[:-1] for stream in streams])
+    assert heard[0] == heard[1] and accepted(driver) > 0
+
+
+def test_cancelled_in_the_middle(drive):
+    driver = drive(spec="auto")
+    stream, other = driver.submit(ASKED), driver.submit(ASKED)
+    while not accepted(driver):
+        driver.turn()
+    driver.engine.cancel(stream)
+    driver.finish()
+    items = stream.take()
+    assert end_of(items).reason is FinishReason.CANCELLED and ANSWER.startswith(text_of(items))
+    assert text_of(other.take()) == ANSWER
+
+
+def test_what_it_leaves_is_a_prefix_for_others(drive):
+    """The lane of a sequence that ended in the middle of a draft holds what was accepted and nothing else."""
+    driver = drive(spec="auto", idle_cells=4096)
+    first = driver.submit(ASKED, stop=("again, until",))
+    driver.finish()
+    said = text_of(first.take())
+    again = driver.submit(f"{ASKED}{said}")
+    driver.finish()
+    end = end_of(again.take())
+    assert end.num_reused >= len(driver.backend.vocab.tokenize(ASKED)) + len(said) - 1
+
+
+def test_too_few_cells_for_drafts_preempt_nobody(drive):
+    driver = drive(spec="auto", num_cells=420, context=400, parallel=2)
+    streams = [driver.submit(chat(LONG[:60] * 1), max_tokens=90) for _ in range(2)]
+    driver.finish()
+    assert {text_of(stream.take()) for stream in streams} == {f"You said: {LONG[:60]}"}
+    assert driver.engine.metrics.preemptions == 0 and accepted(driver) > 0
+
+
+def test_a_library_without_cells_costs_the_drafts_first(drive):
+    driver = drive(spec="auto")
+    stream = driver.submit(ASKED)
+    while not accepted(driver):
+        driver.turn()
+    driver.backend.fail_next = [OutOfCells()]
+    driver.finish()
+    assert text_of(stream.take()) == ANSWER and driver.engine.metrics.preemptions == 0
+
+
+def test_a_failed_step_with_drafts_fails_its_own(drive):
+    driver = drive(spec="auto")
+    stream = driver.submit(ASKED)
+    while not accepted(driver):
+        driver.turn()
+    driver.backend.fail_next = [DecodeFailed("no")]
+    driver.finish()
+    assert end_of(stream.take()).reason is FinishReason.FAILED
+    assert driver.answer(ASKED) == ANSWER
+
+
+def test_never_more_rows_or_outputs_than_there_are(drive):
+    """Sixty-four outputs are all that a context has, and every prompt that ends wants one, too. The backend refuses what
+    the library would abort on."""
+    driver = drive(spec="auto", num_lanes=64, num_cells=20_000, parallel=60, batch_size=80, context=600)
+    streams = [driver.submit(chat(f"{i} {LONG}"), prompt_logprobs=i % 7 == 0) for i in range(70)]
+    most = 0
+    while driver.engine.num_open:
+        driver.turn()
+        most = max(most, driver.backend.batch.num_rows)
+    assert [text_of(stream.take()) for stream in streams] == [f"You said: {i} {LONG}" for i in range(70)]
+    assert accepted(driver) > 0 and most <= 80
+
+
+def test_drafts_keep_a_step_of_decodes_under_64_rows(drive):
+    driver = drive(spec="auto", parallel=8)
+    for _ in range(8):
+        driver.submit(ASKED)
+    driver.turn(3)  # the prompts
+    rows = []
+    while driver.engine.num_open:
+        driver.turn()
+        rows.append(driver.backend.batch.num_rows)
+    assert accepted(driver) > 0 and 32 < max(rows) <= MOST_ROWS
+
+
+def test_the_context_is_not_exceeded(drive):
+    driver = drive(spec="auto", num_cells=300, context=150)
+    stream = driver.submit(chat(LONG[:50]), params=SamplingParams(temperature=0, ignore_eos=True))
+    driver.finish()
+    end = end_of(stream.take())
+    assert end.reason is FinishReason.CONTEXT and end.num_prompt + end.num_generated == 150
+
+
+@pytest.mark.parametrize("options", [{"deterministic": True}, {"can_cut": False}, {"spec": "off"}])
+def test_where_nothing_is_drafted(drive, options):
+    driver = drive(**({"spec": "auto"} | options))
+    assert driver.answer(ASKED) == ANSWER
+    assert not driver.engine.metrics.drafted
+
+
+def test_what_is_slow_is_not_drafted(drive):
+    """Where each further row costs a whole step more, nothing pays."""
+    driver = drive(spec="auto")
+    for rows in (1, 2, 3, *range(4, 65, 4)):
+        for _ in range(8):
+            driver.core.scheduler.cost.rows.learn(rows, 0.01 * rows)
+    assert driver.answer(ASKED) == ANSWER
+    assert driver.engine.metrics.drafts <= 2
+
+
+def test_chains_are_told_of_nothing_that_was_rejected(drive):
+    """Penalties count what was said, not what was tried."""
+    chains = []
+    for spec in ("off", "auto"):
+        driver = drive(spec=spec)
+        driver.answer(ASKED, params=SamplingParams(temperature=0.8, seed=2, repeat_penalty=1.1))
+        chains.append(driver.backend.chains[0].accepted)
+    assert chains[0] == chains[1]
+
+
+def test_tokens_are_charged_to_their_owner(drive):
+    driver = drive(spec="auto")
+    stream = driver.submit(ASKED, owner="a")
+    driver.finish()
+    assert accepted(driver) > 0
+    end = end_of(stream.take())
+    assert driver.core.scheduler.served["a"] >= end.num_prompt + end.num_generated - 1
+
+
+@pytest.mark.parametrize("keep", [0, 20])
+def test_a_context_that_shifts(drive, keep):
+    """The draft is settled before anything of the timeline is forgotten."""
+
+    def submit(driver):
+        params = SamplingParams(temperature=0, ignore_eos=True)
+        return [driver.submit(chat(LONG[:40]), params=params, max_tokens=400) for _ in range(2)]
+
+    off, on, driver = both(drive, submit, context=140, context_shift=True, keep=keep)
+    assert on == off and accepted(driver) > 0 and driver.engine.metrics.context_shifts > 2

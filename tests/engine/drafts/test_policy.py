@@ -1,0 +1,100 @@
+"""How much is drafted: what pays by the measured time of steps, and nothing else."""
+
+import pytest
+
+from llamasrv.engine.cost_model import RowTimes
+from llamasrv.engine.drafts.draft import Draft
+from llamasrv.engine.drafts.policy import MARGIN, Guard, share
+
+CPU = {1: 22.6, 2: 54, 3: 58, 4: 63, 8: 94, 12: 124, 16: 133, 24: 225, 32: 286, 64: 600}  # ms, 0.5B in Q8_0, two cores
+GPU = {1: 10, 16: 11.5, 64: 14}
+
+
+def times(table):
+    rows = RowTimes()
+    for _ in range(8):
+        for n, ms in table.items():
+            rows.learn(n, ms / 1000)
+    return rows
+
+
+def draft(chance, length=31):
+    return Draft("ngram", [1] * length, [0] * length, [chance ** (i + 1) for i in range(length)])
+
+
+def counts(chances, table=CPU, room=60, **settings):
+    drafts = [draft(chance) for chance in chances if chance]
+    return share(drafts, num_decodes=len(chances), room=room, rows=times(table), **settings)
+
+
+def test_a_sure_copy_is_drafted_by_whole_blocks():
+    (count,) = counts([0.97])
+    assert 1 + count in (8, 12, 16)
+
+
+@pytest.mark.parametrize("chance", [0.2, 0.5, 0.7])
+def test_a_guess_is_not_worth_a_second_row_on_a_cpu(chance):
+    assert counts([chance]) == [0]
+
+
+def test_on_a_gpu_a_guess_is_worth_it():
+    assert counts([0.5], GPU)[0] >= 3 and counts([0.95], GPU)[0] >= 15
+
+
+def test_the_better_draft_gets_the_rows():
+    good, bad = counts([0.97, 0.3])
+    assert good > 5 and bad <= 2
+
+
+def test_under_load_it_stops_by_itself():
+    assert counts([0.3] * 8) == [0] * 8
+    assert sum(counts([0.97] * 2)) > 0
+
+
+def test_rows_are_never_more_than_there_is_room_for():
+    assert sum(counts([0.99, 0.99], GPU, room=5)) == 5 and counts([0.99], room=0) == [0]
+
+
+def test_one_draft_beside_many_that_have_none():
+    (count,) = counts([0.97] + [0] * 7, GPU)
+    assert count > 10
+
+
+def test_beside_a_prompt_rows_cost_their_share():
+    assert counts([0.9], beside=0.2)[0] > 0
+
+
+def test_a_larger_margin_asks_for_more():
+    assert counts([0.8], margin=1.0) != counts([0.8], margin=3.0) == [0]
+
+
+def test_the_guard_doubts_what_has_not_paid():
+    guard = Guard()
+    for _ in range(Guard.STEPS):
+        guard.note(spent=1.0, earned=0.9)
+    assert guard.margin == Guard.DOUBT
+    for _ in range(Guard.PENANCE):
+        guard.note(spent=1.0, earned=1.2)
+    assert guard.margin == MARGIN
+
+
+def test_times_go_by_blocks_and_unknown_ones_are_taken_for_cheap():
+    rows = times({1: 20, 4: 60, 8: 90})
+    assert rows.predict(5) == rows.predict(8) == pytest.approx(0.09, rel=0.05)
+    assert 0.06 < rows.predict(7) <= 0.09 < rows.predict(16) < 0.12
+    assert rows.predict(1) < rows.predict(2) < rows.predict(4)
+    assert RowTimes().predict(1) > 0
+
+
+def test_times_follow_what_changes_for_all():
+    """Longer contexts and other load make steps slower whatever their rows."""
+    rows = times({1: 20, 8: 90})
+    for _ in range(60):
+        rows.learn(1, 0.04)
+    assert rows.predict(8) > 0.12
+
+
+def test_a_step_that_stumbles_changes_little():
+    rows = times({1: 20, 8: 90})
+    rows.learn(8, 20.0)
+    assert rows.predict(8) < 0.2
