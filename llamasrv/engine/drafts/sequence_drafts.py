@@ -16,7 +16,9 @@ WARM = 16  # steps that a source is asked in, whatever that costs, after a draft
 class SequenceDrafts:
     """Belongs to the engine thread."""
 
-    __slots__ = ("acceptance", "tally", "warm", "tried", "_prediction", "_ngram", "_sources", "_num_forgotten", "_shadow")
+    __slots__ = (
+        "acceptance", "tally", "warm", "tried", "_prediction", "_ngram", "_sources", "_num_forgotten", "_shadow",
+    )  # fmt: skip
 
     def __init__(self, prediction: array[int] | None, *, ngram: bool) -> None:
         self._prediction, self._ngram = prediction, ngram
