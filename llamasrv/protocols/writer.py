@@ -1,69 +1,28 @@
-"""The one dispatch over the events of a generation, and what every protocol's replies are made with.
+"""What the replies of every protocol are made with.
 
-    EventReader   a method for each kind of event; a subclass overrides those that concern it
-    Writer        an EventReader whose methods write the chunks of a stream
+    Writer    reads the events of a generation (`reader.py`) and writes the chunks of a stream, or, from the same events
+              folded (`fold.py`), the whole reply
 
-A whole reply is written from the same events, folded (`common/collect.py`). Knows no protocol and no socket.
+Knows no protocol and no socket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
-from llamasrv.domain.events import (
-    Event,
-    Failed,
-    Finished,
-    Pace,
-    PromptProgress,
-    Reasoning,
-    Text,
-    ToolCallArguments,
-    ToolCallStart,
-    Usage,
-)  # fmt: skip
+from llamasrv.domain.events import Event, Failed
 from llamasrv.errors import LlamasrvError
-
-METHODS: dict[type, str] = {
-    Text: "on_text", Reasoning: "on_reasoning", ToolCallStart: "on_call", ToolCallArguments: "on_arguments",
-    PromptProgress: "on_progress", Pace: "on_pace", Finished: "on_finished", Usage: "on_usage", Failed: "on_failed",
-}  # fmt: skip
-
-
-class EventReader:
-    """Reads events one after the other. A kind that a subclass has no method for tells it nothing."""
-
-    _methods: ClassVar[dict[type, Callable[[Any, Any], None]]] = {}
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls._methods = {kind: getattr(cls, name) for kind, name in METHODS.items()}
-
-    def on_text(self, event: Text) -> None: ...
-
-    def on_reasoning(self, event: Reasoning) -> None: ...
-
-    def on_call(self, event: ToolCallStart) -> None: ...
-
-    def on_arguments(self, event: ToolCallArguments) -> None: ...
-
-    def on_progress(self, event: PromptProgress) -> None: ...
-
-    def on_pace(self, event: Pace) -> None: ...
-
-    def on_finished(self, event: Finished) -> None: ...
-
-    def on_usage(self, event: Usage) -> None: ...
-
-    def on_failed(self, event: Failed) -> None: ...
+from llamasrv.protocols.fold import Fold
+from llamasrv.protocols.reader import EventReader
 
 
 class Writer(EventReader):
-    """One reply, as chunks of a stream in their order. After a failure nothing is written any more."""
+    """One reply: `chunks` for a stream, in order; or `fold`, then `whole`. Nothing is written after a failure."""
 
     def __init__(self) -> None:
         self.failed = False
+        self.folded = Fold()
         self._out: list[bytes] = []
         self._begun = False
         self._running: Any = None
@@ -85,6 +44,14 @@ class Writer(EventReader):
             if self.failed:
                 break
         return self.take()
+
+    def fold(self, events: Sequence[Event]) -> None:
+        """Take in events of a reply that is told as a whole."""
+        self.folded.add(events)
+
+    def whole(self) -> bytes:
+        """The reply, once all its events are folded. None of them is a failure."""
+        raise NotImplementedError
 
     def take(self) -> list[bytes]:
         """The chunks that were written since the last call."""

@@ -6,8 +6,8 @@ import pytest
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Pace, PromptProgress, Reasoning, Text, Usage
 from llamasrv.errors import EngineFailure
-from llamasrv.protocols.common.collect import Collected
-from llamasrv.protocols.writer import METHODS, Writer
+from llamasrv.protocols.reader import METHODS
+from llamasrv.protocols.writer import Writer
 
 END = Finished(0, FinishReason.STOP)
 
@@ -54,10 +54,13 @@ def test_nothing_is_written_after_a_failure():
 
 
 def test_a_whole_reply_is_folded_by_the_same_dispatch():
-    collected = Collected(2)
-    collected.add([Text(1, "a"), Text(1, "b"), Failed(0, EngineFailure("x")), Finished(1, FinishReason.LENGTH), Usage(3)])
-    assert "".join(collected.choices[1].text) == "ab" and collected.choices[1].reason is FinishReason.LENGTH
-    assert collected.error.message == "x" and collected.usage.prompt_tokens == 3
+    writer = Sample()
+    writer.fold([Text(1, "a"), Finished(0, FinishReason.STOP)])
+    writer.fold([Text(1, "b"), Finished(1, FinishReason.LENGTH), Usage(3)])
+    first, second = writer.folded.choices
+    assert "".join(second.text) == "ab" and second.reason is FinishReason.LENGTH
+    assert first.text == [] and first.reason is FinishReason.STOP
+    assert writer.folded.usage.prompt_tokens == 3 and writer.take() == []
 
 
 @pytest.mark.parametrize("kind", METHODS)

@@ -60,8 +60,11 @@ class Plain:
         self.failed = any(isinstance(e, Failed) for e in events)
         return [type(e).__name__.encode() for e in events]
 
-    def whole(self, collected):
-        return "".join(collected.choices[0].text).encode()
+    def fold(self, events):
+        self.texts = [*getattr(self, "texts", ()), *(e.text for e in events if isinstance(e, Text))]
+
+    def whole(self):
+        return "".join(self.texts).encode()
 
 
 END = [Finished(0, FinishReason.STOP), Usage()]
@@ -203,20 +206,20 @@ def test_a_failure_while_waiting_first_cancels(record):
 
 def test_a_whole_reply_is_one_of_the_same_events(record):
     running = Scripted(None, [Text(0, "a")], [Text(0, "b"), *END])
-    response = whole_response(running, Plain(), record, num_choices=1, client=NOBODY)
+    response = whole_response(running, Plain(), record, client=NOBODY)
     assert response.data == b"ab" and record.reason == "stop"
     assert running.waits == [WATCH_AFTER, None, None]
 
 
 def test_a_whole_reply_that_fails_is_an_error(record):
     with pytest.raises(EngineFailure):
-        whole_response(Scripted([Failed(0, EngineFailure("no")), Usage()]), Plain(), record, num_choices=1, client=NOBODY)
+        whole_response(Scripted([Failed(0, EngineFailure("no")), Usage()]), Plain(), record, client=NOBODY)
 
 
 def test_nobody_is_answered_who_left(record):
     running = Scripted([Finished(0, FinishReason.CANCELLED), Usage()])
     running.cancelled = True
-    response = whole_response(running, Plain(), record, num_choices=1, client=NOBODY)
+    response = whole_response(running, Plain(), record, client=NOBODY)
     assert (response.status_code, response.data) == (CLIENT_CLOSED, b"")
 
 
@@ -257,10 +260,10 @@ class TestWhatWasComputedCounts:
     def test_when_a_whole_reply_failed(self, record):
         running = Scripted([Text(0, "a")], [Failed(0, EngineFailure("no")), COMPUTED])
         with pytest.raises(EngineFailure):
-            whole_response(running, Plain(), record, num_choices=1, client=NOBODY)
+            whole_response(running, Plain(), record, client=NOBODY)
         assert record.usage == COMPUTED
 
     def test_when_waiting_for_a_whole_reply_broke_off(self, record):
         with pytest.raises(RuntimeError):
-            whole_response(Scripted([Text(0, "a")], RuntimeError("ours")), Plain(), record, num_choices=1, client=NOBODY)
+            whole_response(Scripted([Text(0, "a")], RuntimeError("ours")), Plain(), record, client=NOBODY)
         assert record.usage == COMPUTED

@@ -27,8 +27,6 @@ from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
 from llamasrv.protocols.anthropic.tools import Choice, Tools
-from llamasrv.protocols.common.collect import Choice as Collection
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import (
@@ -48,6 +46,7 @@ from llamasrv.protocols.common.schema import (
 from llamasrv.protocols.common.thinking import EFFORTS, thinking_variables
 from llamasrv.protocols.common.wire import dumps, new_id
 from llamasrv.protocols.errors import anthropic_body
+from llamasrv.protocols.fold import Choice as Whole
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.writer import Writer
 
@@ -271,7 +270,6 @@ class MessagesReply(Writer):
     def __init__(self, options: MessagesOptions, model: str, keep: Keep | None = None) -> None:
         super().__init__()
         self._keep = keep if options.turn is not None else None
-        self._collected = Collected(1)  # of a stream whose turn is kept
         self._options = options
         self._id = new_id("msg_") if self._keep is None else new_message_id()
         self._model = model
@@ -284,7 +282,7 @@ class MessagesReply(Writer):
 
     def chunks(self, events: Sequence[Event]) -> list[bytes]:
         if self._keep is not None:
-            self._collected.add(events)
+            self.fold(events)
         return super().chunks(events)
 
     def on_begin(self) -> None:
@@ -322,7 +320,7 @@ class MessagesReply(Writer):
 
     def on_usage(self, event: Usage) -> None:
         if self._ended is not None:
-            self._keep_turn(self._collected.choices[0])
+            self._keep_turn(self.folded.choice(0))
             body = {"type": "message_delta", "delta": _why(self._ended.reason, self._ended.stop)}
             self._out.append(dumps({**body, "usage": usage_body(event)}))
             self._out.append(b'{"type":"message_stop"}')
@@ -355,19 +353,19 @@ class MessagesReply(Writer):
 
     # ------------------------------------------------------------ whole
 
-    def whole(self, collected: Collected) -> bytes:
-        choice = collected.choices[0]
+    def whole(self) -> bytes:
+        choice = self.folded.choice(0)
         self._keep_turn(choice)
         body = {**self._message(), "content": self._content(choice), **_why(choice.reason, choice.stop)}
-        return orjson.dumps({**body, "usage": {**usage_body(collected.usage), "service_tier": "standard"}})
+        return orjson.dumps({**body, "usage": {**usage_body(self.folded.usage), "service_tier": "standard"}})
 
-    def _keep_turn(self, choice: Collection) -> None:
+    def _keep_turn(self, choice: Whole) -> None:
         """Before its client hears of the end, and may go on from there."""
         turn = self._options.turn
         if self._keep is not None and turn is not None:
             self._keep(self._id, turn._replace(content=self._content(choice)))
 
-    def _content(self, choice: Collection) -> list[dict[str, Any]]:
+    def _content(self, choice: Whole) -> list[dict[str, Any]]:
         content: list[dict[str, Any]] = []
         if choice.reasoning:
             shown = "".join(choice.reasoning) if self._options.show_thinking else ""

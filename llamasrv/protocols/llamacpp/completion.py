@@ -15,7 +15,6 @@ import orjson
 from llamasrv.domain.events import Finished, Pace, PromptProgress, Text, TokenLogprob
 from llamasrv.domain.request import GenerateRequest, InfillPrompt, MixedPrompt, Prompt, TextPrompt, TokenPrompt
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.common.collect import Choice, Collected
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import token_ids
@@ -36,6 +35,7 @@ from llamasrv.protocols.common.schema import (
 )  # fmt: skip
 from llamasrv.protocols.common.wire import dumps, logprob
 from llamasrv.protocols.errors import llamacpp_body
+from llamasrv.protocols.fold import Choice
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.final import final_body, settings_of
 from llamasrv.protocols.telemetry import Extras, Paces, progress
@@ -304,8 +304,8 @@ class NativeReply(Writer):
 
     # ------------------------------------------------------------ whole
 
-    def whole(self, collected: Collected) -> bytes:
-        bodies = [self._whole(index, choice) for index, choice in enumerate(collected.choices)]
+    def whole(self) -> bytes:
+        bodies = [self._whole(index, choice) for index, choice in enumerate(self.folded.choices)]
         return orjson.dumps(bodies if self._options.several else bodies[0])
 
     def _whole(self, index: int, choice: Choice) -> Any:

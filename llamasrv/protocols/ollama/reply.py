@@ -20,7 +20,6 @@ from llamasrv.domain.events import (
 )  # fmt: skip
 from llamasrv.domain.request import ToolCall
 from llamasrv.errors import LlamasrvError
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.wire import chat_logprob
 from llamasrv.protocols.errors import ollama_body
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds, timestamp
@@ -138,12 +137,12 @@ class AnswerReply(Writer):
 
     # ------------------------------------------------------------ whole
 
-    def whole(self, collected: Collected) -> bytes:
-        choice = collected.choices[0]
+    def whole(self) -> bytes:
+        choice = self.folded.choice(0)
         self._reason = choice.reason or FinishReason.STOP
         self._answer = choice.text
         said = Said("".join(choice.text), "".join(choice.reasoning), choice.tool_calls)
-        body = {**self._head(), **self._shape(said), **self._figures(collected.usage)}
+        body = {**self._head(), **self._shape(said), **self._figures(self.folded.usage)}
         return dumps(self._with_logprobs(body, choice.logprobs))
 
     def _figures(self, usage: Usage) -> dict[str, Any]:

@@ -14,19 +14,14 @@ import orjson
 from llamasrv.domain.events import (
     Finished,
     FinishReason,
-    Pace,
-    PromptProgress,
     Reasoning,
     Text,
     TokenLogprob,
     ToolCallArguments,
     ToolCallStart,
-    Usage,
 )
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool, ToolCall
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.common.collect import Choice as Collection
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, sampling_of, slot_of, smallest
@@ -47,13 +42,14 @@ from llamasrv.protocols.common.schema import (
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.common.wire import FINISH, chat_logprob, dumps, new_id, usage_body
 from llamasrv.protocols.errors import llamacpp_body, openai_body
+from llamasrv.protocols.fold import Choice as Whole
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.llamacpp.final import final_body, settings_of
+from llamasrv.protocols.llamacpp.final import settings_of
+from llamasrv.protocols.openai.chunks import ChunkReply
 from llamasrv.protocols.openai.custom import CustomInput, CustomTool, custom_input
 from llamasrv.protocols.openai.messages import Messages
 from llamasrv.protocols.openai.tools import Choice, FunctionChoice, Functions, Tools, tools_of
-from llamasrv.protocols.telemetry import Extras, Paces, members, progress, timings
-from llamasrv.protocols.writer import Writer
+from llamasrv.protocols.telemetry import Extras
 
 
 class Modalities(WireField):
@@ -276,33 +272,29 @@ def _thinking(data: Mapping[str, Any]) -> dict[str, Any]:
     return {} if on is None and effort is None else thinking_variables(on, effort)
 
 
-class ChatReply(Writer):
+class ChatReply(ChunkReply):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
     def __init__(self, options: ChatOptions, model: str, fingerprint: str, *, native: bool = False) -> None:
-        super().__init__()
+        super().__init__(options, model)
         self._native = native
         self._error_body = llamacpp_body if native else openai_body
         self._options = options
         self.id = new_id("chatcmpl-")
-        self._model, self._fingerprint = model, fingerprint
-        self._created = int(time.time())
-        # A chunk is constant bytes around what changes: index, delta, log-probabilities, finish reason.
-        self._head = self._tail = b""
+        self.created = int(time.time())
+        self._fingerprint = fingerprint
         self._inputs: dict[int, tuple[int, CustomInput]] = {}  # by choice: the call of a custom tool that is under way
-        self._paces = Paces()
 
     # ------------------------------------------------------------ streaming
 
     def on_begin(self) -> None:
         fields: dict[str, Any] = {
-            "id": self.id, "object": "chat.completion.chunk", "created": self._created, "model": self._model,
+            "id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self._model,
             "system_fingerprint": self._fingerprint,
         }  # fmt: skip
         if self._options.service_tier:
             fields["service_tier"] = "default"
-        self._head = orjson.dumps(fields)[:-1] + b',"choices":['
-        self._tail = b'}],"usage":null' if self._options.include_usage else b"}]"
+        self._begin_chunks(fields)
         # A text that is empty would be shown as a part of its own before a call. llama-server has none anyway.
         content = b"null" if self._options.tools or self._native else b'""'
         for index in range(self._options.num_choices):
@@ -340,20 +332,7 @@ class ChatReply(Writer):
 
     def on_finished(self, event: Finished) -> None:
         self._end_input(event.index)
-        reason = b'"%b"' % self._reason(event.reason).encode()
-        self._out.append(self._chunk(event.index, b"{}", b"null", reason, self._last(event)))
-
-    def on_usage(self, event: Usage) -> None:
-        if self._options.include_usage:
-            counts = members({"usage": usage_body(event), "timings": timings(event)})
-            self._out.append(b"%b]%b}" % (self._head, counts))
-
-    def on_pace(self, event: Pace) -> None:
-        self._paces.note(event)
-
-    def on_progress(self, event: PromptProgress) -> None:
-        told = members({"prompt_progress": progress(event)})
-        self._out.append(self._chunk(event.index, b"{}", b"null", b"null", told + self._paces.of(event.index)))
+        self._end(event, self._reason(event.reason))
 
     def error_body(self, error: LlamasrvError) -> bytes:
         return self._error_body(error)
@@ -362,25 +341,9 @@ class ChatReply(Writer):
         self._out.append(self._chunk(index, delta, logprobs, b"null"))
 
     def _chunk(self, index: int, delta: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
-        """`extra`: further members of the chunk; None: how fast it goes, where that was asked for."""
         return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b%b}' % (
             self._head, index, delta, logprobs, reason, self._tail,
             self._paces.of(index) if extra is None else extra,
-        )  # fmt: skip
-
-    def _last(self, event: Finished) -> bytes:
-        """What else the last chunk of a choice tells."""
-        told: dict[str, Any] = {}
-        if event.usage is not None and (self._options.extras.per_token or not self._options.include_usage):
-            told["timings"] = timings(event.usage)
-        if self._options.extras.verbose:
-            told["__verbose"] = self._verbose(event, "")
-        return members(told) if told else b""
-
-    def _verbose(self, event: Finished, text: str) -> dict[str, Any]:
-        return final_body(
-            event, self._running, self._options.settings, model=self._model, text=text, tokens=[],
-            has_new_line="\n" in text,
         )  # fmt: skip
 
     def _input(self, index: int, call: int, text: str) -> None:
@@ -400,11 +363,11 @@ class ChatReply(Writer):
 
     # ------------------------------------------------------------ whole
 
-    def whole(self, collected: Collected) -> bytes:
+    def whole(self) -> bytes:
         body: dict[str, Any] = {
             "id": self.id,
             "object": "chat.completion",
-            "created": self._created,
+            "created": self.created,
             "model": self._model,
             "choices": [
                 {
@@ -413,20 +376,16 @@ class ChatReply(Writer):
                     "logprobs": self._logprobs(choice.logprobs) if self._options.logprobs else None,
                     "finish_reason": self._reason(choice.reason),  # type: ignore[arg-type]
                 }
-                for index, choice in enumerate(collected.choices)
+                for index, choice in enumerate(self.folded.choices)
             ],
-            "usage": usage_body(collected.usage),
+            "usage": usage_body(self.folded.usage),
             "system_fingerprint": self._fingerprint,
         }
         if self._options.service_tier:
             body["service_tier"] = "default"
-        body["timings"] = timings(collected.usage)
-        if self._options.extras.verbose:
-            first = collected.choices[0]
-            body["__verbose"] = self._verbose(first.finished(0), "".join(first.text))
-        return orjson.dumps(body)
+        return orjson.dumps({**body, **self._whole_figures()})
 
-    def _message(self, choice: Collection) -> dict[str, Any]:
+    def _message(self, choice: Whole) -> dict[str, Any]:
         calls, text = choice.tool_calls, "".join(choice.text)
         message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
         if choice.reasoning:

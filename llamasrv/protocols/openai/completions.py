@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.domain.events import Finished, Pace, PromptProgress, Text, TokenLogprob, Usage
+from llamasrv.domain.events import Finished, Text, TokenLogprob
 from llamasrv.domain.request import GenerateRequest, Prompt, TextPrompt
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Prompts
@@ -25,9 +24,9 @@ from llamasrv.protocols.common.schema import Count, Flag, Loader, String
 from llamasrv.protocols.common.wire import FINISH, dumps, logprob, new_id, usage_body
 from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.llamacpp.final import final_body, settings_of
-from llamasrv.protocols.telemetry import Extras, Paces, members, progress, timings
-from llamasrv.protocols.writer import Writer
+from llamasrv.protocols.llamacpp.final import settings_of
+from llamasrv.protocols.openai.chunks import ChunkReply
+from llamasrv.protocols.telemetry import Extras
 
 _utf8 = getincrementaldecoder("utf-8")
 _NO_PROMPT = TextPrompt("")
@@ -126,76 +125,46 @@ class Completions:
         return CompletionsReply(options, model, fingerprint)
 
 
-class CompletionsReply(Writer):
+class CompletionsReply(ChunkReply):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
+    NO_CONTENT = b'""'
+
     def __init__(self, options: CompletionsOptions, model: str, fingerprint: str) -> None:
-        super().__init__()
+        super().__init__(options, model)
         self._options = options
         self._fields: dict[str, Any] = {
             "id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": model,
             "system_fingerprint": fingerprint,
         }  # fmt: skip
-        self._head = self._tail = b""
         self._logprobs = [_Logprobs() for _ in range(options.num_choices)] if options.logprobs else []
-        self._paces = Paces()
 
     # ------------------------------------------------------------ streaming
 
     def on_begin(self) -> None:
-        self._head = orjson.dumps(self._fields)[:-1] + b',"choices":['
-        self._tail = b'}],"usage":null' if self._options.include_usage else b"}]"
+        self._begin_chunks(self._fields)
 
     def on_text(self, event: Text) -> None:
         logprobs = b"null"
         if event.logprobs and self._options.logprobs:
             logprobs = dumps(self._logprobs[event.index].body(event.logprobs))
-        self._out.append(self._chunk(dumps(event.text), event.index, logprobs, b"null"))
+        self._out.append(self._chunk(event.index, dumps(event.text), logprobs, b"null"))
 
     def on_finished(self, event: Finished) -> None:
-        reason = b'"%b"' % FINISH[event.reason].encode()
-        self._out.append(self._chunk(b'""', event.index, b"null", reason, self._last(event)))
-
-    def on_usage(self, event: Usage) -> None:
-        if self._options.include_usage:
-            counts = members({"usage": usage_body(event), "timings": timings(event)})
-            self._out.append(b"%b]%b}" % (self._head, counts))
-
-    def on_pace(self, event: Pace) -> None:
-        self._paces.note(event)
-
-    def on_progress(self, event: PromptProgress) -> None:
-        told = members({"prompt_progress": progress(event)})
-        self._out.append(self._chunk(b'""', event.index, b"null", b"null", told + self._paces.of(event.index)))
+        self._end(event, FINISH[event.reason])
 
     def error_body(self, error: LlamasrvError) -> bytes:
         return openai_body(error)
 
-    def _chunk(self, text: bytes, index: int, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
-        """`extra`: further members of the chunk; None: how fast it goes, where that was asked for."""
+    def _chunk(self, index: int, content: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
         return b'%b{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b%b%b}' % (
-            self._head, text, index, logprobs, reason, self._tail,
+            self._head, content, index, logprobs, reason, self._tail,
             self._paces.of(index) if extra is None else extra,
-        )  # fmt: skip
-
-    def _last(self, event: Finished) -> bytes:
-        """What else the last chunk of a choice tells."""
-        told: dict[str, Any] = {}
-        if event.usage is not None and (self._options.extras.per_token or not self._options.include_usage):
-            told["timings"] = timings(event.usage)
-        if self._options.extras.verbose:
-            told["__verbose"] = self._verbose(event, "")
-        return members(told) if told else b""
-
-    def _verbose(self, event: Finished, text: str) -> dict[str, Any]:
-        return final_body(
-            event, self._running, self._options.settings, model=self._fields["model"], text=text, tokens=[],
-            has_new_line="\n" in text,
         )  # fmt: skip
 
     # ------------------------------------------------------------ whole
 
-    def whole(self, collected: Collected) -> bytes:
+    def whole(self) -> bytes:
         choices = [
             {
                 "text": "".join(choice.text),
@@ -203,16 +172,10 @@ class CompletionsReply(Writer):
                 "logprobs": self._logprobs[index].body(choice.logprobs) if self._options.logprobs else None,
                 "finish_reason": FINISH[choice.reason],  # type: ignore[index]
             }
-            for index, choice in enumerate(collected.choices)
+            for index, choice in enumerate(self.folded.choices)
         ]
-        body = {
-            **self._fields, "choices": choices, "usage": usage_body(collected.usage),
-            "timings": timings(collected.usage),
-        }  # fmt: skip
-        if self._options.extras.verbose:
-            first = collected.choices[0]
-            body["__verbose"] = self._verbose(first.finished(0), "".join(first.text))
-        return orjson.dumps(body)
+        usage = usage_body(self.folded.usage)
+        return orjson.dumps({**self._fields, "choices": choices, "usage": usage, **self._whole_figures()})
 
 
 class _Logprobs:

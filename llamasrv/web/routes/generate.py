@@ -88,7 +88,7 @@ def respond(
     run = service.pipeline.submit(asked, explain=partial(named_for, names=endpoint.names, asked=asked))
     reply = reply_to(run, begin, framing)
     if not asked.stream:
-        return whole_response(run, reply, record, num_choices=len(asked.prompts) * asked.n, client=client)
+        return whole_response(run, reply, record, client=client)
     if conversation is None:
         return stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
     with service.streams.opening(record.owner, conversation, run):

@@ -216,5 +216,8 @@ class Following:
     def chunks(self, events: Any) -> list[bytes]:
         return list(events)
 
-    def whole(self, collected: Any) -> bytes:
+    def fold(self, events: Any) -> None:
+        raise NotImplementedError("only streams are followed")
+
+    def whole(self) -> bytes:
         raise NotImplementedError("only streams are followed")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from llamasrv.domain.events import Event, Failed
 from llamasrv.pipeline.run import Run, RunInfo
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.web.streams.streaming import Framing, Reply
 
 
@@ -38,10 +37,15 @@ class LateReply:
         self._failed = bool(errors)
         return [self._framing.error(error) for error in errors[:1]]
 
-    def whole(self, collected: Collected) -> bytes:
+    def fold(self, events: Sequence[Event]) -> None:
+        reply = self._begun()
+        if reply is not None:
+            reply.fold(events)
+
+    def whole(self) -> bytes:
         reply = self._begun()
         assert reply is not None, "a run that did not begin has no reply"
-        return reply.whole(collected)
+        return reply.whole()
 
     def _begun(self) -> Reply | None:
         if self._reply is None and self._run.info is not None:

@@ -25,7 +25,6 @@ from gevent.socket import socket as GreenSocket
 
 from llamasrv.domain.events import Event, Failed, Finished, Usage
 from llamasrv.errors import LlamasrvError
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.errors import openai_body
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
@@ -135,20 +134,28 @@ class Reply(Protocol):
 
     def chunks(self, events: Sequence[Event]) -> list[bytes]: ...
 
-    def whole(self, collected: Collected) -> bytes: ...
+    def fold(self, events: Sequence[Event]) -> None: ...
+
+    def whole(self) -> bytes: ...
 
 
-def whole_response(
-    running: Gathered, reply: Reply, record: RequestLog, *, num_choices: int, client: Client
-) -> Response:
+def whole_response(running: Gathered, reply: Reply, record: RequestLog, *, client: Client) -> Response:
     """Wait for all of it. A client that leaves meanwhile cancels it."""
-    collected = Collected(num_choices)
+    error: LlamasrvError | None = None
+    usage, reason = None, None
     running.gather()
     watch = None
     try:
         events = running.events(WATCH_AFTER)
         while True:
-            collected.add(events)
+            for event in events:
+                if type(event) is Failed:
+                    error = error or event.error
+                elif type(event) is Finished and event.index == 0:
+                    reason = event.reason.value
+            usage = _usage_of(events) or usage
+            if error is None and not running.cancelled:
+                reply.fold(events)
             if running.done:
                 break
             if watch is None:
@@ -157,14 +164,13 @@ def whole_response(
     finally:
         if watch is not None:
             watch.close()
-        record.usage = settle(running) or collected.usage
-    if collected.error is not None:
-        raise collected.error
-    reason = collected.choices[0].reason
-    record.reason = None if reason is None else reason.value
+        record.usage = settle(running) or usage or Usage()
+    if error is not None:
+        raise error
+    record.reason = reason
     if running.cancelled:
         return Response(b"", CLIENT_CLOSED)
-    return json_answer(reply.whole(collected))
+    return json_answer(reply.whole())
 
 
 def stream_response(

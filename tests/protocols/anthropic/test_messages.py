@@ -22,7 +22,6 @@ from llamasrv.domain.request import Content, Tool, ToolChoice
 from llamasrv.errors import EngineFailure, InvalidRequest, Unsupported
 from llamasrv.protocols.anthropic.blocks import sealed
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint, MessagesOptions
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.limits import Limits
 
 ENDPOINT = MessagesEndpoint(Limits(tools=5))
@@ -190,9 +189,9 @@ def reply(**options):
 
 
 def whole(events, **options):
-    collected = Collected(1)
-    collected.add(events)
-    return json.loads(reply(**options).whole(collected))
+    made = reply(**options)
+    made.fold(events)
+    return json.loads(made.whole())
 
 
 def streamed(events, cuts=(), **options):

@@ -10,7 +10,6 @@ from llamasrv.domain.events import Finished, FinishReason, Reasoning, Text, Tool
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint
 from llamasrv.protocols.anthropic.threads import ThreadChanged, ThreadContinued, Turn, previous_of
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.errors import anthropic_body
 from llamasrv.protocols.limits import Limits
 
@@ -38,9 +37,8 @@ def turn_of(events, earlier=(), *, stream=False, **body):
     if stream:
         said = b"".join(chunk for at in range(len(events)) for chunk in reply.chunks(events[at : at + 1]))
     else:
-        collected = Collected(1)
-        collected.add(events)
-        said = reply.whole(collected)
+        reply.fold(events)
+        said = reply.whole()
     ((id, turn),) = kept.items()
     assert id.encode() in said and len(id) == 4 + 48
     return Turn.unpack(turn.pack())

@@ -12,7 +12,6 @@ from llamasrv.domain.events import (
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import Content, InfillPrompt, MixedPrompt, TextPrompt, TokenPrompt
 from llamasrv.errors import ContextTooLong, EngineFailure, InvalidRequest, Unsupported
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
@@ -38,10 +37,9 @@ def reply(**body):
     return made
 
 
-def whole(made, *events, choices=1):
-    collected = Collected(choices)
-    collected.add(events)
-    return json.loads(made.whole(collected))
+def whole(made, *events):
+    made.fold(events)
+    return json.loads(made.whole())
 
 
 def streamed(made, *events):
@@ -194,7 +192,7 @@ def test_why_it_ended_is_told(reason, kind, truncated):
 
 def test_several_choices_are_a_list():
     ends = [Finished(i, FinishReason.STOP, None, USAGE) for i in range(2)]
-    bodies = whole(reply(n_cmpl=2), Text(0, "a"), Text(1, "b"), *ends, USAGE, choices=2)
+    bodies = whole(reply(n_cmpl=2), Text(0, "a"), Text(1, "b"), *ends, USAGE)
     assert [(body["index"], body["content"]) for body in bodies] == [(0, "a"), (1, "b")]
 
 

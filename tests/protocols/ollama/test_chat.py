@@ -21,7 +21,6 @@ from llamasrv.domain.events import (
 )  # fmt: skip
 from llamasrv.domain.request import Message, Tool, ToolCall
 from llamasrv.errors import EngineFailure, InvalidRequest
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.chat import Chat
 from llamasrv.protocols.ollama.generate import Generate
@@ -144,9 +143,9 @@ def reply(endpoint=CHAT, *, left_out=0, **body):
 
 
 def whole(events, endpoint=CHAT, **body):
-    collected = Collected(1)
-    collected.add(events)
-    return json.loads(reply(endpoint, **body).whole(collected))
+    made = reply(endpoint, **body)
+    made.fold(events)
+    return json.loads(made.whole())
 
 
 def lines(events, endpoint=CHAT, **body):

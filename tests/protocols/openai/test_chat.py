@@ -14,7 +14,6 @@ from protocols.openai.wire_client import add_up_chat, whole_chat
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, TokenLogprob, TopLogprob, Usage
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, TextPart, ToolCall
 from llamasrv.errors import EngineFailure, InvalidRequest, Unsupported
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.schema import HONOURED, REFUSED, rows
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.chat import ChatCompletions, ChatOptions, ChatReply, ChatSchema
@@ -404,14 +403,14 @@ def test_every_field_says_what_becomes_of_it():
 
 def reply(**options):
     made = ChatReply(ChatOptions(**options), "some-model", "fp_0")
-    made.id, made._created = "chatcmpl-0", 1700000000
+    made.id, made.created = "chatcmpl-0", 1700000000
     return made
 
 
-def collected(events, num_choices=1):
-    whole = Collected(num_choices)
-    whole.add(events)
-    return whole
+def whole_of(reply, events):
+    """What is told without streaming."""
+    reply.fold(events)
+    return reply.whole()
 
 
 def scored(piece, logprob, *others):
@@ -457,7 +456,7 @@ def test_it_writes_what_the_transcript_says(name):
     chunks = reply(**options).chunks(events)
     written = "".join(f"{chunk.decode()}\n" for chunk in chunks)
     if name != "failure":
-        written += "\n" + reply(**options).whole(collected(events, options.get("num_choices", 1))).decode() + "\n"
+        written += "\n" + whole_of(reply(**options), events).decode() + "\n"
     assert written == golden
 
 
@@ -466,7 +465,7 @@ def test_a_stream_adds_up_to_the_whole(name):
     options, events = TRANSCRIPTS[name]
     include_usage = options.get("include_usage", False)
     streamed, usage = add_up_chat(reply(**options).chunks(events), include_usage=include_usage)
-    whole, whole_usage = whole_chat(reply(**options).whole(collected(events, options.get("num_choices", 1))))
+    whole, whole_usage = whole_chat(whole_of(reply(**options), events))
     assert streamed == whole
     assert not include_usage or usage == whole_usage
 
@@ -478,7 +477,7 @@ def test_a_stream_adds_up_wherever_it_is_cut(said, cut, include_usage):
     options = {"num_choices": 3, "include_usage": include_usage}
     stream = reply(**options)
     chunks = stream.chunks(events[:cut]) + stream.chunks(events[cut:])
-    whole = whole_chat(reply(**options).whole(collected(events, 3)))[0]
+    whole = whole_chat(whole_of(reply(**options), events))[0]
     assert add_up_chat(chunks, include_usage=include_usage)[0] == whole
 
 

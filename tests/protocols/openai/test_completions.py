@@ -11,7 +11,6 @@ from protocols.openai.wire_client import add_up_completions, whole_completions
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, TokenLogprob, TopLogprob, Usage
 from llamasrv.domain.request import Content, GenerateRequest, TextPrompt, TokenPrompt
 from llamasrv.errors import EngineFailure, InvalidRequest
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.schema import rows
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.completions import (
@@ -133,10 +132,10 @@ def reply(**options):
     return made
 
 
-def collected(events, num_choices=1):
-    whole = Collected(num_choices)
-    whole.add(events)
-    return whole
+def whole_of(reply, events):
+    """What is told without streaming."""
+    reply.fold(events)
+    return reply.whole()
 
 
 def scored(piece, logprob, *others):
@@ -170,7 +169,7 @@ def test_it_writes_what_the_transcript_says(name):
     options, events = TRANSCRIPTS[name]
     written = "".join(f"{chunk.decode()}\n" for chunk in reply(**options).chunks(events))
     if name != "failure":
-        written += "\n" + reply(**options).whole(collected(events, options.get("num_choices", 1))).decode() + "\n"
+        written += "\n" + whole_of(reply(**options), events).decode() + "\n"
     assert written == (DATA / f"completions_{name}.txt").read_text("utf-8")
 
 
@@ -178,19 +177,19 @@ def test_it_writes_what_the_transcript_says(name):
 def test_a_stream_adds_up_to_the_whole(name):
     options, events = TRANSCRIPTS[name]
     streamed, _ = add_up_completions(reply(**options).chunks(events), include_usage=options.get("include_usage", False))
-    whole, _ = whole_completions(reply(**options).whole(collected(events, options.get("num_choices", 1))))
+    whole, _ = whole_completions(whole_of(reply(**options), events))
     assert streamed == whole
 
 
 def test_offsets_count_characters_of_the_text():
     _, events = TRANSCRIPTS["logprobs"]
-    logprobs = json.loads(reply(logprobs=True).whole(collected(events)))["choices"][0]["logprobs"]
+    logprobs = json.loads(whole_of(reply(logprobs=True), events))["choices"][0]["logprobs"]
     assert logprobs["text_offset"] == [0, 1, 1, 2]
     assert logprobs["tokens"] == ["a", "bytes:\\xc3", "bytes:\\xa9", "!"]
 
 
 def test_the_chosen_token_is_among_the_likeliest():
     _, events = TRANSCRIPTS["logprobs"]
-    logprobs = json.loads(reply(logprobs=True).whole(collected(events)))["choices"][0]["logprobs"]
+    logprobs = json.loads(whole_of(reply(logprobs=True), events))["choices"][0]["logprobs"]
     for name, value, top in zip(logprobs["tokens"][1:], logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:]):
         assert top[name] == value

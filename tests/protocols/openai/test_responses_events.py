@@ -23,7 +23,6 @@ from llamasrv.domain.events import (
     Usage,
 )  # fmt: skip
 from llamasrv.errors import EngineFailure, InvalidRequest, QueueFull
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses import Responses
 from llamasrv.protocols.openai.responses import reply as reply_module
@@ -93,10 +92,10 @@ TRANSCRIPTS = {
 }  # fmt: skip
 
 
-def collected(events):
-    found = Collected(1)
-    found.add(events)
-    return found
+def whole_of(reply, events):
+    """What is told without streaming."""
+    reply.fold(events)
+    return reply.whole()
 
 
 @pytest.mark.parametrize("name", TRANSCRIPTS)
@@ -117,7 +116,7 @@ def test_a_stream_keeps_every_rule_and_ends_in_its_response(name):
 @pytest.mark.parametrize("name", set(TRANSCRIPTS) - {"failed"})
 def test_a_stream_adds_up_to_the_whole(name):
     body, events = TRANSCRIPTS[name]
-    assert add_up(reply(**body).chunks(events)) == json.loads(reply(**body).whole(collected(events)))
+    assert add_up(reply(**body).chunks(events)) == json.loads(whole_of(reply(**body), events))
 
 
 @pytest.mark.parametrize("name", TRANSCRIPTS)
@@ -314,7 +313,7 @@ def test_a_summary_of_the_conversation_is_one_item_even_when_it_was_cut():
 
 def test_a_compacted_conversation_is_the_users_words_and_the_summary():
     _, options = endpoint.parse_compact({"input": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "x"}]})
-    body = json.loads(endpoint.reply(options, model="m").whole(collected([Text(0, "All."), STOP, USAGE])))
+    body = json.loads(whole_of(endpoint.reply(options, model="m"), [Text(0, "All."), STOP, USAGE]))
     assert set(body) == {"id", "object", "created_at", "output", "usage"} and body["object"] == "response.compaction"
     assert [item["type"] for item in body["output"]] == ["message", "compaction"]
     assert body["output"][0]["role"] == "user"

@@ -9,7 +9,6 @@ import pytest
 from llamasrv.domain.events import Finished, FinishReason, Reasoning, Text, ToolCallArguments, ToolCallStart, Usage
 from llamasrv.domain.request import Content, ImagePart, TextPart, Tool, ToolChoice
 from llamasrv.errors import InvalidRequest, Unsupported
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.chat import ChatCompletions, ChatOptions, ChatReply
 
@@ -226,9 +225,9 @@ CALLED = [
 
 
 def whole(events, **options):
-    collected = Collected(1)
-    collected.add(events)
-    return json.loads(ChatReply(ChatOptions(**options), "m", "fp").whole(collected))
+    made = ChatReply(ChatOptions(**options), "m", "fp")
+    made.fold(events)
+    return json.loads(made.whole())
 
 
 def deltas(events, **options):

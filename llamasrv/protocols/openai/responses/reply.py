@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,6 @@ from llamasrv.domain.events import (
     Usage,
 )  # fmt: skip
 from llamasrv.errors import LlamasrvError
-from llamasrv.protocols.common.collect import Collected
 from llamasrv.protocols.common.wire import chat_logprob
 from llamasrv.protocols.openai.custom import CustomInput
 from llamasrv.protocols.openai.responses.events import Events, error_event
@@ -246,16 +245,18 @@ class ResponseReply(Writer):
 
     # ------------------------------------------------------------ whole
 
-    def whole(self, collected: Collected) -> bytes:
-        self.chunks(list(_events(collected)))
+    def fold(self, events: Sequence[Event]) -> None:
+        """The response grows as its stream would; what is written meanwhile is for nobody."""
+        self.chunks(events)
+
+    def whole(self) -> bytes:
         return orjson.dumps(self.response)
 
 
 class CompactionReply(ResponseReply):
     """A conversation made shorter: what the user said, and one item for all the rest."""
 
-    def whole(self, collected: Collected) -> bytes:
-        self.chunks(list(_events(collected)))
+    def whole(self) -> bytes:
         response = self.response
         return orjson.dumps(
             {
@@ -266,21 +267,6 @@ class CompactionReply(ResponseReply):
                 "usage": response["usage"],
             }
         )
-
-
-def _events(collected: Collected) -> Iterable[Event]:
-    """What was collected, as the fewest events that tell it."""
-    choice = collected.choices[0]
-    if choice.reasoning:
-        yield Reasoning(0, "".join(choice.reasoning))
-    if choice.text or choice.logprobs:
-        yield Text(0, "".join(choice.text), tuple(choice.logprobs))
-    for number, call in enumerate(choice.tool_calls):
-        yield ToolCallStart(0, number, call.id, call.name)
-        yield ToolCallArguments(0, number, call.arguments)
-    assert choice.reason is not None
-    yield Finished(0, choice.reason, choice.stop)
-    yield collected.usage
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:

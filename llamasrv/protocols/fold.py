@@ -1,4 +1,4 @@
-"""A generation as one whole: what a reply without streaming is written from. The same events, added up."""
+"""The events of a generation added up: what a whole reply is written from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from llamasrv.domain.events import (
     Event,
-    Failed,
     Finished,
     FinishReason,
     Reasoning,
@@ -17,8 +16,7 @@ from llamasrv.domain.events import (
     Usage,
 )  # fmt: skip
 from llamasrv.domain.request import ToolCall
-from llamasrv.errors import LlamasrvError
-from llamasrv.protocols.writer import EventReader
+from llamasrv.protocols.reader import EventReader
 
 
 class Choice:
@@ -48,21 +46,25 @@ class Choice:
         return tuple(ToolCall(id, name, "".join(fragments)) for id, name, fragments in self.calls)
 
 
-class Collected(EventReader):
-    """All choices of a generation, by index. The first failure is kept: it is the whole reply's."""
+class Fold(EventReader):
+    """All choices of a generation, by index."""
 
-    def __init__(self, num_choices: int) -> None:
-        self.choices = [Choice() for _ in range(num_choices)]
+    def __init__(self) -> None:
+        self.choices: list[Choice] = []
         self.usage = Usage()
-        self.error: LlamasrvError | None = None
 
     def add(self, events: Iterable[Event]) -> None:
         methods = self._methods
         for event in events:
             methods[type(event)](self, event)
 
+    def choice(self, index: int) -> Choice:
+        while len(self.choices) <= index:
+            self.choices.append(Choice())
+        return self.choices[index]
+
     def on_text(self, event: Text) -> None:
-        choice = self.choices[event.index]
+        choice = self.choice(event.index)
         choice.text.append(event.text)
         if event.logprobs:
             choice.logprobs += event.logprobs
@@ -70,21 +72,18 @@ class Collected(EventReader):
             choice.tokens += event.tokens
 
     def on_reasoning(self, event: Reasoning) -> None:
-        self.choices[event.index].reasoning.append(event.text)  # log-probabilities are the content's alone
+        self.choice(event.index).reasoning.append(event.text)  # log-probabilities are the content's alone
 
     def on_call(self, event: ToolCallStart) -> None:
-        self.choices[event.index].calls.append((event.id, event.name, []))
+        self.choice(event.index).calls.append((event.id, event.name, []))
 
     def on_arguments(self, event: ToolCallArguments) -> None:
-        self.choices[event.index].calls[event.call][2].append(event.fragment)
+        self.choice(event.index).calls[event.call][2].append(event.fragment)
 
     def on_finished(self, event: Finished) -> None:
-        choice = self.choices[event.index]
+        choice = self.choice(event.index)
         choice.reason, choice.stop = event.reason, event.stop
         choice.usage, choice.lane = event.usage, event.lane
 
     def on_usage(self, event: Usage) -> None:
         self.usage = event
-
-    def on_failed(self, event: Failed) -> None:
-        self.error = self.error or event.error

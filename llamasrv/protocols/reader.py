@@ -1,0 +1,51 @@
+"""The one dispatch over the events of a generation: a method for each kind. Knows no protocol and no socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from llamasrv.domain.events import (
+    Failed,
+    Finished,
+    Pace,
+    PromptProgress,
+    Reasoning,
+    Text,
+    ToolCallArguments,
+    ToolCallStart,
+    Usage,
+)  # fmt: skip
+
+METHODS: dict[type, str] = {
+    Text: "on_text", Reasoning: "on_reasoning", ToolCallStart: "on_call", ToolCallArguments: "on_arguments",
+    PromptProgress: "on_progress", Pace: "on_pace", Finished: "on_finished", Usage: "on_usage", Failed: "on_failed",
+}  # fmt: skip
+
+
+class EventReader:
+    """Reads events one after the other. A kind that a subclass has no method for tells it nothing."""
+
+    _methods: ClassVar[dict[type, Callable[[Any, Any], None]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._methods = {kind: getattr(cls, name) for kind, name in METHODS.items()}
+
+    def on_text(self, event: Text) -> None: ...
+
+    def on_reasoning(self, event: Reasoning) -> None: ...
+
+    def on_call(self, event: ToolCallStart) -> None: ...
+
+    def on_arguments(self, event: ToolCallArguments) -> None: ...
+
+    def on_progress(self, event: PromptProgress) -> None: ...
+
+    def on_pace(self, event: Pace) -> None: ...
+
+    def on_finished(self, event: Finished) -> None: ...
+
+    def on_usage(self, event: Usage) -> None: ...
+
+    def on_failed(self, event: Failed) -> None: ...
