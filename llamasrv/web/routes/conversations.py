@@ -16,26 +16,23 @@ from llamasrv.protocols.openai.responses.stored import page_body
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.responses import page_of_request
+from llamasrv.web.routes.twice import add_twice
 from llamasrv.web.service import Service
-
-PREFIXES = ("/v1/conversations", "/conversations")
 
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("conversations", __name__)
     views = Views(service)
-    for name, prefix in zip(("v1", "bare"), PREFIXES):
-        for method, path, view in (
-            ("POST", "", views.create),
-            ("GET", "/<id>", views.show),
-            ("POST", "/<id>", views.update),
-            ("DELETE", "/<id>", views.delete),
-            ("GET", "/<id>/items", views.items),
-            ("POST", "/<id>/items", views.add),
-            ("GET", "/<id>/items/<item>", views.item),
-            ("DELETE", "/<id>/items/<item>", views.delete_item),
-        ):
-            routes.add_url_rule(prefix + path, f"{view.__name__}_{name}", view, methods=[method])
+    add_twice(routes, "/conversations", [
+        ("POST", "", views.create),
+        ("GET", "/<id>", views.show),
+        ("POST", "/<id>", views.update),
+        ("DELETE", "/<id>", views.delete),
+        ("GET", "/<id>/items", views.items),
+        ("POST", "/<id>/items", views.add),
+        ("GET", "/<id>/items/<item>", views.item),
+        ("DELETE", "/<id>/items/<item>", views.delete_item),
+    ])  # fmt: skip
     return routes
 
 

@@ -22,11 +22,11 @@ from llamasrv.web.http.body import read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of, respond
+from llamasrv.web.routes.twice import add_twice
 from llamasrv.web.service import Service
 from llamasrv.web.streams.background import BackgroundRun, Following
 from llamasrv.web.streams.streaming import Client, Framing, named, stream_response
 
-PREFIXES = ("/v1/responses", "/responses")
 LEFT_OUT = "x-llamasrv-tools-left-out"
 CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end of what was cancelled
 
@@ -34,20 +34,17 @@ CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("responses", __name__)
     views = Views(service)
-    for name, prefix in zip(("v1", "bare"), PREFIXES):
-        for method, path, view in (
-            ("POST", "", views.create),
-            ("POST", "/input_tokens", views.input_tokens),
-            ("POST", "/compact", views.compact),
-            ("GET", "/<id>", views.show),
-            ("DELETE", "/<id>", views.delete),
-            ("POST", "/<id>/cancel", views.cancel),
-            ("GET", "/<id>/input_items", views.input_items),
-        ):
-            routes.add_url_rule(prefix + path, f"{view.__name__}_{name}", view, methods=[method])
-        for upgrade in (False, True):
-            endpoint = f"no_websocket_{name}_{upgrade}"
-            routes.add_url_rule(prefix, endpoint, views.no_websocket, methods=["GET"], websocket=upgrade)
+    add_twice(routes, "/responses", [
+        ("POST", "", views.create),
+        ("POST", "/input_tokens", views.input_tokens),
+        ("POST", "/compact", views.compact),
+        ("GET", "/<id>", views.show),
+        ("DELETE", "/<id>", views.delete),
+        ("POST", "/<id>/cancel", views.cancel),
+        ("GET", "/<id>/input_items", views.input_items),
+    ])  # fmt: skip
+    for upgrade in (False, True):
+        add_twice(routes, "/responses", [("GET", "", views.no_websocket)], websocket=upgrade)
     return routes
 
 

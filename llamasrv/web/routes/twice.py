@@ -1,0 +1,18 @@
+"""Routes that have two addresses, one under `/v1` and one without, as OpenAI's newer APIs have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flask import Blueprint, Response
+
+
+def add_twice(
+    routes: Blueprint, prefix: str, views: Iterable[tuple[str, str, Callable[..., Response]]], **options: Any
+) -> None:
+    """Every (method, path, view) under `/v1` and `prefix`, and under `prefix` alone. `options` are werkzeug's."""
+    for name, start in (("v1", "/v1" + prefix), ("bare", prefix)):
+        for method, path, view in views:
+            endpoint = "_".join((view.__name__, name, *map(str, options.values())))
+            routes.add_url_rule(start + path, endpoint, view, methods=[method], **options)
