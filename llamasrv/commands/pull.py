@@ -51,7 +51,14 @@ def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
 
 
 def fetch(settings: Settings, *, endpoint: str | None = None) -> None:
-    """Pull the model that --hf-repo names, where it is not there yet; `endpoint` as for `pull`. Raises ConfigError."""
+    """Pull the models that are named by their repositories, where they are not there yet; `endpoint` as for `pull`.
+    Raises ConfigError."""
+    _fetch(settings, endpoint)
+    for table in settings.tables:
+        _fetch(settings.of(table).having(model={"offline": settings.model.offline}), endpoint)
+
+
+def _fetch(settings: Settings, endpoint: str | None) -> None:
     name = repository(settings)
     folder = settings.models.dir or paths.models_dir()
     try:

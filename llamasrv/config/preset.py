@@ -19,7 +19,8 @@ from llamasrv.errors import ConfigError
 ALL = "*"
 _HEAD = "\0"  # of the lines before the first section
 _LOAD = "load-on-startup"
-_IGNORED = ("version", "stop-timeout", "dedup-cache-models")  # no processes end, and no cache has names of its own
+_DEDUP = "dedup-cache-models"
+_IGNORED = ("version", "stop-timeout")  # no processes end
 _TRUE, _FALSE = ("true", "1", "on", "yes", "enabled"), ("false", "0", "off", "no", "disabled")
 
 
@@ -46,7 +47,8 @@ def read(path: Path, given: Mapping[str, Any]) -> tuple[tuple[ModelTable, ...], 
         section.take(parser[name])
         values = {**shared.taken.values, **section.taken.values}
         kept = {key: value for key, value in values.items() if key not in given and key in _TABLE_NAMES}
-        tables.append(ModelTable(name, kept, load=bool(shared.load if section.load is None else section.load)))
+        load, dedup = ({**shared.switches, **section.switches}.get(key, False) for key in (_LOAD, _DEDUP))
+        tables.append(ModelTable(name, kept, load=load, shows_file=not dedup))
         notes += section.taken.notes
     return tuple(tables), notes
 
@@ -61,13 +63,13 @@ class _Section:
     def __init__(self, path: Path, name: str) -> None:
         self.where = f"{path}: [{name}]"
         self.taken = Taken()
-        self.load: Any = None
+        self.switches: dict[str, bool] = {}
 
     def take(self, lines: Mapping[str, str]) -> None:
         for key, text in lines.items():
             where = f"{self.where}: {key} = {text!r}"
-            if key == _LOAD:
-                self.load = _switch(text, where)
+            if key in (_LOAD, _DEDUP):
+                self.switches[key] = _switch(text, where)
             elif key in _IGNORED:
                 self.taken.notes.append(f"{where}: not used")
             else:
@@ -87,8 +89,6 @@ class _Section:
             raise ConfigError(f"{where}: unknown key{nearest(key, [n.lstrip('-') for n in (*_OPTION_FLAGS, *_FLAGS)])}")
 
     def _set(self, option: Option, text: str, where: str) -> None:
-        if option.name == "model_hf_repo":
-            raise ConfigError(f"{where}: fetch it first, with llamasrv pull, and name the file as model")
         if option.name not in _TABLE_NAMES:
             self.taken.notes.append(f"{where}: not used: it is the server's, not a model's")
         else:

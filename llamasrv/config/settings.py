@@ -31,6 +31,7 @@ class ModelTable:
     name: str
     values: Mapping[str, Any]  # by the name of the option
     load: bool = False  # when the server starts
+    shows_file: bool = False  # its file is served under its own name, too, where it lies in models.dir
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 # What only the model of the command line has.
-_OF_THE_ONE = ("model_fake", "model_hf_repo", "model_hf_file", "model_offline", "model_sleep_idle_seconds")
+_OF_THE_ONE = ("model_fake", "model_offline", "model_sleep_idle_seconds")
 
 # What a model's table may say, by its key there.
 TABLE_KEYS: Mapping[str, Option] = {

@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from llamasrv.models import hub_cache
+
 PREFIXES = ("hf:", "hf.co/", "huggingface.co/")
 DEFAULTS = ("Q4_K_M", "Q8_0", "Q4_0", "MXFP4", "F16", "BF16", "F32")
 """What is taken where no quantisation is asked for: the first of these that there is."""
@@ -127,9 +129,14 @@ def pull(
 
 
 def pulled(text: str, folder: Path) -> Path | None:
-    """The first part of a model that was pulled into `folder` before; None where it was not."""
+    """The first part of a model that was pulled into `folder` before, or that lies in the Hub's own cache; None where
+    there is neither."""
     reference = Reference.parse(text)
-    here = folder / reference.repo
+    cached = hub_cache.snapshot(reference.repo, reference.revision)
+    return _first_in(folder / reference.repo, reference) or (cached and _first_in(cached, reference))
+
+
+def _first_in(here: Path, reference: Reference) -> Path | None:
     checked = "sha256:" + "0" * 64  # when it was put there
     files = [RemoteFile(str(path.relative_to(here)), path.stat().st_size, checked) for path in here.rglob("*.gguf")]
     try:

@@ -41,6 +41,7 @@ from llamasrv.startup.model_options import (
     served_name,
     shape_of,
     template_source,
+    with_file,
 )
 
 log = logging.getLogger("llamasrv")
@@ -53,7 +54,10 @@ def models(settings: Settings) -> list[Model]:
     names and cannot be served; files of a folder that cannot are left out."""
     found = _folder(settings)
     made = list(_named(settings, found))
-    taken = {path.resolve() for model in made if (path := model.details.path) is not None}
+    shown = {table.name for table in settings.tables if table.shows_file}
+    taken = {
+        path.resolve() for model in made if (path := model.details.path) is not None and model.name not in shown
+    }
     names = {canonical(model.name) for model in made}
     several = len(made) + len(found) > 1
     for one in found:
@@ -75,7 +79,9 @@ def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:
         yield the_one(settings)
     for table in settings.tables:
         own = settings.of(table)
-        one = _found_as(table.name, found) if own.model.path is None else None
+        one = _found_as(table.name, found) if own.model.path is None and own.model.hf_repo is None else None
+        if one is None and (own := _located(own, table)).model.path is not None and not table.shows_file:
+            one = _found_at(own.model.path, found)
         if one is not None:
             own = own.having(model={"path": one.header.path})
         elif own.model.path is None and table.name == DEMO_NAME:
@@ -89,11 +95,22 @@ def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:
             raise ConfigError(f"models.{table.name}: {error}") from None
 
 
+def _located(settings: Settings, table: ModelTable) -> Settings:
+    """With the file of the repository that the table names, or is named by."""
+    if settings.model.path is None and settings.model.hf_repo is None and "/" in table.name:
+        settings = settings.having(model={"hf_repo": table.name})
+    try:
+        return with_file(settings)
+    except ConfigError as error:
+        raise ConfigError(f"models.{table.name}: {error}") from None
+
+
 def _of_table(settings: Settings, table: ModelTable, found: Found | None) -> Model:
     assert settings.model.path is not None
     header = found.header if found is not None else gguf.read_header(settings.model.path)
     stay = table.values.get("models_keep_alive", FOR_EVER if table.load else settings.models.keep_alive)
-    aliases = (*settings.model.alias, *(found.aliases if found is not None else ()))
+    names = (found.name, *found.aliases) if found is not None else ()
+    aliases = tuple(name for name in dict.fromkeys((*settings.model.alias, *names)) if name != table.name)
     return _model(
         settings, table.name, header, aliases=aliases, several=True, found=found, keep_alive=stay, at_start=table.load
     )
@@ -130,6 +147,11 @@ def _of_made(settings: Settings, one: Made, path: Path) -> Model:
 def _found_as(name: str, found: list[Found]) -> Found | None:
     wanted = canonical(name)
     return next((one for one in found if wanted in map(canonical, (one.name, *one.aliases))), None)
+
+
+def _found_at(path: Path, found: list[Found]) -> Found | None:
+    real = path.resolve()
+    return next((one for one in found if one.header.path.resolve() == real), None)
 
 
 def _folder(settings: Settings) -> list[Found]:

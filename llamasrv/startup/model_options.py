@@ -81,6 +81,14 @@ def repository(settings: Settings) -> str | None:
 
 def with_pulled(settings: Settings) -> Settings:
     """The settings with the file that was pulled for --hf-repo, called by the name of the repository."""
+    located = with_file(settings)
+    if located is settings or settings.model.alias:
+        return located
+    return located.having(model={"alias": ((repository(settings) or "").removeprefix("hf:"),)})
+
+
+def with_file(settings: Settings) -> Settings:
+    """The settings with the file of the repository that they name. Raises ConfigError where it is not here."""
     name = repository(settings)
     if name is None or settings.model.path is not None:
         return settings
@@ -92,7 +100,7 @@ def with_pulled(settings: Settings) -> Settings:
     if path is None:
         raise ConfigError(f"model.hf_repo = {settings.model.hf_repo!r}: it is not in {folder}; `llamasrv pull {name}` "
                           "fetches it")  # fmt: skip
-    return settings.having(model={"path": path, "alias": settings.model.alias or (name.removeprefix("hf:"),)})
+    return settings.having(model={"path": path})
 
 
 def chat_defaults(settings: Settings) -> ChatDefaults:

@@ -16,7 +16,7 @@ from model.tiny_models import llama
 
 from llamasrv import cli
 from llamasrv.commands import serve as serve_command
-from llamasrv.config import OPTIONS, check, load, preset
+from llamasrv.config import OPTIONS, check, load
 from llamasrv.config.llama_flags import FLAGS
 from llamasrv.config.settings import value_of
 from llamasrv.errors import ConfigError
@@ -302,7 +302,8 @@ def test_a_preset_is_a_table_of_models(tmp_path):
         ("[a]\nmodle = x", r"\[a\]: modle = 'x': unknown key; did you mean model"),
         ("[a]\nctx-size = x", r"\[a\]: ctx-size = 'x': must be a whole number"),
         ("[a]\nmmproj = x", r"\[a\]: mmproj = 'x': not there yet"),
-        ("[a]\nhf-repo = x/y", "llamasrv pull"),
+        ("[a]\nhf-repo = x/y\nmodel = z.gguf", "not both"),
+        ("[a]\ndedup-cache-models = maybe", "must be true or false"),
         ("[a]\njinja = maybe", "must be true or false"),
         ("[a\n", "not a valid INI file"),
     ],
@@ -311,7 +312,7 @@ def test_a_wrong_preset_is_told_with_its_place(tmp_path, text, line):
     path = tmp_path / "models.ini"
     path.write_text(text)
     with pytest.raises(ConfigError, match=line):
-        preset.read(path, {})
+        load({"models_preset": path}, environ={})
 
 
 # Whole command lines

@@ -332,3 +332,57 @@ def test_a_repository_that_was_pulled_is_served_by_its_name(folder, tmp_path):
 def test_a_repository_that_was_not_pulled_is_told(tmp_path):
     with pytest.raises(ConfigError, match=r"model\.hf_repo = 'owner/repo': it is not in .*; `llamasrv pull hf:owner/repo`"):
         startup.filled_in(settings_with(model_hf_repo="owner/repo"))
+
+
+@pytest.fixture
+def cached(tmp_path, tiny, monkeypatch):
+    """`cached("o/r", "m-Q8_0.gguf")`: a file of a repository in the Hub's own cache; returns that folder."""
+    hub = tmp_path / "hub"
+    monkeypatch.setenv("LLAMA_CACHE", str(hub))
+
+    def make(repo, *names, commit="abc"):
+        here = hub / f"models--{repo.replace('/', '--')}"
+        for path in [here / "snapshots" / commit / name for name in names]:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(tiny.read_bytes())
+        (here / "refs").mkdir(exist_ok=True)
+        (here / "refs" / "main").write_text(commit)
+        return hub
+
+    return make
+
+
+def test_what_the_hubs_own_cache_has_need_not_be_fetched(cached):
+    """Whoever comes from llama-server has models there, and was told to pull them again."""
+    cached("owner/repo", "old-Q4_K_M.gguf", commit="old")
+    hub = cached("owner/repo", "m-Q8_0.gguf", "m-Q4_K_M.gguf", commit="new")
+    found = startup.filled_in(settings_with(model_hf_repo="owner/repo:Q4_K_M"))
+    assert found.model.path == hub / "models--owner--repo" / "snapshots" / "new" / "m-Q4_K_M.gguf"
+    assert found.model.alias == ("owner/repo:Q4_K_M",)
+
+
+def preset(tmp_path, text, **more):
+    path = tmp_path / "models.ini"
+    path.write_text(text)
+    return config.load({"models_preset": path, **more}, environ={})
+
+
+@pytest.mark.parametrize(("switch", "listed"), [("", True), ("dedup-cache-models = 1\n", False)])
+def test_a_preset_names_a_repository_and_may_hide_its_entry(cached, tmp_path, switch, listed):
+    hub = cached("o/a", "a-F32.gguf")
+    cached("o/b", "b-F32.gguf")
+    made = model_list.models(preset(tmp_path, f"[mine]\nhf-repo = o/a\n{switch}", models_dir=hub))
+    assert [model.name for model in made] == ["mine", *(["o/a:F32"] if listed else []), "o/b:F32"]
+    assert ("o/a:F32" in made[0].aliases) is not listed
+
+
+def test_a_section_may_be_named_by_its_repository(cached, tmp_path):
+    cached("o/a", "a-F32.gguf")
+    (only,) = model_list.models(preset(tmp_path, "[o/a:F32]\nc = 512\n"))
+    assert only.name == "o/a:F32" and only.recipe.options.context_cells == 512
+
+
+def test_a_repository_of_a_preset_that_is_nowhere_is_told(cached, tmp_path):
+    cached("o/a", "a-F32.gguf")
+    with pytest.raises(ConfigError, match=r"models\.mine: model\.hf_repo = 'o/c': .*`llamasrv pull hf:o/c` fetches it"):
+        model_list.models(preset(tmp_path, "[mine]\nhf-repo = o/c\n"))

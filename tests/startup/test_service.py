@@ -98,6 +98,7 @@ def test_every_engine_option_comes_from_a_setting():
         engine_tensor_split="1,2", engine_override_tensor="a=CPU", engine_kv_offload=False, engine_op_offload=False,
         engine_rope_scaling="yarn", engine_rope_freq_base=1e6, engine_rope_freq_scale=0.5, engine_yarn_orig_ctx=9,
         engine_yarn_ext_factor=1, engine_yarn_attn_factor=1, engine_yarn_beta_slow=1, engine_yarn_beta_fast=32,
+        engine_context_shift=True, engine_keep=3,
         ), environ={},
     )  # fmt: skip
     made, default = model_options.engine_options(changed), EngineOptions()
