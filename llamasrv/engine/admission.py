@@ -52,8 +52,9 @@ class Admission:
             memory.cache.put(lease.lane, seq.tokens, seq.spec.cache_key)
             if seq.sampling is None:
                 seq.sampling = SamplingState(
-                    seq.spec, seq.tokens, seq.constraint, self._backend, shifts=self._options.context_shift
-                )
+                    seq.spec, seq.tokens, seq.constraint, self._backend,
+                    shifts=self._options.context_shift and seq.media is None,  # an image cannot be moved
+                )  # fmt: skip
                 if not self._options.deterministic:
                     seq.sampling.jump_with_prompt()
         seq.lane, seq.num_computed = lease
@@ -74,9 +75,9 @@ class Admission:
         try:
             length = memory.lanes.lengths[lane]
             if seq.saved is not None:
-                length = memory.restore(lane, seq.saved, seq.saved.length)
+                length = memory.restore(lane, seq.saved, seq.saved.length, 0)
             elif match is not None and match.saved is not None:
-                length = memory.restore(lane, match.saved, match.length)
+                length = memory.restore(lane, match.saved, match.length, match.end)
             yield Lease(lane, length)
         except BaseException:
             memory.drop(lane)
@@ -113,7 +114,7 @@ class Admission:
         computed = seq.tokens[: seq.num_computed]  # what was not computed is not coming any more
         if seq.num_exact is not None:
             computed = computed[: seq.num_exact]
-            self.memory.trim(lane, seq.num_exact)
+            self.memory.trim(lane, seq.num_exact, seq.num_exact)
         keep = keep and seq.spec.cache_prompt
         self.memory.leave(lane, computed, seq.spec.cache_key, keep=keep)
         if keep:

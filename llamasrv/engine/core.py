@@ -22,6 +22,8 @@ from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells
 from llamasrv.engine.kv.manager import KVCacheManager
+from llamasrv.engine.media.encoder import Encoded, Encoder
+from llamasrv.engine.media.turns import lacks_rows
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions
@@ -64,6 +66,7 @@ class EngineCore:
         self._doorbell, self._board = doorbell, board
         self._failed_in_a_row = 0
         self._next_expiry_check = 0.0
+        self.encoder = _open_encoder(self)
         self.disk = _open_disk(self, pool)
         self._forget_context()
         self._publish()  # from now on a turn that does not end is noticed
@@ -118,6 +121,8 @@ class EngineCore:
 
     def discard(self) -> None:
         """After it was closed: finish what is being written to disk, and free the context."""
+        if self.encoder is not None:
+            self.encoder.close()
         if self.disk is not None:
             self.disk.close()
         self.backend.close()
@@ -130,6 +135,13 @@ class EngineCore:
             self.scheduler.arrive(seq)
         self.waiting += sequences
         self._board.is_stale = True
+        for seq in sequences:
+            if seq.media is not None:
+                self._look_ahead(seq)
+
+    def encoded(self, result: Encoded) -> None:
+        assert self.encoder is not None
+        self.encoder.take(result)
 
     def cancel(self, stream: Stream) -> None:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
@@ -188,7 +200,7 @@ class EngineCore:
 
     def _plan(self, now: float) -> Plan:
         lanes, waiting = self.memory.lanes, self.waiting
-        if self._outputs.late:
+        if self._outputs.late or (self.encoder is not None and self.encoder.num_waiting):
             waiting = [s for s in waiting if s.state is State.WAITING]
         pool = Pool(lanes.reclaimable_cells, len(lanes.free) + len(lanes.resident), self.backend.max_outputs)
         return self.scheduler.plan(waiting, self.running, pool, now, self.memory.lookup, self.memory.common)
@@ -196,6 +208,8 @@ class EngineCore:
     def _carry_out(self, plan: Plan) -> None:
         for seq in plan.preempt:
             self.preempt(seq)
+        for seq, cell in plan.encode:
+            self._encode(seq, cell)
         if plan.admit:
             self._admit(plan)
             room = self.scheduler.batch_size - sum(count for _, count in plan.parts)
@@ -221,6 +235,8 @@ class EngineCore:
                 self._end(seq, Ending(FinishReason.FAILED, error=error))
             else:
                 self.running.append(seq)
+                if seq.media is not None and self.encoder is not None:
+                    self.encoder.computed(seq)
                 if seq.spec.reports_progress:
                     tell_progress(seq, self.clock())
         self.waiting = [s for s in self.waiting if s.lane is None]
@@ -234,6 +250,20 @@ class EngineCore:
         self.running.remove(seq)
         self.waiting.insert(0, seq)
         self._board.is_stale = True
+
+    def _look_ahead(self, seq: Sequence) -> None:
+        """Have its images and sounds encoded while it waits, but those that are in KV or will be in a moment."""
+        match = self.memory.lookup(seq)
+        cell = 0 if match is None else match.length + match.coming
+        if lacks_rows(seq, cell):
+            self._encode(seq, cell)
+
+    def _encode(self, seq: Sequence, cell: int) -> None:
+        """It waits for the rows of its images and sounds from this cell on."""
+        if seq.lane is not None:
+            self.preempt(seq)
+        assert self.encoder is not None
+        self.encoder.want(seq, cell)
 
     # decode
 
@@ -265,6 +295,8 @@ class EngineCore:
             self.memory.lanes.extend(seq.lane, count)  # type: ignore[arg-type]  # all are seated
             if seq.spec.reports_progress:
                 tell_progress(seq, self.clock())
+            if seq.media is not None and self.encoder is not None and seq.media.rows:
+                self.encoder.computed(seq)
         self._sampler.wait_for_masks(masks)
         return True
 
@@ -324,6 +356,8 @@ class EngineCore:
     def _end(self, seq: Sequence, ending: Ending) -> None:
         """Every sequence ends here, once; its client hears of it."""
         (self.waiting if seq.lane is None else self.running).remove(seq)
+        if self.encoder is not None:
+            self.encoder.forget(seq)
         if seq.sampling is not None:
             if ending.reason is not FinishReason.STOP_STRING:
                 seq.sampling.flush(seq.stream.put)
@@ -355,6 +389,16 @@ class EngineCore:
         )
 
 
+def _open_encoder(core: EngineCore) -> Encoder | None:
+    projector = core.backend.projector
+    if projector is None:
+        return None
+    return Encoder(
+        projector, core.options.media_bytes, post=lambda result: core.mailbox.put((EngineCore.encoded, result)),
+        fail=lambda seq, error: core._end(seq, Ending(FinishReason.FAILED, error=error)), metrics=core.metrics,
+    )  # fmt: skip
+
+
 def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
     options, backend = core.options, core.backend
     if not options.disk_bytes or options.disk_folder is None or not options.digest:
@@ -372,6 +416,6 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
 
 def _with_forced(seq: Sequence, count: int, room: int) -> int:
     """How many of its tokens a step computes: as planned, and those forced since then where there is room."""
-    if count < seq.owed - seq.num_undelivered:
+    if count < seq.owed - seq.num_undelivered or seq.media is not None:
         return count
     return min(seq.owed, count + room)

@@ -21,6 +21,7 @@ from llamasrv.engine.core import EngineCore, Mail
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.host import STOPPING, EngineHost, Shared
 from llamasrv.engine.interface import Backend, ModelInfo, Progress, Vocabulary
+from llamasrv.engine.media.check import check_media
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions, Status
@@ -209,7 +210,9 @@ class Engine:
         if num_prompt > context - (0 if spec.max_tokens == 0 else 1):
             raise ContextTooLong(num_prompt=num_prompt, context=context)
         ids = np.frombuffer(spec.tokens, np.int32)
-        if int(ids.min()) < 0 or int(ids.max()) >= size:
+        if spec.media:
+            check_media(spec, ids, model)
+        if (int(ids.min()) < 0 and not spec.media) or int(ids.max()) >= size:
             raise InvalidRequest(f"A token id is outside the vocabulary (0 to {size - 1}).", param="prompt")
         if any(not 0 <= number < model.num_adapters for number, _ in spec.cache_key.adapters):
             raise InvalidRequest(f"There are {model.num_adapters} adapters (0 is the first).", param="lora")

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 import zlib
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
-from llamasrv.engine.batch import Batch
+from llamasrv.engine.batch import Batch, MediaRows
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.fake_projector import FakeProjector
 from llamasrv.engine.interface import Adapter, ModelInfo, OutOfCells, Progress
@@ -134,7 +135,7 @@ class FakeBackend:
         self.vocab = FakeVocabulary()
         self.num_lanes, self.num_cells = num_lanes, num_cells
         self.context = context or num_cells
-        self.batch = Batch(batch_size)
+        self.batch = Batch(batch_size, dimensions=4 if projector is not None and projector.mrope else 1)
         self.ubatch_size = ubatch_size
         self.can_share, self.can_cut, self.can_cut_saved, self.can_shift = can_share, can_cut, can_cut, can_cut
         self.idle_cells = num_cells if idle_cells is None else idle_cells
@@ -145,6 +146,7 @@ class FakeBackend:
         self.closed = False
         self._kv: list[list[int]] = []
         self._cells: list[list[object]] = []  # one object per cell; lanes share objects
+        self._places: list[list[int]] = []  # the position of each
         self._used: Adapters = ()
         self._marks: list[int] = []  # by lane: what it was computed with
         self._logits = np.empty((0, N_VOCAB), np.float32)
@@ -154,6 +156,7 @@ class FakeBackend:
     def reset(self) -> None:
         self._kv = [[] for _ in range(self.num_lanes)]
         self._cells = [[] for _ in range(self.num_lanes)]
+        self._places = [[] for _ in range(self.num_lanes)]
         self._used, self._marks = (), [0] * self.num_lanes
 
     def close(self) -> None:
@@ -176,19 +179,24 @@ class FakeBackend:
             raise OutOfCells
         rows = []
         mark = zlib.crc32(repr(self._used).encode()) >> 1
+        if batch.media is None:
+            tokens, positions = batch.token[:n].tolist(), batch.position[:n].tolist()
+        else:
+            tokens, positions = self._rows_as_tokens(batch.media, n)
         for token, position, lane, wanted in zip(
-            batch.token[:n].tolist(),
-            batch.position[:n].tolist(),
+            tokens,
+            positions,
             batch.lane[:n].tolist(),
             batch.wants_logits[:n].tolist(),
         ):
-            assert 0 <= token < N_VOCAB and 0 <= lane < self.num_lanes
-            assert position == len(self._kv[lane]), f"position {position} on a lane of {len(self._kv[lane])}"
+            assert (token < 0) is (batch.media is not None) and token < N_VOCAB and 0 <= lane < self.num_lanes
+            self._check_place(lane, token, position)
             assert position < self.context, "past the context"
             assert not position or self._marks[lane] == mark, "one timeline, two sets of adapters"
             self._marks[lane] = mark
             self._kv[lane].append(token)
             self._cells[lane].append(object())
+            self._places[lane].append(position)
             if wanted:
                 rows.append(self._row(self._kv[lane]))
         self._logits = np.stack(rows) if rows else np.empty((0, N_VOCAB), np.float32)
@@ -207,19 +215,21 @@ class FakeBackend:
             row[script[said % len(script)]] += _PEAK - 8  # what comes where ending is not allowed
         return row
 
-    def usable(self, lane: int, length: int) -> bool:
-        return length <= len(self._kv[lane])
+    def usable(self, lane: int, position: int) -> bool:
+        return self._length(lane, position) is not None
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        assert self.can_share and not self._kv[target] and length <= len(self._kv[source])
+    def copy(self, source: int, target: int, position: int) -> None:
+        length = self._length(source, position)
+        assert self.can_share and not self._kv[target] and length is not None
         assert self.can_cut or length == len(self._kv[source])
         self._kv[target], self._marks[target] = self._kv[source][:length], self._marks[source]
-        self._cells[target] = self._cells[source][:length]
+        self._cells[target], self._places[target] = self._cells[source][:length], self._places[source][:length]
 
-    def cut(self, lane: int, length: int) -> bool:
+    def cut(self, lane: int, position: int) -> bool:
         if not self.can_cut:
             return False
-        del self._kv[lane][length:], self._cells[lane][length:]
+        length = bisect_left(self._places[lane], position)
+        del self._kv[lane][length:], self._cells[lane][length:], self._places[lane][length:]
         return True
 
     def shift(self, lane: int, start: int, count: int) -> None:
@@ -227,21 +237,50 @@ class FakeBackend:
         owners = [cell for other, cells in enumerate(self._cells) if other != lane for cell in cells]
         assert not {map(id, owners)} & {map(id, self._cells[lane][start:])}, "a cell of others would move"
         del self._kv[lane][start : start + count], self._cells[lane][start : start + count]
+        del self._places[lane][-count:]
+
+    def _length(self, lane: int, position: int) -> int | None:
+        """Cells before a position; None where the lane does not reach it."""
+        places = self._places[lane]
+        length = bisect_left(places, position)
+        if length < len(places) or not places:
+            return length if not position or places else None
+        return length if self._kv[lane][-1] < 0 or position == places[-1] + 1 else None
+
+    def _rows_as_tokens(self, media: MediaRows, n: int) -> tuple[list[int], list[int]]:
+        """What the lane remembers of each row, and its position."""
+        projector = self.projector
+        assert projector is not None and media.embeddings.shape == (n, projector.width)
+        assert media.embeddings.dtype == np.float32 and np.isfinite(media.embeddings).all()
+        assert media.positions.shape == (self.batch.dimensions, n) and (not media.whole or n <= self.ubatch_size)
+        return [-1 - (zlib.crc32(row.tobytes()) >> 1) for row in media.embeddings], media.positions[0].tolist()
+
+    def _check_place(self, lane: int, token: int, position: int) -> None:
+        """Positions go on one by one; those of an M-RoPE image stay the same, and what follows leaves some out."""
+        places = self._places[lane]
+        last = places[-1] if places else -1
+        mrope = self.batch.dimensions > 1 and bool(places)
+        assert (
+            position == last + 1
+            or (mrope and self._kv[lane][-1] < 0 and (position > last or token < 0 and position == last))
+        ), f"position {position} behind {last}"
 
     def clear(self, lane: int) -> None:
         assert 0 <= lane < self.num_lanes
-        self._kv[lane], self._cells[lane] = [], []
+        self._kv[lane], self._cells[lane], self._places[lane] = [], [], []
 
     def save(self, lane: int) -> np.ndarray:
-        return np.array([*self._kv[lane], self._marks[lane]], np.int32)
+        return np.array([*self._kv[lane], *self._places[lane], self._marks[lane]], np.int32)
 
     def saved_size(self, lane: int) -> int:
-        return 4 * (len(self._kv[lane]) + 1)
+        return 4 * (2 * len(self._kv[lane]) + 1)
 
     def restore(self, lane: int, saved: np.ndarray) -> bool:
-        if self.used_cells + len(saved) - 1 > self.num_cells:
+        length = len(saved) // 2
+        if self.used_cells + length > self.num_cells:
             return False
-        *self._kv[lane], self._marks[lane] = saved.tolist()
+        self._kv[lane], self._places[lane] = saved[:length].tolist(), saved[length:-1].tolist()
+        self._marks[lane] = int(saved[-1])
         self._cells[lane] = [object() for _ in self._kv[lane]]
         return True
 
@@ -293,7 +332,7 @@ def _script(tokens: list[int], adapters: str = "") -> tuple[list[int], int]:
         for at in range(turn - 1, -1, -1):
             if tokens[at : at + len(user)] == user:
                 rest = tokens[at + len(user) : turn]
-                text = rest[: rest.index(IM_END)] if IM_END in rest else rest
+                text = [token for token in (rest[: rest.index(IM_END)] if IM_END in rest else rest) if token >= 0]
                 break
         return [*f"You said{adapters}: ".encode(), *text], said
     return list(b" and so on, and so forth"), 0 if not tokens else _raw_said(tokens)
@@ -302,7 +341,7 @@ def _script(tokens: list[int], adapters: str = "") -> tuple[list[int], int]:
 def _raw_said(tokens: list[int]) -> int:
     """Raw text has no mark where the answer began: count how much of the script its end already is."""
     script = b" and so on, and so forth"
-    tail = bytes(t if t < 256 else 0 for t in tokens[-len(script) :])
+    tail = bytes(t if 0 <= t < 256 else 0 for t in tokens[-len(script) :])
     return next((n for n in range(min(len(script), len(tail)), 0, -1) if tail.endswith(script[:n])), 0)
 
 

@@ -75,6 +75,8 @@ class EngineHost:
             return
         if shared.embedder.backend is not None:
             shared.embedder.start()
+        if self.core.encoder is not None:
+            self.core.encoder.start()
         try:
             while not shared.should_stop() and self.turn():
                 pass

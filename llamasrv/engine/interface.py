@@ -175,12 +175,13 @@ class Backend(Protocol):
     def logits(self, num_rows: int) -> np.ndarray:
         """Logits of the rows that asked for them, in batch order: float32 [num_rows, n_vocab], writable."""
 
-    def usable(self, lane: int, length: int) -> bool:
-        """Whether the first `length` tokens of this lane are still whole in KV."""
+    def usable(self, lane: int, position: int) -> bool:
+        """Whether this lane is still whole in KV before this position. Behind an M-RoPE image a position is less than
+        the number of tokens before it, elsewhere the same."""
 
-    def copy(self, source: int, target: int, length: int) -> None: ...
+    def copy(self, source: int, target: int, position: int) -> None: ...
 
-    def cut(self, lane: int, length: int) -> bool: ...
+    def cut(self, lane: int, position: int) -> bool: ...
 
     def shift(self, lane: int, start: int, count: int) -> None:
         """Forget `count` tokens from `start` on; those behind them move up. Not to be saved before the next decode."""

@@ -57,6 +57,9 @@ class EngineMetrics:
         self.evictions = 0
         self.prefixes_read = 0  # from disk
         self.prefixes_written = 0
+        self.chunks_encoded = 0  # of images and sounds
+        self.chunks_served = 0  # that sequences needed, encoded for them or for others before
+        self.encode_seconds = 0.0
         self.failed_steps = 0
         self.restarts = 0
         self.longest_sequence = 0

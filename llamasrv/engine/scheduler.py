@@ -22,6 +22,7 @@ from llamasrv.engine.batch import Part
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.kv.prefix_index import Match
+from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
 from llamasrv.engine.cost_model import CostModel
 
 FOLLOW = 16  # so many tokens under way elsewhere are worth waiting for
@@ -52,6 +53,7 @@ class Plan:
     num_prompt: int = 0  # prompt tokens in the other parts
     num_drafted: int = 0  # rows more, for drafts of the decodes
     adapters: Adapters = ()  # of all parts
+    encode: list[tuple[Sequence, int]] = field(default_factory=list)  # who needs rows, from which cell on
 
 
 Lookup = Callable[[Sequence], "Match | None"]
@@ -80,14 +82,16 @@ class Scheduler:
         self.cost = CostModel()
         self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
         self._turn = 0
+        self._media = MediaTurns(batch_size=batch_size, ubatch_size=ubatch_size)
         self._line: list[Adapters] = []  # sets of adapters that are at work: whose turn is next, first
 
     def plan(
         self, waiting: list[Sequence], running: list[Sequence], pool: Pool, now: float, lookup: Lookup, common: Common
     ) -> Plan:
         plan = Plan()
-        decodes = [s for s in running if s.owed == 1]
-        prompts = [s for s in running if s.owed > 1]
+        media = [s for s in running if s.media is not None and is_at_media(s)]
+        decodes = [s for s in running if s.owed == 1 and s not in media]
+        prompts = [s for s in running if s.owed > 1 or s in media]
         cells = pool.reclaimable_cells
         # Make room for the decodes: the youngest give way until the others fit.
         while len(decodes) > cells or (not decodes and prompts and cells < 1):
@@ -104,9 +108,15 @@ class Scheduler:
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
         starts = {s.id: _start(s, m) for s, m in plan.admit}
-        prompts += [s for s, _ in plan.admit]
+        prompts += [s for s, _ in plan.admit if s.media is None]  # where media begin is known once they are seated
+        plan.encode += [(s, s.num_computed) for s in media if lacks_rows(s, s.num_computed) and s not in plan.preempt]
         if self.deterministic:
-            return self._one_alone(plan, decodes + prompts, starts, pool.max_outputs)
+            lacking = [s for s, _ in plan.encode]
+            able = [s for s in decodes + prompts if s not in lacking]
+            return self._one_alone(plan, able, starts, pool.max_outputs)
+        if media and self._rows_next(plan, media, decodes, prompts, cells):
+            return plan
+        prompts = [s for s in prompts if s not in media]
         adapters = plan.adapters = self._next_adapters(decodes, prompts)
         if len(self._line) > 1:
             decodes = [s for s in decodes if s.spec.cache_key.adapters == adapters]
@@ -115,7 +125,7 @@ class Scheduler:
         plan.num_decodes = len(decodes)
         outputs = pool.max_outputs - len(decodes)
         # The shortest rest first, older ones counting as shorter: more first tokens sooner, nobody starves.
-        rest = {s.id: s.num_tokens - starts.get(s.id, s.num_computed) for s in prompts}
+        rest = {s.id: _rest(s, starts.get(s.id, s.num_computed)) for s in prompts}
         prompts.sort(key=lambda s: rest[s.id] / (1.0 + max(0.0, now - s.arrived)))
         shares = _shares(budget, prompts, rest)
         for seq in prompts:
@@ -131,6 +141,25 @@ class Scheduler:
             cells -= count
             outputs -= rows_out
         return plan
+
+    def _rows_next(
+        self, plan: Plan, media: list[Sequence], decodes: list[Sequence], prompts: list[Sequence], cells: int
+    ) -> bool:
+        """Whether this step computes rows of images and sounds; the parts, if so."""
+        gone = [*plan.preempt, *(s for s, _ in plan.encode)]
+        ready = [s for s in media if s not in gone]
+        others = bool(decodes) or any(s not in media for s in prompts)
+
+        def budget() -> int:
+            return max(SMALLEST_CHUNK, self.cost.prompt_tokens_within(self.target if others else CHUNK_SECONDS, 0))
+
+        plan.parts = self._media.parts(ready, others_wait=others, cells=cells, budget=budget)
+        if plan.parts:
+            plan.adapters = plan.parts[0][0].spec.cache_key.adapters
+            plan.num_prompt = sum(count for _, count in plan.parts)
+        elif len(ready) > 1 and not others:  # each has a part of the cells, and none has enough
+            plan.preempt.append(max(ready, key=lambda s: (s.admitted or 0.0, s.id)))
+        return bool(plan.parts)
 
     def account(self, plan: Plan, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
@@ -198,6 +227,9 @@ class Scheduler:
             have = _start(seq, match)
             if match and match.coming >= FOLLOW:
                 continue
+            if seq.media is not None and lacks_rows(seq, have):
+                plan.encode.append((seq, have))
+                continue
             if any(common(seq, other) - have >= FOLLOW for other, _ in plan.admit):
                 continue
             need = seq.num_tokens + 1 - (have if match and match.held else 0)
@@ -239,7 +271,10 @@ class Scheduler:
             seq = sequences[self._turn % len(sequences)]
             self._turn += 1
             start = starts.get(seq.id, seq.num_computed)
-            count = min(seq.num_tokens - start, self.ubatch_size - start % self.ubatch_size)
+            count = min(_rest(seq, start), self.ubatch_size - start % self.ubatch_size)
+            if seq.media is not None and (number := seq.media.at(start)) is not None:
+                span = seq.media.spans[number]
+                count = min(span.end - start, self.ubatch_size - (start - span.start) % self.ubatch_size)
             if seq.spec.prompt_logprobs:
                 count = min(count, max_outputs)
             plan.parts = [(seq, count)]
@@ -303,3 +338,8 @@ def _start(seq: Sequence, match: Match | None) -> int:
     if seq.saved is not None:
         return seq.saved.length
     return match.length if match else 0
+
+
+def _rest(seq: Sequence, start: int) -> int:
+    """Tokens from here on that one batch can have: up to the next image or sound."""
+    return (seq.num_tokens if seq.media is None else seq.media.text_end(start, seq.num_tokens)) - start

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from llamasrv.domain.events import TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.channels import End, PromptComputed, Stream
+from llamasrv.engine.media.timeline import MediaTimeline
 
 if TYPE_CHECKING:
     from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
@@ -55,7 +56,7 @@ class Sequence:
     __slots__ = (
         "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten", "num_exact",
-        "draft", "drafts",
+        "draft", "drafts", "media", "shift",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +80,8 @@ class Sequence:
         self.ended: float | None = None
         self.sampling: SamplingState | None = None  # made at admission
         self.saved: SavedState | None = None  # KV in host memory while preempted
+        self.media = MediaTimeline(spec.media) if spec.media else None
+        self.shift = self.media.shift if self.media is not None else 0  # cells less positions, behind the prompt
         self.scores: list[TokenLogprob] = []  # of the prompt, as far as it is scored
         self.draft: list[int] = []  # behind the timeline, in this step: tokens that nobody was told of
         self.drafts: SequenceDrafts | None = None  # made when it is first asked for any

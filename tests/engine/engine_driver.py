@@ -27,6 +27,7 @@ class Driver:
         self.engine.open()
         self.core = self.engine.core
         self.sequences = self.engine.arrived
+        self.encodes = True  # images and sounds, one input a turn
 
     def spec(self, prompt, **settings):
         tokens = self.backend.vocab.tokenize(prompt) if isinstance(prompt, str) else prompt
@@ -38,6 +39,8 @@ class Driver:
     def turn(self, times=1):
         for _ in range(times):
             self.now += 0.01
+            if self.encodes and self.core.encoder is not None:
+                self.core.encoder.turn()
             self.engine.turn()
 
     def finish(self, most=20_000):
@@ -89,7 +92,7 @@ def drive():
     drivers = []
 
     def make(backend=None, **settings):
-        names = {"num_lanes", "num_cells", "context", "batch_size", "ubatch_size", "can_share", "can_cut", "idle_cells"}
+        names = {"num_lanes", "num_cells", "context", "batch_size", "ubatch_size", "can_share", "can_cut", "idle_cells", "projector"}
         fake = {name: settings.pop(name) for name in list(settings) if name in names}
         drivers.append(Driver(backend or RecordingBackend(**fake), **settings))
         return drivers[-1]
@@ -107,6 +110,7 @@ def no_leaks(driver):
     core.memory.lanes.check()
     assert not core.memory.lanes.held and core.memory.lanes.held_cells == 0
     assert core.admission.swapped_bytes == 0
+    assert core.encoder is None or (not core.encoder.num_waiting and not core.encoder.num_pinned)
     if isinstance(backend, RecordingBackend):
         assert core.memory.lanes.used_cells == backend.used_cells, "the books and the backend differ"
         assert all(chain.closed for chain in backend.chains)

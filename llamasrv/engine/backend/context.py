@@ -216,16 +216,16 @@ class LlamaBackend:
             self._logits_at = address, view.reshape(self.max_outputs, self.vocab.size)
         return self._logits_at[1][:num_rows]
 
-    def usable(self, lane: int, length: int) -> bool:
+    def usable(self, lane: int, position: int) -> bool:
         # With a sliding window, what lies before it may be gone: then only going on at the very end is right.
-        return not self._n_swa or C.llama_memory_seq_pos_min(self._memory, lane) == 0 or length == self.length(lane)
+        return not self._n_swa or C.llama_memory_seq_pos_min(self._memory, lane) == 0 or position == self.length(lane)
 
-    def copy(self, source: int, target: int, length: int) -> None:
+    def copy(self, source: int, target: int, position: int) -> None:
         assert self.can_share and source != target and max(source, target) < self.num_lanes
-        C.llama_memory_seq_cp(self._memory, source, target, 0, length)
+        C.llama_memory_seq_cp(self._memory, source, target, 0, position)
 
-    def cut(self, lane: int, length: int) -> bool:
-        return self.can_cut and bool(C.llama_memory_seq_rm(self._memory, lane, length, -1))
+    def cut(self, lane: int, position: int) -> bool:
+        return self.can_cut and bool(C.llama_memory_seq_rm(self._memory, lane, position, -1))
 
     def shift(self, lane: int, start: int, count: int) -> None:
         assert self.can_shift and 0 <= lane < self.num_lanes and start >= 0 < count

@@ -88,7 +88,7 @@ class Drafter:
         seq.num_computed += accepted
         self._lanes.extend(seq.lane, accepted)
         if accepted < len(draft):
-            self._backend.cut(seq.lane, seq.num_computed)
+            self._backend.cut(seq.lane, seq.num_computed - seq.shift)
         seq.drafts.settle(len(draft), accepted, differs=accepted < len(chosen))
         self._accepted += accepted
         self._scheduler.charge(seq, accepted)
@@ -156,6 +156,8 @@ class Drafter:
         draft = seq.drafts.propose(seq, most)
         if draft is not None and seq.constraint is not None:
             draft = draft.first(seq.constraint.num_allowed(draft.tokens))
+        if draft is not None and seq.media is not None:  # no row of an image is a token
+            draft = draft.first(next((i for i, token in enumerate(draft.tokens) if token < 0), len(draft.tokens)))
         seconds = min(self._clock() - started, 10 * self._ask_seconds + 1e-6)
         self._ask_seconds += 0.05 * (seconds - self._ask_seconds)
         return draft

@@ -14,6 +14,7 @@ from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.kv.lanes import LaneTable
+from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Match, PrefixIndex, common_prefix
 from llamasrv.engine.kv.host_tier import HostTier, SavedState
@@ -51,10 +52,12 @@ class KVCacheManager:
             return None
         most, key = seq.num_tokens - 1, seq.spec.cache_key
         match = self.cache.match(seq.tokens, most, self.lanes.lengths, self.lanes.held, key)
+        if match is not None and seq.media is not None:
+            match = _between_media(match, seq.media, can_cut=self.backend.can_cut)
         if match is not None and not (
             (match.length >= KEY_LENGTH or match.coming)
             and (self.backend.can_share or not match.held)
-            and self.backend.usable(match.lane or 0, match.length)
+            and self.backend.usable(match.lane or 0, match.end)
         ):
             match = None
         at_hand = match.length + match.coming if match else 0
@@ -63,10 +66,16 @@ class KVCacheManager:
             if found is None:
                 continue
             entry, length = found
+            if seq.media is not None and (cut := seq.media.cut(length)) != length:
+                if not self.backend.can_cut_saved or cut < KEY_LENGTH:
+                    continue
+                length = cut
             seconds = self._time.prompt_seconds(length - at_hand)
             if seconds > tier.worth and (taken := tier.take(entry, length, seconds)) is not None:
                 # A prompt waits for what is on its way as for a leader that computes all of it.
                 match = replace(taken, coming=seq.num_tokens) if taken.coming else taken
+                if seq.media is not None:
+                    match = replace(match, position=seq.media.position(match.length))
                 at_hand = length
         return match
 
@@ -79,7 +88,8 @@ class KVCacheManager:
             or self.backend.split
         ):
             return 0
-        return min(common_prefix(a.tokens, b.tokens), a.num_tokens - 1)
+        common = min(common_prefix(a.tokens, b.tokens), a.num_tokens - 1)
+        return common if a.media is None else a.media.cut(common)
 
     def seat(self, match: Match | None) -> int:
         """A held lane that starts with the match: the resident lane itself, one that shares it, or an empty one."""
@@ -91,7 +101,7 @@ class KVCacheManager:
                 lanes.take_over(source)
                 if not whole:
                     try:
-                        self.trim(source, match.length)
+                        self.trim(source, match.length, match.end)
                     except BaseException:
                         self.drop(source)
                         raise
@@ -102,7 +112,7 @@ class KVCacheManager:
         lane = lanes.take()
         if source is not None and match is not None:
             try:
-                self.backend.copy(source, lane, match.length)
+                self.backend.copy(source, lane, match.end)
                 lanes.share(source, lane, match.length)
             except BaseException:
                 self.drop(lane)
@@ -129,15 +139,16 @@ class KVCacheManager:
         if self.disk.wants(tokens, length, cache_key, size):
             self.disk.put(SavedState(tokens[:length], self.backend.save(lane), cache_key))
 
-    def restore(self, lane: int, entry: SavedState, length: int) -> int:
-        """Bring back the first `length` tokens of a state into an empty lane; returns how many are there now."""
+    def restore(self, lane: int, entry: SavedState, length: int, position: int) -> int:
+        """Bring back the first `length` tokens of a state, up to a `position`, into an empty lane; returns how many are
+        there now."""
         self.make_room(entry.length)
         if self.lanes.free_cells < entry.length or not self.backend.restore(lane, entry.data):
             self.backend.clear(lane)
             return 0
         self.lanes.extend(lane, entry.length)
         if length < entry.length:
-            self.trim(lane, length)
+            self.trim(lane, length, position)
         return length
 
     def can_shift(self, lane: int, keep: int) -> bool:
@@ -151,9 +162,9 @@ class KVCacheManager:
         self.lanes.remove(lane, keep, count)
         self.cache.put(lane, self.cache.tokens(lane)[:keep], self.cache.cache_key(lane))
 
-    def trim(self, lane: int, length: int) -> None:
-        """A held lane keeps its first `length` tokens."""
-        self.backend.cut(lane, length)
+    def trim(self, lane: int, length: int, position: int) -> None:
+        """A held lane keeps its first `length` tokens, those before a `position`."""
+        self.backend.cut(lane, position)
         self.lanes.cut(lane, length)
 
     def leave(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
@@ -191,3 +202,11 @@ class KVCacheManager:
         self.cache.remove(lane)
         self.lanes.drop(lane)
         self.backend.clear(lane)
+
+
+def _between_media(match: Match, media: MediaTimeline, *, can_cut: bool) -> Match | None:
+    """The same, ending before an image or a sound rather than inside; None where the lane cannot be cut there."""
+    length, total = media.cut(match.length), media.cut(match.length + match.coming)
+    if length != match.length and not can_cut:
+        return None
+    return replace(match, length=length, coming=total - length, position=media.position(length))

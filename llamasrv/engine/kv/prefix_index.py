@@ -39,6 +39,12 @@ class Match:
     coming: int = 0
     held: bool = False
     saved: SavedState | None = None
+    position: int | None = None  # of what comes next; None: the same as `length`
+
+    @property
+    def end(self) -> int:
+        """The position at which a lane is cut for it."""
+        return self.length if self.position is None else self.position
 
 
 class PrefixIndex:

@@ -49,7 +49,8 @@ class Sampler:
         self.chain: Chain | None = None if plain else backend.chain(replace(p, seed=_seed(p)), greedy=self.greedy)
         if self.chain is not None and spans:
             for token in tokens if self.window is None else tokens[-self.window :]:
-                self.chain.accept(token)
+                if token >= 0:  # not a row of an image
+                    self.chain.accept(token)
         # The chain looks at every token of a large vocabulary.
         self.is_heavy = self.chain is not None and self.keep is None and backend.vocab.size >= _SMALL
         self.bias_ids = np.array([t for t, _ in p.logit_bias], np.int64) if p.logit_bias else None
@@ -96,6 +97,7 @@ class Sampler:
             # What penalties can move joins the candidates: exact whatever they do.
             tokens = self._tokens
             seen = np.unique(np.array(tokens if self.window is None else tokens[-self.window :], np.int64))
+            seen = seen[seen.searchsorted(0) :]  # without rows of images
             ids = find(row, self.keep and self.keep + len(seen))
             if len(ids):
                 ids = np.union1d(ids, seen[row[seen] > -np.inf])

@@ -1,0 +1,234 @@
+"""The encoder: a thread of its own that turns images and sounds into rows, while the engine decodes others.
+
+    engine thread                                            encoder's thread
+      Encoder.want(seq)      ── chunks that nobody has ──▶     projector.encode
+      Encoder.take(result)   ◀── the engine's mailbox ──       rows, or why there are none
+
+A chunk is encoded once for all who want it. Rows stay, the least recently used leaving first, under a limit of bytes;
+those that a sequence still needs are pinned. While what is pinned fills the limit the others wait in their order, so
+that a long queue of images holds no more memory than a short one. Every method but `turn` is the engine thread's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from llamasrv.domain.media import MediaChunk, MediaInput, MediaSpan
+from llamasrv.engine.channels import Mailbox, RealThread
+from llamasrv.engine.interface import Projector
+from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.engine.sequence import Sequence, State
+from llamasrv.errors import EngineFailure, LlamasrvError
+
+log = logging.getLogger("llamasrv.engine")
+
+AHEAD = 2  # jobs with the thread: the next one is there when it ends one
+
+
+class Job:
+    """Chunks of one input. `unwanted` is set where nobody waits for it any more."""
+
+    def __init__(self, media: MediaInput, chunks: list[MediaChunk]) -> None:
+        self.media = media
+        self.chunks = chunks
+        self.unwanted = False
+
+
+class Encoded(NamedTuple):
+    """`rows` of the first chunks of the job; `error` where there will be no more."""
+
+    job: Job
+    rows: list[np.ndarray]
+    seconds: float
+    error: LlamasrvError | None
+
+
+class Encoder:
+    """`post` hands a result to the engine thread, which gives it to `take`. `fail` ends a sequence."""
+
+    def __init__(
+        self, projector: Projector, limit: int, *, post: Callable[[Encoded], None],
+        fail: Callable[[Sequence, LlamasrvError], None], metrics: EngineMetrics,
+    ) -> None:  # fmt: skip
+        self.projector = projector
+        self.limit = limit
+        self.used = 0  # bytes of all rows
+        self._post, self._fail, self._metrics = post, fail, metrics
+        self._rows: OrderedDict[bytes, np.ndarray] = OrderedDict()  # by the chunk's key; least recently used first
+        self._pins: dict[bytes, int] = {}  # how many sequences need a chunk's rows
+        self._served: set[Sequence] = set()  # who has its rows, and has not computed all of them
+        self._line: list[tuple[Sequence, list[int]]] = []  # who waits, with the spans that it needs
+        self._asked: list[Job] = []  # with the thread
+        self._jobs: Mailbox[Job | None] = Mailbox()
+        self._taken: deque[Job | None] = deque()
+        self._stopping = False
+        self._thread = RealThread(self._run)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; what it works at is given up. Nobody may wait any more."""
+        self._stopping = True
+        self._jobs.put(None)
+        if self._thread.alive:
+            self._thread.wait()
+
+    def want(self, seq: Sequence, cell: int) -> None:
+        """Have what a sequence needs from this cell on; it is WAITING once its rows are there."""
+        assert seq.media is not None
+        seq.enter(State.AWAITING_ENCODER)
+        self._served.discard(seq)
+        self._line.append((seq, seq.media.missing(cell)))
+        self._go_on()
+
+    def computed(self, seq: Sequence) -> None:
+        """Some of its rows are in KV now: it holds them no longer."""
+        media = seq.media
+        assert media is not None
+        done = [number for number in media.rows if media.spans[number].end <= seq.num_computed]
+        if done:
+            self._release(seq, done)
+
+    def forget(self, seq: Sequence) -> None:
+        """It has ended, or begins anew."""
+        media = seq.media
+        if media is not None:
+            self._line = [waiting for waiting in self._line if waiting[0] is not seq]
+            self._release(seq, list(media.rows))
+
+    def take(self, result: Encoded) -> None:
+        job, rows, seconds, error = result
+        self._asked.remove(job)
+        self._metrics.encode_seconds += seconds
+        self._metrics.chunks_encoded += len(rows)
+        for chunk, one in zip(job.chunks, rows):
+            if chunk.key not in self._rows:
+                self._rows[chunk.key] = one
+                self.used += one.nbytes
+        if error is not None:
+            failed = {chunk.key for chunk in job.chunks[len(rows) :]}
+            for seq, needed in list(self._line):
+                if any(seq.media.spans[n].chunk.key in failed for n in needed):  # type: ignore[union-attr]
+                    self._fail(seq, error.but())
+        self._go_on()
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._line)
+
+    @property
+    def num_pinned(self) -> int:
+        return len(self._pins)
+
+    def _release(self, seq: Sequence, numbers: list[int]) -> None:
+        media = seq.media
+        assert media is not None
+        for number in numbers:
+            key = media.spans[number].chunk.key
+            del media.rows[number]
+            self._pins[key] -= 1
+            if not self._pins[key]:
+                del self._pins[key]
+        if not media.rows:
+            self._served.discard(seq)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Hand out what is there, and ask for what is not, in the order of the line, as far as memory allows."""
+        wanted: set[bytes] = set()  # by those that are served now
+        reserved = sum(self._rows[key].nbytes for key in self._pins)
+        is_next = not self._served  # nobody else would make room for the first of the line
+        for seq, needed in list(self._line):
+            media = seq.media
+            assert media is not None
+            chunks = {media.spans[n].chunk.key: media.spans[n] for n in needed if n not in media.rows}
+            more = sum(
+                4 * self.projector.width * span.chunk.num_tokens
+                for key, span in chunks.items() if key not in wanted and key not in self._pins
+            )  # fmt: skip
+            if reserved + more > self.limit and not is_next:
+                break
+            is_next = False
+            reserved += more
+            wanted.update(chunks)
+            self._serve(seq, needed)
+            self._ask([span for key, span in chunks.items() if key not in self._rows])
+        for job in self._asked:
+            # Once given up for good: the thread may have seen it already.
+            job.unwanted = job.unwanted or not any(chunk.key in wanted for chunk in job.chunks)
+        self._evict()
+
+    def _serve(self, seq: Sequence, needed: list[int]) -> None:
+        media = seq.media
+        assert media is not None
+        for number in needed:
+            key = media.spans[number].chunk.key
+            if number not in media.rows and key in self._rows:
+                media.rows[number] = self._rows[key]
+                self._rows.move_to_end(key)
+                self._pins[key] = self._pins.get(key, 0) + 1
+        if all(number in media.rows for number in needed):
+            self._line = [waiting for waiting in self._line if waiting[0] is not seq]
+            self._served.add(seq)
+            self._metrics.chunks_served += len(needed)
+            seq.enter(State.WAITING)
+
+    def _ask(self, spans: list[MediaSpan]) -> None:
+        """A job for each input, of the chunks that no job has."""
+        asked = {chunk.key for job in self._asked for chunk in job.chunks if not job.unwanted}
+        inputs: dict[int, Job] = {}
+        for span in spans:
+            if span.chunk.key in asked:
+                continue
+            job = inputs.get(id(span.media))
+            if job is None:
+                if len(self._asked) + len(inputs) >= AHEAD:
+                    break
+                job = inputs[id(span.media)] = Job(span.media, [])
+            job.chunks.append(span.chunk)
+        for job in inputs.values():
+            self._asked.append(job)
+            self._jobs.put(job)
+
+    def _evict(self) -> None:
+        for key in list(self._rows):
+            if self.used <= self.limit:
+                return
+            if key not in self._pins:
+                self.used -= self._rows.pop(key).nbytes
+
+    # -- encoder's thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._taken.append(self._jobs.take_one())
+            self._work()
+
+    def turn(self) -> bool:
+        """Do one job, where nobody else does: tests have no thread. True when there was one."""
+        self._taken.extend(self._jobs.take())
+        return bool(self._taken) and self._work()
+
+    def _work(self) -> bool:
+        job = self._taken.popleft()
+        if job is None:
+            return False
+        started = time.monotonic()
+        rows: list[np.ndarray] = []
+        error: LlamasrvError | None = None
+        try:
+            rows = self.projector.encode(job.media, job.chunks, lambda: job.unwanted or self._stopping)
+        except LlamasrvError as refused:
+            error = refused
+        except Exception:
+            log.exception("an image or a sound could not be encoded")
+            error = EngineFailure("Encoding the image or audio failed.")
+        self._post(Encoded(job, rows, time.monotonic() - started, error))
+        return True

@@ -1,0 +1,66 @@
+"""The images and sounds of one sequence: where they are in its timeline, and the rows that it holds for them.
+
+Cells and positions are two things: cells count rows in KV, positions are what attention sees. They differ behind an
+M-RoPE image. A timeline is cut before or behind a chunk, never inside: with M-RoPE all of an image lies at one position.
+Belongs to the engine thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+
+from llamasrv.domain.media import MediaSpan
+
+
+class MediaTimeline:
+    """`rows` (float32 [num_tokens, width]) by the number of the span, from when they are encoded until they are in
+    KV."""
+
+    __slots__ = ("spans", "rows", "shift", "_starts", "_shifts")
+
+    def __init__(self, spans: tuple[MediaSpan, ...]) -> None:
+        self.spans = spans
+        self.rows: dict[int, np.ndarray] = {}
+        self._starts = [span.start for span in spans]
+        self._shifts = [0]  # cells less positions, before each span and behind the last one
+        for span in spans:
+            self._shifts.append(self._shifts[-1] + span.chunk.num_tokens - span.chunk.num_positions)
+        self.shift = self._shifts[-1]
+
+    def at(self, cell: int) -> int | None:
+        """The number of the span that this cell belongs to; None for a token of text."""
+        number = bisect_right(self._starts, cell) - 1
+        return number if number >= 0 and cell < self.spans[number].end else None
+
+    def text_end(self, cell: int, end: int) -> int:
+        """Where the text that has this cell ends: at the next span, or at `end`."""
+        number = bisect_right(self._starts, cell)
+        return min(end, self._starts[number]) if number < len(self._starts) else end
+
+    def cut(self, cell: int) -> int:
+        """Where the timeline can be cut, at this cell or before it."""
+        number = self.at(cell)
+        return cell if number is None else self._starts[number]
+
+    def position(self, cell: int) -> int:
+        """Of a token of text, or of a span's beginning."""
+        number = bisect_right(self._starts, cell)
+        if number and cell < self.spans[number - 1].end:
+            number -= 1
+        return cell - self._shifts[number]
+
+    def positions(self, number: int, first: int, count: int, dimensions: int) -> np.ndarray:
+        """Int32 [dimensions, count]: of `count` rows of a span, from its row `first` on."""
+        span = self.spans[number]
+        start = self.position(span.start)
+        if span.chunk.positions is None:
+            line = np.arange(start + first, start + first + count, dtype=np.int32)
+            return np.broadcast_to(line, (dimensions, count))
+        places = np.frombuffer(span.chunk.positions, np.int32).reshape(4, -1)
+        return places[:dimensions, first : first + count] + np.int32(start)
+
+    def missing(self, cell: int) -> list[int]:
+        """The spans at or behind this cell whose rows are not here."""
+        return [n for n, span in enumerate(self.spans) if span.end > cell and n not in self.rows]

@@ -1,0 +1,65 @@
+"""When rows of images and sounds are computed: in steps of their own, in turn with steps of tokens.
+
+A batch has tokens or rows, never both. Pure decisions, as all of the plan: streams go on between two such steps, and
+each takes no longer than a piece of a prompt may. Where a model sees a chunk as a whole, it is one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llamasrv.domain.media import MediaSpan
+from llamasrv.engine.batch import Part
+from llamasrv.engine.sequence import Sequence
+
+
+def is_at_media(seq: Sequence) -> bool:
+    """Whether what a seated sequence computes next are rows."""
+    return seq.media is not None and seq.media.at(seq.num_computed) is not None
+
+
+def lacks_rows(seq: Sequence, start: int) -> bool:
+    """Whether a sequence that has `start` tokens needs the encoder before it can go on to its end."""
+    return seq.media is not None and bool(seq.media.missing(start))
+
+
+class MediaTurns:
+    """Whether tokens or rows are next."""
+
+    def __init__(self, *, batch_size: int, ubatch_size: int) -> None:
+        self._batch_size, self._ubatch_size = batch_size, ubatch_size
+        self._had_turn = False
+
+    def parts(
+        self, sequences: list[Sequence], *, others_wait: bool, cells: int, budget: Callable[[], int]
+    ) -> list[Part]:
+        """Of this step, where it is one of rows. `others_wait`: there are tokens to compute. `budget`: rows that a step
+        may have where they can be cut."""
+        if not sequences or (others_wait and self._had_turn):
+            self._had_turn = False
+            return []
+        sequences = sorted(sequences, key=lambda s: (s.admitted or 0.0, s.id))
+        first = sequences[0]
+        whole = _span(first).chunk.whole
+        key = first.spec.cache_key.adapters
+        alike = [s for s in sequences if _span(s).chunk.whole is whole and s.spec.cache_key.adapters == key]
+        most = min(cells, self._ubatch_size if whole else min(self._batch_size, budget()))
+        parts = []
+        for seq in alike:
+            rest = _span(seq).end - seq.num_computed
+            if whole and rest > most:
+                continue
+            count = min(rest, most)
+            if count < 1:
+                break
+            parts.append((seq, count))
+            most -= count
+        self._had_turn = bool(parts)
+        return parts
+
+
+def _span(seq: Sequence) -> MediaSpan:
+    assert seq.media is not None
+    number = seq.media.at(seq.num_computed)
+    assert number is not None, seq
+    return seq.media.spans[number]

@@ -1,0 +1,1 @@
+from engine_driver import drive  # noqa: F401

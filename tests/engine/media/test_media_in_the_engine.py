@@ -1,0 +1,324 @@
+"""Images and sounds through the engine, on the fake model with the fake projector."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from engine_driver import end_of, text_of
+from media_prompts import picture, prompt, sound
+from recording_backend import RecordingBackend
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.engine.fake_projector import FakeProjector
+from llamasrv.engine.sequence import State
+from llamasrv.errors import EngineFailure, InvalidRequest, Unsupported
+
+
+@pytest.fixture
+def see(drive):
+    """`see(mrope=True, num_cells=...)`: an engine with a projector of that kind."""
+
+    def make(*, mrope=False, whole=False, **settings):
+        return drive(projector=FakeProjector(mrope=mrope, whole=whole), **settings)
+
+    return make
+
+
+def ask(driver, *parts, **settings):
+    return driver.engine.submit([prompt(driver.engine, *parts, **settings)])
+
+
+def answer(driver, *parts, **settings):
+    stream = ask(driver, *parts, **settings)
+    driver.finish()
+    items = stream.take()
+    return text_of(items), end_of(items)
+
+
+KINDS = pytest.mark.parametrize("kind", [{}, {"mrope": True}, {"whole": True}], ids=["plain", "mrope", "whole"])
+
+
+@KINDS
+def test_it_answers_about_an_image(see, kind):
+    text, end = answer(see(**kind), "look: ", picture("cat"), "what is it?", max_tokens=200)
+    assert text == "You said: look: [image]what is it?"
+    assert end.num_prompt == len("user\n" + "look: [image]what is it?" + "\nassistant\n") + 3 + 12
+
+
+def test_a_sound_is_several_chunks(see):
+    driver = see()
+    text, end = answer(driver, sound("speech", 70), max_tokens=200)
+    assert text == "You said: [audio]" and len(driver.backend.projector.encoded) == 3
+    assert end.num_prompt > 140
+
+
+@KINDS
+def test_a_prompt_may_end_with_an_image(see, kind):
+    """Then it is the image's last row that says how to go on."""
+    driver = see(**kind)
+    whole = prompt(driver.engine, "x", picture("cat"))
+    span = whole.media[0]
+    spec = type(whole)(whole.tokens[: span.end], media=whole.media, params=whole.params, max_tokens=3)
+    stream = driver.engine.submit([spec])
+    driver.finish()
+    end = end_of(stream.take())
+    assert end.num_prompt == span.end and end.num_generated >= 1
+
+
+@KINDS
+def test_one_image_of_eight_requests_is_encoded_and_computed_once(see, kind):
+    driver = see(**kind)
+    streams = [ask(driver, picture("cat"), f"question {n}", max_tokens=40) for n in range(8)]
+    driver.finish()
+    assert [text_of(s.take()) for s in streams] == [f"You said: [image]question {n}" for n in range(8)]
+    assert len(driver.backend.projector.encoded) == 1
+    assert driver.engine.metrics.chunks_encoded == 1
+    assert driver.engine.metrics.cached_tokens >= 7 * (1 + len('user\n[image') + 12)
+
+
+@KINDS
+def test_an_image_in_kv_is_not_encoded_again(see, kind):
+    driver = see(**kind, media_bytes=0)
+    answer(driver, picture("cat"), "one", max_tokens=40)
+    _, end = answer(driver, picture("cat"), "two", max_tokens=40)
+    assert end.num_reused >= 12 and len(driver.backend.projector.encoded) == 1
+
+
+@KINDS
+def test_another_image_of_the_same_size_shares_nothing_of_it(see, kind):
+    driver = see(**kind)
+    answer(driver, "same words", picture("cat"), "one", max_tokens=40)
+    _, end = answer(driver, "same words", picture("dog"), "one", max_tokens=40)
+    assert end.num_reused == 1 + len("user\nsame words[image") and len(driver.backend.projector.encoded) == 2
+
+
+def test_it_waits_for_the_encoder_while_others_go_on(see):
+    driver = see()
+    driver.encodes = False
+    waits = ask(driver, picture("cat"), max_tokens=40)
+    other = ask(driver, "hello", max_tokens=40)
+    for _ in range(60):
+        driver.turn()
+    assert text_of(other.take()) == "You said: hello"
+    assert driver.sequences[0].state is State.AWAITING_ENCODER and not waits.take()
+    driver.encodes = True
+    driver.finish()
+    assert text_of(waits.take()) == "You said: [image]"
+
+
+def test_streams_go_on_between_pieces_of_a_large_image(see):
+    """Steps of rows take turns with steps of tokens: each step of rows is followed by one that gives everybody a token."""
+    driver = see(batch_size=64, ubatch_size=32)
+    stream = ask(driver, "a" * 90, max_tokens=200)
+    driver.turn(12)
+    stream.take()
+    ask(driver, picture("large", 512, 512), max_tokens=1)
+    lengths, kinds = [], []
+    while driver.engine.num_open > 1:
+        driver.turn()
+        kinds.append(driver.backend.batch.media is not None)
+        lengths.append(len(stream.take()))
+    assert sum(kinds) >= 4 and not any(a and b for a, b in zip(kinds, kinds[1:]))
+    assert all(length or kind for length, kind in zip(lengths, kinds))
+    driver.finish()
+
+
+def test_a_chunk_that_is_seen_as_a_whole_is_one_step(see):
+    driver = see(whole=True, ubatch_size=128, batch_size=256)
+    ask(driver, "hello " * 10, max_tokens=100)
+    driver.turn(8)
+    ask(driver, picture("cat", 320, 320), max_tokens=1)
+    rows = []
+    while driver.engine.num_open:
+        driver.turn()
+        if driver.backend.batch.media is not None:
+            rows.append(driver.backend.batch.num_rows)
+    assert rows == [100]
+
+
+def test_a_whole_chunk_larger_than_a_ubatch_is_refused(see):
+    driver = see(whole=True, ubatch_size=64)
+    with pytest.raises(InvalidRequest, match="100 tokens that have to be computed in one step"):
+        ask(driver, picture("cat", 320, 320))
+
+
+def test_a_model_without_a_projector_refuses(see, drive):
+    spec = prompt(see().engine, picture("cat"))
+    with pytest.raises(Unsupported, match="no projector"):
+        drive().engine.submit([spec])
+
+
+def test_negative_tokens_outside_of_spans_are_refused(see):
+    driver = see()
+    spec = prompt(driver.engine, picture("cat"))
+    with pytest.raises(InvalidRequest, match="outside the vocabulary"):
+        driver.engine.submit([type(spec)(spec.tokens, params=spec.params)])
+    spec.tokens[0] = -5
+    with pytest.raises(InvalidRequest, match="outside the vocabulary"):
+        driver.engine.submit([spec])
+
+
+def test_prompts_with_images_are_not_scored(see):
+    driver = see()
+    with pytest.raises(InvalidRequest, match="Log-probabilities"):
+        ask(driver, picture("cat"), prompt_logprobs=True)
+
+
+def test_who_leaves_while_it_waits_is_not_encoded(see):
+    driver = see()
+    driver.encodes = False
+    streams = [ask(driver, picture(f"{n}"), max_tokens=5) for n in range(5)]
+    driver.turn()
+    for stream in streams:
+        driver.engine.cancel(stream)
+    driver.turn()
+    driver.encodes = True
+    driver.turn(10)
+    assert [end_of(s.take()).reason for s in streams] == [FinishReason.CANCELLED] * 5
+    assert driver.backend.projector.encoded == []
+
+
+def test_an_image_that_is_wanted_again_after_all_is_encoded(see):
+    """A job that was given up may be half done: what comes after it asks anew."""
+    driver = see()
+    driver.encodes = False
+    first = ask(driver, picture("cat"), max_tokens=5)
+    driver.turn()
+    driver.engine.cancel(first)
+    driver.turn()
+    again = ask(driver, picture("cat"), max_tokens=40)
+    driver.turn()
+    driver.encodes = True
+    driver.finish()
+    assert text_of(again.take()) == "You said: [image]"
+
+
+@pytest.mark.parametrize("error", [InvalidRequest("The image cannot be used."), ZeroDivisionError("ours")])
+def test_who_cannot_be_encoded_fails_alone(see, error):
+    driver = see()
+    projector = driver.backend.projector
+    bad = picture("bad")
+
+    def encode(media, chunks, stop):
+        if media.key == bad.key:
+            raise error
+        return FakeProjector.encode(projector, media, chunks, stop)
+
+    projector.encode = encode
+    streams = [ask(driver, image, max_tokens=40) for image in (picture("cat"), bad, bad)]
+    driver.finish()
+    items = [stream.take() for stream in streams]
+    assert text_of(items[0]) == "You said: [image]"
+    for taken in items[1:]:
+        expected = error if isinstance(error, InvalidRequest) else EngineFailure("")
+        assert end_of(taken).reason is FinishReason.FAILED and type(end_of(taken).error) is type(expected)
+
+
+def test_rows_leave_with_the_least_recently_used_first(see):
+    driver = see(media_bytes=2 * 12 * 16)  # two images
+    for name in ("a", "b", "a", "c"):
+        answer(driver, name, picture(name), max_tokens=40)
+    assert driver.core.encoder.used <= 2 * 12 * 16
+
+
+def test_a_long_queue_of_images_holds_no_more_rows_than_the_limit(see):
+    """Rows are encoded as far ahead as the limit allows, not for everybody who waits."""
+    driver = see(media_bytes=3 * 12 * 16, parallel=1)
+    streams = [ask(driver, f"{n}", picture(f"{n}"), max_tokens=60) for n in range(12)]
+    most = 0
+    while driver.engine.num_open:
+        driver.turn()
+        most = max(most, driver.core.encoder.used)
+    assert most <= 3 * 12 * 16
+    assert [text_of(s.take()) for s in streams] == [f"You said: {n}[image]" for n in range(12)]
+
+
+def test_an_image_larger_than_the_limit_is_served(see):
+    driver = see(media_bytes=16)
+    streams = [ask(driver, picture(f"{n}"), max_tokens=40) for n in range(3)]
+    driver.finish()
+    assert [text_of(s.take()) for s in streams] == ["You said: [image]"] * 3
+    assert driver.core.encoder.used == 0
+
+
+@KINDS
+def test_a_prefix_that_ends_inside_an_image_is_used_up_to_the_image(see, kind):
+    """Cancelled in the middle of an image: with M-RoPE all of it lies at one position, and cannot be cut."""
+    driver = see(**kind, batch_size=128, ubatch_size=128)
+    image = picture("large", 320, 320)
+    stream = ask(driver, "words before it ", image, "first", max_tokens=40)
+    for _ in range(50):
+        driver.turn()
+        seq = driver.sequences[0]
+        if seq.media.at(seq.num_computed) == 0 or seq.num_computed > seq.media.spans[0].start:
+            break
+    driver.engine.cancel(stream)
+    driver.turn()
+    text, _ = answer(driver, "words before it ", image, "second", max_tokens=60)
+    assert text == "You said: words before it [image]second"
+
+
+@KINDS
+def test_a_preempted_sequence_goes_on_inside_its_image(see, kind):
+    driver = see(**kind, batch_size=128, ubatch_size=128)
+    stream = ask(driver, picture("large", 320, 320), "and?", max_tokens=60)
+    for _ in range(200):
+        if not driver.engine.num_open:
+            break
+        driver.turn()
+        if driver.sequences[0].lane is not None and driver.sequences[0].num_computed and driver.now < 0.5:
+            driver.engine.preempt(driver.sequences[0])
+    assert text_of(stream.take()) == "You said: [image]and?"
+
+
+@KINDS
+def test_rows_that_are_gone_are_encoded_again(see, kind):
+    """It waited with its image in KV, and the prefix went before it had a place."""
+    driver = see(**kind, parallel=1, cache_bytes=0, media_bytes=0)
+    answer(driver, picture("cat"), "one", max_tokens=40)
+    busy = ask(driver, "busy", max_tokens=60)
+    driver.turn(3)
+    waits = ask(driver, picture("cat"), "two", max_tokens=60)
+    driver.turn()
+    assert driver.sequences[-1].state is State.WAITING
+    while driver.core.memory.lanes.resident:
+        driver.core.memory.evict()
+    driver.finish()
+    assert text_of(waits.take()) == "You said: [image]two" and text_of(busy.take()) == "You said: busy"
+    assert len(driver.backend.projector.encoded) == 2
+
+
+@KINDS
+@pytest.mark.parametrize("can_cut", [True, False], ids=["cut", "states"])
+@pytest.mark.parametrize("seed", range(6))
+def test_any_mix_gives_what_each_would_alone(drive, kind, can_cut, seed):
+    """Shared prefixes, preemptions, evictions and few cells: every answer is that of a fresh engine."""
+    dice = random.Random(seed)
+    driver = drive(
+        RecordingBackend(
+            projector=FakeProjector(**kind), num_lanes=6, num_cells=400, context=260, batch_size=64, ubatch_size=64,
+            can_share=can_cut, can_cut=can_cut, idle_cells=100,
+        ),
+        parallel=4, media_bytes=2000, cache_bytes=dice.choice([0, 20_000]), deterministic=False,
+    )  # fmt: skip
+    images = [picture(str(n), *dice.choice([(60, 60), (200, 40), (256, 250)])) for n in range(4)]
+    streams, expected = [], []
+    for n in range(40):
+        parts = [dice.choice([*images, *(f"some words {k}" for k in range(3))]) for _ in range(dice.randint(1, 4))]
+        try:
+            streams.append(ask(driver, *parts, max_tokens=90))
+        except InvalidRequest:
+            continue  # longer than the context
+        expected.append("You said: " + "".join(p if isinstance(p, str) else "[image]" for p in parts))
+        driver.turn(dice.randint(0, 12))
+        if dice.random() < 0.2:
+            driver.engine.cancel(streams.pop())
+            expected.pop()
+        if dice.random() < 0.3 and driver.core.running:
+            driver.engine.preempt(dice.choice(driver.core.running))
+    driver.finish()
+    for stream, whole in zip(streams, expected):
+        items = stream.take()
+        is_full = end_of(items).reason is FinishReason.CONTEXT
+        assert text_of(items) == whole or (is_full and whole.startswith(text_of(items)))
