@@ -109,7 +109,7 @@ def test_it_waits_for_the_encoder_while_others_go_on(see):
 
 def test_streams_go_on_between_pieces_of_a_large_image(see):
     """Steps of rows take turns with steps of tokens: each step of rows is followed by one that gives everybody a token."""
-    driver = see(batch_size=64, ubatch_size=32)
+    driver = see(batch_size=64, ubatch_size=32, spec="off")
     stream = ask(driver, "a" * 90, max_tokens=200)
     driver.turn(12)
     stream.take()
