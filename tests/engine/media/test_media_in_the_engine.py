@@ -304,7 +304,7 @@ def test_any_mix_gives_what_each_would_alone(drive, kind, can_cut, seed):
     )  # fmt: skip
     images = [picture(str(n), *dice.choice([(60, 60), (200, 40), (256, 250)])) for n in range(4)]
     streams, expected = [], []
-    for n in range(40):
+    for _ in range(40):
         parts = [dice.choice([*images, *(f"some words {k}" for k in range(3))]) for _ in range(dice.randint(1, 4))]
         try:
             streams.append(ask(driver, *parts, max_tokens=90))
