@@ -1,52 +1,27 @@
 """The sections of the settings: each option once, with its name, flags, default, range and meaning.
 
 The command line, the environment, conf/llamasrv.toml and the tables of conf/README.md all follow from these classes,
-and from engine.py for the section that is the engine's own dataclass.
+from those of sampling.py and limits.py, and from engine.py for the section that is the engine's own dataclass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config.option import Option
+from llamasrv.config.field import option_field
 
 
-def _option(
-    section: str,
-    kind: str,
-    default: Any,
-    *flags: str,
-    help: str,
-    key: str = "",
-    low: float | None = None,
-    high: float | None = None,
-    choices: tuple[str, ...] = (),
-    secret: bool = False,
-    unit: int = 1,
-    unset: tuple[str, ...] = (),
-    words: Mapping[str, Any] | None = None,
-    bare: str | None = None,
-) -> Any:
-    """A field of a section with its option. `key` is its name in the file where that is not the field's."""
-    option = Option(
-        f"{section}.{key}", flags, kind, help, default, low, high, choices, secret, unit, unset, words or {}, bare
-    )
-    return field(default=default, repr=not secret, metadata={"option": option})
-
-
-_model = partial(_option, "model")
-_models = partial(_option, "models")
-_server = partial(_option, "server")
-_engine = partial(_option, "engine")
-_sampling = partial(_option, "sampling")
-_limits = partial(_option, "limits")
-_cache = partial(_option, "cache")
-_store = partial(_option, "store")
-_log = partial(_option, "log")
+_model = partial(option_field, "model")
+_models = partial(option_field, "models")
+_server = partial(option_field, "server")
+_engine = partial(option_field, "engine")
+_cache = partial(option_field, "cache")
+_store = partial(option_field, "store")
+_log = partial(option_field, "log")
 
 
 @dataclass(frozen=True)
@@ -229,154 +204,6 @@ class ServerSection:
     stall_timeout: float = _engine(
         "float", 300.0, "--stall-timeout", low=1.0, high=86_400.0,
         help="Seconds that one step may take; then the process is replaced. /readyz says 503 after a tenth of it.",
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SamplingSection:
-    """Defaults for requests, under the names of SamplingParams; None: not set by the operator."""
-
-    temperature: float | None = _sampling(
-        "float", None, "--temp", "--temperature", low=0.0, high=100.0, key="temp",
-        help="Temperature (llama.cpp: 0.8); 0 is greedy."
-    )
-    top_k: int | None = _sampling(
-        "int", None, "--top-k", low=0, high=1_000_000, help="Keep the k likeliest tokens (40); 0 is off."
-    )
-    top_p: float | None = _sampling(
-        "float", None, "--top-p", low=0.0, high=1.0, help="Keep the likeliest tokens that sum up to p (0.95); 1 is off."
-    )
-    min_p: float | None = _sampling(
-        "float", None, "--min-p", low=0.0, high=1.0,
-        help="Drop tokens less likely than p times the likeliest (0.05); 0 is off.",
-    )  # fmt: skip
-    typical_p: float | None = _sampling(
-        "float", None, "--typical", "--typical-p", low=0.0, high=1.0, key="typical",
-        help="Locally typical sampling (1.0: off)."
-    )
-    top_n_sigma: float | None = _sampling(
-        "float", None, "--top-nsigma", "--top-n-sigma", low=-1.0, high=100.0,
-        help="Keep tokens within n standard deviations of the best logit (-1: off).",
-    )  # fmt: skip
-    dynatemp_range: float | None = _sampling(
-        "float", None, "--dynatemp-range", low=0.0, high=100.0, help="Dynamic temperature, range (0: off)."
-    )
-    dynatemp_exponent: float | None = _sampling(
-        "float", None, "--dynatemp-exp", low=0.0, high=100.0, key="dynatemp_exp",
-        help="Dynamic temperature, exponent (1.0)."
-    )
-    xtc_probability: float | None = _sampling(
-        "float", None, "--xtc-probability", low=0.0, high=1.0, help="Chance of excluding the top choices (0: off)."
-    )
-    xtc_threshold: float | None = _sampling(
-        "float", None, "--xtc-threshold", low=0.0, high=1.0, help="Probability from which a choice is a top one (0.1)."
-    )
-    repeat_penalty: float | None = _sampling(
-        "float", None, "--repeat-penalty", low=0.01, high=100.0, help="Divides logits of recent tokens (1.0: off)."
-    )
-    repeat_last_n: int | None = _sampling(
-        "int", None, "--repeat-last-n", low=-1, high=16_777_216,
-        help="Tokens that the penalties look back (64); -1 is the whole context.",
-    )  # fmt: skip
-    presence_penalty: float | None = _sampling(
-        "float", None, "--presence-penalty", low=-100.0, high=100.0, help="Subtracted once from used tokens (0: off)."
-    )
-    frequency_penalty: float | None = _sampling(
-        "float",
-        None,
-        "--frequency-penalty",
-        low=-100.0,
-        high=100.0,
-        help="Subtracted for each use of a token (0: off).",
-    )
-    dry_multiplier: float | None = _sampling(
-        "float", None, "--dry-multiplier", low=0.0, high=100.0, help="DRY penalty against repeated phrases (0: off)."
-    )
-    dry_base: float | None = _sampling(
-        "float", None, "--dry-base", low=1.0, high=100.0, help="DRY: how fast the penalty grows (1.75)."
-    )
-    dry_allowed_length: int | None = _sampling(
-        "int", None, "--dry-allowed-length", low=0, high=100_000, help="DRY: repeated tokens that are free (2)."
-    )
-    dry_penalty_last_n: int | None = _sampling(
-        "int", None, "--dry-penalty-last-n", low=-1, high=16_777_216,
-        help="DRY: tokens to look back (64); -1 is the whole context.",
-    )  # fmt: skip
-    mirostat: int | None = _sampling(
-        "int", None, "--mirostat", low=0, high=2, help="Mirostat version (0: off); replaces the other filters."
-    )
-    mirostat_tau: float | None = _sampling(
-        "float", None, "--mirostat-ent", low=0.0, high=100.0, key="mirostat_ent",
-        help="Mirostat: target entropy, tau (5.0)."
-    )
-    mirostat_eta: float | None = _sampling(
-        "float", None, "--mirostat-lr", low=0.0, high=1.0, key="mirostat_lr",
-        help="Mirostat: learning rate, eta (0.1)."
-    )
-    samplers: tuple[str, ...] | None = _sampling(
-        "samplers", None, "--samplers",
-        help="Order of the samplers, separated by commas or semicolons "
-        "(penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature).",
-    )  # fmt: skip
-    seed: int | None = _sampling(
-        "int", None, "-s", "--seed", low=-1, high=4_294_967_295, help="Seed of requests that bring none (-1: fresh)."
-    )
-    ignore_eos: bool | None = _sampling("bool", None, "--ignore-eos", help="Go on past the model's end token (false).")
-
-
-@dataclass(frozen=True)
-class LimitsSection:
-    """What one request may ask for."""
-
-    n_predict: int | None = _limits(
-        "int", None, "-n", "--n-predict", "--predict", low=-1, high=16_777_216, unset=("-1",),
-        help="Tokens generated for one choice where a request does not say; -1: until the context is full.",
-    )  # fmt: skip
-    answer_tokens: int | None = _limits(
-        "int", None, "--max-answer-tokens", low=-1, high=16_777_216, unset=("-1",),
-        help="Most tokens generated for one choice, also when a request asks for more; -1: until the context is full.",
-    )  # fmt: skip
-    timeout: float | None = _limits(
-        "float", 3600.0, "-to", "--timeout", low=0.0, high=1_000_000.0, unset=("0",),
-        help="Most seconds for one request, waiting included; 0 is no limit.",
-    )  # fmt: skip
-    body_bytes: int = _limits("size", 4 * 2**20, "--max-body-bytes", low=1024, high=2**40, help="Largest request body.")
-    body_seconds: float = _limits(
-        "float", 30.0, "--body-timeout", low=0.1, high=3600.0,
-        help="Seconds without a byte of a request's body after which it is refused with 408.",
-    )  # fmt: skip
-    json_depth: int = _limits("int", 100, "--max-json-depth", low=5, high=500, help="Deepest nesting of a JSON body.")
-    messages: int = _limits(
-        "int", 10_000, "--max-messages", low=1, high=1_000_000, help="Most messages in one conversation."
-    )
-    parts: int = _limits("int", 1_000, "--max-parts", low=1, high=1_000_000, help="Most content parts of one message.")
-    tools: int = _limits("int", 1_024, "--max-tools", low=1, high=65_536, help="Most tools of one request.")
-    prompts: int = _limits(
-        "int", 512, "--max-prompts", low=1, high=65_536, help="Most prompts of one completions request."
-    )
-    inputs: int = _limits(
-        "int", 2048, "--max-inputs", low=1, high=65_536,
-        help="Most inputs of one embeddings request, and documents of one ranking.",
-    )  # fmt: skip
-    choices: int = _limits(
-        "int",
-        128,
-        "--max-choices",
-        low=1,
-        high=65_536,
-        help="Most choices of one request: prompts times n (or best_of).",
-    )
-    stops: int = _limits("int", 16, "--max-stops", low=1, high=1024, help="Most stop strings of one request.")
-    stop_chars: int = _limits("int", 256, "--max-stop-chars", low=1, high=65_536, help="Longest stop string.")
-    logit_bias: int = _limits(
-        "int", 10_000, "--max-logit-bias", low=1, high=1_000_000, help="Most entries of logit_bias."
-    )
-    top_logprobs: int = _limits(
-        "int", 20, "--max-top-logprobs", low=0, high=1_000, help="Most alternatives told for each token."
-    )
-    background: int = _limits(
-        "int", 16, "--max-background", low=0, high=1_000,
-        help="Most responses that go on without their client at once; further ones are refused with 429.",
     )  # fmt: skip
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.config.engine import ENGINE
+from llamasrv.config.limits import LimitsSection
 from llamasrv.config.option import Option, reason
+from llamasrv.config.sampling import SamplingSection
 from llamasrv.config.sections import (
     CacheSection,
-    LimitsSection,
     LogSection,
     ModelSection,
     ModelsSection,
-    SamplingSection,
     ServerSection,
     StoreSection,
-)
+)  # fmt: skip
 from llamasrv.engine.options import EngineOptions
 from llamasrv.errors import ConfigError
 

@@ -1,0 +1,32 @@
+"""A field of a section of the settings, with the option that sets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from llamasrv.config.option import Option
+
+
+def option_field(
+    section: str,
+    kind: str,
+    default: Any,
+    *flags: str,
+    help: str,
+    key: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+    unit: int = 1,
+    unset: tuple[str, ...] = (),
+    words: Mapping[str, Any] | None = None,
+    bare: str | None = None,
+) -> Any:
+    """A field of a section with its option. `key` is its name in the file where that is not the field's."""
+    option = Option(
+        f"{section}.{key}", flags, kind, help, default, low, high, choices, secret, unit, unset, words or {}, bare
+    )
+    return field(default=default, repr=not secret, metadata={"option": option})
