@@ -34,12 +34,8 @@ NATIVE = Framing(unnamed, llamacpp_body)  # nothing follows the last chunk
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("llamacpp", __name__)
-    options = service.options
-    limits = options.limits
-    tokenizing = Tokenizing(limits)
+    limits = service.options.limits
     completion, infill = NativeCompletion(limits), Infill(limits)
-    chat, native_chat = ChatCompletions(limits), ChatCompletions(limits, native=True)
-    open_model = service.pipeline.open
 
     @routes.post("/completion")
     @routes.post("/completions")
@@ -49,6 +45,17 @@ def blueprint(service: Service) -> Blueprint:
     @routes.post("/infill")
     def fill_in() -> Response:
         return generate(service, infill, NATIVE)
+
+    _add_tokens(routes, service)
+    _add_props(routes, service)
+    return routes
+
+
+def _add_tokens(routes: Blueprint, service: Service) -> None:
+    """Texts to tokens and back, and the prompt that a chat becomes."""
+    limits = service.options.limits
+    tokenizing = Tokenizing(limits)
+    chat, native_chat = ChatCompletions(limits), ChatCompletions(limits, native=True)
 
     @routes.post("/v1/chat/completions/input_tokens")
     def count_tokens() -> Response:
@@ -77,7 +84,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.post("/detokenize")
     def detokenize() -> Response:
         asked = tokenizing.parse_detokenize(read_json(request.environ, limits))
-        vocab = open_model(asked.model).vocab
+        vocab = service.pipeline.open(asked.model).vocab
         for at, token in enumerate(asked.tokens):
             if token >= vocab.size:
                 raise InvalidRequest(
@@ -89,7 +96,12 @@ def blueprint(service: Service) -> Blueprint:
     @routes.post("/apply-template")
     def apply_template() -> Response:
         model, prompt = native_chat.parse_prompt(read_json(request.environ, limits))
-        return json_answer(prompt_body(open_model(model).render(prompt)))
+        return json_answer(prompt_body(service.pipeline.open(model).render(prompt)))
+
+
+def _add_props(routes: Blueprint, service: Service) -> None:
+    """What the server and its model are."""
+    options = service.options
 
     @routes.get("/props")
     def props() -> Response:
@@ -119,10 +131,8 @@ def blueprint(service: Service) -> Blueprint:
         """There is nothing to change, as in llama-server."""
         if not options.props:
             raise Unsupported("Changing properties is disabled. Start the server with --props.", status=501)
-        read_json(request.environ, limits)
+        read_json(request.environ, options.limits)
         return json_answer(SUCCESS)
-
-    return routes
 
 
 def _of_loaded(served: LoadedModel) -> dict[str, Any]:

@@ -33,30 +33,42 @@ NDJSON, JSON = "application/x-ndjson", "application/json; charset=utf-8"
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("ollama_manage", __name__)
-    limits = service.options.limits
-    managing, named = Managing(limits), Named(limits)
+    views = Views(service)
+    for method, path, view in (
+        ("POST", "/api/copy", views.copy),
+        ("POST", "/api/create", views.create),
+        ("DELETE", "/api/delete", views.delete),
+        ("POST", "/api/pull", views.pull),
+        ("POST", "/api/push", views.push),
+        ("HEAD", "/api/blobs/<digest>", views.has_blob),
+        ("POST", "/api/blobs/<digest>", views.add_blob),
+    ):
+        routes.add_url_rule(path, view.__name__, view, methods=[method])
+    return routes
 
-    def body() -> dict[str, Any]:
-        allow(service)
-        return read_json(request.environ, limits)
 
-    @routes.post("/api/copy")
-    def copy() -> Response:
-        source, destination = managing.parse_copy(body())
+class Views:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._limits = service.options.limits
+        self._managing, self._named = Managing(self._limits), Named(self._limits)
+
+    def copy(self) -> Response:
+        service = self._service
+        source, destination = self._managing.parse_copy(self._body())
         _keep(service, dataclasses.replace(_as_made(service, _exactly(service, source)), name=destination))
         return Response(b"", 200)
 
-    @routes.post("/api/create")
-    def create() -> Response:
-        asked = managing.parse_create(body())
-        _keep(service, off_hub(_made_of, service, asked))
+    def create(self) -> Response:
+        asked = self._managing.parse_create(self._body())
+        _keep(self._service, off_hub(_made_of, self._service, asked))
         steps = ["reading model metadata", "writing manifest"]
         kind = NDJSON if asked.stream else JSON
         return Response(statuses(steps, stream=asked.stream), 200, content_type=kind)
 
-    @routes.delete("/api/delete")
-    def delete() -> Response:
-        model = _exactly(service, named.parse(body()))
+    def delete(self) -> Response:
+        service = self._service
+        model = _exactly(service, self._named.parse(self._body()))
         folder = _folder(service)
         if model.made is not None:
             made.delete(folder, model.name)
@@ -68,9 +80,9 @@ def blueprint(service: Service) -> Blueprint:
         delete_model(service, model)
         return Response(b"", 200)
 
-    @routes.post("/api/pull")
-    def pull() -> Response:
-        name, stream = managing.parse_pull(read_json(request.environ, limits))
+    def pull(self) -> Response:
+        service = self._service
+        name, stream = self._managing.parse_pull(read_json(request.environ, self._limits))
         if _is_served(service, name):  # nothing changes, so that needs no leave
             kind = NDJSON if stream else JSON
             return Response(statuses(["pulling manifest"], stream=stream), 200, content_type=kind)
@@ -82,29 +94,30 @@ def blueprint(service: Service) -> Blueprint:
             pass
         return Response(dumps(SUCCESS), 200, content_type=JSON)
 
-    @routes.post("/api/push")
-    def push() -> Response:
+    def push(self) -> Response:
         raise Unsupported("models cannot be pushed from here")
 
-    @routes.route("/api/blobs/<digest>", methods=["HEAD", "POST"])
-    def blob(digest: str) -> Response:
-        allow(service)
-        folder = _folder(service)
-        there = made.blob(folder, digest).is_file()
-        if request.method == "HEAD":
-            return Response(b"", 200 if there else 404)
-        if there:
+    def has_blob(self, digest: str) -> Response:
+        allow(self._service)
+        return Response(b"", 200 if made.blob(_folder(self._service), digest).is_file() else 404)
+
+    def add_blob(self, digest: str) -> Response:
+        allow(self._service)
+        folder = _folder(self._service)
+        if made.blob(folder, digest).is_file():
             return Response(b"", 200)
-        writer = BlobWriter(folder, digest, _length())
+        writer = BlobWriter(folder, digest, request.content_length)
         try:
-            for piece in read_pieces(request.environ, limits.body_seconds):
+            for piece in read_pieces(request.environ, self._limits.body_seconds):
                 off_hub(writer.add, piece)
             off_hub(writer.finish)
         finally:
             writer.close()
         return Response(b"", 201)
 
-    return routes
+    def _body(self) -> dict[str, Any]:
+        allow(self._service)
+        return read_json(request.environ, self._limits)
 
 
 def _lines(pull: Pull, keepalive: float) -> Iterator[bytes]:
@@ -128,10 +141,6 @@ def _folder(service: Service) -> Path:
     if folder is None:
         raise Unsupported("This server has no models folder. Start it with --models-dir.")
     return folder
-
-
-def _length() -> int | None:
-    return request.content_length
 
 
 def _exactly(service: Service, name: str) -> Model:

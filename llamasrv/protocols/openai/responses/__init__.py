@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
@@ -83,14 +83,39 @@ class Responses:
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None, earlier: Earlier | None = None
     ) -> tuple[GenerateRequest, ResponseOptions]:
         data = self._load(body)
-        get = data.get
-        earlier = earlier or Earlier()
         _check_together(data)
+        earlier = earlier or Earlier()
+        items = [_resolved(item, at, earlier) for at, item in enumerate(data.get("input", ()))]
+        tools, turns, choice = self._turns(data, earlier, items)
+        told = _told(data)
+        request = replace(
+            _request(data, turns, tools, told), timeout=timeout, owner=owner,
+            tool_choice=replace(choice, mode="none") if turns.compact else choice,
+        )  # fmt: skip
+        id = new_response_id()
+        options = ResponseOptions(
+            id=id,
+            shown=_shown(data, tools),
+            tools=tools,
+            input=shown(items, id, {item["id"] for item in earlier.items}),
+            previous=data.get("previous_response_id"),
+            conversation=data.get("conversation"),
+            stream=request.stream,
+            store=data.get("store", True),
+            background=data.get("background", False),
+            compact=turns.compact,
+            **told,
+        )
+        return request, options
+
+    def _turns(
+        self, data: Mapping[str, Any], earlier: Earlier, items: list[dict[str, Any]]
+    ) -> tuple[ToolSet, Turns, ToolChoice]:
+        """The conversation with its tools. Errors name the field that they come from."""
         tools = ToolSet(self._limits.tools)
         turns = Turns(tools, self._limits)
-        items = [_resolved(item, at, earlier) for at, item in enumerate(get("input", ()))]
         with inside("tools"):
-            tools.add(get("tools", []))
+            tools.add(data.get("tools", []))
         with inside("previous_response_id"):
             for item in earlier.items:
                 turns.add(item)
@@ -98,72 +123,8 @@ class Responses:
             for at, item in enumerate(items):
                 turns.add(item, at)
         with inside("tool_choice"):
-            choice = tool_choice(get("tool_choice"), tools, parallel=get("parallel_tool_calls", True))
-        messages = turns.messages
-        if "instructions" in data:
-            messages = (Message("system", data["instructions"]), *messages)
-        if turns.compact:
-            messages = (*messages, Message("user", SUMMARISE))
-        reasoning: ReasoningSettings = get("reasoning", ReasoningSettings())
-        text: TextSettings = get("text", TextSettings(None, {"format": {"type": "text"}}))
-        include = get("include", ())
-        logprobs = "message.output_text.logprobs" in include or "top_logprobs" in data
-        top = get("top_logprobs", 0)
-        # What is told again later has no such figures; so what goes on without its client has none.
-        extras = Extras() if get("background") else extras_of(data)
-        request = GenerateRequest(
-            prompts=(
-                ChatPrompt(
-                    # Some clients probe with no input at all: then somebody has said nothing.
-                    messages or (Message("user", ""),),
-                    tools=tools.tools,
-                    template_kwargs=(
-                        thinking_variables(False if turns.compact else None, reasoning.effort)
-                        | ({"verbosity": text.shown["verbosity"]} if "verbosity" in text.shown else {})
-                        | get("chat_template_kwargs", {})
-                    ),
-                ),
-            ),
-            model=get("model"),
-            sampling=sampling_of(data),
-            max_tokens=smallest(
-                get("max_output_tokens", _SUMMARY_TOKENS if turns.compact else None), get("n_predict")
-            ),
-            stop=get("stop", ()),
-            logprobs=top if logprobs and not turns.compact else None,
-            cache_prompt=get("cache_prompt", True),
-            cache_salt=get("cache_salt", ""),
-            adapters=get("lora"),
-            stream=get("stream", False),
-            timeout=timeout,
-            owner=owner,
-            tool_choice=replace(choice, mode="none") if turns.compact else choice,
-            content=None if turns.compact else text.content or content_of(data),
-            thinking_budget=smallest(*map(get, BUDGETS)),
-            with_progress=extras.progress,
-            with_pace=extras.per_token,
-            # What is made shorter is often too long already.
-            shorten=turns.compact or get("truncation") == "auto",
-        )
-        id = new_response_id()
-        options = ResponseOptions(
-            id=id,
-            shown=_shown(data, reasoning, text, tools),
-            tools=tools,
-            input=shown(items, id, {item["id"] for item in earlier.items}),
-            previous=get("previous_response_id"),
-            conversation=get("conversation"),
-            stream=request.stream,
-            store=get("store", True),
-            background=get("background", False),
-            extras=extras,
-            logprobs=logprobs,
-            top_logprobs=top,
-            encrypted="reasoning.encrypted_content" in include,
-            summary=reasoning.summary is not None,
-            compact=turns.compact,
-        )
-        return request, options
+            choice = tool_choice(data.get("tool_choice"), tools, parallel=data.get("parallel_tool_calls", True))
+        return tools, turns, choice
 
     def parse_compact(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None, earlier: Earlier | None = None
@@ -221,11 +182,74 @@ def _check_together(data: Mapping[str, Any]) -> None:
         raise InvalidRequest("Invalid 'background': only allowed when 'store' is true.", param="background")
 
 
-def _shown(
-    data: Mapping[str, Any], reasoning: ReasoningSettings, text: TextSettings, tools: ToolSet
-) -> dict[str, Any]:
+def _told(data: dict[str, Any]) -> dict[str, Any]:
+    """What the response tells beside its text, by the names that ResponseOptions has for it."""
+    include = data.get("include", ())
+    return {
+        # What is told again later has no such figures; so what goes on without its client has none.
+        "extras": Extras() if data.get("background") else extras_of(data),
+        "logprobs": "message.output_text.logprobs" in include or "top_logprobs" in data,
+        "top_logprobs": data.get("top_logprobs", 0),
+        "encrypted": "reasoning.encrypted_content" in include,
+        "summary": _reasoning(data).summary is not None,
+    }
+
+
+def _request(data: dict[str, Any], turns: Turns, tools: ToolSet, told: Mapping[str, Any]) -> GenerateRequest:
+    get = data.get
+    compact = turns.compact
+    default = _SUMMARY_TOKENS if compact else None
+    return GenerateRequest(
+        prompts=(_prompt(data, turns, tools),),
+        model=get("model"),
+        sampling=sampling_of(data),
+        max_tokens=smallest(get("max_output_tokens", default), get("n_predict")),
+        stop=get("stop", ()),
+        logprobs=told["top_logprobs"] if told["logprobs"] and not compact else None,
+        cache_prompt=get("cache_prompt", True),
+        cache_salt=get("cache_salt", ""),
+        adapters=get("lora"),
+        stream=get("stream", False),
+        content=None if compact else _text(data).content or content_of(data),
+        thinking_budget=smallest(*map(get, BUDGETS)),
+        with_progress=told["extras"].progress,
+        with_pace=told["extras"].per_token,
+        # What is made shorter is often too long already.
+        shorten=compact or get("truncation") == "auto",
+    )
+
+
+def _prompt(data: dict[str, Any], turns: Turns, tools: ToolSet) -> ChatPrompt:
+    messages = turns.messages
+    if "instructions" in data:
+        messages = (Message("system", data["instructions"]), *messages)
+    if turns.compact:
+        messages = (*messages, Message("user", SUMMARISE))
+    shown = _text(data).shown
+    return ChatPrompt(
+        # Some clients probe with no input at all: then somebody has said nothing.
+        messages or (Message("user", ""),),
+        tools=tools.tools,
+        template_kwargs={
+            **thinking_variables(False if turns.compact else None, _reasoning(data).effort),
+            **({"verbosity": shown["verbosity"]} if "verbosity" in shown else {}),
+            **data.get("chat_template_kwargs", {}),
+        },
+    )
+
+
+def _reasoning(data: Mapping[str, Any]) -> ReasoningSettings:
+    return data.get("reasoning", ReasoningSettings())
+
+
+def _text(data: Mapping[str, Any]) -> TextSettings:
+    return data.get("text", TextSettings(None, {"format": {"type": "text"}}))
+
+
+def _shown(data: Mapping[str, Any], tools: ToolSet) -> dict[str, Any]:
     """What a response tells of its request."""
     get = data.get
+    reasoning = _reasoning(data)
     out = {
         "instructions": get("instructions"),
         "max_output_tokens": get("max_output_tokens"),
@@ -235,7 +259,7 @@ def _shown(
         "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
         "service_tier": "default",
         "temperature": get("temperature"),
-        "text": text.shown,
+        "text": _text(data).shown,
         "tool_choice": get("tool_choice", "auto"),
         "tools": tools.wire,
         "top_logprobs": get("top_logprobs", 0),
