@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Union
+from typing import NamedTuple, Union
 
 from llamasrv.errors import LlamasrvError
 
@@ -108,6 +108,15 @@ class Failed:
     error: LlamasrvError
 
 
+class DraftCounts(NamedTuple):
+    """Tokens that were tried before they were certain."""
+
+    drafted: int = 0
+    accepted: int = 0  # of those; the others cost time and changed nothing
+    predicted: int | None = None  # those that came from the client's prediction; None: it sent none
+    predicted_accepted: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Counts of the whole request. `prompt_tokens` includes the cached ones; each prompt counts once."""
@@ -120,6 +129,7 @@ class Usage:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     forgotten_tokens: int = 0  # of prompts and answers, that made room in a full context
+    drafts: DraftCounts = DraftCounts()
 
 
 Event = Union[Text, Reasoning, PromptProgress, Pace, ToolCallStart, ToolCallArguments, Finished, Failed, Usage]

@@ -173,6 +173,7 @@ class GenerateRequest:
     with_tokens: bool = False  # texts come with the ids of their tokens
     with_progress: bool = False  # events tell how much of the prompt is computed
     with_pace: bool = False  # events tell how fast it goes
+    prediction: str | None = None  # what the answer is expected to be for the most part
     shorten: bool = False  # the oldest turns of a conversation that is too long are left out
 
 

@@ -41,6 +41,7 @@ class SequenceSpec:
     cache_prompt: bool = True
     keep: int | None = None  # first tokens to keep where the context shifts; -1: the prompt; None: as the engine has it
     discard: int = 0  # tokens to forget then; 0: half of the others
+    prediction: array[int] | None = None  # what the answer is expected to be for the most part
     slot: int | None = None  # the number under which what it leaves is saved; None: its lane's
     deadline: float | None = None  # on the engine's clock, seconds
     owner: str = ""

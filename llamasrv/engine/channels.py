@@ -20,7 +20,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from gevent import get_hub, getcurrent, monkey
 from gevent.event import Event
 
-from llamasrv.domain.events import FinishReason, TokenLogprob
+from llamasrv.domain.events import DraftCounts, FinishReason, TokenLogprob
 from llamasrv.errors import LlamasrvError
 
 _start_new_thread = monkey.get_original("_thread", "start_new_thread")
@@ -78,6 +78,7 @@ class End(NamedTuple):
     decode_seconds: float
     lane: int | None = None  # where it was computed last
     num_forgotten: int = 0  # tokens of prompt and answer that made room for others
+    drafts: DraftCounts = DraftCounts()
 
 
 class Lock(Protocol):

@@ -14,7 +14,7 @@ import itertools
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from llamasrv.domain.events import TokenLogprob
+from llamasrv.domain.events import DraftCounts, TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.channels import End, PromptComputed, Stream
 from llamasrv.engine.media.timeline import MediaTimeline
@@ -137,5 +137,10 @@ def end_of(seq: Sequence, ending: Ending, lane: int | None) -> End:
         seq.spec.index, ending.reason, ending.stop, ending.error, prompt, seq.reused,
         seq.num_generated - seq.num_undelivered,
         max(0.0, admitted - seq.arrived), max(0.0, first - admitted), max(0.0, ended - first),
-        lane, seq.num_forgotten,
+        lane, seq.num_forgotten, _draft_counts(seq),
     )  # fmt: skip
+
+
+def _draft_counts(seq: Sequence) -> DraftCounts:
+    counts = DraftCounts() if seq.drafts is None else seq.drafts.counts
+    return counts if seq.spec.prediction is None else counts._replace(predicted=counts.predicted or 0)

@@ -203,6 +203,7 @@ class Pipeline:
             cache_key=CacheKey(adapters, _scope(request, everybody=model.shares_prefixes)),
             sampled_probs=request.sampled_probs,
             reports_progress=_progresses(request),
+            prediction=_predicted(served, request.prediction),
         )
 
     def submit_embed(self, request: EmbedRequest) -> EmbeddingWork:
@@ -219,6 +220,15 @@ class Pipeline:
 
     def rerank(self, request: RerankRequest) -> Ranking:
         return self.submit_rerank(request).result()
+
+
+def _predicted(served: LoadedModel, text: str | None) -> array[int] | None:
+    """The tokens of a prediction, of which more than fit the context are of no use; never control tokens."""
+    if text is None:
+        return None
+    context = served.engine.context
+    longest = 16 * context  # characters; few tokens have more
+    return array("i", served.vocab.tokenize(text[:longest], parse_special=False)[:context])
 
 
 def _stages(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text, Usage
+from llamasrv.domain.events import DraftCounts, Event, Failed, Finished, FinishReason, Text, Usage
 from llamasrv.engine.channels import Delta, End, PromptScored, Stream
 from llamasrv.errors import EngineFailure, Unavailable
 from llamasrv.pipeline.detokenizer import Detokenizer
@@ -135,7 +135,7 @@ class Generation:
 def _usage_of(end: End, choice: Detokenizer) -> Usage:
     return Usage(
         end.num_prompt, end.num_reused, end.num_generated, choice.num_reasoning, end.queue_seconds,
-        end.prefill_seconds, end.decode_seconds, end.num_forgotten,
+        end.prefill_seconds, end.decode_seconds, end.num_forgotten, end.drafts,
     )  # fmt: skip
 
 
@@ -151,4 +151,13 @@ def _usage(ends: list[End], choices: Sequence[Detokenizer], each: int) -> Usage:
         prefill_seconds=max(e.prefill_seconds for e in ends),
         decode_seconds=max(e.decode_seconds for e in ends),
         forgotten_tokens=sum(e.num_forgotten for e in ends),
+        drafts=_draft_counts([e.drafts for e in ends]),
     )
+
+
+def _draft_counts(counts: list[DraftCounts]) -> DraftCounts:
+    predicted = [c.predicted for c in counts if c.predicted is not None]
+    return DraftCounts(
+        sum(c.drafted for c in counts), sum(c.accepted for c in counts), sum(predicted) if predicted else None,
+        sum(c.predicted_accepted for c in counts),
+    )  # fmt: skip

@@ -30,6 +30,8 @@ def timings(usage: Usage) -> dict[str, Any]:
     }
     if usage.forgotten_tokens:
         figures["forgotten_n"] = usage.forgotten_tokens  # the context was full, and shifted
+    if usage.drafts.drafted:
+        figures["draft_n"], figures["draft_n_accepted"] = usage.drafts.drafted, usage.drafts.accepted
     return figures
 
 

@@ -19,14 +19,3 @@ class Draft(NamedTuple):
             return self
         return Draft(self.source, self.tokens[:count], self.kinds[:count], self.chances[:count]) if count else None
 
-
-class Tally:
-    """Tokens drafted for a sequence, and those of them that it took."""
-
-    __slots__ = ("drafted", "accepted", "predicted", "predicted_accepted")
-
-    def __init__(self) -> None:
-        self.drafted = 0
-        self.accepted = 0
-        self.predicted = 0  # drafted from the client's prediction; counted above, too
-        self.predicted_accepted = 0

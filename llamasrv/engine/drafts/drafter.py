@@ -134,7 +134,7 @@ class Drafter:
             seq = plan.parts[(i + self._turn) % n][0]
             if seq.state is not State.DECODE:
                 continue
-            warm = seq.drafts is not None and seq.drafts.warm
+            warm = seq.spec.prediction if seq.drafts is None else seq.drafts.warm
             if not warm:
                 if credit <= 0.0:
                     continue
@@ -147,7 +147,7 @@ class Drafter:
 
     def _propose(self, seq: Sequence, most: int) -> Draft | None:
         if seq.drafts is None:
-            seq.drafts = SequenceDrafts(None, ngram=self._ngram)
+            seq.drafts = SequenceDrafts(seq.spec.prediction, ngram=self._ngram)
         assert seq.sampling is not None
         most = min(most, seq.sampling.num_left - 1)
         if most < 1:

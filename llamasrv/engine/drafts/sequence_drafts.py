@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from array import array
 
+from llamasrv.domain.events import DraftCounts
 from llamasrv.engine.drafts.acceptance import Acceptance
-from llamasrv.engine.drafts.draft import Draft, Tally
+from llamasrv.engine.drafts.draft import Draft
 from llamasrv.engine.drafts.ngram import Lookup
 from llamasrv.engine.sequence import Sequence
 
@@ -17,7 +18,7 @@ class SequenceDrafts:
     """Belongs to the engine thread."""
 
     __slots__ = (
-        "acceptance", "tally", "warm", "tried", "_prediction", "_ngram", "_sources", "_num_forgotten", "_shadow",
+        "acceptance", "counts", "warm", "tried", "_prediction", "_ngram", "_sources", "_num_forgotten", "_shadow",
     )  # fmt: skip
 
     def __init__(self, prediction: array[int] | None, *, ngram: bool) -> None:
@@ -25,7 +26,7 @@ class SequenceDrafts:
         self._sources: list[Lookup] | None = None
         self._num_forgotten = 0
         self.acceptance = Acceptance()
-        self.tally = Tally()
+        self.counts = DraftCounts()
         self.warm = WARM if prediction else 0
         self.tried: Draft | None = None  # in this step
         self._shadow: tuple[Draft, int] | None = None  # proposed and not tried, for this place of the timeline
@@ -73,12 +74,12 @@ class SequenceDrafts:
             self.acceptance.learn(draft.source, draft.kinds[accepted], False)
         if accepted:
             self.warm = WARM
-        tally = self.tally
-        tally.drafted += count
-        tally.accepted += accepted
+        counts = self.counts
+        self.counts = counts._replace(drafted=counts.drafted + count, accepted=counts.accepted + accepted)
         if draft.source == PREDICTION:
-            tally.predicted += count
-            tally.predicted_accepted += accepted
+            self.counts = self.counts._replace(
+                predicted=(counts.predicted or 0) + count, predicted_accepted=counts.predicted_accepted + accepted
+            )
 
     def _learn_from_shadow(self, tokens: array[int]) -> None:
         if self._shadow is not None:

@@ -41,12 +41,17 @@ def dumps(value: Any) -> bytes:
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
+    details = {"reasoning_tokens": usage.reasoning_tokens}
+    drafts = usage.drafts
+    if drafts.predicted is not None:  # rejected ones are not in the completion: they were never said
+        details["accepted_prediction_tokens"] = drafts.predicted_accepted
+        details["rejected_prediction_tokens"] = drafts.predicted - drafts.predicted_accepted
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "completion_tokens_details": details,
     }
 
 

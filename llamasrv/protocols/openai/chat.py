@@ -48,6 +48,7 @@ from llamasrv.protocols.llamacpp.final import settings_of
 from llamasrv.protocols.openai.chunks import ChunkReply
 from llamasrv.protocols.openai.custom import CustomInput, CustomTool, custom_input
 from llamasrv.protocols.openai.messages import Messages
+from llamasrv.protocols.openai.prediction import Prediction
 from llamasrv.protocols.openai.tools import Choice, FunctionChoice, Functions, Tools, tools_of
 from llamasrv.protocols.telemetry import Extras
 
@@ -131,7 +132,7 @@ class ChatSchema(SamplingSchema):
     audio = Ignored("without effect unless audio is asked for")
     verbose = Flag("llama.cpp's: `__verbose` shows the prompt and how tokens were chosen")
     verbosity = String("handed to the template")
-    prediction = Ignored("it would only be faster")
+    prediction = Prediction("tried as drafts: the answer is the same, and comes sooner the more of it is right")
     prompt_cache_key = Ignored()
     prompt_cache_retention = Ignored()
     prompt_cache_options = Ignored()
@@ -202,6 +203,7 @@ class ChatCompletions:
             content=content_of(data),
             thinking_budget=smallest(*map(get, _BUDGETS)),
             thinking_control=get("reasoning_control", False),
+            prediction=get("prediction"),
             split_reasoning=get("reasoning_format"),
             with_progress=extras.progress,
             with_pace=extras.per_token,

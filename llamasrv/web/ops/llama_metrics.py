@@ -62,11 +62,12 @@ class LlamaMetrics:
             ("tokens_predicted_seconds_total", "Total time spent generating tokens", m.decode_seconds),
             ("n_decode_total", "Total number of llama_decode() calls", m.steps + e.groups),
             ("n_tokens_max", "Largest observed sequence length (prompt + generation)", m.longest_sequence),
-            # Nothing is drafted.
-            ("spec_decode_num_draft_tokens_total", "Speculative: Total draft tokens generated", 0),
-            ("spec_decode_num_accepted_tokens_total", "Speculative: Total draft tokens accepted by the model", 0),
-            ("spec_decode_num_drafts_total", "Speculative: Total speculative decoding verification steps", 0),
-        ]
+            ("spec_decode_num_draft_tokens_total", "Speculative: Total draft tokens generated",
+             sum(m.drafted.values())),
+            ("spec_decode_num_accepted_tokens_total", "Speculative: Total draft tokens accepted by the model",
+             sum(m.accepted.values())),
+            ("spec_decode_num_drafts_total", "Speculative: Total speculative decoding verification steps", m.drafts),
+        ]  # fmt: skip
         gauges: list[tuple[str, str, float]] = [
             ("prompt_tokens_seconds", "Average prompt throughput in tokens/s", prompts.since(before[0])),
             ("predicted_tokens_seconds", "Average generation throughput in tokens/s", answers.since(before[1])),

@@ -131,6 +131,14 @@ class ServiceCollector(Collector):
             ("restarts", "Contexts made anew after a failure.", m.restarts),
             ("unread", "Sequences given up because nobody read their answer.", m.unread),
         ), model=model)  # fmt: skip
+        for source, count in sorted(m.drafted.items()):
+            families.counter(
+                "llamasrv_drafted_tokens", "Tokens tried as drafts, by their source.", count, model=model, source=source
+            )
+            families.counter(
+                "llamasrv_accepted_tokens", "Those of them that were right.", m.accepted[source], model=model,
+                source=source,
+            )  # fmt: skip
         for reason, count in sorted(m.finished.items()):
             families.counter("llamasrv_finished", "Sequences ended, by reason.", count, model=model, reason=reason)
 

@@ -326,3 +326,46 @@ def test_a_context_that_shifts(drive, keep):
 
     off, on, driver = both(drive, submit, context=140, context_shift=True, keep=keep)
     assert on == off and accepted(driver) > 0 and driver.engine.metrics.context_shifts > 2
+
+
+PREDICTIONS = {
+    "right": ANSWER,
+    "changed": ANSWER.replace("again, until", "for ever, until"),
+    "shorter": ANSWER[:30],
+    "longer": ANSWER + " and more" * 9,
+    "another": "nothing of this will ever be said" * 3,
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("prediction", PREDICTIONS)
+def test_a_prediction(drive, prediction):
+    text = PREDICTIONS[prediction]
+
+    def submit(driver):
+        tokens = array("i", list(text.encode()))
+        return [driver.submit(ASKED, prediction=tokens, params=SEEDED), driver.submit(ASKED, params=SEEDED)]
+
+    off, on, driver = both(drive, submit)
+    assert on == off
+    metrics = driver.engine.metrics
+    assert (metrics.accepted.get("prediction", 0) > 20) == (prediction in ("right", "changed", "shorter", "longer"))
+
+
+def test_counts_of_a_prediction_are_exact(drive):
+    driver = drive(spec="auto")
+    tokens = array("i", list(PREDICTIONS["changed"].encode()))
+    stream = driver.submit(ASKED, prediction=tokens)
+    driver.finish()
+    counts, metrics = end_of(stream.take()).drafts, driver.engine.metrics
+    assert counts.predicted == metrics.drafted["prediction"] and counts.predicted > counts.predicted_accepted > 40
+    assert counts.predicted_accepted == metrics.accepted["prediction"]
+    assert counts.drafted == sum(metrics.drafted.values()) and counts.accepted == accepted(driver)
+
+
+def test_no_prediction_is_told_of_where_there_was_none(drive):
+    driver = drive(spec="auto")
+    streams = [driver.submit(ASKED), driver.submit(ASKED, prediction=array("i"))]
+    driver.finish()
+    none, empty = (end_of(stream.take()).drafts for stream in streams)
+    assert none.predicted is None and none.accepted > 0 and empty.predicted == 0

@@ -1,0 +1,37 @@
+"""`prediction`: what the client expects the answer to be for the most part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
+
+
+class Prediction(WireField):
+    """An object of the type "content", whose content is a string or an array of text parts."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        if value.get("type") != "content":
+            raise Invalid("expected 'content'.", "type")
+        content = value.get("content")
+        if type(content) is str:
+            return content
+        if type(content) is not list:
+            raise wrong_type("a string or an array of content parts", content, "content")
+        if len(content) > self.limits.parts:
+            most = self.limits.parts
+            raise Invalid(f"array too long. Expected at most {most} parts, but got {len(content)}.", "content")
+        return "".join(_text(part, i) for i, part in enumerate(content))
+
+
+def _text(part: Any, at: int) -> str:
+    if type(part) is not dict:
+        raise wrong_type("an object", part, "content", at)
+    if part.get("type") != "text":
+        raise Invalid("expected 'text'.", "content", at, "type")
+    text = part.get("text")
+    if type(text) is not str:
+        raise wrong_type("a string", text, "content", at, "text")
+    return text
