@@ -95,6 +95,12 @@ class Unsupported(InvalidRequest):
     code = "unsupported_parameter"
 
 
+class InvalidMedia(InvalidRequest):
+    """An image or a sound that cannot be decoded within the limits."""
+
+    code = "invalid_media"
+
+
 class BodyTimeout(InvalidRequest):
     """The body did not arrive."""
 

@@ -1,0 +1,95 @@
+"""The process that decodes: one request after the other over the socket that is its standard input.
+
+    python -m llamasrv.media.child MEMORY
+
+Both directions: four bytes of length (big endian), so much JSON, then `size` bytes that the JSON tells of.
+What it is asked: {"do": "size" | "pixels" | "samples", "kind", "size", ...}. What it answers: {"size", "shape"} with the
+array's bytes, or {"refused": text}, with "last" where it ends after it. It ends with its parent, and whenever a decoder takes more memory than it may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+from typing import Any
+
+import numpy as np
+
+from llamasrv.media.limits import MediaLimits
+
+LENGTH = 4
+
+
+def read_exactly(link: socket.socket, size: int) -> bytearray:
+    """Raises EOFError where the other side is gone."""
+    out = bytearray(size)
+    view = memoryview(out)
+    while view:
+        got = link.recv_into(view)
+        if not got:
+            raise EOFError
+        view = view[got:]
+    return out
+
+
+def send(link: socket.socket, head: dict[str, Any], body: bytes | memoryview = b"") -> None:
+    text = json.dumps({**head, "size": len(body)}).encode()
+    link.sendall(len(text).to_bytes(LENGTH, "big") + text)
+    if body:
+        link.sendall(body)
+
+
+def receive(link: socket.socket) -> tuple[dict[str, Any], bytearray]:
+    length = int.from_bytes(read_exactly(link, LENGTH), "big")
+    head: dict[str, Any] = json.loads(read_exactly(link, length))
+    return head, read_exactly(link, head["size"])
+
+
+def answer(ask: dict[str, Any], data: bytes) -> np.ndarray:
+    """Raises Refused, MemoryError."""
+    from llamasrv.media import pictures, sounds
+
+    limits = MediaLimits(**ask["limits"])
+    if ask["do"] == "size":
+        return np.array(pictures.size(data, limits), np.int32)
+    if ask["do"] == "pixels":
+        return pictures.pixels(data, limits)
+    return sounds.samples(data, ask["kind"], ask["rate"], limits)
+
+
+def serve(link: socket.socket) -> None:
+    from llamasrv.media.pictures import Refused
+
+    while True:
+        try:
+            ask, data = receive(link)
+        except (EOFError, OSError):
+            return
+        try:
+            array = answer(ask, bytes(data))
+        except Refused as error:
+            send(link, {"refused": str(error)})
+            continue
+        except MemoryError:
+            send(link, {"refused": "decoding it takes too much memory", "last": True})
+            return  # what is left of it is not worth much
+        send(link, {"shape": array.shape, "type": array.dtype.str}, array.tobytes())
+
+
+def bound(memory: int) -> None:
+    """No core file, no written file, so much memory, and less of the processor than whoever serves."""
+    import os
+    import resource
+
+    for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_AS, memory)):
+        with contextlib.suppress(ValueError, OSError):  # where the platform knows no such limit
+            resource.setrlimit(what, (most, most))
+    with contextlib.suppress(OSError):
+        os.nice(5)
+
+
+if __name__ == "__main__":
+    bound(int(sys.argv[1]))
+    serve(socket.socket(fileno=0))

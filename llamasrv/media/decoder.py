@@ -1,0 +1,128 @@
+"""Has media decoded by child processes. Safe to call from many greenlets or threads.
+
+A child lives from its first request until it was idle for a while, dies, or takes too long; then there is another one.
+What a decoder's death costs is the request that caused it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict
+from socket import socket, socketpair
+from typing import Any
+
+import numpy as np
+
+from llamasrv.errors import InvalidMedia
+from llamasrv.media import sniff
+from llamasrv.media.child import receive, send
+from llamasrv.media.limits import MediaLimits
+
+MAX_CHILDREN = 2
+IDLE_SECONDS = 60.0
+
+
+class Decoder:
+    """`size`, `pixels` and `samples` raise InvalidMedia for whatever cannot be decoded within the limits."""
+
+    def __init__(self, limits: MediaLimits | None = None) -> None:
+        self.limits = limits or MediaLimits()
+        self._places = threading.Semaphore(MAX_CHILDREN)
+        self._idle: list[_Child] = []
+
+    def size(self, data: bytes) -> tuple[int, int]:
+        """Width and height of a picture, from its header."""
+        self._is(data, sniff.PICTURES)
+        width, height = self._ask(data, do="size")
+        return int(width), int(height)
+
+    def pixels(self, data: bytes) -> np.ndarray:
+        """(height, width, 3) of uint8."""
+        self._is(data, sniff.PICTURES)
+        return self._ask(data, do="pixels")
+
+    def samples(self, data: bytes, rate: int) -> np.ndarray:
+        """(samples,) of float32, mono, at `rate` per second."""
+        kind = self._is(data, (*sniff.SOUNDS, *sniff.CONTAINERS))
+        return self._ask(data, do="samples", kind=kind, rate=rate)
+
+    def close(self) -> None:
+        for child in self._idle:
+            child.close()
+        self._idle.clear()
+
+    def _is(self, data: bytes, kinds: tuple[str, ...]) -> str:
+        kind = sniff.kind(data)
+        if kind not in kinds:
+            what = "an image" if kinds == sniff.PICTURES else "audio"
+            raise InvalidMedia(f"this is not {what} of a supported form ({', '.join(kinds)})")
+        return kind
+
+    def _ask(self, data: bytes, **ask: Any) -> np.ndarray:
+        ask["limits"] = asdict(self.limits)
+        with self._places:
+            child = self._take()
+            try:
+                head, body = child.ask(ask, data, self.limits.seconds)
+            except (OSError, EOFError) as error:
+                child.close()
+                slow = isinstance(error, TimeoutError)
+                raise InvalidMedia(
+                    f"decoding it takes more than {self.limits.seconds:g} s" if slow else "it cannot be decoded"
+                ) from None
+            except BaseException:
+                child.close()
+                raise
+            if head.get("last"):
+                child.close()
+            else:
+                self._put_back(child)
+        if "refused" in head:
+            raise InvalidMedia(head["refused"])
+        return np.frombuffer(body, head["type"]).reshape(head["shape"])
+
+    def _take(self) -> _Child:
+        while self._idle:
+            child = self._idle.pop()
+            if child.is_alive and time.monotonic() - child.rested < IDLE_SECONDS:
+                return child
+            child.close()
+        return _Child(self.limits.memory)
+
+    def _put_back(self, child: _Child) -> None:
+        now = child.rested = time.monotonic()
+        while self._idle and now - self._idle[0].rested >= IDLE_SECONDS:
+            self._idle.pop(0).close()
+        self._idle.append(child)
+
+
+class _Child:
+    def __init__(self, memory: int) -> None:
+        self._link, theirs = socketpair()
+        self.rested = 0.0
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "llamasrv.media.child", str(memory)],
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, ask: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], bytearray]:
+        """Raises TimeoutError, EOFError, OSError."""
+        link: socket = self._link
+        link.settimeout(seconds)
+        send(link, ask, data)
+        return receive(link)
+
+    def close(self) -> None:
+        self._link.close()
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        self._process.wait()

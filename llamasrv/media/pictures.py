@@ -1,0 +1,82 @@
+"""Pictures, by Pillow: upright, on white, 8-bit RGB. Only the child imports this."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from llamasrv.media.limits import MediaLimits
+from llamasrv.media.sniff import PICTURES
+
+Image.MAX_IMAGE_PIXELS = None  # the limit here is checked first, and is the operator's
+_FORMATS = tuple(name.upper() for name in PICTURES)
+
+
+class Refused(Exception):
+    """What is wrong with the bytes, for the client to read."""
+
+
+def size(data: bytes, limits: MediaLimits) -> tuple[int, int]:
+    """Width and height once upright, from the header alone. Raises Refused."""
+    with _opened(data, limits) as image:
+        lies = _turn(image) in _SWAPS
+        return (image.height, image.width) if lies else (image.width, image.height)
+
+
+def pixels(data: bytes, limits: MediaLimits) -> np.ndarray:
+    """(height, width, 3) of uint8. Raises Refused."""
+    with _opened(data, limits) as image:
+        turn = _turn(image)
+        try:
+            image.load()
+        except Exception:  # Pillow's plugins raise whatever their format made them raise
+            raise Refused("the image is damaged or cut off") from None
+        return np.ascontiguousarray(_rgb(image if turn is None else image.transpose(turn)))
+
+
+def _opened(data: bytes, limits: MediaLimits) -> Image.Image:
+    try:
+        image = Image.open(io.BytesIO(data), formats=_FORMATS)
+    except Exception:
+        raise Refused("the image cannot be read: its header is damaged") from None
+    width, height = image.size
+    if min(width, height) < 1:
+        raise Refused("the image is empty")
+    if width * height > limits.pixels:
+        raise Refused(f"the image has {width} x {height} pixels; at most {limits.pixels} are accepted")
+    if max(width, height) > limits.aspect * min(width, height):
+        raise Refused(f"the image is {width} x {height} pixels: too thin (at most {limits.aspect}:1)")
+    return image
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """What makes it upright, from the Exif data in front of the pixels: the same before and after they are loaded."""
+    exif = Image.Exif()
+    try:
+        exif.load(image.info.get("exif", b""))
+        return _UPRIGHT.get(exif.get(_ORIENTATION, 1))
+    except Exception:  # damaged: the picture counts
+        return None
+
+
+def _rgb(image: Any) -> np.ndarray:
+    if image.mode.startswith("I"):  # 16-bit grey: Pillow's own conversion clips it
+        grey = (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
+        return np.dstack([grey] * 3)
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        ground = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(ground, image)
+    return np.asarray(image.convert("RGB"))
+
+
+_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
+_SWAPS = {_UPRIGHT[turn] for turn in (5, 6, 7, 8)}

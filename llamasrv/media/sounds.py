@@ -1,0 +1,65 @@
+"""Sounds, by miniaudio: mono, 32-bit floats, at the rate that a model wants. Only the child imports this."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from llamasrv.media.limits import MediaLimits
+from llamasrv.media.pictures import Refused
+from llamasrv.media.sniff import CONTAINERS, SOUNDS
+
+_FRAMES = 1 << 16  # read at once
+
+
+def samples(data: bytes, kind: str, rate: int, limits: MediaLimits) -> np.ndarray:
+    """(samples,) of float32 at `rate` per second. Raises Refused."""
+    assert kind in (*SOUNDS, *CONTAINERS)
+    pieces = _native(data, rate) if kind in SOUNDS else _container(data, rate)
+    most = int(limits.audio_seconds * rate)
+    out, count = [], 0
+    for piece in _guarded(pieces):
+        out.append(piece)
+        count += len(piece)
+        if count > most:
+            raise Refused(f"the audio is longer than {limits.audio_seconds:.0f} s")
+    if count < 2:  # the library's own front end aborts on a single sample
+        raise Refused("the audio holds no sound")
+    return np.concatenate(out)
+
+
+def _guarded(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    try:
+        yield from pieces
+    except Refused:
+        raise
+    except Exception:
+        raise Refused("the audio is damaged or of an unknown form") from None
+
+
+def _native(data: bytes, rate: int) -> Iterator[np.ndarray]:
+    import miniaudio
+
+    stream = miniaudio.stream_memory(
+        data, output_format=miniaudio.SampleFormat.FLOAT32, nchannels=1, sample_rate=rate, frames_to_read=_FRAMES
+    )
+    for piece in stream:
+        yield np.frombuffer(piece, np.float32).copy()
+
+
+def _container(data: bytes, rate: int) -> Iterator[np.ndarray]:
+    try:
+        import av
+    except ImportError:
+        raise Refused("WebM and M4A are not supported by this installation: pip install 'llamasrv[media]'") from None
+    with av.open(io.BytesIO(data)) as container:
+        if not container.streams.audio:
+            raise Refused("the file holds no audio")
+        resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+        for frame in container.decode(container.streams.audio[0]):
+            for ready in resampler.resample(frame):
+                yield ready.to_ndarray().reshape(-1).astype(np.float32)
+        for ready in resampler.resample(None):
+            yield ready.to_ndarray().reshape(-1).astype(np.float32)

@@ -1,0 +1,221 @@
+"""Decoding in a child: what comes out, and that whatever is wrong is a 400 that costs little."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import struct
+import subprocess
+import sys
+import time
+import wave
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from llamasrv.errors import InvalidMedia
+from llamasrv.media import sniff
+from llamasrv.media.decoder import Decoder
+from llamasrv.media.limits import MediaLimits
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Iterator[Decoder]:
+    decoder = Decoder()
+    yield decoder
+    decoder.close()
+
+
+def picture(image: Image.Image, form: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
+def tone(seconds: float, rate: int = 16_000, channels: int = 1) -> bytes:
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        wavelike = (np.sin(np.arange(int(seconds * rate)) * 0.3) * 12_000).astype(np.int16)
+        file.writeframes(np.repeat(wavelike, channels).tobytes())
+    return out.getvalue()
+
+
+def huge_png(width: int, height: int) -> bytes:
+    """A header that claims so much, and nothing behind it."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+
+
+RED = Image.new("RGB", (30, 20), (255, 0, 0))
+
+
+@pytest.mark.parametrize("form", ["PNG", "BMP", "GIF", "WEBP"])
+def test_a_lossless_picture_keeps_its_colours(decoder: Decoder, form: str) -> None:
+    pixels = decoder.pixels(picture(RED, form, **({"lossless": True} if form == "WEBP" else {})))
+    assert pixels.shape == (20, 30, 3) and pixels.dtype == np.uint8
+    assert (pixels == (255, 0, 0)).all()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_jpeg_becomes_rgb(decoder: Decoder, mode: str) -> None:
+    assert decoder.pixels(picture(RED.convert(mode), "JPEG")).shape == (20, 30, 3)
+
+
+def test_sixteen_bits_of_grey_are_scaled(decoder: Decoder) -> None:
+    grey = Image.fromarray(np.full((4, 4), 0x8000, np.uint16))
+    assert (decoder.pixels(picture(grey, "PNG")) == 0x80).all()
+
+
+def test_what_is_transparent_is_white(decoder: Decoder) -> None:
+    clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
+    assert (decoder.pixels(picture(clear, "PNG")) == 255).all()
+    palette = clear.convert("P")
+    assert (decoder.pixels(picture(palette, "GIF", transparency=palette.getpixel((0, 0)))) == 255).all()
+
+
+def test_a_turned_photo_stands_upright(decoder: Decoder) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    data = picture(RED, "JPEG", exif=exif)
+    assert decoder.pixels(data).shape == (30, 20, 3)
+    assert decoder.size(data) == (20, 30)
+
+
+def test_of_an_animation_the_first_frame_counts(decoder: Decoder) -> None:
+    data = picture(RED, "GIF", save_all=True, append_images=[Image.new("RGB", (30, 20), (0, 0, 255))])
+    assert (decoder.pixels(data) == (255, 0, 0)).all()
+
+
+def test_the_size_needs_no_pixels(decoder: Decoder) -> None:
+    assert decoder.size(huge_png(5000, 6000)) == (5000, 6000)
+
+
+def test_sound_comes_as_mono_at_the_rate_that_was_asked_for(decoder: Decoder) -> None:
+    samples = decoder.samples(tone(0.5, rate=8000, channels=2), 16_000)
+    assert samples.dtype == np.float32 and abs(len(samples) - 8000) < 50
+    assert 0.3 < float(np.abs(samples).max()) < 0.45
+
+
+HOSTILE = {
+    "nothing": b"",
+    "text": b"Hello, I am a picture.",
+    "a TIFF": b"II*\0" + b"\1" * 64,
+    "an SVG": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+    "too many pixels": huge_png(60_000, 60_000),
+    "more pixels than an int holds": huge_png(65_535, 65_535),
+    "thin": huge_png(20_000, 30),
+    "no pixels": huge_png(0, 10),
+    "a header without an image": huge_png(500, 500),
+    "half a JPEG": picture(Image.effect_noise((400, 400), 90).convert("RGB"), "JPEG")[:4000],
+    "half a PNG": picture(Image.effect_noise((400, 400), 90), "PNG")[:4000],
+    "half a WebP": picture(Image.effect_noise((400, 400), 90).convert("RGB"), "WEBP")[:2000],
+    "a sound": tone(0.1),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_what_is_no_good_picture_is_refused_quickly(decoder: Decoder, what: str) -> None:
+    decoder.pixels(picture(RED, "PNG"))  # a child is there
+    begun = time.process_time()
+    with pytest.raises(InvalidMedia):
+        decoder.pixels(HOSTILE[what])
+    assert time.process_time() - begun < 0.2
+
+
+def test_a_flac_that_claims_more_than_it_has_is_harmless(decoder: Decoder) -> None:
+    """Its header says 2**36 samples; the library's own reader allocates them and ends the process."""
+    info = struct.pack(">HH", 4096, 4096) + b"\0" * 6
+    info += ((16_000 << 44) | (0 << 41) | (15 << 36) | ((1 << 36) - 1)).to_bytes(8, "big") + b"\0" * 16
+    data = b"fLaC" + b"\x80" + len(info).to_bytes(3, "big") + info
+    with pytest.raises(InvalidMedia):
+        decoder.samples(data, 16_000)
+
+
+@pytest.mark.parametrize("data", [tone(0.1)[:44], tone(0.00006), b"fLaC" + b"\0" * 64, b"ID3" + b"\xff" * 400, b"OggS" * 9])
+def test_what_is_no_sound_is_refused(decoder: Decoder, data: bytes) -> None:
+    with pytest.raises(InvalidMedia):
+        decoder.samples(data, 16_000)
+
+
+def test_a_long_sound_is_refused_while_it_is_read() -> None:
+    decoder = Decoder(MediaLimits(audio_seconds=1.0))
+    try:
+        with pytest.raises(InvalidMedia, match="longer than 1 s"):
+            decoder.samples(tone(1.5), 16_000)
+    finally:
+        decoder.close()
+
+
+def test_damaged_bytes_never_end_in_anything_but_a_refusal(decoder: Decoder) -> None:
+    rng = random.Random(1)
+    good = [picture(Image.effect_noise((64, 64), 90).convert("RGB"), form) for form in ("PNG", "JPEG", "GIF", "WEBP", "BMP")]
+    for _ in range(300):
+        data = bytearray(rng.choice(good))
+        for _ in range(rng.randrange(1, 12)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            assert decoder.pixels(bytes(data)).shape[2] == 3
+        except InvalidMedia:
+            pass
+
+
+def test_a_decoder_that_takes_too_much_memory_is_refused_and_replaced() -> None:
+    decoder = Decoder(MediaLimits(pixels=10**9, memory=700 << 20))
+    try:
+        big = picture(Image.new("1", (20_000, 20_000)), "PNG")
+        with pytest.raises(InvalidMedia):
+            decoder.pixels(big)
+        assert decoder.pixels(picture(RED, "PNG")).shape == (20, 30, 3)
+    finally:
+        decoder.close()
+
+
+def test_a_decoder_that_takes_too_long_is_replaced() -> None:
+    decoder = Decoder(MediaLimits(seconds=1e-6))
+    try:
+        with pytest.raises(InvalidMedia, match="takes more than"):
+            decoder.pixels(picture(RED, "PNG"))
+    finally:
+        decoder.close()
+
+
+def test_the_child_ends_with_its_parent() -> None:
+    code = (
+        "import os; from llamasrv.media.decoder import Decoder\n"
+        "d = Decoder(); b = bytes.fromhex(os.environ['DATA']); d.pixels(b)\n"
+        "print(d._idle[0]._process.pid, flush=True); os._exit(0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "DATA": picture(RED, "PNG").hex()}, capture_output=True, check=True
+    )
+    pid = int(done.stdout)
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            break
+        if open(f"/proc/{pid}/stat").read().split()[2] == "Z":
+            break
+    else:
+        pytest.fail("the child lives on")
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [(b"\x89PNG\r\n\x1a\n", "png"), (b"RIFF\0\0\0\0WEBP", "webp"), (b"RIFF\0\0\0\0WAVE", "wav"), (b"\xff\xfb\x90\0", "mp3"),
+     (b"\0\0\0\x20ftypM4A ", "mp4"), (b"RIFF\0\0\0\0AVI ", None), (b"\xff\xff", None), (b"", None)],
+)  # fmt: skip
+def test_kinds_are_told_by_the_first_bytes(data: bytes, kind: str | None) -> None:
+    assert sniff.kind(data) == kind
