@@ -103,12 +103,12 @@ def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
 def test_every_import_of_the_package_is_a_declared_dependency():
     from test_layers import HOMES
 
-    names = {"opentelemetry": "opentelemetry-sdk", "llama_cpp": "llama-cpp-python", "huggingface_hub": "huggingface-hub", "prometheus_client": "prometheus-client"}
+    names = {"opentelemetry": "opentelemetry-sdk", "llama_cpp": "llama-cpp-python", "huggingface_hub": "huggingface-hub", "prometheus_client": "prometheus-client", "PIL": "pillow"}
     setup = (ROOT / "setup.cfg").read_text("utf-8")
     required, _, extras = setup.partition("install_requires =")[2].partition("[options.extras_require]")
     used = {library for library in HOMES if _is_used(library)}
     for library in used:
-        listed = extras if library in ("redis", "psycopg", "opentelemetry") else required
+        listed = extras if library in ("redis", "psycopg", "opentelemetry", "av") else required
         assert re.search(rf"^\s+{names.get(library, library)}(\[\w+\])?[>=]", listed, re.MULTILINE), library
 
 

@@ -18,7 +18,7 @@ MODULES = {
 # What each part may import of the others. A part that is not listed has no rule and fails.
 LEAVES = ("llamasrv", "llamasrv.atomic_file", "llamasrv.errors", "llamasrv.domain")
 ENGINE = (*LEAVES, "llamasrv.engine")
-PIPELINE = (*ENGINE, "llamasrv.chat", "llamasrv.models", "llamasrv.pipeline")
+PIPELINE = (*ENGINE, "llamasrv.chat", "llamasrv.media", "llamasrv.models", "llamasrv.pipeline")
 WEB = (*PIPELINE, "llamasrv.protocols", "llamasrv.store", "llamasrv.web", "llamasrv.config.paths")
 START = (*WEB, "llamasrv.config", "llamasrv.log", "llamasrv.startup")
 COMMANDS = (*START, "llamasrv.commands", "llamasrv.demo")
@@ -30,6 +30,7 @@ ALLOWED = {
     "llamasrv.engine": ENGINE,
     "llamasrv.chat": (*LEAVES, "llamasrv.chat", "llamasrv.config.paths"),
     "llamasrv.models": (*ENGINE, "llamasrv.models"),
+    "llamasrv.media": (*LEAVES, "llamasrv.media"),
     "llamasrv.pipeline": PIPELINE,
     "llamasrv.protocols": (*LEAVES, "llamasrv.protocols"),
     "llamasrv.store": (*LEAVES, "llamasrv.store"),
@@ -59,7 +60,10 @@ HOMES = {
     "jinja2": ("llamasrv.chat.template", "llamasrv.chat.sandbox"),
     "llama_cpp": ("llamasrv.engine.backend.library",),
     "llguidance": ("llamasrv.engine.sampling.grammar_compiler", "llamasrv.engine.sampling.grammar_matcher"),
-    "numpy": ("llamasrv.engine",),
+    "numpy": ("llamasrv.engine", "llamasrv.media.pictures", "llamasrv.media.sounds"),
+    "PIL": ("llamasrv.media.pictures",),
+    "miniaudio": ("llamasrv.media.sounds",),
+    "av": ("llamasrv.media.sounds",),
     "gevent": ("llamasrv.engine.channels", "llamasrv.web.streams.streaming", "llamasrv.web.http.worker", "llamasrv.web.http.connection", "llamasrv.web.ops.diagnostics", "llamasrv.web.http.gate"),
     "gunicorn": ("llamasrv.web.http.worker", "llamasrv.web.http.connection", "llamasrv.commands.serve"),
     "huggingface_hub": ("llamasrv.models.pull",),

@@ -2,14 +2,15 @@
 
 A special token in a user's text goes through the template as one stand-in, a character of the rarest Chinese block;
 afterwards the token is put back, as an untrusted segment. The template cannot see it, so nothing it does to texts can
-turn it into markup. Private-use characters would not do: Python's notation escapes them.
+turn it into markup. Private-use characters would not do: Python's notation escapes them. Images and sounds go through
+in the same way: `media.py` has put a mark in their place.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Union
 
 from llamasrv.errors import InvalidRequest
 
@@ -17,8 +18,12 @@ FIRST_STAND_IN = 0x30000
 STAND_INS = "[\U00030000-\U00031340]"
 MAX_STAND_INS = 0x1340
 END = "\U0003134a"  # put at the end of the message that is being continued
-LOOKS_SPECIAL = rf"<[^\s<>]{{1,64}}>|\[/?[A-Z][A-Z_]+\]|\]<\][^\s]{{1,32}}\[>\[|{STAND_INS}|{END}"
+MEDIA = "\U0003134b[0-9a-f]{1,64}\U0003134b"
+LOOKS_SPECIAL = rf"<[^\s<>]{{1,64}}>|\[/?[A-Z][A-Z_]+\]|\]<\][^\s]{{1,32}}\[>\[|{STAND_INS}|{END}|{MEDIA}"
 """What may be a special token where nobody told which there are."""
+
+Segment = Union[tuple[str, bool], int]
+"""A text, and whether special tokens in it may be parsed; or the number of an image or a sound."""
 
 
 def any_of(words: Iterable[str]) -> str:
@@ -46,7 +51,9 @@ def _tree_expression(tree: dict[str, Any]) -> str:
 class Guard:
     """Replaces special tokens in one conversation, and finds them again in the rendered text."""
 
-    def __init__(self, pattern: re.Pattern[str], visible: frozenset[str]) -> None:
+    def __init__(self, pattern: re.Pattern[str], visible: frozenset[str], media: Sequence[str] = ()) -> None:
+        """`media` are the marks of images and sounds in the conversation."""
+        self._media = {mark: number for number, mark in enumerate(media)}
         self.tokens: list[str] = []
         self._search = pattern.search
         self._sub = pattern.sub
@@ -85,14 +92,19 @@ class Guard:
         # What an assistant wrote may carry marks that the template looks for itself, like `</think>`.
         return match.group() if match.group() in self._visible else self._hide(match)
 
-    def segments(self, text: str) -> tuple[str, tuple[tuple[str, bool], ...]]:
+    def segments(self, text: str) -> tuple[str, tuple[Segment, ...]]:
         if not self.tokens:
             return text, ((text, True),)
-        segments: list[tuple[str, bool]] = []
+        segments: list[Segment] = []
         for number, piece in enumerate(re.split(f"({STAND_INS})", text)):
             if number % 2:
-                index = ord(piece) - FIRST_STAND_IN
-                segments.append((self.tokens[index] if index < len(self.tokens) else "\ufffd", False))
+                segments.append(self._shown(ord(piece) - FIRST_STAND_IN))
             elif piece:
                 segments.append((piece, True))
-        return "".join(piece for piece, _ in segments), tuple(segments)
+        return "".join([part[0] for part in segments if isinstance(part, tuple)]), tuple(segments)
+
+    def _shown(self, index: int) -> Segment:
+        if index >= len(self.tokens):
+            return ("\ufffd", False)
+        token = self.tokens[index]
+        return self._media[token] if token in self._media else (token, False)

@@ -22,7 +22,8 @@ from jinja2 import meta, nodes
 from llamasrv.chat import normalise, probe
 from llamasrv.chat.families import GENERIC
 from llamasrv.chat.formats import ChatFormat
-from llamasrv.chat.guard import END, LOOKS_SPECIAL, STAND_INS, Guard, any_of
+from llamasrv.chat.guard import END, LOOKS_SPECIAL, MEDIA, STAND_INS, Guard, Segment, any_of
+from llamasrv.chat.media import marked, media_of
 from llamasrv.chat.round_trip import round_trip, unsure
 from llamasrv.chat.sandbox import (
     LIST_METHODS,
@@ -56,13 +57,14 @@ class TemplateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt. The segments make up the text; special tokens may be parsed in trusted ones only.
+    """A prompt. The segments make up the text; special tokens may be parsed in trusted ones only. A number among them
+    is that of an image or a sound, as `media_of` counts them; there is nothing of it in the text.
 
     `continues` is "content" or "reasoning" where the prompt ends inside the assistant's last message.
     """
 
     text: str
-    segments: tuple[tuple[str, bool], ...]
+    segments: tuple[Segment, ...]
     continues: str | None = None
 
 
@@ -107,7 +109,7 @@ class ChatTemplate:
             self._special = re.compile(LOOKS_SPECIAL)
         else:
             words = [word for word in (*special_tokens, bos_token, eos_token) if word]
-            self._special = re.compile("|".join(([any_of(words)] if words else []) + [STAND_INS, END]))
+            self._special = re.compile("|".join(([any_of(words)] if words else []) + [STAND_INS, END, MEDIA]))
         self._looked_for = looked_for
         self._copies_input = any(f".{method}(" in source for method in LIST_METHODS)
         self._environment = environment()
@@ -138,9 +140,12 @@ class ChatTemplate:
         variables = self._allowed(prompt.template_kwargs)
         if prompt.thinks_by_default and "enable_thinking" in self.variables and not _is_told(prompt.template_kwargs):
             variables = {**variables, "enable_thinking": True}  # that name alone, as llama-server sets it
+        marks: list[str] = []
+        if media_of(prompt):
+            prompt, marks = marked(prompt)
         traits = self.traits
         conversation = normalise.prepare(prompt, traits, self.format.calls)
-        guard = Guard(self._special, self._looked_for)
+        guard = Guard(self._special, self._looked_for, marks)
         messages = guard.messages(conversation.messages)
         if conversation.continues is not None:
             conversation.held = guard.value(conversation.held)

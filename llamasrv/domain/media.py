@@ -69,7 +69,7 @@ class Measured:
         """Of the timeline: text and rows, as they count for the context and in usage."""
         return sum(part.num_tokens if isinstance(part, MediaChunk) else len(part) for part in self.parts)
 
-    def append_to(self, tokens: array[int]) -> list[MediaSpan]:
+    def append_to(self, tokens: array[int] | list[int]) -> list[MediaSpan]:
         """Extend a timeline by it; the spans of its chunks there."""
         spans = []
         for part in self.parts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, Literal, Union
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +17,17 @@ class TextPart:
 
 
 @dataclass(frozen=True, slots=True)
-class ImagePart:
-    """An image, as `data` or as the `url` that the client gave."""
+class MediaPart:
+    """An image or a sound, as `data` or as the `url` that the client gave; nobody has looked into it."""
 
-    data: bytes | None = None
+    kind: Literal["image", "audio"]
+    data: bytes | None = field(default=None, repr=False)
     url: str | None = None
-    media_type: str | None = None
+    is_coarse: bool = False  # of an image, few details matter
+    param: str | None = field(default=None, compare=False)  # what the client calls its place
 
 
-Part = Union[TextPart, ImagePart]
+Part = Union[TextPart, MediaPart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,9 @@ class TokenPrompt:
 
 @dataclass(frozen=True, slots=True)
 class MixedPrompt:
-    """Raw texts and ids of this model's vocabulary, one after the other."""
+    """Raw texts, ids of this model's vocabulary, images and sounds, one after the other."""
 
-    parts: tuple[Union[str, int], ...]
+    parts: tuple[Union[str, int, MediaPart], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
     python -m llamasrv.media.child MEMORY
 
 Both directions: four bytes of length (big endian), so much JSON, then `size` bytes that the JSON tells of.
-What it is asked: {"do": "size" | "pixels" | "samples", "kind", "size", ...}. What it answers: {"size", "shape"} with the
-array's bytes, or {"refused": text}, with "last" where it ends after it. It ends with its parent, and whenever a decoder takes more memory than it may.
+What it is asked: {"do": "size" | "pixels" | "samples", "kind", "size", ...}. What it answers: {"size", "width",
+"height"} with the pixels or samples, or {"refused": text}, with "last" where it ends after it. It ends with its parent,
+and whenever a decoder takes more memory than it may.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ import json
 import socket
 import sys
 from typing import Any
-
-import numpy as np
 
 from llamasrv.media.limits import MediaLimits
 
@@ -47,16 +46,19 @@ def receive(link: socket.socket) -> tuple[dict[str, Any], bytearray]:
     return head, read_exactly(link, head["size"])
 
 
-def answer(ask: dict[str, Any], data: bytes) -> np.ndarray:
+def answer(ask: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
     """Raises Refused, MemoryError."""
     from llamasrv.media import pictures, sounds
 
     limits = MediaLimits(**ask["limits"])
+    if ask["do"] == "samples":
+        return {}, sounds.samples(data, ask["kind"], ask["rate"], limits).tobytes()
     if ask["do"] == "size":
-        return np.array(pictures.size(data, limits), np.int32)
-    if ask["do"] == "pixels":
-        return pictures.pixels(data, limits)
-    return sounds.samples(data, ask["kind"], ask["rate"], limits)
+        (width, height), body = pictures.size(data, limits, is_coarse=ask["coarse"]), b""
+    else:
+        pixels = pictures.pixels(data, limits, is_coarse=ask["coarse"])
+        (height, width, _), body = pixels.shape, pixels.tobytes()
+    return {"width": width, "height": height}, body
 
 
 def serve(link: socket.socket) -> None:
@@ -68,14 +70,14 @@ def serve(link: socket.socket) -> None:
         except (EOFError, OSError):
             return
         try:
-            array = answer(ask, bytes(data))
+            head, body = answer(ask, bytes(data))
         except Refused as error:
             send(link, {"refused": str(error)})
             continue
         except MemoryError:
             send(link, {"refused": "decoding it takes too much memory", "last": True})
             return  # what is left of it is not worth much
-        send(link, {"shape": array.shape, "type": array.dtype.str}, array.tobytes())
+        send(link, head, body)
 
 
 def bound(memory: int) -> None:

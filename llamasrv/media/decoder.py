@@ -7,6 +7,7 @@ What a decoder's death costs is the request that caused it.
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -14,8 +15,6 @@ import time
 from dataclasses import asdict
 from socket import socket, socketpair
 from typing import Any
-
-import numpy as np
 
 from llamasrv.errors import InvalidMedia
 from llamasrv.media import sniff
@@ -34,21 +33,29 @@ class Decoder:
         self._places = threading.Semaphore(MAX_CHILDREN)
         self._idle: list[_Child] = []
 
-    def size(self, data: bytes) -> tuple[int, int]:
-        """Width and height of a picture, from its header."""
+    def size(self, data: bytes, *, is_coarse: bool = False) -> tuple[int, int]:
+        """Width and height that `pixels` would have, from the image's header."""
         self._is(data, sniff.PICTURES)
-        width, height = self._ask(data, do="size")
-        return int(width), int(height)
+        head, _ = self._ask(data, do="size", coarse=is_coarse)
+        return head["width"], head["height"]
 
-    def pixels(self, data: bytes) -> np.ndarray:
-        """(height, width, 3) of uint8."""
+    def pixels(self, data: bytes, *, is_coarse: bool = False) -> tuple[int, int, bytes]:
+        """Width, height, and three bytes a pixel (red, green, blue), row after row from the top. Large images are
+        reduced, and more so those of which few details matter."""
         self._is(data, sniff.PICTURES)
-        return self._ask(data, do="pixels")
+        head, body = self._ask(data, do="pixels", coarse=is_coarse)
+        return head["width"], head["height"], bytes(body)
 
-    def samples(self, data: bytes, rate: int) -> np.ndarray:
-        """(samples,) of float32, mono, at `rate` per second."""
+    def samples(self, data: bytes, rate: int) -> bytes:
+        """Samples of one channel, 32-bit floats in the machine's byte order, `rate` a second."""
         kind = self._is(data, (*sniff.SOUNDS, *sniff.CONTAINERS))
-        return self._ask(data, do="samples", kind=kind, rate=rate)
+        _, body = self._ask(data, do="samples", kind=kind, rate=rate)
+        return bytes(body)
+
+    def warm(self) -> None:
+        """Have a child ready, so that the first request does not wait for one."""
+        with self._places:
+            self._put_back(self._take())
 
     def close(self) -> None:
         for child in self._idle:
@@ -62,7 +69,7 @@ class Decoder:
             raise InvalidMedia(f"this is not {what} of a supported form ({', '.join(kinds)})")
         return kind
 
-    def _ask(self, data: bytes, **ask: Any) -> np.ndarray:
+    def _ask(self, data: bytes, **ask: Any) -> tuple[dict[str, Any], bytearray]:
         ask["limits"] = asdict(self.limits)
         with self._places:
             child = self._take()
@@ -83,7 +90,7 @@ class Decoder:
                 self._put_back(child)
         if "refused" in head:
             raise InvalidMedia(head["refused"])
-        return np.frombuffer(body, head["type"]).reshape(head["shape"])
+        return head, body
 
     def _take(self) -> _Child:
         while self._idle:
@@ -100,6 +107,14 @@ class Decoder:
         self._idle.append(child)
 
 
+_NEEDED = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
+
+
+def _environment() -> dict[str, str]:
+    """No secrets of the server, and one thread."""
+    return {name: os.environ[name] for name in _NEEDED if name in os.environ} | {"OPENBLAS_NUM_THREADS": "1"}
+
+
 class _Child:
     def __init__(self, memory: int) -> None:
         self._link, theirs = socketpair()
@@ -107,7 +122,7 @@ class _Child:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "llamasrv.media.child", str(memory)],
-                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment(),
             )  # fmt: skip
 
     @property

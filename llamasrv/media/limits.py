@@ -7,8 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    pixels: int = 33_000_000  # of one picture
+    count: int = 64  # of one request
+    pixels: int = 50_000_000  # of one image; the largest phones take photos of that size
+    shrink_pixels: int = 8_400_000  # larger images are reduced to so many: no projector looks at more
+    coarse_side: int = 512  # the longer side of an image of which few details matter
     aspect: int = 200  # longest to shortest side; the library's own arithmetic fails on thinner ones
     audio_seconds: float = 3600.0
     seconds: float = 10.0  # that decoding may take
     memory: int = 1 << 30  # bytes of address space that the child may have
+    decoded_bytes: int = 512 << 20  # of one request
+    kept_bytes: int = 128 << 20  # of what was decoded lately

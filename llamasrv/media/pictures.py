@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from PIL import Image
 from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sniff import PICTURES
 
-Image.MAX_IMAGE_PIXELS = None  # the limit here is checked first, and is the operator's
 _FORMATS = tuple(name.upper() for name in PICTURES)
 
 
@@ -19,22 +19,34 @@ class Refused(Exception):
     """What is wrong with the bytes, for the client to read."""
 
 
-def size(data: bytes, limits: MediaLimits) -> tuple[int, int]:
-    """Width and height once upright, from the header alone. Raises Refused."""
+def size(data: bytes, limits: MediaLimits, *, is_coarse: bool = False) -> tuple[int, int]:
+    """Width and height once upright and reduced, from the header alone. Raises Refused."""
     with _opened(data, limits) as image:
-        lies = _turn(image) in _SWAPS
-        return (image.height, image.width) if lies else (image.width, image.height)
+        width, height = _reduced(image.size, limits, is_coarse)
+        return (height, width) if _turn(image) in _SWAPS else (width, height)
 
 
-def pixels(data: bytes, limits: MediaLimits) -> np.ndarray:
+def pixels(data: bytes, limits: MediaLimits, *, is_coarse: bool = False) -> np.ndarray:
     """(height, width, 3) of uint8. Raises Refused."""
     with _opened(data, limits) as image:
         turn = _turn(image)
+        size = _reduced(image.size, limits, is_coarse)
         try:
             image.load()
         except Exception:  # Pillow's plugins raise whatever their format made them raise
             raise Refused("the image is damaged or cut off") from None
-        return np.ascontiguousarray(_rgb(image if turn is None else image.transpose(turn)))
+        plain = _rgb(image)
+        if plain.size != size:
+            plain = plain.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
+        return np.ascontiguousarray(plain if turn is None else plain.transpose(turn))
+
+
+def _reduced(size: tuple[int, int], limits: MediaLimits, is_coarse: bool) -> tuple[int, int]:
+    width, height = size
+    scale = min(1.0, math.sqrt(limits.shrink_pixels / (width * height)))
+    if is_coarse:
+        scale = min(scale, limits.coarse_side / max(width, height))
+    return (width, height) if scale == 1.0 else (max(1, int(width * scale)), max(1, int(height * scale)))
 
 
 def _opened(data: bytes, limits: MediaLimits) -> Image.Image:
@@ -62,15 +74,16 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
         return None
 
 
-def _rgb(image: Any) -> np.ndarray:
+def _rgb(image: Any) -> Image.Image:
     if image.mode.startswith("I"):  # 16-bit grey: Pillow's own conversion clips it
         grey = (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
-        return np.dstack([grey] * 3)
+        return Image.fromarray(grey).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
-        ground = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(ground, image)
-    return np.asarray(image.convert("RGB"))
+        ground = Image.new("RGB", image.size, (255, 255, 255))
+        ground.paste(image, mask=image.getchannel("A"))
+        return ground
+    return image.convert("RGB")
 
 
 _ORIENTATION = 0x0112

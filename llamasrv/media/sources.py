@@ -1,8 +1,8 @@
 """Where the bytes of media come from when a request gives a URL instead of data.
 
-Nothing is read unless the operator allows it: files under one folder (`--media-path`), and http(s) URLs of hosts named one
-by one (`--media-hosts`), which must not be private addresses. What a name resolves to is checked before the connection
-and again once it stands, so that a name that changes in between gains nothing.
+Nothing is read unless the operator allows it: files under one folder (`--media-path`), and http(s) URLs of hosts named
+one by one (`--media-hosts`), which must not be private addresses. What a name resolves to is checked before the
+connection and again once it stands, so that a name that changes in between gains nothing.
 """
 
 from __future__ import annotations

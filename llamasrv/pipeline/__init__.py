@@ -26,6 +26,7 @@ from llamasrv.pipeline.embed import Embeddings, EmbeddingWork, Ranking, RankingW
 from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.load_wait import LoadWait
 from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
+from llamasrv.pipeline.media import MediaOptions, MediaReader
 from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run import Begun, Run, RunInfo, Stage
 from llamasrv.pipeline.time_limit import TimeLimit
@@ -34,8 +35,9 @@ from llamasrv.pipeline.time_limit import TimeLimit
 class Pipeline:
     """One per process. Safe to use from many greenlets or threads."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, media: MediaOptions | None = None) -> None:
         self.registry = registry
+        self.media = MediaReader(media)
         self._served: dict[Model, LoadedModel] = {}
         if registry.loader is not None:
             registry.loader.on_load.append(self._prepare)
@@ -123,7 +125,9 @@ class Pipeline:
         """Tokens of the prompts that `submit` would take, also of those that are too long."""
         with self.lease(request.model) as served:
             request = served.model.chat_defaults.of(request)
-            return off_hub(lambda: sum(len(served.encode(prompt, request.tool_choice)) for prompt in request.prompts))
+            media = self.media.read(request.prompts, served.projector, to_count=True)
+            choice, prompts = request.tool_choice, request.prompts
+            return off_hub(lambda: sum(len(served.encode(prompt, choice, media)) for prompt in prompts))
 
     def submit(
         self, request: GenerateRequest, *, explain: Callable[[LlamasrvError], LlamasrvError] | None = None
@@ -146,7 +150,8 @@ class Pipeline:
 
     def _start(self, served: LoadedModel, request: GenerateRequest) -> Begun:
         request = served.model.chat_defaults.of(request)
-        prepared = served.prepare_all(request)
+        media = self.media.read(request.prompts, served.projector)
+        prepared = served.prepare_all(request, media)
         params = served.params(request.sampling)
         drawn = request.n if request.best_of is None else max(request.n, request.best_of)
         specs, constraints, choices = [], [], []
@@ -187,6 +192,7 @@ class Pipeline:
             logprobs = 0  # to rank by
         return SequenceSpec(
             array("i", ready.tokens),
+            media=ready.media,
             params=params,
             index=index,
             max_tokens=_least(wanted, model.max_tokens),

@@ -12,16 +12,17 @@ from typing import Any
 from llamasrv import __version__
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate, TemplateError, fallback_source
+from llamasrv.chat.media import media_of
+from llamasrv.domain.media import MediaSpan
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import (
     ChatPrompt,
     GenerateRequest,
-    ImagePart,
     InfillPrompt,
+    MediaPart,
     Message,
     MixedPrompt,
     Prompt,
-    TextPart,
     TextPrompt,
     TokenPrompt,
     Tool,
@@ -29,16 +30,17 @@ from llamasrv.domain.request import (
 )
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine.engine import Engine
-from llamasrv.engine.interface import ModelInfo, Vocabulary
+from llamasrv.engine.interface import ModelInfo, Projector, Vocabulary
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
 from llamasrv.models.model import Model
 from llamasrv.pipeline.chat_profile import ChatProfile
 from llamasrv.pipeline.detokenizer import ChatDetokenizer, Detokenizer, NumberedDetokenizer
 from llamasrv.pipeline.infill import encode_infill
+from llamasrv.pipeline.media import NO_MEDIA, RequestMedia
+from llamasrv.pipeline.sizes import LONG_TEXT, is_long
 
 _log = logging.getLogger("llamasrv")
 
-LONG_TEXT = 20_000  # characters, some 10 ms; beyond, rendering and tokenising go to a native thread
 _CHARS_A_TOKEN = 6  # no real text has as many; beyond, a prompt is counted in slices until it is too long
 _SLICE = 8192
 
@@ -47,9 +49,10 @@ _PARAMS = frozenset(f.name for f in fields(SamplingParams))
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
-    """A prompt as tokens; of a chat also what reading its answer takes."""
+    """A prompt as tokens; of a chat also what reading its answer takes. Negative tokens are rows of `media`."""
 
     tokens: list[int]
+    media: tuple[MediaSpan, ...] = ()
     profile: ChatProfile | None = None
     text: str = ""
     continues: str | None = None
@@ -106,6 +109,11 @@ class LoadedModel:
         )
 
     @property
+    def projector(self) -> Projector | None:
+        """What measures its images and sounds; None where it takes text only."""
+        return self.engine.model.projector
+
+    @property
     def template(self) -> ChatTemplate | None:
         return self.profile.template if self.profile is not None else None
 
@@ -141,20 +149,20 @@ class LoadedModel:
 
     # ------------------------------------------------------------ prompts
 
-    def prepare_all(self, request: GenerateRequest) -> list[TokenizedPrompt]:
+    def prepare_all(self, request: GenerateRequest, media: RequestMedia = NO_MEDIA) -> list[TokenizedPrompt]:
         room = self.context if request.max_tokens == 0 else self.context - 1
         choice = request.tool_choice
         out = []
         for prompt in request.prompts:
             try:
                 if is_long(prompt):
-                    prepared = off_hub(self._fitting, prompt, choice, room)
+                    prepared = off_hub(self._fitting, prompt, choice, room, media)
                 else:
-                    prepared = self._fitting(prompt, choice, room)
+                    prepared = self._fitting(prompt, choice, room, media)
             except ContextTooLong:
                 if not request.shorten or not isinstance(prompt, ChatPrompt):
                     raise
-                shortened = off_hub(self._shortened, prompt, choice, room - self._answer_room(request))
+                shortened = off_hub(self._shortened, prompt, choice, room - self._answer_room(request), media)
                 if shortened is None:
                     raise
                 prepared = shortened
@@ -166,13 +174,15 @@ class LoadedModel:
         wanted = self.context // 4 if request.max_tokens is None else request.max_tokens
         return min(wanted, self.context // 2)
 
-    def _fitting(self, prompt: Prompt, choice: ToolChoice, room: int) -> TokenizedPrompt:
-        prepared = self.prepare(prompt, choice)
+    def _fitting(self, prompt: Prompt, choice: ToolChoice, room: int, media: RequestMedia) -> TokenizedPrompt:
+        prepared = self.prepare(prompt, choice, media)
         if len(prepared.tokens) > room:
             raise ContextTooLong(num_prompt=len(prepared.tokens), context=self.context, param="prompt")
         return prepared
 
-    def _shortened(self, prompt: ChatPrompt, choice: ToolChoice, room: int) -> TokenizedPrompt | None:
+    def _shortened(
+        self, prompt: ChatPrompt, choice: ToolChoice, room: int, media: RequestMedia
+    ) -> TokenizedPrompt | None:
         """The prompt without its oldest turns, as few as possible; None if even the last one is too long."""
         shorter = _shorter(prompt.messages)
         found = None
@@ -180,7 +190,7 @@ class LoadedModel:
         while low <= high:
             middle = (low + high) // 2
             try:
-                prepared = self._fitting(replace(prompt, messages=tuple(shorter[middle])), choice, room)
+                prepared = self._fitting(replace(prompt, messages=tuple(shorter[middle])), choice, room, media)
             except ContextTooLong:
                 low = middle + 1
                 continue
@@ -188,18 +198,22 @@ class LoadedModel:
             high = middle - 1
         return found
 
-    def encode(self, prompt: Prompt, tool_choice: ToolChoice | None = None) -> list[int]:
+    def encode(
+        self, prompt: Prompt, tool_choice: ToolChoice | None = None, media: RequestMedia = NO_MEDIA
+    ) -> list[int]:
         """The tokens of one prompt; never none."""
-        return self.prepare(prompt, tool_choice).tokens
+        return self.prepare(prompt, tool_choice, media).tokens
 
-    def prepare(self, prompt: Prompt, tool_choice: ToolChoice | None = None) -> TokenizedPrompt:
+    def prepare(
+        self, prompt: Prompt, tool_choice: ToolChoice | None = None, media: RequestMedia = NO_MEDIA
+    ) -> TokenizedPrompt:
         """One prompt, ready to be submitted. Tools that may not be called at all are left out of it."""
         if isinstance(prompt, ChatPrompt):
-            prepared = self._prepare_chat(prompt, tool_choice or ToolChoice())
+            prepared = self._prepare_chat(prompt, tool_choice or ToolChoice(), media)
         elif isinstance(prompt, TextPrompt):
             prepared = TokenizedPrompt(self._encode_text(prompt))
         elif isinstance(prompt, MixedPrompt):
-            prepared = TokenizedPrompt(self._encode_mixed(prompt))
+            prepared = self._encode_mixed(prompt, media)
         elif isinstance(prompt, InfillPrompt):
             prepared = TokenizedPrompt(encode_infill(self.vocab, prompt, self.context))
         else:
@@ -239,28 +253,37 @@ class LoadedModel:
             raise InvalidRequest(f"This model's chat template cannot be used: {self.template_error}")
         return profile
 
-    def _prepare_chat(self, prompt: ChatPrompt, choice: ToolChoice) -> TokenizedPrompt:
+    def _prepare_chat(self, prompt: ChatPrompt, choice: ToolChoice, media: RequestMedia) -> TokenizedPrompt:
         tokenize = self.vocab.tokenize
-        if any(isinstance(part, ImagePart) for m in prompt.messages if type(m.content) is tuple for part in m.content):
-            raise Unsupported("This model has no vision projector; it cannot take images.", param="prompt")
         if prompt.tools and choice.mode == "none":
             prompt = replace(prompt, tools=())
         tools = _callable(prompt.tools, choice)
         profile = self._profile(prompt)
         rendered = profile.template.render(prompt)
         self._refuse_endless(rendered.text)
-        segments = rendered.segments
-        if len(segments) == 1:
-            text, trusted = segments[0]
-            tokens = tokenize(text, parse_special=trusted)
-        else:
-            tokens = [token for text, trusted in segments for token in tokenize(text, parse_special=trusted)]
-        # Most templates write the start token themselves; those that do not rely on the tokeniser for it.
-        if self.vocab.add_bos and self.vocab.bos is not None and (not tokens or tokens[0] != self.vocab.bos):
-            tokens.insert(0, self.vocab.bos)
-        if prompt.before:
-            tokens = self._checked(TokenPrompt(prompt.before)) + tokens
-        return TokenizedPrompt(tokens, profile, rendered.text, rendered.continues, tools)
+        parts = media_of(prompt) if media is not NO_MEDIA else []
+        tokens: list[int] = []
+        spans: list[MediaSpan] = []
+        before = self._checked(TokenPrompt(prompt.before)) if prompt.before else []
+        for segment in rendered.segments:
+            if isinstance(segment, int):
+                tokens = tokens or self._start(before)
+                spans += media.of(parts[segment]).append_to(tokens)
+                continue
+            text, trusted = segment
+            more = tokenize(text, parse_special=trusted)
+            # Most templates write the start token themselves; those that do not rely on the tokeniser for it.
+            tokens += more if tokens else self._start(before, more)
+        tokens = tokens or self._start(before)
+        return TokenizedPrompt(tokens, tuple(spans), profile, rendered.text, rendered.continues, tools)
+
+    def _start(self, before: list[int], tokens: list[int] | None = None) -> list[int]:
+        """The first tokens of a conversation behind what was before it: they begin with the start token."""
+        tokens = tokens or []
+        vocab = self.vocab
+        if vocab.add_bos and vocab.bos is not None and (not tokens or tokens[0] != vocab.bos):
+            return [*before, vocab.bos, *tokens]
+        return [*before, *tokens] if before else tokens
 
     def _encode_text(self, prompt: TextPrompt) -> list[int]:
         vocab = self.vocab
@@ -289,16 +312,20 @@ class LoadedModel:
                     num_prompt=count * len(text) // (start + _SLICE), context=self.context, param="prompt"
                 )
 
-    def _encode_mixed(self, prompt: MixedPrompt) -> list[int]:
+    def _encode_mixed(self, prompt: MixedPrompt, media: RequestMedia) -> TokenizedPrompt:
         self._checked(TokenPrompt(tuple(part for part in prompt.parts if isinstance(part, int))))
         tokens: list[int] = []
+        spans: list[MediaSpan] = []
         for i, part in enumerate(prompt.parts):
             if isinstance(part, int):
                 tokens.append(part)
+            elif isinstance(part, MediaPart):
+                tokens = tokens or self._start([])
+                spans += media.of(part).append_to(tokens)
             else:
                 self._refuse_endless(part)
                 tokens += self.vocab.tokenize(part, add_special=i == 0)
-        return tokens
+        return TokenizedPrompt(tokens, tuple(spans))
 
     def _checked(self, prompt: TokenPrompt) -> list[int]:
         tokens = list(prompt.tokens)
@@ -316,7 +343,7 @@ class LoadedModel:
         if isinstance(prompt, TextPrompt):
             return prompt.text
         pieces = self.vocab.pieces
-        return b"".join([pieces[token] for token in tokens]).decode("utf-8", "replace")
+        return b"".join([pieces[token] for token in tokens if token >= 0]).decode("utf-8", "replace")
 
 
 def _callable(tools: tuple[Tool, ...], choice: ToolChoice) -> tuple[Tool, ...]:
@@ -371,54 +398,3 @@ def _bound_windows(params: dict[str, Any], context: int) -> None:
 
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
-
-
-def is_long(prompt: Prompt, form: Any = None) -> bool:
-    """Whether rendering and tokenising the prompt, or building a grammar of `form`, would keep the hub from others."""
-    return _size(prompt) > LONG_TEXT or _json_size(form) > LONG_TEXT
-
-
-def _size(prompt: Prompt) -> int:
-    """About how many characters are to be rendered and tokenised."""
-    if isinstance(prompt, ChatPrompt):
-        size = sum(map(_message_size, prompt.messages))
-        if prompt.tools:
-            size += _json_size([(t.name, t.description, t.parameters) for t in prompt.tools])
-        return size + _json_size(prompt.template_kwargs) if prompt.template_kwargs else size
-    if isinstance(prompt, TextPrompt):
-        return len(prompt.text) + len(prompt.suffix or "")
-    if isinstance(prompt, MixedPrompt):
-        return sum(len(part) for part in prompt.parts if isinstance(part, str))
-    if isinstance(prompt, InfillPrompt):
-        return len(prompt.before) + len(prompt.after) + sum(len(text) for _, text in prompt.extra)
-    return 0
-
-
-def _message_size(message: Message) -> int:
-    content = message.content
-    if isinstance(content, str):
-        size = len(content)
-    else:
-        size = sum(len(part.text) for part in content or () if isinstance(part, TextPart))
-    if message.reasoning:
-        size += len(message.reasoning)
-    for call in message.tool_calls:
-        size += len(call.name) + len(call.arguments)
-    return size
-
-
-def _json_size(value: Any) -> int:
-    """About how long it is when it is written; counts no further than where it is long in any case."""
-    size, rest = 0, [value]
-    while rest and size <= LONG_TEXT:
-        value = rest.pop()
-        if isinstance(value, str):
-            size += len(value) + 3
-        elif isinstance(value, Mapping):
-            rest += value
-            rest += value.values()
-        elif isinstance(value, (list, tuple)):
-            rest += value
-        else:
-            size += 4
-    return size

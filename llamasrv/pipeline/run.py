@@ -49,15 +49,16 @@ class RunInfo:
         return len(self.prompts[index // self.choices_each])
 
     def prompt_text(self, index: int) -> str:
-        """The prompt of a choice as the model got it, control tokens included."""
+        """The prompt of a choice as the model got it, control tokens included, images and sounds left out."""
         vocab = self.vocab
         controls = {token: text.encode() for text, token in vocab.controls.items()}
         tokens = self.prompts[index // self.choices_each]
-        return b"".join([vocab.pieces[t] or controls.get(t, b"") for t in tokens]).decode("utf-8", "replace")
+        pieces = [vocab.pieces[t] or controls.get(t, b"") for t in tokens if t >= 0]
+        return b"".join(pieces).decode("utf-8", "replace")
 
     def whole_text(self, answer: str) -> list[int]:
-        """The tokens of the first prompt and of what was answered, to go on with another time."""
-        return self.prompts[0] + self.vocab.tokenize(answer, parse_special=False)
+        """The tokens of the first prompt and of what was answered, to go on with another time; no images and sounds."""
+        return [token for token in self.prompts[0] if token >= 0] + self.vocab.tokenize(answer, parse_special=False)
 
 
 class Begun(NamedTuple):

@@ -14,8 +14,9 @@ from typing import Any
 
 import orjson
 
-from llamasrv.domain.request import ImagePart, Message, Part, TextPart, ToolCall
+from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
 from llamasrv.protocols.anthropic.threads import Continued
+from llamasrv.protocols.common.media import from_base64, from_url
 from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 
 Path = tuple[Any, ...]
@@ -184,7 +185,7 @@ def _result(block: dict[str, Any], path: Path, most: int, names: dict[str, str])
     if block.get("is_error") is True and not (texts and texts[0].text.lower().startswith("error")):
         first = texts[0].text if texts else "the tool failed"
         texts[:1] = [TextPart(f"Error: {first}")]
-    images = [part for part in parts if isinstance(part, ImagePart)]
+    images = [part for part in parts if isinstance(part, MediaPart)]
     return Message("tool", _joined(texts) or "", name=names[id], tool_call_id=id), list(images)
 
 
@@ -232,13 +233,9 @@ def _image(block: dict[str, Any], path: Path, most: int) -> list[Part]:
     source, here = _source(block, path)
     kind = source.get("type")
     if kind == "base64":
-        try:
-            data = base64.b64decode(_string(source, "data", here), validate=True)
-        except (binascii.Error, ValueError):
-            raise Invalid("not valid base64.", *here, "data") from None
-        return [ImagePart(data=data, media_type=_string(source, "media_type", here, required=False))]
+        return [from_base64(source.get("data"), "image", "messages", *here, "data")]
     if kind == "url":
-        return [ImagePart(url=_string(source, "url", here))]
+        return [from_url(source.get("url"), "image", "messages", *here, "url")]
     raise Refusal("only images in base64 or by URL are supported.", *here, "type")
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from llamasrv.domain.request import Content, ImagePart
+from llamasrv.domain.request import Content, MediaPart
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.sampling import INT_MAX
+from llamasrv.protocols.common.media import from_base64
 from llamasrv.protocols.common.schema import Count, Flag, Ignored, Invalid, String, WireField, WireSchema, wrong_type
 from llamasrv.protocols.common.thinking import EFFORTS
 
@@ -159,26 +158,22 @@ class Format(WireField):
 class Images(WireField):
     """Images in base64."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[ImagePart, ...]:
-        return images(value, self.limits.parts)
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[MediaPart, ...]:
+        return images(value, self.limits.parts, str(attr))
 
 
-def images(value: Any, most: int, *path: int | str) -> tuple[ImagePart, ...]:
+def images(value: Any, most: int, field: str, *path: int | str) -> tuple[MediaPart, ...]:
+    """Base64 alone or with a data: URL's head. Other URLs are not read: Ollama reads none."""
     if type(value) is not list:
         raise wrong_type("an array of images in base64", value, *path)
     if len(value) > most:
         raise Invalid(f"array too long. Expected at most {most} images, but got {len(value)}.", *path)
-    return tuple(_image(image, *path, i) for i, image in enumerate(value))
+    return tuple(_image(image, field, *path, i) for i, image in enumerate(value))
 
 
-def _image(image: Any, *path: int | str) -> ImagePart:
-    if type(image) is not str:
-        raise wrong_type("a string", image, *path)
-    data = image.partition(",")[2] if image.startswith("data:") else image
-    try:
-        return ImagePart(data=base64.b64decode(data, validate=True))
-    except (binascii.Error, ValueError):
-        raise Invalid("not valid base64.", *path) from None
+def _image(image: Any, field: str, *path: int | str) -> MediaPart:
+    text = image.partition(",")[2] if type(image) is str and image.startswith("data:") else image
+    return from_base64(text, "image", field, *path)
 
 
 class ModelSchema(WireSchema):

@@ -43,7 +43,7 @@ def _message(wire: Any, at: int, most: int, open_calls: list[ToolCall]) -> Messa
     calls = _calls(wire.get("tool_calls"), at) if role == "assistant" else ()
     parts: tuple[Part, ...] = ()
     if wire.get("images"):
-        parts = images(wire["images"], most, at, "images")
+        parts = images(wire["images"], most, "messages", at, "images")
         if content:
             parts = (TextPart(content), *parts)
     return Message(

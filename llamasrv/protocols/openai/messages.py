@@ -3,12 +3,12 @@ what is wrong."""
 
 from __future__ import annotations
 
-from base64 import b64decode
 from typing import Any
 
 import orjson
 
-from llamasrv.domain.request import ImagePart, Message, Part, TextPart, ToolCall
+from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
+from llamasrv.protocols.common.media import from_base64, from_url
 from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 from llamasrv.protocols.openai.custom import custom_arguments
 
@@ -17,7 +17,7 @@ _ROLES = {
     "function": "tool",
 }  # fmt: skip
 _PLAIN = frozenset(("system", "user", "assistant"))
-_MEDIA = {"input_audio": "audio", "video_url": "video", "input_video": "video", "file": "files"}
+_UNREAD = {"video_url": "video", "input_video": "video", "file": "files"}
 
 
 class Messages(WireField):
@@ -93,27 +93,30 @@ def _part(part: Any, at: int, i: int) -> Part:
         return TextPart(text)
     if kind == "image_url":
         return _image(part.get("image_url"), at, "content", i, "image_url")
-    if type(kind) is str and kind in _MEDIA:
-        text = f"this model cannot read {_MEDIA[kind]}: a content part of type '{kind}' was given."
+    if kind == "input_audio":
+        return audio_part(part.get("input_audio"), "messages", at, "content", i, "input_audio")
+    if type(kind) is str and kind in _UNREAD:
+        text = f"this server cannot read {_UNREAD[kind]}: a content part of type '{kind}' was given."
         raise Refusal(text, at, "content", i)
-    raise Invalid("expected 'text' or 'image_url'.", at, "content", i, "type")
+    raise Invalid("expected 'text', 'image_url' or 'input_audio'.", at, "content", i, "type")
 
 
-def _image(wire: Any, *path: int | str) -> ImagePart:
-    """An image within the request; any other URL is kept as it is and read by nobody here."""
-    url = wire.get("url") if type(wire) is dict else wire
-    if type(url) is not str:
-        raise wrong_type("a string", url, *path, "url")
-    if not url.startswith("data:"):
-        return ImagePart(url=url)
-    head, found, body = url[5:].partition(",")
-    media_type, _, encoding = head.partition(";")
-    if not found or not encoding.endswith("base64"):
-        raise Invalid("expected 'data:image/...;base64,...'.", *path, "url")
-    try:
-        return ImagePart(data=b64decode(body, validate=True), media_type=media_type or None)
-    except ValueError:
-        raise Invalid("the image is not valid base64.", *path, "url") from None
+def _image(wire: Any, *path: int | str) -> MediaPart:
+    if type(wire) is not dict:
+        return from_url(wire, "image", "messages", *path)
+    return from_url(wire.get("url"), "image", "messages", *path, "url", is_coarse=wire.get("detail") == "low")
+
+
+def audio_part(wire: Any, field: str, *path: int | str) -> MediaPart:
+    """`data` in base64, or the `url` of llama-server. Its `format` is not believed: the bytes tell."""
+    if type(wire) is not dict:
+        raise wrong_type("an object", wire, *path)
+    if wire.get("data") is None and wire.get("url") is not None:
+        return from_url(wire["url"], "audio", field, *path, "url")
+    data = wire.get("data")
+    if type(data) is str and data[:5].lower() == "data:":
+        return from_url(data, "audio", field, *path, "data")
+    return from_base64(data, "audio", field, *path, "data")
 
 
 def _text(wire: dict[str, Any], key: str, at: int) -> str | None:

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from llamasrv.domain.request import ChatPrompt, ImagePart, Message, TextPart, ToolCall
+from llamasrv.domain.request import ChatPrompt, MediaPart, Message, TextPart, ToolCall
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.anthropic.blocks import BILLING, sealed
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint
@@ -133,12 +133,12 @@ def test_images_in_a_result_move_behind_it():
     }  # fmt: skip
     messages = read(user(text("?")), assistant(CALL), user(result))
     assert messages[2].content == "a map"
-    assert messages[3] == Message("user", (ImagePart(data=b"png", media_type="image/png"),))
+    assert messages[3] == Message("user", (MediaPart("image", b"png"),))
 
 
 def test_an_image_may_be_a_url():
     image = {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}
-    assert read(user(image))[0].content == (ImagePart(url="https://x/y.png"),)
+    assert read(user(image))[0].content == (MediaPart("image", url="https://x/y.png"),)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from llamasrv.domain.request import Content, ImagePart, TextPart
+from llamasrv.domain.request import Content, MediaPart, TextPart
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.chat import Chat
@@ -110,7 +110,7 @@ def test_images_come_in_base64_with_or_without_a_prefix():
     data = base64.b64encode(b"png").decode()
     for wire in (data, f"data:image/png;base64,{data}"):
         (message,) = parse(messages=[{"role": "user", "content": "x", "images": [wire]}]).prompts[0].messages
-        assert message.content == (TextPart("x"), ImagePart(data=b"png"))
+        assert message.content == (TextPart("x"), MediaPart("image", b"png"))
     assert refused(messages=[{"role": "user", "images": ["?"]}]).param == "messages[0].images[0]"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llamasrv.domain.request import ChatPrompt, Content, ImagePart, Message, TextPart, Tool, ToolCall, ToolChoice
+from llamasrv.domain.request import ChatPrompt, Content, MediaPart, Message, TextPart, Tool, ToolCall, ToolChoice
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.common.schema import REFUSED, rows
 from llamasrv.protocols.limits import Limits
@@ -202,10 +202,10 @@ def test_messages_come_in_many_forms(role, content, more):
 def test_several_parts_stay_parts():
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]
     assert messages(user(parts)) == (
-        Message("user", (TextPart("a"), ImagePart(b"\0\0\0", media_type="image/png"))),
+        Message("user", (TextPart("a"), MediaPart("image", b"\0\0\0"))),
     )
     assert messages(user([{"type": "input_image", "image_url": "https://x/y.png", "detail": "low"}])) == (
-        Message("user", (ImagePart(url="https://x/y.png"),)),
+        Message("user", (MediaPart("image", url="https://x/y.png", is_coarse=True),)),
     )
 
 
@@ -213,7 +213,7 @@ def test_several_parts_stay_parts():
     ("part", "param", "kind"),
     [
         ({"type": "input_file", "file_id": "f"}, "input[0].content[0]", Unsupported),
-        ({"type": "input_audio"}, "input[0].content[0]", Unsupported),
+        ({"type": "input_audio"}, "input[0].content[0].input_audio", InvalidRequest),
         ({"type": "input_image", "file_id": "f"}, "input[0].content[0]", Unsupported),
         ({"type": "input_image", "image_url": "data:image/png;base64,?"}, "input[0].content[0].image_url", InvalidRequest),
         ({"type": "new"}, "input[0].content[0].type", InvalidRequest),

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from llamasrv.domain.events import Finished, FinishReason, Reasoning, Text, ToolCallArguments, ToolCallStart, Usage
-from llamasrv.domain.request import Content, ImagePart, TextPart, Tool, ToolChoice
+from llamasrv.domain.request import Content, MediaPart, TextPart, Tool, ToolChoice
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.chat import ChatCompletions, ChatOptions, ChatReply
@@ -203,9 +203,9 @@ def test_images_are_read():
     url = "data:image/png;base64,aGk="
     parts = [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": url, "detail": "low"}}]
     prompt = asked(messages=[{"role": "user", "content": parts}]).prompts[0]
-    assert prompt.messages[0].content == (TextPart("x"), ImagePart(data=b"hi", media_type="image/png"))
+    assert prompt.messages[0].content == (TextPart("x"), MediaPart("image", b"hi", is_coarse=True))
     alone = asked(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": "http://x/y.png"}]}])
-    assert alone.prompts[0].messages[0].content == (ImagePart(url="http://x/y.png"),)
+    assert alone.prompts[0].messages[0].content == (MediaPart("image", url="http://x/y.png"),)
 
 
 @pytest.mark.parametrize("url", [None, "data:image/png", "data:image/png;base64,a", "data:text/plain,hi"])

@@ -7,17 +7,17 @@ tools of another service has left its trace in the text that follows, so such it
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Set
 from typing import Any
 
 import orjson
 
-from llamasrv.domain.request import ImagePart, Message, Part, TextPart, ToolCall
+from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
+from llamasrv.protocols.common.media import from_url
 from llamasrv.protocols.common.schema import Invalid, Refusal, wrong_type
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.custom import custom_arguments
+from llamasrv.protocols.openai.messages import audio_part
 from llamasrv.protocols.openai.responses.ids import input_id, unseal
 from llamasrv.protocols.openai.responses.tools import ToolSet, prompt_name_of
 
@@ -29,7 +29,7 @@ _TEXT_PARTS = {
     "input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal", "summary_text": "text",
     "reasoning_text": "text",
 }  # fmt: skip
-_MEDIA = {"input_file": "files", "input_audio": "audio", "input_video": "video"}
+_UNREAD = {"input_file": "files", "input_video": "video"}
 
 # Tools that a client carries out and this server does not offer: their calls are told as calls of functions.
 _CLIENT_CALLS = {
@@ -230,30 +230,22 @@ def _part(part: Any, *path: int | str) -> Part:
         return TextPart(_string(part, key, *path, empty=True))
     if kind == "input_image":
         return _image(part, *path)
-    if type(kind) is str and kind in _MEDIA:
-        raise Refusal(f"this server cannot read {_MEDIA[kind]}: a content part of type '{kind}' was given.", *path)
+    if kind == "input_audio":
+        return audio_part(part.get("input_audio"), "input", *path, "input_audio")
+    if type(kind) is str and kind in _UNREAD:
+        raise Refusal(f"this server cannot read {_UNREAD[kind]}: a content part of type '{kind}' was given.", *path)
     if type(kind) is not str:
         raise wrong_type("a string", kind, *path, "type")
     raise Invalid(f"unknown type of content part '{kind[:60]}'.", *path, "type")
 
 
-def _image(part: dict[str, Any], *path: int | str) -> ImagePart:
+def _image(part: dict[str, Any], *path: int | str) -> MediaPart:
     url = part.get("image_url")
     if type(url) is dict:  # as chat completions write it
         url = url.get("url")
     if url is None:
         raise Refusal("'file_id' is not supported by this server: send 'image_url'.", *path)
-    if type(url) is not str:
-        raise wrong_type("a string", url, *path, "image_url")
-    head, comma, data = url.partition(",")
-    if not head.startswith("data:"):
-        return ImagePart(url=url)
-    if not comma or not head.endswith(";base64"):
-        raise Invalid("expected a data URL in base64.", *path, "image_url")
-    try:
-        return ImagePart(base64.b64decode(data, validate=True), media_type=head[5:-7] or None)
-    except binascii.Error:
-        raise Invalid("the data URL is not base64.", *path, "image_url") from None
+    return from_url(url, "image", "input", *path, "image_url", is_coarse=part.get("detail") == "low")
 
 
 def _texts(parts: tuple[Part, ...]) -> list[str]:

@@ -1,0 +1,146 @@
+"""Images and sounds of a request: their bytes are fetched and decoded, and measured by the model's projector.
+
+This happens before a prompt is rendered, so that everything that is wrong with them is known before anything runs.
+What was decoded lately is kept: a conversation brings its images again with every turn. Runs on the caller's greenlet
+and waits there; the work is done by child processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from llamasrv.chat.media import media_of
+from llamasrv.domain.media import Measured, MediaInput
+from llamasrv.domain.request import ChatPrompt, MediaPart, MixedPrompt, Prompt
+from llamasrv.engine.channels import off_hub
+from llamasrv.engine.interface import Projector
+from llamasrv.errors import InvalidMedia, InvalidRequest, Unsupported
+from llamasrv.media.decoder import Decoder
+from llamasrv.media.limits import MediaLimits
+from llamasrv.media.sources import Sources
+
+_LARGE = 1 << 18  # bytes whose hash would keep the hub from others
+_NEEDS = {"image": "vision projector; it cannot take images", "audio": "audio projector; it cannot take sounds"}
+
+
+class RequestMedia:
+    """What the projector measured, for each part of a request."""
+
+    def __init__(self) -> None:
+        self._measured: dict[int, Measured] = {}  # by the identity of the part
+
+    def of(self, part: MediaPart) -> Measured:
+        return self._measured[id(part)]
+
+    def add(self, part: MediaPart, measured: Measured) -> None:
+        self._measured[id(part)] = measured
+
+
+NO_MEDIA = RequestMedia()
+
+
+@dataclass(frozen=True, slots=True)
+class MediaOptions:
+    """Where media may come from, and how large they may be."""
+
+    limits: MediaLimits = MediaLimits()
+    sources: Sources = Sources()
+
+
+class MediaReader:
+    """One per process."""
+
+    def __init__(self, options: MediaOptions | None = None) -> None:
+        self.options = options or MediaOptions()
+        self.decoder = Decoder(self.options.limits)
+        self._kept: OrderedDict[tuple[bytes, int | None], MediaInput] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+
+    def read(self, prompts: Sequence[Prompt], projector: Projector | None, *, to_count: bool = False) -> RequestMedia:
+        """Raises InvalidRequest for what the model cannot take and for what cannot be decoded. `to_count`: of images
+        only the size is looked at."""
+        parts = [part for prompt in prompts for part in _parts(prompt)]
+        if not parts:
+            return NO_MEDIA
+        for part in parts:
+            if projector is None or not (projector.vision if part.kind == "image" else projector.audio):
+                raise Unsupported(f"This model has no {_NEEDS[part.kind]}.", param=part.param)
+        assert projector is not None
+        limits = self.options.limits
+        if len(parts) > limits.count:
+            text = f"There are {len(parts)} images and sounds in this request; at most {limits.count} are accepted."
+            raise InvalidMedia(text, param=parts[limits.count].param)
+        found, size = RequestMedia(), 0
+        for part in parts:
+            try:
+                media = self._input(part, projector.sample_rate, to_count)
+                size += len(media.data or b"")
+                if size > limits.decoded_bytes:
+                    raise InvalidMedia(
+                        f"decoded, the images and sounds of this request take more than {limits.decoded_bytes} bytes"
+                    )
+                found.add(part, self._measured(projector, media))
+            except InvalidRequest as error:
+                raise error.but(param=part.param) from None
+        return found
+
+    def close(self) -> None:
+        self.decoder.close()
+
+    def _measured(self, projector: Projector, media: MediaInput) -> Measured:
+        return off_hub(projector.measure, media) if media.kind == "audio" else projector.measure(media)
+
+    def _input(self, part: MediaPart, rate: int | None, to_count: bool) -> MediaInput:
+        data = part.data
+        if data is None:
+            assert part.url is not None
+            data = self.options.sources.read(part.url)
+        key = off_hub(_key, part, data) if len(data) > _LARGE else _key(part, data)
+        place = (key, rate if part.kind == "audio" else None)
+        with self._lock:
+            kept = self._kept.get(place)
+            if kept is not None:
+                self._kept.move_to_end(place)
+                return kept
+        if part.kind == "audio":
+            assert rate is not None
+            sound = self.decoder.samples(data, rate)
+            media = MediaInput("audio", key, sound, num_samples=len(sound) // 4)
+        elif to_count:
+            width, height = self.decoder.size(data, is_coarse=part.is_coarse)
+            return MediaInput("image", key, None, width, height)
+        else:
+            width, height, pixels = self.decoder.pixels(data, is_coarse=part.is_coarse)
+            media = MediaInput("image", key, pixels, width, height)
+        self._keep(place, media)
+        return media
+
+    def _keep(self, place: tuple[bytes, int | None], media: MediaInput) -> None:
+        size = len(media.data or b"")
+        most = self.options.limits.kept_bytes
+        if size > most // 4:
+            return
+        with self._lock:
+            if place not in self._kept:
+                self._kept[place] = media
+                self._kept_bytes += size
+            while self._kept_bytes > most:
+                _, gone = self._kept.popitem(last=False)
+                self._kept_bytes -= len(gone.data or b"")
+
+
+def _parts(prompt: Prompt) -> Iterator[MediaPart]:
+    if isinstance(prompt, ChatPrompt):
+        yield from media_of(prompt)
+    elif isinstance(prompt, MixedPrompt):
+        yield from (part for part in prompt.parts if isinstance(part, MediaPart))
+
+
+def _key(part: MediaPart, data: bytes) -> bytes:
+    """Of what is decoded: the bytes, and how."""
+    return hashlib.sha256(b"%s %d " % (part.kind.encode(), part.is_coarse) + data).digest()

@@ -1,0 +1,64 @@
+"""Images and sounds in a body: URLs and base64, read into parts that nobody has looked into yet."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode, urlsafe_b64decode
+from typing import Any, Literal
+
+from llamasrv.domain.request import MediaPart
+from llamasrv.protocols.common.schema import Invalid, wrong_type
+
+Kind = Literal["image", "audio"]
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_SPACE = re.compile(r"\s+")
+_UNTYPED = ("", "application/octet-stream")  # media types that say nothing
+
+
+def from_url(url: Any, kind: Kind, field: str, *path: int | str, is_coarse: bool = False) -> MediaPart:
+    """Of a data: URL what is in it; of any other the URL, which is read later if the operator allows it. Text without a
+    scheme is base64. `path` leads to the URL inside the `field` of the body."""
+    if type(url) is not str:
+        raise wrong_type("a string", url, *path)
+    if url[:5].lower() != "data:":
+        if not _SCHEME.match(url):
+            return from_base64(url, kind, field, *path, is_coarse=is_coarse)
+        return MediaPart(kind, url=url, is_coarse=is_coarse, param=named(field, *path))
+    head, comma, body = url[5:].partition(",")
+    declared, _, encoding = head.partition(";")
+    if not comma or not encoding.lower().endswith("base64"):
+        raise Invalid(f"expected 'data:{kind}/...;base64,...'.", *path)
+    if not declared.lower().startswith(f"{kind}/") and declared.lower() not in _UNTYPED:
+        raise Invalid(f"expected 'data:{kind}/...;base64,...', but got 'data:{declared[:40]}'.", *path)
+    return from_base64(body, kind, field, *path, is_coarse=is_coarse)
+
+
+def from_base64(text: Any, kind: Kind, field: str, *path: int | str, is_coarse: bool = False) -> MediaPart:
+    """Base64, standard or of URLs, also in lines or without padding, as programs of all kinds write it."""
+    if type(text) is not str:
+        raise wrong_type("a string", text, *path)
+    try:
+        data = b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        data = _lenient(text, kind, *path)
+    if not data:
+        raise Invalid(f"the {kind} is empty.", *path)
+    return MediaPart(kind, data, is_coarse=is_coarse, param=named(field, *path))
+
+
+def _lenient(text: str, kind: Kind, *path: int | str) -> bytes:
+    bare = _SPACE.sub("", text).rstrip("=")
+    if not re.fullmatch(r"[A-Za-z0-9+/_-]*", bare):
+        raise Invalid(f"the {kind} is not valid base64.", *path)
+    try:
+        return urlsafe_b64decode(bare.replace("+", "-").replace("/", "_") + "=" * (-len(bare) % 4))
+    except (binascii.Error, ValueError):
+        raise Invalid(f"the {kind} is not valid base64.", *path) from None
+
+
+
+def named(field: str, *path: int | str) -> str:
+    """A place in the body as errors call it: `messages[1].content`."""
+    return field + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
