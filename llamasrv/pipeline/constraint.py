@@ -15,7 +15,8 @@ from llamasrv.engine.sampling.grammar_matcher import CompiledGrammar
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 from llamasrv.errors import InvalidRequest
-from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt, is_long
+from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
+from llamasrv.pipeline.sizes import is_long
 
 _PLAIN = ChatFormat("plain")  # raw prompts: all that is written is content
 

@@ -16,7 +16,8 @@ from llamasrv.engine.channels import off_hub
 from llamasrv.engine.embedder import Embedded, finished
 from llamasrv.engine.interface import EmbeddingBackend
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unavailable, Unsupported
-from llamasrv.pipeline.loaded_model import LONG_TEXT, LoadedModel
+from llamasrv.pipeline.loaded_model import LoadedModel
+from llamasrv.pipeline.sizes import LONG_TEXT
 
 NOT_ENABLED = "This model was not started for embeddings: it takes the option --embeddings."
 
