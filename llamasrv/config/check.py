@@ -42,6 +42,10 @@ def check_together(s: Settings) -> None:
         refuse("engine_cache_type_v", f"{s.engine.cache_type_v} needs flash attention, and engine.flash_attn is off")
     if s.server.api_prefix is not None and not re.fullmatch(r"(/[\w.~-]+)+/?", s.server.api_prefix):
         refuse("server_api_prefix", f"{s.server.api_prefix!r} must be a path such as /llm")
+    for name in ("predict_route", "health_route"):
+        path = getattr(s.server, name)
+        if path is not None and not re.fullmatch(r"(/[\w.~:@-]+)+", path):
+            refuse(f"server_{name}", f"{path!r} must be a path such as /{name.partition('_')[0]}")
     if not s.hosts:
         refuse("server_host", f"{s.server.host!r} names no address")
     if not s.server.allow_keyless and is_open(s) and not in_container():

@@ -77,7 +77,7 @@ def from_flags(given: Iterable[tuple[Flag, str]]) -> Taken:
 
 def from_environment(environ: Mapping[str, str]) -> Taken:
     """The variables that llama-server reads; those that it does not know are told in the log."""
-    taken = Taken()
+    taken = Taken(_vertex(environ))
     known = {flag.variable: flag for flag in FLAGS if flag.variable}
     for variable in sorted(environ):
         negated = variable.startswith(PREFIX + "NO_") and variable not in known
@@ -91,6 +91,23 @@ def from_environment(environ: Mapping[str, str]) -> Taken:
             where = f"environment: {variable}={'***' if name == 'LLAMA_API_KEY' else repr(text)}"
             taken.take(flag, _read(flag, text, negated, where), where)
     return taken
+
+
+def _vertex(environ: Mapping[str, str]) -> dict[str, Any]:
+    """What Vertex AI tells a container that it starts for predictions."""
+    if environ.get("AIP_MODE") != "PREDICTION":
+        return {}
+    values: dict[str, Any] = {"server_predict_route": _path(environ.get("AIP_PREDICT_ROUTE") or "/predict")}
+    if environ.get("AIP_HEALTH_ROUTE"):
+        values["server_health_route"] = _path(environ["AIP_HEALTH_ROUTE"])
+    if port := environ.get("AIP_HTTP_PORT"):
+        option = next(option for option in OPTIONS if option.name == "server_port")
+        values[option.name] = convert(option, port, f"environment: AIP_HTTP_PORT={port!r}")
+    return values
+
+
+def _path(text: str) -> str:
+    return text if text.startswith("/") else f"/{text}"
 
 
 def _read(flag: Flag, text: str, negated: bool, where: str) -> str:

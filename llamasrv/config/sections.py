@@ -150,6 +150,12 @@ class ServerSection:
     api_prefix: str | None = _server(
         "text", None, "--api-prefix", help="A path that all routes are found under, too, as /llm; the pages stay at /."
     )
+    predict_route: str | None = _server(
+        "text", None, "--predict-route",
+        help="A path at which Vertex AI's prediction protocol is answered, as /predict. AIP_MODE=PREDICTION sets it, "
+        "with AIP_PREDICT_ROUTE, AIP_HEALTH_ROUTE and AIP_HTTP_PORT.",
+    )  # fmt: skip
+    health_route: str | None = _server("text", None, "--health-route", help="A further path for /health.")
     reuse_port: bool = _server("bool", False, "--reuse-port", help="Let other processes listen on the same port.")
     slots: bool = _server("bool", True, "--slots", help="Tell at /slots what is computed.")
     metrics: bool = _server("bool", True, "--metrics", help="Figures for Prometheus at /metrics.")

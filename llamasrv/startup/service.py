@@ -85,6 +85,8 @@ def web_options(settings: Settings) -> WebOptions:
         timeout=settings.limits.timeout,
         slots=settings.server.slots,
         prefix=(settings.server.api_prefix or "").rstrip("/"),
+        predict=settings.server.predict_route is not None,
+        paths=_further_paths(settings),
         props=settings.server.props,
         slot_folder=settings.cache.slot_save_path,
         stalled_seconds=settings.server.stall_timeout / 10,
@@ -96,6 +98,12 @@ def web_options(settings: Settings) -> WebOptions:
         folder=settings.models.dir or paths.models_dir(),
         ui=settings.server.ui,
     )
+
+
+def _further_paths(settings: Settings) -> dict[str, str]:
+    server = settings.server
+    further = {server.predict_route: "/predict", server.health_route: "/health"}
+    return {path: route for path, route in further.items() if path is not None and path != route}
 
 
 def response_store(settings: Settings) -> Store | None:

@@ -24,6 +24,7 @@ from llamasrv.web.routes import (
     ops,
     responses,
     ui,
+    vertex,
 )  # fmt: skip
 from llamasrv.web.service import Service
 from llamasrv.web.streams.resume import StreamReader
@@ -33,7 +34,7 @@ BLUEPRINTS = (
     ui.blueprint, ops.blueprint, openai.blueprint, responses.blueprint, conversations.blueprint, anthropic.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
     llamacpp_streams.blueprint, llamacpp_control.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint,
-    models_pull.blueprint, openapi.blueprint,
+    models_pull.blueprint, openapi.blueprint, vertex.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 

@@ -56,10 +56,10 @@ class Front:
         """The path without the prefix that the server is found under. It is found without it, too: a proxy may have
         cut it off."""
         path, prefix = environ["PATH_INFO"], self._service.options.prefix
-        if not prefix or not path.startswith(prefix + "/"):
-            return str(path)
-        environ["SCRIPT_NAME"] = prefix
-        return str(path[len(prefix) :])
+        if prefix and path.startswith(prefix + "/"):
+            environ["SCRIPT_NAME"] = prefix
+            path = path[len(prefix) :]
+        return str(self._service.options.paths.get(path, path))
 
     def _headers(self, environ: dict[str, Any], request_id: str) -> Headers:
         """Those of every reply. A page of another site may read it only where it is allowed, and never with

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ class WebOptions:
     stalled_seconds: float = 30.0  # a step that takes longer: not ready
     slow_seconds: float | None = None  # from here on a request gets a line of its own; None: never
     slots: bool = True  # GET /slots
+    predict: bool = False  # POST /predict
+    paths: Mapping[str, str] = field(default_factory=dict)  # further ones, and whose they are
     slot_folder: Path | None = None  # where POST /slots saves states; None: it does not
     props: bool = False  # POST /props
     metrics: bool = True  # GET /metrics

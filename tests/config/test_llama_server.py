@@ -276,6 +276,18 @@ def test_variables_that_ask_for_nothing_are_accepted():
     assert any("LLAMA_ARG_MLOCK: unknown name, not used" in note for note in settings.notes)
 
 
+def test_vertex_ai_says_where_a_container_answers():
+    environ = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "8085", "AIP_HEALTH_ROUTE": "alive"}
+    server = load(environ=environ).server
+    assert (server.port, server.predict_route, server.health_route) == (8085, "/predict", "/alive")
+    assert load(environ={**environ, "AIP_PREDICT_ROUTE": "/v1/endpoints/1:predict"}).server.predict_route == "/v1/endpoints/1:predict"
+    assert load(environ={**environ, "AIP_MODE": ""}).server.predict_route is None
+    with pytest.raises(ConfigError, match="AIP_HTTP_PORT='x': must be a whole number"):
+        load(environ={**environ, "AIP_HTTP_PORT": "x"})
+    with pytest.raises(ConfigError, match="must be a path such as /predict"):
+        load(environ={**environ, "AIP_PREDICT_ROUTE": "/a b"})
+
+
 # Presets
 
 

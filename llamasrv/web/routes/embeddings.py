@@ -58,11 +58,16 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def compute(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any]) -> Response:
-    """Read, parse, submit and wait. A client that leaves meanwhile cancels it."""
+    return computed(service, endpoint, submit, read_json(request.environ, service.options.limits))
+
+
+def computed(
+    service: Service, endpoint: Endpoint, submit: Callable[[Any], Any], body: Mapping[str, Any]
+) -> Response:
+    """Parse, submit and wait. A client that leaves meanwhile cancels it."""
     environ = request.environ
     record = environ["llamasrv.record"]
     settings = service.options
-    body = read_json(environ, settings.limits)
     asked, options = endpoint.parse(body, owner=record.owner, timeout=settings.timeout)
     with in_words_of(endpoint, asked):
         running = submit(asked)

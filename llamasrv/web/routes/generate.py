@@ -11,7 +11,7 @@ from flask import Response, request
 
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import LlamasrvError
-from llamasrv.pipeline.run import RunInfo
+from llamasrv.pipeline.run import Run, RunInfo
 from llamasrv.protocols.common.names import named_for
 from llamasrv.web.http.body import read_json
 from llamasrv.web.service import Service
@@ -73,6 +73,21 @@ def respond(
     settings = service.options
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a stream that is kept goes on without its client
+    run, reply = submit(service, endpoint, asked, options, framing)
+    if not asked.stream:
+        return whole_response(run, reply, record, client=client)
+    if conversation is None:
+        return stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
+    with service.streams.opening(record.owner, conversation, run):
+        response = stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
+        return service.streams.keep(record.owner, conversation, run, response, framing, keepalive=settings.keepalive)
+
+
+def submit(
+    service: Service, endpoint: Replies, asked: GenerateRequest, options: Any, framing: Framing = OPENAI
+) -> tuple[Run, Reply]:
+    """A run of the current request's, and what writes its reply."""
+    record = request.environ["llamasrv.record"]
 
     def begin(info: RunInfo) -> Reply:
         record.model = info.model
@@ -86,11 +101,4 @@ def respond(
         return reply
 
     run = service.pipeline.submit(asked, explain=partial(named_for, names=endpoint.names, asked=asked))
-    reply = reply_to(run, begin, framing)
-    if not asked.stream:
-        return whole_response(run, reply, record, client=client)
-    if conversation is None:
-        return stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
-    with service.streams.opening(record.owner, conversation, run):
-        response = stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
-        return service.streams.keep(record.owner, conversation, run, response, framing, keepalive=settings.keepalive)
+    return run, reply_to(run, begin, framing)
