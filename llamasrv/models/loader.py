@@ -6,15 +6,14 @@
                 was asked for longest ago takes no new work, finishes, and goes
     failed      is told to whoever asked, and tried again after a while, less and less often
 
-Memory is counted by estimates: `Model.memory` of all that are loaded or being loaded stay within the limit. Everything
-here runs on the HTTP side; only engines have threads of their own. Knows nothing of files, names and protocols.
+Who takes memory is room.py's business, when a failed load is tried again that of failures.py. Everything here runs on
+the HTTP side; only engines have threads of their own. Knows nothing of files, names and protocols.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -23,8 +22,10 @@ from llamasrv.engine.channels import Notice
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import LlamasrvError, Unavailable
+from llamasrv.models.failures import Failures
 from llamasrv.models.memory import as_gib, available_memory, give_back, resident_memory
-from llamasrv.models.model import LoadFailure, Model
+from llamasrv.models.model import Model
+from llamasrv.models.room import ON_THEIR_WAY, Room
 
 log = logging.getLogger("llamasrv")
 
@@ -34,8 +35,6 @@ TICK = 1.0  # seconds between two looks at what is idle
 HOLD_AFTER, LEAST_HOLD, MOST_HOLD = 2.0, 0.5, 15.0
 TOLD_EVERY = 5.0  # seconds between two lines about a load that takes long
 STOP_TIMEOUT = 30.0  # seconds for an engine to end
-FIRST_RETRY, LAST_RETRY = 2.0, 600.0  # seconds until a failed load is tried again
-MOST_FAILURES = 10  # in a row; then only an explicit load, or a change of its file or options, tries again
 POLL = 0.05  # seconds between two looks at what nobody tells of: free memory, an engine at its last request
 STOPPING = "The server is shutting down."
 
@@ -55,40 +54,36 @@ class Loader:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`memory_limit` None: what the machine has free. `check` may raise LoadFailed before a model is loaded."""
-        self.memory_limit = memory_limit
+        self.room = Room(memory_limit, most_loaded, free_memory)
         self.load_timeout = load_timeout
-        self.most_loaded = most_loaded  # at once; None: as many as the memory holds
         self.on_demand = on_demand  # a request loads what it names
         self.notice = Notice()  # told whenever a model's state may have changed
         self.on_load: list[Callable[[Model], object]] = []  # called when its engine is ready, before anybody uses it
         # Called before its memory is given back: what was made from it has to go.
         self.on_unload: list[Callable[[Model], object]] = []
         self._check = check
-        self._free_memory = free_memory
         self._clock = clock
         self._lock = threading.RLock()
         self._queue: list[Model] = []  # models that wait for memory, in their order
-        self._counted: dict[Model, int] = {}  # bytes of what is loaded, being loaded or being unloaded
         self._leaving: dict[Model, Engine] = {}  # engines that take no new work and end with what they have
-        self._postponed: dict[Model, float] = {}  # what else was missing for them: not before then
-        self._failures: dict[Model, tuple[int, float]] = {}  # how many in a row, and when it may be tried again
+        self._failures = Failures(clock)
         self.draining = False  # nothing is loaded any more
         self._stopping = False
 
     @property
     def memory(self) -> int:
         """Bytes that the models in memory take, as estimated."""
-        return sum(self._counted.values())
+        return self.room.taken
 
     @property
     def models(self) -> list[Model]:
         """Those that take memory: loaded, or on their way in or out."""
-        return list(self._counted)
+        return list(self.room)
 
     @property
     def engines(self) -> list[Engine]:
         """All that have a thread, or will have one in a moment."""
-        return [*self._leaving.values(), *(m.current for m in list(self._counted) if m.current is not None)]
+        return [*self._leaving.values(), *(m.current for m in self.room if m.current is not None)]
 
     # loading
 
@@ -101,10 +96,8 @@ class Loader:
             self._drop_dead(model)
             if model.current is not None or self._coming(model):
                 return
-            count, again = self._failures.get(model, (0, 0.0))
-            if count and not anyway and model.failure is not None:
-                if again > self._clock() or count >= MOST_FAILURES:
-                    raise self._error(model, model.failure)
+            if not anyway:
+                self._failures.check(model)
             self._queue.append(model)
             if not model.phase:
                 model.phase = "waiting"
@@ -117,17 +110,17 @@ class Loader:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if end is None else max(0.0, end - time.monotonic())
-            self.notice.wait(lambda: _is_loaded(model) or not self._coming(model) or given_up(), left)
-            if _is_loaded(model):
+            self.notice.wait(lambda: model.is_loaded or not self._coming(model) or given_up(), left)
+            if model.is_loaded:
                 return True
             if self._coming(model) or given_up():
                 return False
             if model.failure is not None:
-                raise self._error(model, model.failure)
+                raise self._failures.error(model, model.failure)
             self.load(model)  # it had to make room before anybody came to it
 
     def _coming(self, model: Model) -> bool:
-        return model in self._queue or model.phase in ("waiting", "checking", "loading")
+        return model in self._queue or model.phase in ON_THEIR_WAY
 
     def _load(self, model: Model) -> None:
         try:
@@ -152,7 +145,7 @@ class Loader:
                 if model.phase != "unloading":
                     model.phase = ""
                     if model.current is None:
-                        self._counted.pop(model, None)
+                        self.room.give(model)
             self.notice.tell()
 
     def _start(self, model: Model) -> None:
@@ -182,28 +175,16 @@ class Loader:
             raise
         with self._lock:
             model.num_loads += 1
-            model.failure = None
             model.last_used = time.monotonic()
-            self._failures.pop(model, None)
+            self._failures.forget(model)
 
     def _failed(self, model: Model, error: Exception) -> None:
-        if isinstance(error, Unavailable):
-            # No fault of the model: it may be tried at once.
-            if not self.draining and (model.failure is None or model.failure.message != error.message):
-                log.warning("%s is not loaded: %s", model.name, error.message)
-            model.failure = LoadFailure(error.message, code=error.code)
-            self._postponed[model] = self._clock() + FIRST_RETRY
+        if not isinstance(error, Unavailable):
+            self._failures.enter(model, error)
             return
-        count = self._failures.get(model, (0, 0.0))[0] + 1
-        delay = min(LAST_RETRY, FIRST_RETRY * 2 ** (count - 1))
-        self._failures[model] = (count, self._clock() + delay)
-        log.error("%s could not be loaded: %s", model.name, error)
-        model.failure = LoadFailure(f"The model '{model.name}' could not be loaded: {error}", is_fault=True)
-
-    def _error(self, model: Model, failure: LoadFailure) -> Unavailable:
-        """For one caller; it says when the model may be tried again."""
-        _, again = self._failures.get(model, (0, 0.0))
-        return failure.error(math.ceil(max(again - self._clock(), 1.0)))
+        if not self.draining and (model.failure is None or model.failure.message != error.message):
+            log.warning("%s is not loaded: %s", model.name, error.message)
+        self._failures.postpone(model, error)
 
     def _drop_dead(self, model: Model) -> None:
         """An engine whose thread has ended by itself is no longer one."""
@@ -219,8 +200,8 @@ class Loader:
     def _wait_for_room(self, model: Model) -> None:
         """Until its memory is counted. Whoever came first is served first, so that nobody waits for ever."""
         need = model.memory
-        if self.memory_limit and need > self.memory_limit:
-            most = as_gib(self.memory_limit)
+        if self.room.limit and need > self.room.limit:
+            most = as_gib(self.room.limit)
             raise LoadFailed(f"it needs {as_gib(need)} of memory; --memory-limit allows {most} for all models together")
         began = self._clock()
         hold = HOLD_AFTER if not model.num_loads else min(MOST_HOLD, max(LEAST_HOLD, 2 * model.load_seconds))
@@ -228,15 +209,16 @@ class Loader:
             with self._lock:
                 victim = None
                 if self._queue[0] is model and model.phase == "waiting":
-                    missing = self._missing(need)
+                    missing = self.room.missing(need)
                     if missing <= 0:
-                        self._counted[model] = need
+                        self.room.take(model, need)
                         self._queue.remove(model)
                         return
-                    if not self._counted:
-                        free = as_gib(self._free_memory())
+                    if not len(self.room):
+                        free = as_gib(self.room.free_memory())
                         raise LoadFailed(f"it needs {as_gib(need)} of memory; {free} is free")
-                    victim = self._victim(missing, in_use=self._clock() - began >= hold)
+                    if not self._leaving:
+                        victim = self.room.victim(missing, in_use=self._clock() - began >= hold)
                     if victim is not None:
                         self._seize(victim)
             if victim is not None:
@@ -247,45 +229,12 @@ class Loader:
             self.notice.wait(lambda: self.draining, POLL)
         raise Unavailable(STOPPING)
 
-    def _missing(self, need: int) -> int:
-        """Bytes by which it is too much; at least one where as many are loaded as may be."""
-        return max(self._missing_bytes(need), 1 if self._is_full() else 0)
-
-    def _is_full(self) -> bool:
-        return self.most_loaded is not None and len(self._counted) >= self.most_loaded
-
-    def _missing_bytes(self, need: int) -> int:
-        if self.memory_limit:
-            return self.memory + need - self.memory_limit
-        coming = sum(size for model, size in self._counted.items() if model.phase in ("waiting", "checking", "loading"))
-        return need + coming - self._free_memory()
-
-    def _victim(self, missing: int, *, in_use: bool) -> Model | None:
-        """Who has to make room: the least recently used, those that stay for ever last; with `in_use` also one that
-        has work, which it may finish. None while somebody is leaving already."""
-        if self._leaving:
-            return None
-        able = [m for m in self._counted if _is_loaded(m) and (in_use or not m.is_wanted)]
-        able.sort(key=lambda m: (m.is_wanted, m.stay < 0, m.last_used))
-        # As many as it takes, and of those only the ones that it takes.
-        going: list[Model] = []
-        for model in able:
-            if sum(self._counted[m] for m in going) >= missing:
-                break
-            going.append(model)
-        if self.memory_limit and sum(self._counted[m] for m in going) < missing:
-            return None  # it would go for nothing
-        for model in list(going):
-            if len(going) > 1 and sum(self._counted[m] for m in going) - self._counted[model] >= missing:
-                going.remove(model)
-        return going[0] if going else None
-
     # unloading
 
     def unload(self, model: Model) -> None:
         """Let it take no new work, finish what runs, and free its memory. Returns when it is free."""
         with self._lock:
-            if not _is_loaded(model):
+            if not model.is_loaded:
                 return
             self._seize(model)
         self._finish_unloading(model)
@@ -315,7 +264,7 @@ class Loader:
         engine.discard()
         give_back()
         model.num_unloads += 1
-        self._counted.pop(model, None)
+        self.room.give(model)
 
     def changed(self, model: Model) -> None:
         """Something about it has changed that needs no loading: what was made from it is made anew."""
@@ -340,16 +289,14 @@ class Loader:
 
     def tick(self) -> None:
         """Unload what nobody has used for longer than it should stay; load what should be there and could not be."""
-        for model, when in list(self._postponed.items()):
-            if self._clock() >= when:
-                del self._postponed[model]
-                if model.at_start and not model.retired:
-                    with contextlib.suppress(Unavailable):
-                        self.load(model)
+        for model in self._failures.due():
+            if model.at_start and not model.retired:
+                with contextlib.suppress(Unavailable):
+                    self.load(model)
         for model in self.models:
             with self._lock:
                 self._drop_dead(model)
-            if not _is_loaded(model):
+            if not model.is_loaded:
                 if model.at_start and model.current is None and not model.phase:
                     self.load(model)
                 continue
@@ -372,10 +319,6 @@ class Loader:
         self.notice.tell()
         end = self._clock() + timeout
         return all([engine.stop(max(0.1, end - self._clock())) for engine in self.engines])
-
-
-def _is_loaded(model: Model) -> bool:
-    return model.current is not None and not model.phase
 
 
 def _figures(model: Model, **more: float) -> dict[str, dict[str, float | str]]:

@@ -189,6 +189,11 @@ class Model:
         return bool(self._leases) or (self.current is not None and self.current.num_open > 0)
 
     @property
+    def is_loaded(self) -> bool:
+        """Loaded, and neither on its way out nor being loaded anew."""
+        return self.current is not None and not self.phase
+
+    @property
     def is_wanted(self) -> bool:
         """In use, or about to be."""
         return self.in_use or bool(self.awaited)

@@ -200,8 +200,8 @@ def update_models(registry: Registry, settings: Settings) -> None:
         models.append(model)
     registry.replace(models, settings.aliases)
     registry.any_name = settings.models.names == "any"
-    loader.memory_limit, loader.load_timeout = settings.models.memory, settings.models.load_timeout
-    loader.most_loaded, loader.on_demand = settings.models.max, settings.models.autoload
+    loader.room.limit, loader.room.most = settings.models.memory, settings.models.max
+    loader.load_timeout, loader.on_demand = settings.models.load_timeout, settings.models.autoload
     for old in before.values():
         if old not in models:
             threading.Thread(target=loader.retire, args=(old,), daemon=True).start()

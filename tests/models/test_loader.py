@@ -13,7 +13,8 @@ from serving import wait_until
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import ModelUnavailable, Unavailable
 from llamasrv.models import loader as module
-from llamasrv.models.loader import HOLD_AFTER, MOST_FAILURES
+from llamasrv.models.failures import MOST_FAILURES
+from llamasrv.models.loader import HOLD_AFTER
 
 
 def in_background(function, *args):
