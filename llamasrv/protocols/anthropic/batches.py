@@ -1,0 +1,126 @@
+"""/v1/messages/batches: the requests of one, its state, and the lines of its results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import orjson
+
+from llamasrv.errors import InvalidRequest
+
+MESSAGES = "/v1/messages"
+MOST = 100_000  # requests of one batch
+
+_CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
+_LEFT = {"expired": "expired", "cancelled": "canceled"}
+
+
+def parse_requests(body: Mapping[str, Any]) -> list[bytes]:
+    """A line for each request. What is in them is looked at when it is their turn, as the original does."""
+    requests = body.get("requests")
+    if type(requests) is not list or not 0 < len(requests) <= MOST:
+        raise InvalidRequest(f"requests: expected an array of 1 to {MOST} requests", param="requests")
+    lines, seen = [], set()
+    for at, request in enumerate(requests):
+        where = f"requests.{at}"
+        if type(request) is not dict:
+            raise InvalidRequest(f"{where}: expected an object", param=where)
+        custom_id, params = request.get("custom_id"), request.get("params")
+        if type(custom_id) is not str or not _CUSTOM_ID.match(custom_id):
+            raise InvalidRequest(
+                f"{where}.custom_id: expected 1 to 64 letters, digits, '_' and '-'", param=f"{where}.custom_id"
+            )
+        if custom_id in seen:
+            raise InvalidRequest(f"{where}.custom_id: '{custom_id}' is used twice", param=f"{where}.custom_id")
+        if type(params) is not dict:
+            raise InvalidRequest(f"{where}.params: expected an object", param=f"{where}.params")
+        if params.get("stream"):
+            raise InvalidRequest(f"{where}.params.stream: cannot be used in a batch", param=f"{where}.params.stream")
+        if params.get("thread") is not None:
+            raise InvalidRequest(f"{where}.params.thread: cannot be used in a batch", param=f"{where}.params.thread")
+        seen.add(custom_id)
+        lines.append(orjson.dumps({"custom_id": custom_id, "body": params}))
+    return lines
+
+
+def parse_line(line: bytes) -> tuple[str, dict[str, Any]]:
+    """Name and body of a request, from a line as it is kept."""
+    value = orjson.loads(line)
+    return value["custom_id"], value["body"]
+
+
+def result_line(custom_id: str, status: int | None, body: Any) -> bytes:
+    result: dict[str, Any]
+    if status is None:
+        result = {"type": _LEFT[body]}
+    elif status < 400:
+        result = {"type": "succeeded", "message": body}
+    else:
+        result = {"type": "errored", "error": body}
+    return orjson.dumps({"custom_id": custom_id, "result": result}) + b"\n"
+
+
+def shown(batch: Any, base: str) -> dict[str, Any]:
+    """`base` is the server's own URL. The counts by outcome are told when all is over, as the original does."""
+    status = batch.status
+    processing = "ended" if batch.ended else "canceling" if "cancelling" in batch.times else "in_progress"
+    counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
+    if batch.ended:
+        counts |= {"succeeded": batch.succeeded, "errored": batch.errored}
+        counts["canceled" if status == "cancelled" else "expired"] = batch.left
+    else:
+        counts["processing"] = batch.total
+    return {
+        "id": batch.id, "type": "message_batch", "processing_status": processing, "request_counts": counts,
+        "created_at": _time(batch.created_at), "expires_at": _time(batch.expires_at),
+        "ended_at": _time(batch.times[status]) if batch.ended else None,
+        "cancel_initiated_at": _time(batch.times.get("cancelling")), "archived_at": None,
+        "results_url": f"{base}/v1/messages/batches/{batch.id}/results" if batch.ended else None,
+    }  # fmt: skip
+
+
+def _time(seconds: int | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def batch_body(batch: Any, base: str) -> bytes:
+    return orjson.dumps(shown(batch, base))
+
+
+def page_body(
+    batches: list[Any], base: str, *, after: str | None, before: str | None, limit: int
+) -> bytes:
+    """One page, the latest first. Raises InvalidRequest for an id that is not there."""
+    start, end = 0, len(batches)
+    ids = [batch.id for batch in batches]
+    for name, id in (("after_id", after), ("before_id", before)):
+        if id is not None and id not in ids:
+            raise InvalidRequest(f"{name}: no batch with id '{id[:80]}'", param=name)
+    if after is not None:
+        start = ids.index(after) + 1
+    if before is not None:
+        end = ids.index(before)
+        start = max(start, end - limit)
+    page = batches[start:end][:limit]
+    has_more = start > 0 if before is not None else start + len(page) < end
+    return orjson.dumps(
+        {
+            "data": [shown(batch, base) for batch in page],
+            "has_more": has_more,
+            "first_id": page[0].id if page else None,
+            "last_id": page[-1].id if page else None,
+        }
+    )
+
+
+def deleted_body(id: str) -> bytes:
+    return orjson.dumps({"id": id, "type": "message_batch_deleted"})
+
+
+def results(entries: Iterator[Any]) -> Iterator[bytes]:
+    """The lines of the results, one for each entry of the journal."""
+    for entry in entries:
+        yield result_line(entry.custom_id, entry.status, entry.body)

@@ -1,0 +1,94 @@
+"""/v1/files: what comes with an upload, and files as they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import orjson
+
+from llamasrv.errors import InvalidRequest, Unsupported
+
+PURPOSES = ("batch", "user_data", "assistants", "vision", "evals", "fine-tune")
+SHORTEST, LONGEST = 3600, 30 * 86_400  # seconds that an upload may ask to be kept
+_NAME = 255  # most characters of a file's name
+
+
+class File(Protocol):
+    """A file as it is kept."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def filename(self) -> str: ...
+    @property
+    def purpose(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def created_at(self) -> int: ...
+    @property
+    def expires_at(self) -> int | None: ...
+
+
+class UploadFields(NamedTuple):
+    """`lifetime` in seconds; None: until it is deleted."""
+
+    purpose: str
+    lifetime: int | None
+
+
+def parse_upload(fields: Mapping[str, list[str]]) -> UploadFields:
+    """The fields of the form beside the file."""
+    purpose = fields.get("purpose", [""])[-1]
+    if not purpose:
+        raise InvalidRequest("Missing required parameter: 'purpose'.", param="purpose", code="missing_required_parameter")
+    if purpose not in PURPOSES:
+        raise InvalidRequest(f"Invalid 'purpose': expected one of {', '.join(PURPOSES)}.", param="purpose")
+    anchor = fields.get("expires_after[anchor]", ["created_at"])[-1]
+    if anchor != "created_at":
+        raise InvalidRequest(
+            "Invalid 'expires_after[anchor]': expected 'created_at'.", param="expires_after[anchor]"
+        )
+    seconds = fields.get("expires_after[seconds]")
+    return UploadFields(purpose, None if seconds is None else _lifetime(seconds[-1]))
+
+
+def _lifetime(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10) or not SHORTEST <= int(text) <= LONGEST:
+        raise InvalidRequest(
+            f"Invalid 'expires_after[seconds]': expected an integer from {SHORTEST} to {LONGEST}.",
+            param="expires_after[seconds]",
+        )
+    return int(text)
+
+
+def file_name(given: str) -> str:
+    """As it is kept: the last part of what may be a path."""
+    return given.replace("\\", "/").rpartition("/")[2][:_NAME] or "file"
+
+
+def shown(file: File) -> dict[str, object]:
+    return {
+        "id": file.id, "object": "file", "bytes": file.bytes, "created_at": file.created_at,
+        "filename": file.filename, "purpose": file.purpose, "status": "processed", "status_details": None,
+        "expires_at": file.expires_at,
+    }  # fmt: skip
+
+
+def file_body(file: File) -> bytes:
+    return orjson.dumps(shown(file))
+
+
+def deleted_body(id: str) -> bytes:
+    return orjson.dumps({"id": id, "object": "file", "deleted": True})
+
+
+def check_batch_input(file: File) -> None:
+    """Raises where a file is no input of a batch."""
+    if file.purpose != "batch":
+        raise Unsupported(
+            f"File '{file.id}' has the purpose '{file.purpose}': expected a file with the purpose 'batch'.",
+            param="input_file_id",
+            code="invalid_file_purpose",
+        )

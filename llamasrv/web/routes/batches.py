@@ -1,0 +1,151 @@
+"""OpenAI's /v1/batches and Anthropic's /v1/messages/batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from flask import Blueprint, Response, request
+
+from llamasrv.errors import InvalidRequest, QueueFull
+from llamasrv.protocols.anthropic import batches as anthropic
+from llamasrv.protocols.openai import batches as openai
+from llamasrv.protocols.openai.files import check_batch_input
+from llamasrv.protocols.openai.responses.stored import page_body
+from llamasrv.store.batches import Batch, BatchNotFound, read_journal
+from llamasrv.store.files import new_id
+from llamasrv.web.http.body import read_json
+from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.responses import count_of, page_of_request
+from llamasrv.web.service import Service
+
+OPEN = 100  # batches of one key that have not ended
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("batches", __name__)
+    _openai(routes, service)
+    _anthropic(routes, service)
+    return routes
+
+
+def _openai(routes: Blueprint, service: Service) -> None:
+    batches, endpoint = service.batches.batches, openai.BatchesEndpoint(service.options.limits)
+
+    @routes.post("/v1/batches")
+    def create_batch() -> Response:
+        fields = endpoint.parse(read_json(request.environ, service.options.limits))
+        file = service.files.find(_owner(), fields.input_file)
+        check_batch_input(file)
+        new = _new(service, "openai", "batch_", fields.endpoint)
+        new = new._replace(input_file=file.id, metadata=fields.metadata)
+        batches.create(new, service.files.path(_owner(), file.id))
+        service.batches.wake()
+        return json_answer(openai.batch_body(new))
+
+    @routes.get("/v1/batches")
+    def list_batches() -> Response:
+        after, limit, _ = page_of_request()
+        shown = [openai.shown(batch) for batch in batches.list(_owner(), "openai")]
+        return json_answer(page_body(shown, after=after, limit=limit, descending=False))
+
+    @routes.get("/v1/batches/<id>")
+    def show_batch(id: str) -> Response:
+        return json_answer(openai.batch_body(service.batches.counted(_find(service, id, "openai"))))
+
+    @routes.post("/v1/batches/<id>/cancel")
+    def cancel_batch(id: str) -> Response:
+        return json_answer(openai.batch_body(_cancel(service, id, "openai")))
+
+
+def _anthropic(routes: Blueprint, service: Service) -> None:
+    batches = service.batches.batches
+
+    @routes.post("/v1/messages/batches")
+    def create_message_batch() -> Response:
+        lines = anthropic.parse_requests(read_json(request.environ, service.options.limits))
+        new = _new(service, "anthropic", "msgbatch_", anthropic.MESSAGES)._replace(total=len(lines))
+        batches.create(new, lines)
+        service.batches.wake()
+        return json_answer(anthropic.batch_body(new, _base()))
+
+    @routes.get("/v1/messages/batches")
+    def list_message_batches() -> Response:
+        query = request.args
+        page = anthropic.page_body(
+            batches.list(_owner(), "anthropic"), _base(), after=query.get("after_id"), before=query.get("before_id"),
+            limit=count_of("limit", 20, low=1, high=1000),
+        )  # fmt: skip
+        return json_answer(page)
+
+    @routes.get("/v1/messages/batches/<id>")
+    def show_message_batch(id: str) -> Response:
+        return json_answer(anthropic.batch_body(_find(service, id, "anthropic"), _base()))
+
+    @routes.post("/v1/messages/batches/<id>/cancel")
+    def cancel_message_batch(id: str) -> Response:
+        return json_answer(anthropic.batch_body(_cancel(service, id, "anthropic"), _base()))
+
+    @routes.delete("/v1/messages/batches/<id>")
+    def delete_message_batch(id: str) -> Response:
+        batch = _find(service, id, "anthropic")
+        if not batch.ended:
+            raise InvalidRequest(f"Batch {id} has not ended: cancel it first, and wait for its end.")
+        batches.delete(batch)
+        return json_answer(anthropic.deleted_body(id))
+
+    @routes.get("/v1/messages/batches/<id>/results")
+    def message_batch_results(id: str) -> Response:
+        batch = _find(service, id, "anthropic")
+        if not batch.ended:
+            raise InvalidRequest(f"Batch {id} has no results yet: it is being processed.")
+        lines = _joined(anthropic.results(read_journal(batches.journal_of(batch))))
+        return Response(lines, 200, content_type="application/x-jsonl")
+
+
+def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """In pieces that are worth a write."""
+    piece = bytearray()
+    for line in lines:
+        piece += line
+        if len(piece) >= 65_536:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece)
+
+
+def _new(service: Service, protocol: str, prefix: str, endpoint: str) -> Batch:
+    owner = _owner()
+    waiting = [batch for batch in service.batches.batches.list(owner, protocol) if not batch.ended]
+    if len(waiting) >= OPEN:
+        raise QueueFull(f"{OPEN} batches have not ended yet.")
+    now = int(time.time())
+    return Batch(new_id(prefix), owner, protocol, endpoint, now, now + openai.WINDOW)
+
+
+def _find(service: Service, id: str, protocol: str) -> Batch:
+    batch = service.batches.batches.find(_owner(), id)
+    if batch.protocol != protocol:
+        raise BatchNotFound(f"No batch found with id '{id[:80]}'.", param="id")
+    return batch
+
+
+def _cancel(service: Service, id: str, protocol: str) -> Batch:
+    batch = _find(service, id, protocol)
+    if batch.ended or batch.status == "finalizing":
+        raise InvalidRequest(f"Cannot cancel a batch with status '{batch.status}'.", status=409)
+    if batch.status != "cancelling":
+        batch = batch.moved("cancelling", time.time())
+        service.batches.batches.save(batch)
+        service.batches.wake()
+    return batch
+
+
+def _owner() -> str:
+    owner: str = request.environ["llamasrv.record"].owner
+    return owner
+
+
+def _base() -> str:
+    """The URL that the client reached this server under."""
+    return request.host_url.rstrip("/") + request.environ.get("SCRIPT_NAME", "")

@@ -1,0 +1,84 @@
+"""OpenAI's /v1/files: uploads, and what batches wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from flask import Blueprint, Response, request
+
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.openai import files as protocol
+from llamasrv.protocols.openai.responses.stored import page_body
+from llamasrv.store.files import FileStore, Upload
+from llamasrv.web.http.multipart import read_form
+from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.responses import page_of_request
+from llamasrv.web.service import Service
+
+PIECE = 2**18  # bytes of a file that are sent at a time
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("files", __name__)
+    files = service.files
+
+    @routes.post("/v1/files")
+    def upload() -> Response:
+        owner = _owner()
+        with files.writing(owner, filename="", purpose="") as new:
+            _receive(new, files)
+        assert new.stored is not None
+        return json_answer(protocol.file_body(new.stored))
+
+    @routes.get("/v1/files")
+    def list_files() -> Response:
+        after, limit, descending = page_of_request(most=10_000, default=10_000)
+        purpose = request.args.get("purpose")
+        shown = [protocol.shown(file) for file in files.list(_owner()) if purpose in (None, "", file.purpose)]
+        return json_answer(page_body(shown, after=after, limit=limit, descending=descending))
+
+    @routes.get("/v1/files/<id>")
+    def show(id: str) -> Response:
+        return json_answer(protocol.file_body(files.find(_owner(), id)))
+
+    @routes.delete("/v1/files/<id>")
+    def delete(id: str) -> Response:
+        files.delete(_owner(), id)
+        return json_answer(protocol.deleted_body(id))
+
+    @routes.get("/v1/files/<id>/content")
+    def content(id: str) -> Response:
+        path = files.path(_owner(), id)
+        size = path.stat().st_size
+        return Response(pieces_of(path), 200, {"Content-Length": str(size)}, content_type="application/octet-stream")
+
+    return routes
+
+
+def _receive(new: Upload, files: FileStore) -> None:
+    opened = []
+
+    def open_file(name: str) -> Upload:
+        if name != "file" or opened:
+            raise InvalidRequest("Invalid body: expected one file, in the field 'file'.", param=name[:80])
+        opened.append(name)
+        return new
+
+    form = read_form(request.environ, most=files.max_bytes, open_file=open_file)
+    if not opened:
+        raise InvalidRequest("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
+    fields = protocol.parse_upload(form.fields)
+    new.filename = protocol.file_name(form.files["file"].name)
+    new.purpose, new.lifetime = fields.purpose, fields.lifetime
+
+
+def pieces_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            yield piece
+
+
+def _owner() -> str:
+    owner: str = request.environ["llamasrv.record"].owner
+    return owner

@@ -1,0 +1,414 @@
+"""Batches at work: requests from a file, answered while nobody else wants the machine.
+
+Each request goes through the application like any other, without a socket, and is marked as deferrable: the engine
+computes for it only while it computes for no one else. The answers go to the batch's journal as they come, so a batch
+goes on after a restart, or a kill, with what is not answered yet. Several servers may share the folder: one of them
+works on batches, and another one when that is gone.
+
+    BatchRunner   takes batches up, one request after the other of each, and ends them
+    ActiveBatch   one that is worked on
+    Sender        a request through the application
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import orjson
+
+from llamasrv.protocols.anthropic import batches as anthropic
+from llamasrv.protocols.openai import batches as openai
+from llamasrv.store.batches import Batch, BatchNotFound, BatchStore, Entry, Journal, read_journal
+from llamasrv.store.files import FileStore, NoRoomForFiles
+from llamasrv.web.ops.request_log import RequestLog, RequestStats
+
+log = logging.getLogger("llamasrv")
+
+AT_ONCE = 8  # requests under way
+LOOK = 2.0  # seconds between two looks for what others have changed
+MOST_LINES = 50_000  # of one batch, as at OpenAI
+MOST_ERRORS = 100  # told of an input that is none
+BREATH = 64  # lines after which others are let in
+AGAIN = frozenset((408, 429, 502, 503, 504))  # answers that may be another one later
+SLOWEST_RETRY = 30.0  # seconds
+KEPT = 30 * 86_400  # seconds that a batch stays after its end
+
+
+class Answer(NamedTuple):
+    status: int
+    request_id: str
+    body: bytes
+
+
+Send = Callable[[str, str, bytes], Answer]
+"""An owner, a path and a body to the answer."""
+
+
+class Sender:
+    """Sends requests through `application`, a WSGI application behind the front: whoever made the batch was let in
+    when it was made."""
+
+    def __init__(self, application: Callable[..., Iterable[bytes]], stats: RequestStats) -> None:
+        self._application, self._stats = application, stats
+
+    def __call__(self, owner: str, path: str, body: bytes) -> Answer:
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": "POST", "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": "",
+            "SERVER_NAME": "localhost", "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1",
+            "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body)), "HTTP_HOST": "localhost",
+            "wsgi.version": (1, 0), "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body),
+            "wsgi.errors": sys.stderr, "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
+            "llamasrv.deferrable": True,
+        }  # fmt: skip
+        record = environ["llamasrv.record"] = RequestLog(environ, self._stats)
+        record.owner, record.route = owner, path
+        status = []
+
+        def start(line: str, headers: Any, exc_info: Any = None) -> None:
+            status.append(int(line[:3]))
+
+        pieces = self._application(environ, start)
+        try:
+            whole = b"".join(pieces)
+        finally:
+            close = getattr(pieces, "close", None)
+            if close is not None:
+                close()
+        return Answer(status[0], record.id, whole)
+
+
+class BatchRunner:
+    def __init__(self, batches: BatchStore, files: FileStore, lock: Path) -> None:
+        self.batches, self.files = batches, files
+        self.send: Send | None = None  # as soon as there is an application
+        self._lock_path = lock
+        self._lock: int | None = None
+        self._active: deque[ActiveBatch] = deque()
+        self._news = threading.Event()
+        self._guard = threading.Lock()
+        self._keeper: threading.Thread | None = None
+        self._workers = 0
+        self._closed = False
+
+    def wake(self) -> None:
+        """There is a new batch, or one has changed. The first call begins to work."""
+        self._news.set()
+        with self._guard:
+            if self._keeper is None and not self._closed:
+                self._keeper = threading.Thread(target=self._keep_on, daemon=True, name="batches")
+                self._keeper.start()
+
+    def close(self) -> None:
+        """Take up nothing more. What is under way is left as it is."""
+        self._closed = True
+        self._news.set()
+        if self._keeper is not None:
+            self._keeper.join(LOOK * 2)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # ------------------------------------------------------------ the keeper
+
+    def _keep_on(self) -> None:
+        while not self._closed:
+            self._news.clear()
+            try:
+                if self._is_ours():
+                    self._look_around()
+            except Exception as error:
+                log.error("batches: %s", error, exc_info=error)
+            self._news.wait(LOOK)
+
+    def _is_ours(self) -> bool:
+        if self._lock is None:
+            self._lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(lock)
+                return False
+            self._lock = lock
+            self.files.sweep()
+            self.batches.sweep(time.time() - KEPT)
+        return True
+
+    def _look_around(self) -> None:
+        here = {active.batch.id: active for active in self._active}
+        for batch in self.batches.open_batches():
+            active = here.get(batch.id)
+            if active is None:
+                active = self._take_up(batch)
+            elif batch.status == "cancelling" and active.batch.status != "cancelling":
+                active.batch = batch
+            if active is not None and time.time() >= batch.expires_at:
+                active.expired = True
+        for active in list(self._active):
+            if active.is_over:
+                self._active.remove(active)
+                self._end(active)
+        while self._workers < AT_ONCE and any(not active.is_read for active in self._active):
+            self._workers += 1
+            threading.Thread(target=self._work, daemon=True, name=f"batch-{self._workers}").start()
+
+    def _take_up(self, batch: Batch) -> ActiveBatch | None:
+        if batch.status == "validating":
+            errors, total = check_input(self.batches.input_of(batch), batch)
+            batch = self._current(batch)
+            if errors:
+                self.batches.save(batch.moved("failed", time.time(), errors=errors))
+                return None
+            status = batch.status if batch.status == "cancelling" else "in_progress"
+            batch = batch.moved(status, time.time(), total=total)
+            self.batches.save(batch)
+        active = ActiveBatch(batch, self.batches)
+        self._active.append(active)
+        return active
+
+    def _current(self, batch: Batch) -> Batch:
+        """As it is by now: its client may have cancelled it."""
+        return self.batches.find(batch.owner, batch.id)
+
+    def _end(self, active: ActiveBatch) -> None:
+        try:
+            batch = self._current(active.batch)
+        except BatchNotFound:
+            active.close()
+            return
+        status = "cancelled" if "cancelling" in batch.times else "expired" if active.expired else "completed"
+        batch = active.counted(batch)
+        if active.error is not None:
+            status, batch = "failed", batch._replace(errors=[active.error])
+        elif status != "completed":
+            batch = batch._replace(left=active.give_up(status))
+        active.close()
+        batch = batch.moved("finalizing", time.time())
+        self.batches.save(batch)
+        if batch.protocol == "openai":
+            batch = self._write_files(batch)
+        self.batches.save(batch.moved(status, time.time()))
+
+    def _write_files(self, batch: Batch) -> Batch:
+        """The output, and what was refused or failed. A file without a line is not made."""
+        made: dict[str, str | None] = {}
+        for name, wanted in (("output", True), ("error", False)):
+            chosen = (
+                openai.answer_line(f"batch_req_{batch.id[6:]}{entry.n}", *entry[1:])
+                for entry in breathing(read_journal(self.batches.journal_of(batch)))
+                if (entry.status is not None and entry.status < 400) is wanted
+            )
+            first = next(chosen, None)
+            if first is None:
+                made[name] = None
+                continue
+            id = f"file-{batch.id.removeprefix('batch_')[:35]}{'0' if wanted else '1'}"  # the same if it is done again
+            with self.files.writing(
+                batch.owner, filename=f"{batch.id}_{name}.jsonl", purpose="batch_output", id=id
+            ) as upload:
+                upload.write(first)
+                upload.write_all(chosen)
+            made[name] = id
+        return batch._replace(output_file=made["output"], error_file=made["error"])
+
+    # ------------------------------------------------------------ those who do it
+
+    def _work(self) -> None:
+        try:
+            while not self._closed and (task := self._next()) is not None:
+                active, line = task
+                try:
+                    active.answer(line, self._send_until_answered(active, line))
+                finally:
+                    active.under_way -= 1
+        except Exception as error:
+            log.error("batches: %s", error, exc_info=error)
+        finally:
+            self._workers -= 1
+            self._news.set()
+
+    def _next(self) -> tuple[ActiveBatch, InputLine] | None:
+        """The next request of the batch whose turn it is."""
+        for _ in range(len(self._active)):
+            active = self._active[0]
+            self._active.rotate(-1)
+            line = active.next_line()
+            if line is not None:
+                active.under_way += 1
+                return active, line
+        return None
+
+    def _send_until_answered(self, active: ActiveBatch, line: InputLine) -> Answer | None:
+        """None: it was given up meanwhile."""
+        assert self.send is not None
+        body, delay = orjson.dumps({**line.body, "stream": False} if "stream" in line.body else line.body), 0.5
+        while not (active.is_given_up or self._closed):
+            answer = self.send(active.batch.owner, active.batch.endpoint, body)
+            if answer.status not in AGAIN:
+                return answer
+            time.sleep(delay)
+            delay = min(SLOWEST_RETRY, delay * 2)
+        return None
+
+
+class InputLine(NamedTuple):
+    n: int
+    custom_id: str
+    body: dict[str, Any]
+
+
+class ActiveBatch:
+    """Its requests are read as they are needed."""
+
+    def __init__(self, batch: Batch, store: BatchStore) -> None:
+        self.batch = batch
+        self.under_way = 0
+        self.expired = False
+        self.error: dict[str, Any] | None = None  # why it cannot go on
+        self._store = store
+        self._journal = Journal(store.journal_of(batch))
+        self._done: set[int] = set()
+        self._counts = {"succeeded": 0, "errored": 0}
+        self._usage: dict[str, int] = {}
+        for entry in breathing(read_journal(store.journal_of(batch))):
+            self._count(entry)
+        self._input = store.input_of(batch).open("rb")
+        self._lines = lines_of(self._input, batch)
+        self.is_read = False  # all its lines were given out
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.expired or self.error is not None or "cancelling" in self.batch.times
+
+    @property
+    def is_over(self) -> bool:
+        return not self.under_way and (self.is_read or self.is_given_up)
+
+    def next_line(self) -> InputLine | None:
+        if self.is_given_up:
+            self.is_read = True
+        while not self.is_read:
+            line = next(self._lines, None)
+            if line is None:
+                self.is_read = True
+            elif line.n not in self._done:
+                return line
+        return None
+
+    def answer(self, line: InputLine, answer: Answer | None) -> None:
+        if answer is None:
+            return
+        entry = Entry(line.n, line.custom_id, answer.status, answer.request_id, orjson.loads(answer.body))
+        try:
+            self._journal.add(entry)
+        except OSError as error:
+            self.error = {"code": "storage_error", "message": f"The answers cannot be written: {error.strerror}."}
+            return
+        self._count(entry)
+
+    def give_up(self, status: str) -> int:
+        """Write down that the others have no answer, and say how many those are."""
+        self._input.seek(0)
+        left = 0
+        for line in lines_of(self._input, self.batch):
+            if line.n not in self._done:
+                self._journal.add(Entry(line.n, line.custom_id, None, "", status))
+                left += 1
+        return left
+
+    def counted(self, batch: Batch) -> Batch:
+        return batch._replace(**self._counts, usage=self._usage)
+
+    def _count(self, entry: Entry) -> None:
+        self._done.add(entry.n)
+        if entry.status is None or entry.status >= 400:
+            self._counts["errored"] += entry.status is not None
+            return
+        self._counts["succeeded"] += 1
+        for name, number in tokens_of(entry.body).items():
+            self._usage[name] = self._usage.get(name, 0) + number
+
+    def close(self) -> None:
+        self._input.close()
+        self._journal.close()
+
+
+def tokens_of(body: Any) -> dict[str, int]:
+    """What an answer says it cost, in the words of Responses."""
+    usage = body.get("usage") if isinstance(body, dict) else None
+    if not isinstance(usage, dict):
+        return {}
+    prompt = usage.get("input_tokens", usage.get("prompt_tokens")) or 0
+    output = usage.get("output_tokens", usage.get("completion_tokens")) or 0
+    details = usage.get("input_tokens_details") or usage.get("prompt_tokens_details") or {}
+    of_output = usage.get("output_tokens_details") or usage.get("completion_tokens_details") or {}
+    return {
+        "input_tokens": prompt, "output_tokens": output, "total_tokens": prompt + output,
+        "cached_tokens": details.get("cached_tokens") or 0,
+        "reasoning_tokens": of_output.get("reasoning_tokens") or 0,
+    }  # fmt: skip
+
+
+def lines_of(file: BinaryIO, batch: Batch) -> Iterator[InputLine]:
+    """The requests of an input that was checked."""
+    for n, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        if batch.protocol == "openai":
+            yield InputLine(n, *openai.parse_line(line, batch.endpoint))
+        else:
+            yield InputLine(n, *anthropic.parse_line(line))
+
+
+def check_input(path: Path, batch: Batch) -> tuple[list[dict[str, Any]], int]:
+    """What is wrong with an input, and how many requests it has."""
+    errors: list[dict[str, Any]] = []
+    seen: set[int] = set()
+
+    def wrong(code: str, message: str, line: int | None, param: str | None = None) -> None:
+        errors.append({"code": code, "message": message, "line": line, "param": param})
+
+    if batch.protocol == "anthropic":  # checked when it was sent
+        with path.open("rb") as file:
+            return [], sum(1 for _ in file)
+    with path.open("rb") as file:
+        for n, line in enumerate(breathing(file), 1):
+            if not line.strip():
+                continue
+            try:
+                custom_id = openai.parse_line(line, batch.endpoint).custom_id
+            except openai.LineError as error:
+                wrong(error.code, error.message, n, error.param)
+            else:
+                if hash(custom_id) in seen:
+                    wrong("duplicate_custom_id", "This custom_id is used by an earlier line.", n, "custom_id")
+                seen.add(hash(custom_id))
+            if len(seen) > MOST_LINES:
+                wrong("too_many_requests", f"A batch has at most {MOST_LINES} requests.", n)
+            if len(errors) >= MOST_ERRORS or len(seen) > MOST_LINES:
+                break
+    if not seen and not errors:
+        wrong("empty_file", "The input file is empty.", None)
+    return errors, len(seen)
+
+
+def breathing(lines: Iterable[Any]) -> Iterator[Any]:
+    """The same, letting others in from time to time."""
+    iterator = iter(lines)
+    while group := list(islice(iterator, BREATH)):
+        yield from group
+        time.sleep(0)
+
+
+__all__ = ["Answer", "BatchRunner", "NoRoomForFiles", "Sender"]
