@@ -8,4 +8,6 @@ from __future__ import annotations
 from llamasrv import config, startup
 from llamasrv.web.app import create_app
 
-app = create_app(startup.build(config.current()))
+service = startup.build(config.current())
+app = create_app(service)
+service.batches.go_on()

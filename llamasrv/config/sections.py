@@ -231,6 +231,14 @@ class StoreSection:
         "float", 30.0, "--store-max-days", low=0.001, high=100_000.0,
         help="Days without use after which a conversation goes.",
     )  # fmt: skip
+    files: Path | None = _store(
+        "path", None, "--files",
+        help="The folder where files and batches are kept; unset: $STATE_DIRECTORY or ~/.local/state/llamasrv.",
+    )  # fmt: skip
+    files_bytes: int = _store(
+        "size", 2**30, "--files-max-bytes", low=0, high=2**50,
+        help="Most bytes of files that clients upload and batches write; 0: there are no files and no batches.",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

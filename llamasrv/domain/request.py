@@ -164,6 +164,7 @@ class GenerateRequest:
     timeout: float | None = None  # seconds from arrival
     owner: str = ""  # whose fair share it counts against (an API key's name)
     priority: int = 0  # larger goes first
+    deferrable: bool = False  # computed for only while there is nobody else
     tool_choice: ToolChoice = ToolChoice()
     content: Content | None = None  # the form of the answer
     thinking_budget: int | None = None  # most tokens of reasoning, then its block is closed; None: no bound

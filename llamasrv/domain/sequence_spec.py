@@ -46,4 +46,5 @@ class SequenceSpec:
     deadline: float | None = None  # on the engine's clock, seconds
     owner: str = ""
     priority: int = 0
+    deferrable: bool = False  # computed for only while there is nobody else
     cache_key: CacheKey = CacheKey()

@@ -8,7 +8,8 @@ clock, no thread and no library; the engine carries the plan out.
     3. new sequences by priority, then fair share per owner, then age; followers of a prefix that is just being
        computed wait for it
     4. admission is optimistic: what is free now counts, not what might be needed; the youngest gives way later
-    5. a step computes with one set of adapters: the sets take turns, so that none waits longer than there are others
+    5. who can be deferred is computed for only while nobody else is there, and gives its place to whoever comes
+    6. a step computes with one set of adapters: the sets take turns, so that none waits longer than there are others
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ AGEING = 30.0  # seconds of waiting that weigh as much as one priority
 SMALLEST_CHUNK = 16  # prompt tokens a step at least, so that prompts advance beside any load
 GUESTS = 4  # one place more for so many, for owners who would have none
 CHUNK_SECONDS = 0.5  # longest step while nobody decodes: newcomers are noticed, cancels heard
+DEFERRED_SECONDS = 0.05  # longest step for those who can be deferred: whoever comes waits for its end
 CROWDED_SECONDS = 1.0  # longest step while far more short prompts wait than sequences decode
 
 
@@ -83,30 +85,31 @@ class Scheduler:
         self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
         self._turn = 0
         self._media = MediaTurns(batch_size=batch_size, ubatch_size=ubatch_size)
+        self._any_deferrable = False  # whether somebody who can be deferred may be there
         self._line: list[Adapters] = []  # sets of adapters that are at work: whose turn is next, first
 
     def plan(
         self, waiting: list[Sequence], running: list[Sequence], pool: Pool, now: float, lookup: Lookup, common: Common
     ) -> Plan:
         plan = Plan()
+        deferred: list[Sequence] = []
+        if self._any_deferrable:
+            waiting, running, deferred = self._set_aside(waiting, running)
         media = [s for s in running if s.media is not None and is_at_media(s)]
         decodes = [s for s in running if s.owed == 1 and s not in media]
         prompts = [s for s in running if s.owed > 1 or s in media]
         cells = pool.reclaimable_cells
-        # Make room for the decodes: the youngest give way until the others fit.
-        while len(decodes) > cells or (not decodes and prompts and cells < 1):
-            victim = max(decodes + prompts, key=lambda s: (s.admitted or 0.0, s.id))
-            (decodes if victim in decodes else prompts).remove(victim)
-            plan.preempt.append(victim)
-            cells += victim.num_computed - victim.reused
-            if not decodes and not prompts:
-                break
+        cells = self._make_room(plan, decodes, prompts, deferred, cells)
         cells -= len(decodes)
         places = max(0, self.parallel - len(decodes) - len(prompts))
         rests = [s.owed for s in prompts] + [s.owed for s in waiting[:places]]
-        budget = self._prompt_budget(len(decodes), rests)
+        only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
+        target = min(self.target, DEFERRED_SECONDS) if only_deferrable else None
+        budget = self._prompt_budget(len(decodes), rests, target)
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
+            if len(plan.admit) < min(len(waiting), places):
+                plan.preempt += deferred
         starts = {s.id: _start(s, m) for s, m in plan.admit}
         prompts += [s for s, _ in plan.admit if s.media is None]  # where media begin is known once they are seated
         plan.encode += [(s, s.num_computed) for s in media if lacks_rows(s, s.num_computed) and s not in plan.preempt]
@@ -178,11 +181,41 @@ class Scheduler:
 
     def arrive(self, seq: Sequence) -> None:
         """A newcomer starts level with whoever was served least."""
+        self._any_deferrable = self._any_deferrable or seq.spec.deferrable
         if seq.spec.owner not in self.served:
             self.served[seq.spec.owner] = min(self.served.values(), default=0.0)
 
-    def _prompt_budget(self, num_decodes: int, rests: list[int]) -> int:
-        """Prompt tokens for this step, given the rests of those that have a place.
+    def _make_room(
+        self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence], deferred: list[Sequence], cells: int
+    ) -> int:
+        """Cells for the decodes: who can be deferred gives way, then the youngest, until the others fit."""
+        if deferred and len(decodes) + 1 > cells:
+            plan.preempt += deferred
+            cells += sum(s.num_computed - s.reused for s in deferred)
+        while len(decodes) > cells or (not decodes and prompts and cells < 1):
+            victim = max(decodes + prompts, key=lambda s: (s.admitted or 0.0, s.id))
+            (decodes if victim in decodes else prompts).remove(victim)
+            plan.preempt.append(victim)
+            cells += victim.num_computed - victim.reused
+            if not decodes and not prompts:
+                break
+        return cells
+
+    def _set_aside(
+        self, waiting: list[Sequence], running: list[Sequence]
+    ) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
+        """Who waits and who runs, without those that can be deferred where there are others; and those who run all the
+        same, without a step, as long as nobody needs their place."""
+        in_line = [s for s in waiting if not s.spec.deferrable]
+        at_work = [s for s in running if not s.spec.deferrable]
+        if not in_line and not at_work:
+            self._any_deferrable = bool(waiting or running)
+            return waiting, running, []
+        return in_line, at_work, [s for s in running if s.spec.deferrable]
+
+    def _prompt_budget(self, num_decodes: int, rests: list[int], target: float | None) -> int:
+        """Prompt tokens for this step, given the rests of those that have a place. `target`: the step keeps within so
+        many seconds, whoever is there.
 
         Beside decodes: what keeps the step within the target. But where more short prompts wait than sequences decode,
         a long step serves more of them than it holds up, and a batch that fills up sooner serves all: each that
@@ -191,12 +224,12 @@ class Scheduler:
         """
         room = self.batch_size - num_decodes
         within = self.cost.prompt_tokens_within
-        if not num_decodes:
+        if not num_decodes and target is None:
             fits = max(self.ubatch_size, within(CHUNK_SECONDS, 0) // self.ubatch_size * self.ubatch_size)
             return min(room, sum(rests) if sum(rests) <= fits + self.ubatch_size // 4 else fits)
-        fits = within(self.target, num_decodes)
+        fits = within(target or self.target, num_decodes)
         short = [rest for rest in rests if rest <= 2 * fits]
-        if len(short) > num_decodes:
+        if len(short) > num_decodes and target is None:
             seconds = min(CROWDED_SECONDS, self.target * (len(short) / num_decodes) ** 2)
             fits = max(fits, min(sum(short), within(seconds, num_decodes)))
         if fits > 64:

@@ -206,6 +206,7 @@ class Pipeline:
             deadline=None if request.timeout is None else served.engine.clock() + request.timeout,
             owner=request.owner,
             priority=request.priority,
+            deferrable=request.deferrable,
             cache_key=CacheKey(adapters, _scope(request, everybody=model.shares_prefixes)),
             sampled_probs=request.sampled_probs,
             reports_progress=_progresses(request),

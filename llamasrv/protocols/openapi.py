@@ -28,6 +28,7 @@ from llamasrv.protocols.ollama.embed import EmbedSchema as OllamaEmbedSchema
 from llamasrv.protocols.ollama.generate import GenerateSchema as OllamaGenerateSchema
 from llamasrv.protocols.ollama.manage import CopySchema, CreateSchema, PullSchema
 from llamasrv.protocols.ollama.models import NameSchema
+from llamasrv.protocols.openai.batches import BatchSchema
 from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openai.completions import CompletionsSchema
 from llamasrv.protocols.openai.conversations import ConversationSchema, ItemsSchema, MetadataSchema
@@ -60,6 +61,8 @@ class Route(NamedTuple):
 
 
 EVENTS, LINES, TEXT = "text/event-stream", "application/x-ndjson", "text/plain"
+BYTES, JSON_LINES = "application/octet-stream", "application/x-jsonl"
+_PAGE = (("after", "an item's id"), ("limit", "most items"), ("order", "asc or desc"))
 _HELLO = [{"role": "user", "content": "Hello"}]
 _MODEL = (("model", "a name or alias; absent: the model that is served"),)
 _CONVERSATION = (("conv_id", "what was sent as X-Conversation-Id"),)
@@ -90,7 +93,7 @@ OPERATIONS: dict[str, Operation] = {
     "POST /v1/responses/<id>/cancel": Operation("End a response that runs in the background."),
     "GET /v1/responses/<id>/input_items": Operation(
         "What a response was made from, in pages.",
-        query=(("after", "an item's id"), ("limit", "most items"), ("order", "asc or desc")),
+        query=_PAGE,
     ),
     "POST /v1/responses/input_tokens": Operation(
         "The tokens that a response's prompt has.", ResponsesSchema, {"input": "Hello"}
@@ -104,11 +107,37 @@ OPERATIONS: dict[str, Operation] = {
     "DELETE /v1/conversations/<id>": Operation("Forget it."),
     "GET /v1/conversations/<id>/items": Operation(
         "Its items, in pages.",
-        query=(("after", "an item's id"), ("limit", "most items"), ("order", "asc or desc")),
+        query=_PAGE,
     ),
     "POST /v1/conversations/<id>/items": Operation("Further items for it.", ItemsSchema),
     "GET /v1/conversations/<id>/items/<item>": Operation("One of its items."),
     "DELETE /v1/conversations/<id>/items/<item>": Operation("Take one out of it."),
+    "POST /v1/files": Operation("Upload a file: a form with `file` and `purpose`."),
+    "GET /v1/files": Operation(
+        "Files that were uploaded, or written by batches.", query=(("purpose", "only those"), *_PAGE)
+    ),
+    "GET /v1/files/<id>": Operation("What is known of a file."),
+    "DELETE /v1/files/<id>": Operation("Delete a file."),
+    "GET /v1/files/<id>/content": Operation("Its content.", answers=BYTES),
+    "POST /v1/batches": Operation(
+        "A file of requests, to be answered while nobody else is.", BatchSchema,
+        {"input_file_id": "file-0", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
+    ),
+    "GET /v1/batches": Operation("Batches, the latest first.", query=_PAGE[:2]),
+    "GET /v1/batches/<id>": Operation("How far a batch is."),
+    "POST /v1/batches/<id>/cancel": Operation("No further requests of it."),
+    "POST /v1/messages/batches": Operation(
+        "Messages, to be answered while nobody else is.", None,
+        {"requests": [{"custom_id": "a", "params": {"model": "llama", "max_tokens": 64, "messages": _HELLO}}]},
+    ),
+    "GET /v1/messages/batches": Operation(
+        "Batches of messages, the latest first.",
+        query=(("after_id", "a batch's id"), ("before_id", "a batch's id"), ("limit", "most batches")),
+    ),
+    "GET /v1/messages/batches/<id>": Operation("How far a batch of messages is."),
+    "DELETE /v1/messages/batches/<id>": Operation("Forget one that has ended."),
+    "GET /v1/messages/batches/<id>/results": Operation("A line for each of its requests.", answers=JSON_LINES),
+    "POST /v1/messages/batches/<id>/cancel": Operation("No further requests of it."),
     "POST /v1/embeddings": Operation("Texts or tokens to vectors.", EmbeddingsSchema, {"input": "Hello world"}),
     "POST /v1/rerank": Operation(
         "Documents by how well they answer a query.", RerankSchema, {"query": "fruit", "documents": ["apple", "stone"]}

@@ -95,6 +95,8 @@ def web_options(settings: Settings) -> WebOptions:
         metrics=settings.server.metrics,
         verbose=settings.log.verbose,
         router=settings.model.path is None and not settings.model.fake and model_list.names_several(settings),
+        files_folder=settings.store.files,
+        files_bytes=settings.store.files_bytes,
         folder=settings.models.dir or paths.models_dir(),
         ui=settings.server.ui,
     )

@@ -96,7 +96,7 @@ class BatchStore:
             raise BatchNotFound(f"No batch found with id '{id[:80]}'.", param="id")
         return found
 
-    def list(self, owner: str, protocol: str) -> list[Batch]:
+    def of(self, owner: str, protocol: str) -> list[Batch]:
         """The latest first."""
         paths = sorted(owner_folder(self._root, owner).glob("*batch_*.json"), reverse=True)
         return [batch for batch in map(_read, paths) if batch is not None and batch.protocol == protocol]
@@ -143,7 +143,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "r+b")  # noqa: SIM115
+        self._file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "r+b")
         self._cut_off_half_lines()
 
     def add(self, entry: Entry) -> None:

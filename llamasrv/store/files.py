@@ -96,7 +96,7 @@ class FileStore:
         self.find(owner, id)
         return owner_folder(self._root, owner) / f"{id}.data"
 
-    def list(self, owner: str) -> list[StoredFile]:
+    def of(self, owner: str) -> list[StoredFile]:
         """The oldest first."""
         paths = sorted(owner_folder(self._root, owner).glob("file-*.json"))
         return [file for file in map(_read, paths) if file is not None]

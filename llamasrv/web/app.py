@@ -8,8 +8,10 @@ from llamasrv.web import errors
 from llamasrv.web.front import Front
 from llamasrv.web.routes import (
     anthropic,
+    batches,
     conversations,
     embeddings,
+    files,
     llamacpp,
     llamacpp_slots,
     llamacpp_control,
@@ -27,11 +29,13 @@ from llamasrv.web.routes import (
     vertex,
 )  # fmt: skip
 from llamasrv.web.service import Service
+from llamasrv.web.streams.batches import Sender
 from llamasrv.web.streams.resume import StreamReader
 from llamasrv.web.streams.streaming import EventStream
 
 BLUEPRINTS = (
-    ui.blueprint, ops.blueprint, openai.blueprint, responses.blueprint, conversations.blueprint, anthropic.blueprint,
+    ui.blueprint, ops.blueprint, openai.blueprint, responses.blueprint, conversations.blueprint, files.blueprint,
+    batches.blueprint, anthropic.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
     llamacpp_streams.blueprint, llamacpp_control.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint,
     models_pull.blueprint, openapi.blueprint, vertex.blueprint,
@@ -47,6 +51,7 @@ def create_app(service: Service) -> Flask:
     errors.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint(service))
+    service.batches.send = Sender(app.wsgi_app, service.stats)
     app.wsgi_app = Front(app.wsgi_app, service, app.url_map)  # type: ignore[method-assign, assignment]
 
     @app.after_request

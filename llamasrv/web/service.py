@@ -15,9 +15,12 @@ from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
 from llamasrv.protocols.limits import Limits
 from llamasrv.store import Store
+from llamasrv.store.batches import BatchStore
+from llamasrv.store.files import FileStore
 from llamasrv.web.access.auth import Access
 from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.streams.background import Background
+from llamasrv.web.streams.batches import BatchRunner
 from llamasrv.web.streams.conversations import ConversationStore
 from llamasrv.web.streams.memory import Memory
 from llamasrv.web.streams.resume import Streams
@@ -47,6 +50,8 @@ class WebOptions:
     prefix: str = ""  # of all paths, without a slash at its end
     router: bool = False  # no model is named: they are loaded as requests ask for them
     manage: bool = False  # clients may pull, load, unload and delete models
+    files_folder: Path | None = None  # where files and batches are kept; None: in the state directory
+    files_bytes: int = 0  # most bytes of files; 0: there are no files and no batches
     folder: Path | None = None  # of models that were found rather than named
 
 
@@ -72,6 +77,9 @@ class Service:
         self.threads = Threads(store)
         self.conversations = ConversationStore(store)
         self.background = Background(Memory(store), options.limits.background)
+        kept = options.files_folder or paths.state_dir()
+        self.files = FileStore(kept / "files", options.files_bytes)
+        self.batches = BatchRunner(BatchStore(kept / "batches"), self.files, kept / "batches" / ".lock")
         self.streams = Streams()
         self.running = Running()
         self.use(options)

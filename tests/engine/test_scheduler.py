@@ -279,3 +279,48 @@ def test_a_long_prompt_stretches_no_step():
     decoding = sequence(10, computed=9)
     assert plan(scheduler, [sequence(400), sequence(400)], [decoding]).num_prompt == 96
     assert plan(scheduler, [sequence(400), sequence(50), sequence(50)], [decoding]).num_prompt == 96
+
+
+def deferrable(length, **settings):
+    return sequence(length, deferrable=True, **settings)
+
+
+def with_deferrables(*sequences, **options):
+    scheduler = make(**options)
+    for seq in sequences:
+        scheduler.arrive(seq)
+    return scheduler
+
+
+def test_who_can_be_deferred_runs_while_nobody_else_is_there():
+    running, new = deferrable(10, computed=9), deferrable(20)
+    result = plan(with_deferrables(running, new), [new], [running])
+    assert result.parts == [(running, 1), (new, 20)] and result.preempt == []
+
+
+def test_who_can_be_deferred_has_no_step_beside_others():
+    running, waiting, person = deferrable(10, computed=9), deferrable(20), sequence(30)
+    result = plan(with_deferrables(running, waiting), [waiting, person], [running])
+    assert result.parts == [(person, 30)] and result.preempt == []
+    decoding = sequence(10, computed=9)
+    assert plan(with_deferrables(running, waiting), [waiting], [running, decoding]).parts == [(decoding, 1)]
+
+
+def test_who_can_be_deferred_gives_up_its_lane_and_its_cells():
+    running, person = [deferrable(10, computed=9) for _ in range(2)], sequence(30)
+    scheduler = with_deferrables(*running)
+    assert plan(scheduler, [person], running, lanes=0).preempt == running
+    assert plan(scheduler, [person], running, cells=20).preempt == []  # alone among its own it is admitted anyhow
+    decoding = sequence(10, computed=9)
+    assert plan(scheduler, [], [*running, decoding], cells=0).preempt == running
+
+
+def test_a_step_for_who_can_be_deferred_is_short():
+    """Whoever comes waits for its end."""
+    new = deferrable(2000)
+    scheduler = with_deferrables(new)
+    for _ in range(200):
+        scheduler.cost.learn(128, 1, 0.01 + 128 * 0.001)
+        scheduler.cost.learn(0, 1, 0.01)
+    assert plan(scheduler, [new]).num_prompt <= 64
+    assert plan(make(), [sequence(2000)]).num_prompt >= 128

@@ -42,7 +42,8 @@ def parse_upload(fields: Mapping[str, list[str]]) -> UploadFields:
     """The fields of the form beside the file."""
     purpose = fields.get("purpose", [""])[-1]
     if not purpose:
-        raise InvalidRequest("Missing required parameter: 'purpose'.", param="purpose", code="missing_required_parameter")
+        text = "Missing required parameter: 'purpose'."
+        raise InvalidRequest(text, param="purpose", code="missing_required_parameter")
     if purpose not in PURPOSES:
         raise InvalidRequest(f"Invalid 'purpose': expected one of {', '.join(PURPOSES)}.", param="purpose")
     anchor = fields.get("expires_after[anchor]", ["created_at"])[-1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.http import parse_options_header
@@ -23,12 +23,18 @@ PARTS = 64
 _ENDING = re.compile(rb"[\r-]{0,4}\Z")
 
 
+class Sink(Protocol):
+    """What the content of a file is written to."""
+
+    def write(self, data: bytes, /) -> Any: ...
+
+
 class FormFile(NamedTuple):
     """A file as it was sent: its name, what the client says it is, and where its content went."""
 
     name: str
     content_type: str
-    content: BinaryIO
+    content: Sink
 
 
 class Form(NamedTuple):
@@ -42,7 +48,7 @@ class Form(NamedTuple):
 
 
 def read_form(
-    environ: dict[str, Any], *, most: int, open_file: Callable[[str], BinaryIO], patience: float = BODY_SECONDS
+    environ: dict[str, Any], *, most: int, open_file: Callable[[str], Sink], patience: float = BODY_SECONDS
 ) -> Form:
     """The form in a body of at most `most` bytes. `open_file` is called with a field's name for each file, and returns
     what its content is written to. Raises InvalidRequest and BodyTooLarge; what was opened is the caller's to close."""
@@ -72,7 +78,7 @@ def read_form(
 class _FormReader:
     """What a decoder makes of the pieces of a body."""
 
-    def __init__(self, decoder: MultipartDecoder, open_file: Callable[[str], BinaryIO]) -> None:
+    def __init__(self, decoder: MultipartDecoder, open_file: Callable[[str], Sink]) -> None:
         self.fields: dict[str, list[str]] = {}
         self.files: dict[str, FormFile] = {}
         self._decoder = decoder

@@ -16,7 +16,8 @@ from llamasrv.store.batches import Batch, BatchNotFound, read_journal
 from llamasrv.store.files import new_id
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.responses import count_of, page_of_request
+from llamasrv.web.routes.files import check_kept
+from llamasrv.web.routes.paging import count_of, page_of_request
 from llamasrv.web.service import Service
 
 OPEN = 100  # batches of one key that have not ended
@@ -24,6 +25,7 @@ OPEN = 100  # batches of one key that have not ended
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("batches", __name__)
+    routes.before_request(lambda: check_kept(service))
     _openai(routes, service)
     _anthropic(routes, service)
     return routes
@@ -46,7 +48,7 @@ def _openai(routes: Blueprint, service: Service) -> None:
     @routes.get("/v1/batches")
     def list_batches() -> Response:
         after, limit, _ = page_of_request()
-        shown = [openai.shown(batch) for batch in batches.list(_owner(), "openai")]
+        shown = [openai.shown(batch) for batch in batches.of(_owner(), "openai")]
         return json_answer(page_body(shown, after=after, limit=limit, descending=False))
 
     @routes.get("/v1/batches/<id>")
@@ -73,7 +75,7 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
     def list_message_batches() -> Response:
         query = request.args
         page = anthropic.page_body(
-            batches.list(_owner(), "anthropic"), _base(), after=query.get("after_id"), before=query.get("before_id"),
+            batches.of(_owner(), "anthropic"), _base(), after=query.get("after_id"), before=query.get("before_id"),
             limit=count_of("limit", 20, low=1, high=1000),
         )  # fmt: skip
         return json_answer(page)
@@ -116,7 +118,7 @@ def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 def _new(service: Service, protocol: str, prefix: str, endpoint: str) -> Batch:
     owner = _owner()
-    waiting = [batch for batch in service.batches.batches.list(owner, protocol) if not batch.ended]
+    waiting = [batch for batch in service.batches.batches.of(owner, protocol) if not batch.ended]
     if len(waiting) >= OPEN:
         raise QueueFull(f"{OPEN} batches have not ended yet.")
     now = int(time.time())

@@ -15,7 +15,7 @@ from llamasrv.protocols.openai.conversations import (
 from llamasrv.protocols.openai.responses.stored import page_body
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.responses import page_of_request
+from llamasrv.web.routes.paging import page_of_request
 from llamasrv.web.routes.twice import add_twice
 from llamasrv.web.service import Service
 

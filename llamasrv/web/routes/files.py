@@ -7,13 +7,13 @@ from pathlib import Path
 
 from flask import Blueprint, Response, request
 
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.openai import files as protocol
 from llamasrv.protocols.openai.responses.stored import page_body
 from llamasrv.store.files import FileStore, Upload
 from llamasrv.web.http.multipart import read_form
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.responses import page_of_request
+from llamasrv.web.routes.paging import page_of_request
 from llamasrv.web.service import Service
 
 PIECE = 2**18  # bytes of a file that are sent at a time
@@ -21,6 +21,7 @@ PIECE = 2**18  # bytes of a file that are sent at a time
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("files", __name__)
+    routes.before_request(lambda: check_kept(service))
     files = service.files
 
     @routes.post("/v1/files")
@@ -35,7 +36,7 @@ def blueprint(service: Service) -> Blueprint:
     def list_files() -> Response:
         after, limit, descending = page_of_request(most=10_000, default=10_000)
         purpose = request.args.get("purpose")
-        shown = [protocol.shown(file) for file in files.list(_owner()) if purpose in (None, "", file.purpose)]
+        shown = [protocol.shown(file) for file in files.of(_owner()) if purpose in (None, "", file.purpose)]
         return json_answer(page_body(shown, after=after, limit=limit, descending=descending))
 
     @routes.get("/v1/files/<id>")
@@ -56,8 +57,13 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
+def check_kept(service: Service) -> None:
+    if not service.options.files_bytes:
+        raise Unsupported("This server keeps no files and no batches: it was started with --files-max-bytes 0.")
+
+
 def _receive(new: Upload, files: FileStore) -> None:
-    opened = []
+    opened: list[str] = []
 
     def open_file(name: str) -> Upload:
         if name != "file" or opened:

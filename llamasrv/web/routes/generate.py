@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -71,6 +72,8 @@ def respond(
     environ = request.environ
     record = environ["llamasrv.record"]
     settings = service.options
+    if environ.get("llamasrv.deferrable"):  # of a batch, which has a day
+        asked = replace(asked, deferrable=True, timeout=None)
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a stream that is kept goes on without its client
     run, reply = submit(service, endpoint, asked, options, framing)

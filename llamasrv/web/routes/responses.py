@@ -23,6 +23,7 @@ from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of, respond
 from llamasrv.web.routes.twice import add_twice
+from llamasrv.web.routes.paging import count_of, page_of_request
 from llamasrv.web.service import Service
 from llamasrv.web.streams.background import BackgroundRun, Following
 from llamasrv.web.streams.streaming import Client, Framing, named, stream_response
@@ -143,7 +144,7 @@ class Views:
         if request.args.get("stream", "").lower() not in ("true", "1"):
             stored = self._memory.find(owner, id) if run is None else run.reply.stored()
             return json_answer(orjson.dumps(stored.response))
-        start = _count("starting_after", -1, low=-1) + 1
+        start = count_of("starting_after", -1, low=-1) + 1
         if run is not None:
             return self._follow(run, start)
         stored = self._memory.find(owner, id)
@@ -214,23 +215,3 @@ class _Made:
 
 def _record() -> RequestLog:
     return request.environ["llamasrv.record"]
-
-
-def page_of_request() -> tuple[str | None, int, bool]:
-    """Which page of a list is asked for: the id before it, most items, and whether the latest come first."""
-    limit = _count("limit", 20, low=1, high=100)
-    order = request.args.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise InvalidRequest("Invalid 'order': expected 'asc' or 'desc'.", param="order")
-    return request.args.get("after") or None, limit, order == "desc"
-
-
-def _count(name: str, default: int, *, low: int, high: int = 2**53) -> int:
-    given = request.args.get(name)
-    if not given:
-        return default
-    digits = given.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 16) or not low <= int(given) <= high:
-        bounds = f"from {low} to {high}" if high < 2**53 else f"of at least {low}"
-        raise InvalidRequest(f"Invalid '{name}': expected an integer {bounds}.", param=name)
-    return int(given)

@@ -30,7 +30,7 @@ import orjson
 from llamasrv.protocols.anthropic import batches as anthropic
 from llamasrv.protocols.openai import batches as openai
 from llamasrv.store.batches import Batch, BatchNotFound, BatchStore, Entry, Journal, read_journal
-from llamasrv.store.files import FileStore, NoRoomForFiles
+from llamasrv.store.files import FileStore
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
 
 log = logging.getLogger("llamasrv")
@@ -101,6 +101,11 @@ class BatchRunner:
         self._workers = 0
         self._closed = False
 
+    def go_on(self) -> None:
+        """With what an earlier process left."""
+        if self.batches.open_batches():
+            self.wake()
+
     def wake(self) -> None:
         """There is a new batch, or one has changed. The first call begins to work."""
         self._news.set()
@@ -108,6 +113,13 @@ class BatchRunner:
             if self._keeper is None and not self._closed:
                 self._keeper = threading.Thread(target=self._keep_on, daemon=True, name="batches")
                 self._keeper.start()
+
+    def counted(self, batch: Batch) -> Batch:
+        """With what is answered by now."""
+        for active in self._active:
+            if active.batch.id == batch.id and not batch.ended:
+                return active.counted(batch)
+        return batch
 
     def close(self) -> None:
         """Take up nothing more. What is under way is left as it is."""
@@ -279,7 +291,7 @@ class ActiveBatch:
         self._store = store
         self._journal = Journal(store.journal_of(batch))
         self._done: set[int] = set()
-        self._counts = {"succeeded": 0, "errored": 0}
+        self._succeeded = self._errored = 0
         self._usage: dict[str, int] = {}
         for entry in breathing(read_journal(store.journal_of(batch))):
             self._count(entry)
@@ -328,14 +340,14 @@ class ActiveBatch:
         return left
 
     def counted(self, batch: Batch) -> Batch:
-        return batch._replace(**self._counts, usage=self._usage)
+        return batch._replace(succeeded=self._succeeded, errored=self._errored, usage=dict(self._usage))
 
     def _count(self, entry: Entry) -> None:
         self._done.add(entry.n)
         if entry.status is None or entry.status >= 400:
-            self._counts["errored"] += entry.status is not None
+            self._errored += entry.status is not None
             return
-        self._counts["succeeded"] += 1
+        self._succeeded += 1
         for name, number in tokens_of(entry.body).items():
             self._usage[name] = self._usage.get(name, 0) + number
 
@@ -409,6 +421,3 @@ def breathing(lines: Iterable[Any]) -> Iterator[Any]:
     while group := list(islice(iterator, BREATH)):
         yield from group
         time.sleep(0)
-
-
-__all__ = ["Answer", "BatchRunner", "NoRoomForFiles", "Sender"]

@@ -1,0 +1,27 @@
+"""Lists in pages, as they are asked for in a query."""
+
+from __future__ import annotations
+
+from flask import request
+
+from llamasrv.errors import InvalidRequest
+
+
+def page_of_request(*, default: int = 20, most: int = 100) -> tuple[str | None, int, bool]:
+    """Which page of a list is asked for: the id before it, most items, and whether the latest come first."""
+    limit = count_of("limit", default, low=1, high=most)
+    order = request.args.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("Invalid 'order': expected 'asc' or 'desc'.", param="order")
+    return request.args.get("after") or None, limit, order == "desc"
+
+
+def count_of(name: str, default: int, *, low: int, high: int = 2**53) -> int:
+    given = request.args.get(name)
+    if not given:
+        return default
+    digits = given.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 16) or not low <= int(given) <= high:
+        bounds = f"from {low} to {high}" if high < 2**53 else f"of at least {low}"
+        raise InvalidRequest(f"Invalid '{name}': expected an integer {bounds}.", param=name)
+    return int(given)

@@ -1,0 +1,110 @@
+"""Files and batches as the official SDKs use them, against real server processes on the fake model."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import anthropic
+import openai
+import pytest
+from clients.conftest import wait_until_ready
+from conftest import ServerProcess
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def start(tmp_path):
+    servers = []
+
+    def start(*flags):
+        servers.append(ServerProcess(["--port", "0", "--fake", "--embeddings", "--files", tmp_path, *flags]))
+        return wait_until_ready(servers[-1])
+
+    yield start
+    for server in servers:
+        server.end()
+
+
+def lines(count, endpoint=CHAT, **body):
+    body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, **body}
+    return "".join(
+        json.dumps({"custom_id": f"n{n}", "method": "POST", "url": endpoint, "body": body}) + "\n" for n in range(count)
+    ).encode()
+
+
+def until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
+def created(client, count):
+    file = client.files.create(file=("in.jsonl", lines(count)), purpose="batch")
+    return client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+
+
+def completed(client, id):
+    def look():
+        batch = client.batches.retrieve(id)
+        return batch if batch.status in ("completed", "failed") else None
+
+    return until(look)
+
+
+def names_in(client, file_id):
+    return [json.loads(line)["custom_id"] for line in client.files.content(file_id).text.splitlines()]
+
+
+def test_openai_s_batches(start):
+    with openai.OpenAI(base_url=start().url + "/v1", api_key="none", max_retries=0) as client:
+        batch = completed(client, created(client, 50).id)
+        assert batch.status == "completed" and batch.request_counts.completed == 50
+        assert sorted(names_in(client, batch.output_file_id)) == sorted(f"n{n}" for n in range(50))
+        assert [one.id for one in client.batches.list()] == [batch.id]
+        files = list(client.files.list())
+        assert [file.purpose for file in files] == ["batch_output", "batch"]
+        assert client.files.delete(files[0].id).deleted
+
+
+def test_openai_s_batches_of_embeddings(start):
+    with openai.OpenAI(base_url=start().url + "/v1", api_key="none", max_retries=0) as client:
+        line = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"input": "Hello", "model": "fake"}}
+        file = client.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+        batch = completed(client, batch.id)
+        [answer] = client.files.content(batch.output_file_id).text.splitlines()
+        assert json.loads(answer)["response"]["body"]["data"][0]["object"] == "embedding"
+
+
+def test_anthropic_s_batches(start):
+    with anthropic.Anthropic(base_url=start().url, api_key="none", max_retries=0) as client:
+        params = {"model": "fake", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
+        requests = [{"custom_id": f"n{n}", "params": params} for n in range(20)]
+        batch = client.messages.batches.create(requests=requests)
+        until(lambda: client.messages.batches.retrieve(batch.id).processing_status == "ended")
+        results = list(client.messages.batches.results(batch.id))
+        assert {result.custom_id for result in results} == {f"n{n}" for n in range(20)}
+        assert all(result.result.type == "succeeded" and result.result.message.content for result in results)
+        assert [one.id for one in client.messages.batches.list()] == [batch.id]
+        assert client.messages.batches.delete(batch.id).id == batch.id
+
+
+def test_a_batch_survives_a_kill(start):
+    """No line is lost, and none is answered twice."""
+    first = start()
+    with openai.OpenAI(base_url=first.url + "/v1", api_key="none", max_retries=0) as client:
+        id = created(client, 2_000).id
+        until(lambda: client.batches.retrieve(id).request_counts.completed > 50)
+        first.signal(signal.SIGKILL)
+        first.exit_code()
+    second = start()
+    with openai.OpenAI(base_url=second.url + "/v1", api_key="none", max_retries=0) as client:
+        batch = completed(client, id)
+        names = names_in(client, batch.output_file_id)
+        assert batch.request_counts.completed == 2_000
+        assert len(names) == len(set(names)) == 2_000

@@ -1,0 +1,266 @@
+"""Batches of OpenAI's and Anthropic's clients over Flask's test client: made, worked off, cancelled, taken up again."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from serving import wait_until
+
+from llamasrv.domain.key import Key
+from llamasrv.store.batches import Entry, Journal, read_journal
+from llamasrv.web.service import WebOptions
+
+CHAT = "/v1/chat/completions"
+ENDLESS = {"messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 150_000, "ignore_eos": True}
+
+
+@pytest.fixture
+def run(start, tmp_path):
+    """A service that keeps files and batches in the test's folder; it stops with the test."""
+    services = []
+
+    def run(**options):
+        service = start(web=WebOptions(files_folder=tmp_path, files_bytes=10_000_000, **options.pop("web", {})), **options)
+        services.append(service)
+        return service
+
+    yield run
+    for service in services:
+        service.service.batches.close()
+
+
+def line(name, url=CHAT, **body):
+    body = {"messages": [{"role": "user", "content": f"Hello {name}"}], "max_tokens": 3, **body}
+    return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body})
+
+
+def upload(client, *lines, headers=None):
+    content = "\n".join(lines).encode()
+    form = {"purpose": "batch", "file": (io.BytesIO(content), "in.jsonl")}
+    return client.post("/v1/files", data=form, headers=headers).get_json()["id"]
+
+
+def create(client, *lines, endpoint=CHAT, headers=None, **more):
+    body = {"input_file_id": upload(client, *lines, headers=headers), "endpoint": endpoint, "completion_window": "24h"}
+    return client.post("/v1/batches", json={**body, **more}, headers=headers).get_json()
+
+
+def ended(client, id, path="/v1/batches"):
+    shown = {}
+
+    def has_ended():
+        shown.update(client.get(f"{path}/{id}").get_json())
+        return shown.get("status") in ("completed", "failed", "expired", "cancelled") or (
+            shown.get("processing_status") == "ended"
+        )
+
+    wait_until(has_ended)
+    return shown
+
+
+def content(client, id):
+    return [json.loads(line) for line in client.get(f"/v1/files/{id}/content").data.splitlines()]
+
+
+def test_a_batch_answers_every_line_under_its_name(run):
+    client = run().client
+    made = create(client, *(line(f"n{n}") for n in range(20)), metadata={"job": "test"})
+    assert (made["object"], made["status"], made["metadata"]) == ("batch", "validating", {"job": "test"})
+    batch = ended(client, made["id"])
+    assert batch["status"] == "completed" and batch["error_file_id"] is None
+    assert batch["request_counts"] == {"total": 20, "completed": 20, "failed": 0}
+    answers = content(client, batch["output_file_id"])
+    assert sorted(answer["custom_id"] for answer in answers) == sorted(f"n{n}" for n in range(20))
+    assert all(answer["response"]["status_code"] == 200 and answer["error"] is None for answer in answers)
+    assert answers[0]["response"]["body"]["object"] == "chat.completion"
+    assert len({answer["id"] for answer in answers}) == 20
+    assert batch["usage"]["output_tokens"] == 60
+
+
+def test_what_is_refused_is_in_a_file_of_its_own(run):
+    client = run().client
+    batch = ended(client, create(client, line("good"), line("bad", temperature=99))["id"])
+    assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+    [bad] = content(client, batch["error_file_id"])
+    assert (bad["custom_id"], bad["response"]["status_code"]) == ("bad", 400)
+    assert bad["response"]["body"]["error"]["param"] == "temperature"
+    assert [good["custom_id"] for good in content(client, batch["output_file_id"])] == ["good"]
+
+
+@pytest.mark.parametrize(
+    "url, body", [("/v1/completions", {"prompt": "x"}), ("/v1/responses", {"input": "x"})],
+)
+def test_other_endpoints_answer_too(run, url, body):
+    client = run().client
+    batch = ended(client, create(client, json.dumps({"custom_id": "a", "url": url, "body": body}), endpoint=url)["id"])
+    assert batch["request_counts"]["completed"] == 1
+
+
+@pytest.mark.parametrize(
+    "lines, code",
+    [
+        (["{"], "invalid_json_line"),
+        (['{"custom_id": "a"}'], "mismatched_url"),
+        ([line("a"), line("a")], "duplicate_custom_id"),
+        ([line("a", url="/v1/completions")], "mismatched_url"),
+        ([line("a", stream=True)], "invalid_request"),
+        ([line("")], "missing_required_parameter"),
+        ([""], "empty_file"),
+    ],
+)
+def test_an_input_with_a_mistake_fails_as_a_whole_and_says_where(run, lines, code):
+    service = run()
+    batch = ended(service.client, create(service.client, *lines)["id"])
+    assert batch["status"] == "failed" and batch["errors"]["data"][0]["code"] == code
+    assert service.engine.num_open == 0
+
+
+def test_a_batch_of_nothing_that_is_there_is_refused(run):
+    client = run().client
+    body = {"input_file_id": "file-" + "0" * 36, "endpoint": CHAT, "completion_window": "24h"}
+    assert client.post("/v1/batches", json=body).status_code == 404
+    id = upload(client, line("a"))
+    for wrong in ({"endpoint": "/v1/none"}, {"completion_window": "1h"}):
+        answer = client.post("/v1/batches", json={**body, "input_file_id": id, **wrong})
+        assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, *wrong)
+
+
+def test_a_batch_waits_while_somebody_else_is_answered(run):
+    """Deferred requests get no step beside a request of a person's."""
+    service = run(context=200_000, num_cells=400_000)
+    with service.client.post(CHAT, json=ENDLESS) as person:
+        next(person.response)
+        id = create(service.client, line("a"))["id"]
+        wait_until(lambda: service.client.get(f"/v1/batches/{id}").get_json()["status"] == "in_progress")
+        wait_until(lambda: service.engine.num_open == 2)
+        steps = service.engine.metrics.steps
+        wait_until(lambda: service.engine.metrics.steps > steps + 100)
+        assert service.client.get(f"/v1/batches/{id}").get_json()["request_counts"]["completed"] == 0
+    assert ended(service.client, id)["status"] == "completed"
+
+
+def test_a_cancelled_batch_says_what_was_not_answered(run):
+    service = run(context=200_000, num_cells=400_000)
+    with service.client.post(CHAT, json=ENDLESS) as person:
+        next(person.response)
+        id = create(service.client, *(line(f"n{n}") for n in range(30)))["id"]
+        wait_until(lambda: service.client.get(f"/v1/batches/{id}").get_json()["status"] == "in_progress")
+        assert service.client.post(f"/v1/batches/{id}/cancel").get_json()["status"] == "cancelling"
+    batch = ended(service.client, id)
+    assert batch["status"] == "cancelled"
+    errors = content(service.client, batch["error_file_id"])
+    assert {answer["error"]["code"] for answer in errors} == {"batch_cancelled"}
+    assert batch["request_counts"]["completed"] + len(errors) == 30
+    assert service.client.post(f"/v1/batches/{id}/cancel").status_code == 409
+
+
+def test_a_batch_goes_on_after_a_restart_with_what_is_not_answered(run):
+    """The journal of a killed server ends amid a line; nothing is lost, and nothing is answered twice."""
+    first = run()
+    batches = first.service.batches
+    batches.close()  # it takes nothing up
+    id = create(first.client, *(line(f"n{n}") for n in range(10)))["id"]
+    batch = batches.batches.find("", id)
+    batches.batches.save(batch.moved("in_progress", 1, total=10))
+    journal = Journal(batches.batches.journal_of(batch))
+    for n in (1, 3):
+        journal.add(Entry(n, f"n{n - 1}", 200, "req-x", {"from": "before"}))
+    journal.close()
+    with batches.batches.journal_of(batch).open("ab") as file:
+        file.write(b'[5,"n4",200,"req-')
+    second = run()
+    second.service.batches.wake()
+    batch = ended(second.client, id)
+    answers = content(second.client, batch["output_file_id"])
+    assert sorted(answer["custom_id"] for answer in answers) == sorted(f"n{n}" for n in range(10))
+    assert [a["custom_id"] for a in answers if a["response"]["body"] == {"from": "before"}] == ["n0", "n2"]
+
+
+def test_two_servers_on_one_folder_work_off_a_batch_once(run):
+    first, second = run(), run()
+    ids = [create(service.client, *(line(f"n{n}") for n in range(10)))["id"] for service in (first, second)]
+    for id in ids:
+        batch = ended(first.client, id)
+        assert len(content(first.client, batch["output_file_id"])) == 10
+
+
+def test_a_journal_that_was_cut_off_has_its_whole_lines(tmp_path):
+    path = tmp_path / "journal"
+    for size in (1, 70_000):
+        journal = Journal(path)
+        journal.add(Entry(size, "a", 200, "r", "x" * size))
+        journal.close()
+        with path.open("ab") as file:
+            file.write(b"[3," + b"y" * size)
+    Journal(path).close()
+    assert [entry.n for entry in read_journal(path)] == [1, 70_000] and path.read_bytes().endswith(b"\n")
+
+
+def test_batches_are_listed_latest_first_and_only_their_owners(run):
+    keys = tuple(Key.of(name, f"secret-{name}") for name in ("ann", "bob"))
+    client = run(web={"keys": keys}).client
+    ann, bob = ({"Authorization": f"Bearer secret-{name}"} for name in ("ann", "bob"))
+    ids = [create(client, line("a"), headers=ann)["id"] for _ in range(3)]
+    listed = client.get("/v1/batches?limit=2", headers=ann).get_json()
+    assert [batch["id"] for batch in listed["data"]] == ids[:0:-1] and listed["has_more"] is True
+    assert client.get("/v1/batches", headers=bob).get_json()["data"] == []
+    assert client.get(f"/v1/batches/{ids[0]}", headers=bob).status_code == 404
+    assert client.post(f"/v1/batches/{ids[0]}/cancel", headers=bob).status_code == 404
+
+
+# ---------------------------------------------------------------- Anthropic's
+
+MESSAGES = "/v1/messages/batches"
+
+
+def ask(name, **params):
+    body = {"model": "fake", "max_tokens": 3, "messages": [{"role": "user", "content": "Hi"}], **params}
+    return {"custom_id": name, "params": body}
+
+
+def test_a_message_batch_has_results(run):
+    client = run().client
+    made = client.post(MESSAGES, json={"requests": [ask("a"), ask("b"), ask("c", temperature=99)]}).get_json()
+    assert (made["type"], made["processing_status"]) == ("message_batch", "in_progress")
+    assert made["request_counts"]["processing"] == 3 and made["results_url"] is None
+    batch = ended(client, made["id"], MESSAGES)
+    assert batch["request_counts"] == {"processing": 0, "succeeded": 2, "errored": 1, "canceled": 0, "expired": 0}
+    assert batch["results_url"].endswith(f"{MESSAGES}/{made['id']}/results")
+    results = {r["custom_id"]: r["result"] for r in map(json.loads, client.get(batch["results_url"]).data.splitlines())}
+    assert results["a"]["type"] == "succeeded" and results["a"]["message"]["type"] == "message"
+    assert results["c"]["type"] == "errored" and results["c"]["error"]["error"]["type"] == "invalid_request_error"
+    assert client.get(MESSAGES).get_json()["data"] == [batch]
+    assert client.delete(f"{MESSAGES}/{made['id']}").get_json() == {"id": made["id"], "type": "message_batch_deleted"}
+    assert client.get(f"{MESSAGES}/{made['id']}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "requests", [None, [], [{}], [ask("a"), ask("a")], [ask("not a name")], [ask("a", stream=True)], [{"custom_id": "a"}]]
+)
+def test_message_batches_with_a_mistake_are_refused(run, requests):
+    answer = run().client.post(MESSAGES, json={"requests": requests})
+    assert answer.status_code == 400 and answer.get_json()["type"] == "error"
+
+
+def test_message_batches_have_pages(run):
+    client = run().client
+    ids = [client.post(MESSAGES, json={"requests": [ask("a")]}).get_json()["id"] for _ in range(4)][::-1]
+    for id in ids:
+        ended(client, id, MESSAGES)
+
+    def page(query):
+        body = client.get(f"{MESSAGES}?{query}").get_json()
+        return [batch["id"] for batch in body["data"]], body["has_more"]
+
+    assert page("limit=3") == (ids[:3], True)
+    assert page(f"after_id={ids[1]}") == (ids[2:], False)
+    assert page(f"before_id={ids[3]}&limit=2") == (ids[1:3], True)
+    assert client.get(f"{MESSAGES}?after_id=none").status_code == 400
+
+
+def test_a_batch_of_one_protocol_is_not_found_by_the_other(run):
+    client = run().client
+    id = client.post(MESSAGES, json={"requests": [ask("a")]}).get_json()["id"]
+    assert client.get(f"/v1/batches/{id}").status_code == 404
