@@ -2,7 +2,7 @@
 
     LlamasrvError                 status, code and the field it concerns
     ├── InvalidRequest            400  the request itself is wrong
-    │   ├── ContextTooLong        400  context_length_exceeded
+    │   ├── ContextTooLong        400  context_length_exceeded, of an input InputTooLong
     │   ├── Unsupported           400  a field or value that this server cannot honour
     │   ├── BodyTimeout           408
     │   ├── TooSlow               408  the answer is not read
@@ -78,15 +78,22 @@ class ContextTooLong(InvalidRequest):
     """The prompt does not fit the context. Raised before a lane is taken."""
 
     code = "context_length_exceeded"
+    _words = "However, your messages resulted in {} tokens. Please reduce the length of the messages."
 
     def __init__(self, *, num_prompt: int, context: int, param: str | None = None) -> None:
         super().__init__(
             f"This model's maximum context length is {context} tokens. "
-            f"However, your messages resulted in {num_prompt} tokens. Please reduce the length of the messages.",
+            f"{self._words.format(num_prompt)}",
             param=param,
         )
         self.num_prompt = num_prompt
         self.context = context
+
+
+class InputTooLong(ContextTooLong):
+    """The same of a text that is to become a vector or a score."""
+
+    _words = "However, your input is too large: it has {} tokens. Please reduce the length of the input."
 
 
 class Unsupported(InvalidRequest):

@@ -88,6 +88,11 @@ def _unified(text: str) -> dict[str, Any]:
     return {"engine_ctx_per_sequence": "all" if text == "on" else "share"}
 
 
+def _idle_slots(text: str) -> dict[str, Any]:
+    """Whether idle prefixes make room in KV for those that are computed, and wait in host memory."""
+    return {} if text == "on" else {"cache_idle_cells": 16_777_216}
+
+
 _EXPERTS, _DENSE = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", r"\.ffn_(up|down|gate)\."
 
 
@@ -174,8 +179,8 @@ FLAGS: tuple[Flag, ...] = (
             "LLAMA_ARG_BACKEND_SAMPLING"),
     # Prefixes
     same("-cram, --cache-ram N", "cache.ram", "LLAMA_ARG_CACHE_RAM"),
-    already("--cache-idle-slots / --no-cache-idle-slots", "what idle sequences leave stays in KV, then in --cache-ram",
-            "LLAMA_ARG_CACHE_IDLE_SLOTS", off="--cache-ram 0 keeps nothing outside KV"),
+    maps("--cache-idle-slots / --no-cache-idle-slots", "--cache-idle-cells: idle prefixes leave KV, or stay",
+         _idle_slots, "LLAMA_ARG_CACHE_IDLE_SLOTS"),
     already("--cache-prompt / --no-cache-prompt", "prefixes are reused", "LLAMA_ARG_CACHE_PROMPT",
             off="send cache_prompt: false with the request"),
     no("--cache-reuse N", "what is reused begins at the prompt's first token", "LLAMA_ARG_CACHE_REUSE", ok=("0",)),

@@ -23,9 +23,9 @@ from llamasrv.engine.channels import Doorbell, Mailbox, RealThread, Stream
 from llamasrv.engine.interface import DecodeFailed, EmbeddingBackend
 from llamasrv.engine.metrics import EmbedderMetrics
 from llamasrv.errors import (
-    ContextTooLong,
     DeadlineExceeded,
     EngineFailure,
+    InputTooLong,
     InvalidRequest,
     LlamasrvError,
     QueueFull,
@@ -99,7 +99,7 @@ class Embedder:
             if not tokens:
                 raise InvalidRequest(f"Input {i} is empty.", param="input")
             if len(tokens) > backend.context:
-                raise ContextTooLong(num_prompt=len(tokens), context=backend.context, param="input")
+                raise InputTooLong(num_prompt=len(tokens), context=backend.context, param="input")
         if len(inputs) > self.queue_limit:
             raise InvalidRequest(
                 f"The request has {len(inputs)} inputs; this server takes at most {self.queue_limit} at once. "

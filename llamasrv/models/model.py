@@ -14,7 +14,7 @@ from llamasrv.domain.defaults import ChatDefaults
 from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.engine.interface import Adapter, Backend, Progress
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.errors import ModelUnavailable, Unavailable
+from llamasrv.errors import InvalidRequest, ModelUnavailable, Unavailable
 from llamasrv.models.details import Details
 from llamasrv.models.made import Made
 
@@ -120,6 +120,11 @@ class Model:
         """A new error that says why it cannot be used now."""
         failure = self.failure or LoadFailure("The model is not loaded.", code="model_loading")
         return failure.error()
+
+    @property
+    def not_loaded(self) -> InvalidRequest:
+        """A new error for who asked for it where asking does not load it."""
+        return InvalidRequest(f"The model '{self.name}' is not loaded. POST /models/load loads it.", param="model")
 
     @property
     def details(self) -> Details:

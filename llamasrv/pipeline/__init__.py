@@ -15,7 +15,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.channels import off_hub
-from llamasrv.errors import InvalidRequest, LlamasrvError, Unavailable
+from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline.adapters import chosen
@@ -98,8 +98,7 @@ class Pipeline:
         loader = self.registry.loader
         if loader is not None and (model.current is None or model.phase):
             if not loader.on_demand and not model.phase:
-                line = f"The model '{model.name}' is not loaded. POST /models/load loads it."
-                raise InvalidRequest(line, param="model")
+                raise model.not_loaded
             loader.load(model)
             return None
         status = model.engine.status

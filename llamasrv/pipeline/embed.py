@@ -15,7 +15,7 @@ from llamasrv.domain.request import EmbedRequest, RerankRequest, TextPrompt
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine.embedder import Embedded, finished
 from llamasrv.engine.interface import EmbeddingBackend
-from llamasrv.errors import ContextTooLong, InvalidRequest, Unavailable, Unsupported
+from llamasrv.errors import InputTooLong, InvalidRequest, Unavailable, Unsupported
 from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.pipeline.sizes import LONG_TEXT
 
@@ -186,7 +186,7 @@ def _bounded(tokens: list[int], served: LoadedModel, backend: EmbeddingBackend, 
     if len(tokens) <= most:
         return tokens
     if not truncate:
-        raise ContextTooLong(num_prompt=len(tokens), context=most, param="prompt")
+        raise InputTooLong(num_prompt=len(tokens), context=most, param="prompt")
     end = tokens[-1:] if served.vocab.is_control(tokens[-1]) else []  # the mark that closes the input stays
     return tokens[: most - len(end)] + end
 

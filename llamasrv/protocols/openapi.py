@@ -215,6 +215,11 @@ OPERATIONS: dict[str, Operation] = {
     "POST /v1/streams/lookup": Operation(
         "Which of some streams are kept, and how far they are.", LookupSchema, {"conversation_ids": ["talk"]}
     ),
+    "POST /predict": Operation("Vertex AI's predictions: requests to other endpoints; only with --predict-route."),
+    **dict.fromkeys(
+        ("GET /tools", "POST /tools", "GET /cors-proxy", "POST /cors-proxy"),
+        Operation("llama-server's; never offered here.", status=403),
+    ),
     "GET /health": Operation("503 while the model loads, then 200."),
     "GET /livez": Operation("200 as long as the process answers."),
     "GET /readyz": Operation("200 if the next request would be taken, else 503 with the reason."),

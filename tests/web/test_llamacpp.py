@@ -263,3 +263,17 @@ def test_what_a_request_leaves_is_saved_under_the_number_that_it_gives(keeping):
     assert saved.status_code == 200 and saved.get_json()["n_saved"] == len(LONG) + 4
     assert client.post("/slots/1?action=erase", json={}).get_json()["n_erased"] == len(LONG) + 4
     assert client.post("/completion", json=body).get_json()["timings"]["cache_n"] == 0
+
+
+@pytest.mark.parametrize("path", ["/tools", "/cors-proxy?url=http://127.0.0.1/"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_what_llama_servers_pages_ask_for_is_told_to_be_switched_off(client, path, method):
+    reply = client.open(path, method=method, json={})
+    assert reply.status_code == 403 and "llamasrv" in reply.get_json()["error"]["message"]
+
+
+def test_two_last_messages_of_the_assistant_are_refused_where_llama_server_does(client):
+    messages = [{"role": "user", "content": "x"}, *[{"role": "assistant", "content": "y"}] * 2]
+    refused = client.post("/chat/completions", json={"messages": messages})
+    assert refused.status_code == 400 and "'messages'" in refused.get_json()["error"]["message"]
+    assert client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 4}).status_code == 200

@@ -350,3 +350,21 @@ def test_the_same_name_again_ends_the_one_that_has_not_begun(start):
     served.farm.gate.set()
     second.join(10)
     assert replies[1].status_code == 200 and named_stream(served).status_code == 200
+
+
+def test_a_request_may_say_whether_it_loads_its_model(start):
+    served = start()
+    ask = {"model": "a", "content": "x"}
+    refused = served.client.post("/tokenize?autoload=0", json=ask)
+    assert refused.status_code == 400 and "is not loaded" in refused.get_json()["error"]["message"]
+    assert served.client.post("/v1/chat/completions?autoload=false", json={"model": "a", "messages": HELLO}).status_code == 400
+    assert served.farm.opened == []
+    assert served.client.post("/tokenize?autoload=1", json=ask).status_code == 200
+    assert served.client.post("/tokenize?autoload=0", json=ask).status_code == 200, "it is loaded"
+
+
+@pytest.mark.parametrize(("manage", "status"), [(False, 403), (True, 200)])
+def test_who_loads_where_requests_do_not_manages_models(start, manage, status):
+    served = start(manage=manage)
+    served.farm.loader.on_demand = False
+    assert served.client.post("/tokenize?autoload=1", json={"model": "a", "content": "x"}).status_code == status

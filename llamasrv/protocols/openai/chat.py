@@ -222,6 +222,11 @@ class ChatCompletions:
         last = messages[-1]
         if self._native and "continue_final_message" not in data and "add_generation_prompt" not in data:
             # llama-server goes on with what the assistant is said to have begun.
+            if last.role == "assistant" and len(messages) > 1 and messages[-2].role == "assistant":
+                raise InvalidRequest(
+                    "Invalid 'messages': at most one message of the assistant may be the last. Join them.",
+                    param="messages",
+                )
             continued = last.role == "assistant" and bool(last.content) and not last.tool_calls
         if continued:
             if data.get("add_generation_prompt"):

@@ -27,7 +27,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     # any key at all: what is here, and is it ready
     ANY: (
         "/v1/models", "/models", "/v1/models/<path:name>", "/models/<path:name>", "/props", "/readyz",
-        "/tokenize", "/detokenize", "/apply-template", "/openapi.json",
+        "/tools", "/cors-proxy", "/tokenize", "/detokenize", "/apply-template", "/openapi.json",
         "/api/tags", "/api/show", "/api/ps", "/api/version",
     ),
     "infer": (

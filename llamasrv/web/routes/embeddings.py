@@ -15,6 +15,7 @@ from llamasrv.protocols.openai.rerank import RerankEndpoint
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of
+from llamasrv.web.routes.models import heed_autoload
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import CLIENT_CLOSED, Client, Watch
 
@@ -69,6 +70,7 @@ def computed(
     record = environ["llamasrv.record"]
     settings = service.options
     asked, options = endpoint.parse(body, owner=record.owner, timeout=settings.timeout)
+    heed_autoload(service, asked.model)
     with in_words_of(endpoint, asked):
         running = submit(asked)
     watch = Watch(Client.of(environ), running.cancel)

@@ -15,6 +15,7 @@ from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.run import Run, RunInfo
 from llamasrv.protocols.common.names import named_for
 from llamasrv.web.http.body import read_json
+from llamasrv.web.routes.models import heed_autoload
 from llamasrv.web.service import Service
 from llamasrv.web.streams.opening import reply_to
 from llamasrv.web.streams.streaming import NOBODY, OPENAI, Client, Framing, Reply, stream_response, whole_response
@@ -103,5 +104,6 @@ def submit(
             told(info)
         return reply
 
+    heed_autoload(service, asked.model)
     run = service.pipeline.submit(asked, explain=partial(named_for, names=endpoint.names, asked=asked))
     return run, reply_to(run, begin, framing)

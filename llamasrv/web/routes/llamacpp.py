@@ -12,7 +12,7 @@ from llamasrv.config import paths
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine.interface import sampling_defaults
-from llamasrv.errors import InvalidRequest, Unsupported
+from llamasrv.errors import Forbidden, InvalidRequest, Unsupported
 from llamasrv.models.model import Model
 from llamasrv.pipeline.loaded_model import LoadedModel, defaults_of
 from llamasrv.pipeline.sizes import LONG_TEXT
@@ -25,7 +25,7 @@ from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import generate
-from llamasrv.web.routes.models import loader_of
+from llamasrv.web.routes.models import heed_autoload, loader_of
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, unnamed
 
@@ -49,6 +49,7 @@ def blueprint(service: Service) -> Blueprint:
 
     _add_tokens(routes, service)
     _add_props(routes, service)
+    _add_absent(routes)
     return routes
 
 
@@ -68,11 +69,13 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
 
     def count(endpoint: ChatCompletions) -> Response:
         asked, _ = endpoint.parse(read_json(request.environ, limits))
+        heed_autoload(service, asked.model)
         return json_answer(count_body(service.pipeline.count(asked)))
 
     @routes.post("/tokenize")
     def tokenize() -> Response:
         asked = tokenizing.parse_tokenize(read_json(request.environ, limits))
+        heed_autoload(service, asked.model)
         with service.pipeline.lease(asked.model) as served:
             vocab = served.vocab
 
@@ -85,6 +88,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
     @routes.post("/detokenize")
     def detokenize() -> Response:
         asked = tokenizing.parse_detokenize(read_json(request.environ, limits))
+        heed_autoload(service, asked.model)
         vocab = service.pipeline.open(asked.model).vocab
         for at, token in enumerate(asked.tokens):
             if token >= vocab.size:
@@ -97,7 +101,20 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
     @routes.post("/apply-template")
     def apply_template() -> Response:
         model, prompt = native_chat.parse_prompt(read_json(request.environ, limits))
+        heed_autoload(service, model)
         return json_answer(prompt_body(service.pipeline.open(model).render(prompt)))
+
+
+def _add_absent(routes: Blueprint) -> None:
+    """What llama-server has behind flags, and llamasrv not at all: its pages ask, and read a 403 as switched off."""
+
+    @routes.route("/tools", methods=["GET", "POST"])
+    def tools() -> Response:
+        raise Forbidden("llamasrv runs no programs for clients. Run tools in the client.", code="feature_disabled")
+
+    @routes.route("/cors-proxy", methods=["GET", "POST"])
+    def proxy() -> Response:
+        raise Forbidden("llamasrv fetches no URL for a page.", code="feature_disabled")
 
 
 def _add_props(routes: Blueprint, service: Service) -> None:

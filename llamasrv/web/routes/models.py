@@ -62,6 +62,25 @@ def allow(service: Service) -> None:
         raise Forbidden("Managing models is disabled. Start the server with --models-manage.")
 
 
+_AWAY = frozenset(("unloaded", "unloading", "failed"))
+
+
+def heed_autoload(service: Service, name: str | None) -> None:
+    """llama-server's `?autoload=`: whether this request loads the model that it names, whatever the server does else.
+    Who loads where requests do not manages models."""
+    if "autoload=" not in request.environ.get("QUERY_STRING", ""):
+        return
+    model = service.registry.for_request(name)
+    if model.state not in _AWAY:
+        return
+    if request.args.get("autoload") not in ("1", "true"):
+        raise model.not_loaded
+    loader = loader_of(service)
+    if not loader.on_demand:
+        allow(service)
+        loader.load(model, anyway=True)
+
+
 def loader_of(service: Service) -> Loader:
     loader = service.registry.loader
     if loader is None:
