@@ -114,7 +114,7 @@ def test_combinations_are_not_kept_without_bound():
     loader = Loader(wide, Limits())
     for bits in range(1 << 10):
         loader.load({f"f{i}": True for i in range(12) if bits >> i & 1})
-    assert loader._restricted.cache_info().currsize <= 256
+    assert loader._fields_of.cache_info().currsize <= 256
 
 
 @pytest.mark.parametrize("harmless", [None, False, "", [], {}])
