@@ -22,6 +22,8 @@ class ChatDefaults:
 
     def of(self, request: GenerateRequest) -> GenerateRequest:
         """The request with what it leaves open."""
+        if self == _NOTHING:
+            return request
         prompts = tuple(self.of_prompt(p) if isinstance(p, ChatPrompt) else p for p in request.prompts)
         split, budget = request.split_reasoning, request.thinking_budget
         return replace(
@@ -30,3 +32,7 @@ class ChatDefaults:
             split_reasoning=self.split_reasoning if split is None else split,
             thinking_budget=self.thinking_budget if budget is None else budget,
         )
+
+
+_NOTHING = ChatDefaults()
+"""What a request that says nothing means."""

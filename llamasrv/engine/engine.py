@@ -212,7 +212,8 @@ class Engine:
         ids = np.frombuffer(spec.tokens, np.int32)
         if spec.media:
             check_media(spec, ids, model)
-        if (int(ids.min()) < 0 and not spec.media) or int(ids.max()) >= size:
+        # Without its sign a negative id is too large; those of media are negative.
+        if np.maximum.reduce(ids if spec.media else ids.view(np.uint32)) >= size:
             raise InvalidRequest(f"A token id is outside the vocabulary (0 to {size - 1}).", param="prompt")
         if any(not 0 <= number < model.num_adapters for number, _ in spec.cache_key.adapters):
             raise InvalidRequest(f"There are {model.num_adapters} adapters (0 is the first).", param="lora")

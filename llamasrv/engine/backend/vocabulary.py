@@ -9,7 +9,7 @@ from llamasrv.engine.backend.library import C, fast
 
 _tokenize = fast.llama_tokenize
 _tokenize.argtypes, _tokenize.restype = C.llama_tokenize.argtypes, C.llama_tokenize.restype
-_SHORT = 2048  # bytes
+_SHORT = 32  # bytes, some 30 µs; beyond, the engine thread may have the interpreter meanwhile
 
 
 class LlamaVocabulary:

@@ -46,7 +46,7 @@ class Sampler:
         self.greedy = p.temperature <= 0 and p.mirostat == 0 and p.xtc_probability <= 0
         plain = self.greedy and not spans
         self.keep = 1 if self.greedy else _top_k_first(p)
-        self.chain: Chain | None = None if plain else backend.chain(replace(p, seed=_seed(p)), greedy=self.greedy)
+        self.chain: Chain | None = None if plain else backend.chain(_seeded(p), greedy=self.greedy)
         if self.chain is not None and spans:
             for token in tokens if self.window is None else tokens[-self.window :]:
                 if token >= 0:  # not a row of an image
@@ -159,8 +159,10 @@ class CandidateFinder:
         return np.greater_equal(row, floor, out=above).nonzero()[0]
 
 
-def _seed(p: SamplingParams) -> int:
-    return random.getrandbits(32) if p.seed is None else p.seed & 0xFFFFFFFF
+def _seeded(p: SamplingParams) -> SamplingParams:
+    """With a seed as the chain takes it."""
+    seed = random.getrandbits(32) if p.seed is None else p.seed & 0xFFFFFFFF
+    return p if seed == p.seed else replace(p, seed=seed)
 
 
 def _top_k_first(p: SamplingParams) -> int | None:
