@@ -108,8 +108,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = escape(record.getMessage())
         for name, value in _fields(record).items():
-            text = f"{value:.3f}" if isinstance(value, float) else str(value)
-            line += f" {name}={json.dumps(text) if ' ' in text or not text else escape(text)}"
+            line += f" {name}={_shown(value)}"
         if self.journal:
             head = f"<{_PRIORITY.get(record.levelno, 6)}>"
         else:
@@ -132,6 +131,15 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)
+
+
+def _shown(value: object) -> str:
+    if type(value) is int:
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    text = str(value)
+    return json.dumps(text) if " " in text or not text else escape(text)
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
