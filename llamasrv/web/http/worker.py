@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import logging
 import mmap
 import os
@@ -84,12 +85,16 @@ class Worker(GeventWorker):
 
     def load_wsgi(self) -> None:
         self._wake = Event()
+        gc.disable()
         try:
             super().load_wsgi()
         except ConfigError as error:
             log.error("%s", error)
             self.fate[0] = EX_CONFIG
             sys.exit(EX_CONFIG)
+        # Modules stay for good. Looking through them for garbage takes 95 ms, in which every stream waits.
+        gc.freeze()
+        gc.enable()
         self.service: Service = self.wsgi.extensions["llamasrv"]
         self.registry = self.service.registry
         self.application = self.wsgi
@@ -193,6 +198,7 @@ class Worker(GeventWorker):
                 self._wake.clear()
         loading.kill()
         self._drain(servers)
+        gc.unfreeze()  # the interpreter takes modules down in an order that suits them
         if self._exit_code:
             sys.exit(self._exit_code)
 
