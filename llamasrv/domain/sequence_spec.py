@@ -42,6 +42,7 @@ class SequenceSpec:
     keep: int | None = None  # first tokens to keep where the context shifts; -1: the prompt; None: as the engine has it
     discard: int = 0  # tokens to forget then; 0: half of the others
     prediction: array[int] | None = None  # what the answer is expected to be for the most part
+    boundaries: tuple[int, ...] = ()  # positions where others may part from this prompt: beginnings of messages
     slot: int | None = None  # the number under which what it leaves is saved; None: its lane's
     deadline: float | None = None  # on the engine's clock, seconds
     owner: str = ""

@@ -49,7 +49,7 @@ class Admission:
         with self._lease(seq, match) as lease:
             if branches:  # the lane holds what is shared, and nothing else yet
                 memory.keep(lease.lane, seq.tokens, seq.spec.cache_key)
-            memory.cache.put(lease.lane, seq.tokens, seq.spec.cache_key)
+            memory.occupy(lease.lane, seq, lease.length)
             if seq.sampling is None:
                 seq.sampling = SamplingState(
                     seq.spec, seq.tokens, seq.constraint, self._backend,
@@ -62,7 +62,7 @@ class Admission:
         self.forget_saved(seq)
         if seq.admitted is None:
             seq.reused = seq.num_computed
-            self._metrics.cached_tokens += seq.num_computed
+            self._metrics.note_reuse(match.source if match is not None else "", seq.num_computed)
             self._metrics.last_wait = now - seq.arrived
             self._metrics.queue_time.observe(now - seq.arrived)
         seq.admitted = now
@@ -75,9 +75,9 @@ class Admission:
         try:
             length = memory.lanes.lengths[lane]
             if seq.saved is not None:
-                length = memory.restore(lane, seq.saved, seq.saved.length, 0)
+                length = memory.restore(lane, seq.saved)
             elif match is not None and match.saved is not None:
-                length = memory.restore(lane, match.saved, match.length, match.end)
+                length = memory.restore(lane, match.saved, match)
             yield Lease(lane, length)
         except BaseException:
             memory.drop(lane)

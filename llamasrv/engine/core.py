@@ -214,11 +214,21 @@ class EngineCore:
             self._admit(plan)
             room = self.scheduler.batch_size - sum(count for _, count in plan.parts)
             plan.parts = [(seq, _with_forced(seq, count, room // len(plan.admit))) for seq, count in plan.parts]
-            plan.num_prompt = sum(count for _, count in plan.parts[plan.num_decodes :])
+        self._stop_at_checkpoints(plan)
         if self.running:
             self.memory.clear_idle()
         self.drafter.draft(plan)
         self.memory.make_room(sum(count for _, count in plan.parts) + plan.num_drafted)
+
+    def _stop_at_checkpoints(self, plan: Plan) -> None:
+        """End the part of a sequence where its state is to be kept; the others' are not touched."""
+        parts = plan.parts
+        for i in range(plan.num_decodes, len(parts)):
+            seq, count = parts[i]
+            ahead = next((at - seq.num_computed for at in seq.checkpoints if at > seq.num_computed), count)
+            if ahead < count:
+                parts[i] = (seq, ahead)
+        plan.num_prompt = sum(count for _, count in parts[plan.num_decodes :])
 
     def _admit(self, plan: Plan) -> None:
         """Seat those that the plan lets in. One that cannot be seated fails alone."""
@@ -293,6 +303,8 @@ class EngineCore:
         for seq, count in plan.parts:
             seq.num_computed += count
             self.memory.lanes.extend(seq.lane, count)  # type: ignore[arg-type]  # all are seated
+            if seq.checkpoints:
+                self.memory.checkpointing.take(seq)
             if seq.spec.reports_progress:
                 tell_progress(seq, self.clock())
             if seq.media is not None and self.encoder is not None and seq.media.rows:
@@ -381,7 +393,7 @@ class EngineCore:
     def _forget_context(self) -> None:
         self.memory = KVCacheManager(
             self.backend, cache_bytes=self.options.cache_bytes, time=self.scheduler.cost, metrics=self.metrics,
-            disk=self.disk,
+            checkpoint_bytes=self.options.checkpoint_bytes, disk=self.disk,
         )  # fmt: skip
         self.admission = Admission(self.memory, self.backend, self.options, self.metrics)
         self.drafter = Drafter(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 _FORGET = 0.98
+_LARGE = 32  # prompt tokens of a step whose time is mostly theirs
 _OUTLIER = 8.0  # a step so many times slower than predicted says more about the machine than about the model
 
 
@@ -21,6 +22,7 @@ class CostModel:
         self._p = [[1e2, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1e1]]
         self._num_learnt = 0
         self.rows = RowTimes()
+        self._token_seconds = 0.0  # of large steps, everything they did included
 
     def predict(self, num_prompt: int, num_decodes: int) -> float:
         a, b, c = self._w
@@ -32,13 +34,17 @@ class CostModel:
         return int(max(0.0, min(1e6, (seconds - max(0.0, a) - max(0.0, c) * num_decodes) / max(b, 1e-7))))
 
     def prompt_seconds(self, num_prompt: int) -> float:
-        """What so many more prompt tokens cost; negative for fewer."""
-        return max(self._w[1], 0.0) * num_prompt
+        """What so many more prompt tokens cost; negative for fewer. After a few steps on a busy machine the fit may say
+        that they cost nothing: a good part of what large steps took is theirs."""
+        return max(self._w[1], self._token_seconds / 4) * num_prompt
 
     def learn(self, num_prompt: int, num_decodes: int, seconds: float) -> None:
         if not num_prompt:
             self.rows.learn(num_decodes, seconds)
         self._num_learnt += 1
+        if num_prompt >= _LARGE:
+            rate = seconds / num_prompt
+            self._token_seconds += (rate - self._token_seconds) * (0.1 if self._token_seconds else 1.0)
         if self._num_learnt > 50:
             if not num_prompt and self._num_learnt % 8:
                 return  # decodes alone are plenty; prompts are what must stay in memory

@@ -20,7 +20,7 @@ from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.batch import Batch, MediaRows
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.fake_projector import FakeProjector
-from llamasrv.engine.interface import Adapter, ModelInfo, OutOfCells, Progress
+from llamasrv.engine.interface import Adapter, Checkpoints, ModelInfo, OutOfCells, Progress
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 BOS, IM_START, IM_END, END_OF_TEXT, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = range(256, 256 + len(SPECIALS))
@@ -122,6 +122,7 @@ class FakeBackend:
         ubatch_size: int = 64,
         can_share: bool = True,
         can_cut: bool = True,
+        checkpoints: Checkpoints = Checkpoints.NONE,
         idle_cells: int | None = None,
         pooling: str | None = None,
         adapters: tuple[Adapter, ...] = (),
@@ -138,6 +139,7 @@ class FakeBackend:
         self.batch = Batch(batch_size, dimensions=4 if projector is not None and projector.mrope else 1)
         self.ubatch_size = ubatch_size
         self.can_share, self.can_cut, self.can_cut_saved, self.can_shift = can_share, can_cut, can_cut, can_cut
+        self.can_roll_back, self.checkpoints = can_cut, checkpoints
         self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.embeddings = None if pooling is None else FakeEmbeddings(pooling, context=self.context)
         self.adapters = adapters
@@ -158,6 +160,7 @@ class FakeBackend:
         self._cells = [[] for _ in range(self.num_lanes)]
         self._places = [[] for _ in range(self.num_lanes)]
         self._used, self._marks = (), [0] * self.num_lanes
+        self._behind: set[int] = set()  # lanes that are to be brought back before they are used
 
     def close(self) -> None:
         assert not self.closed, "closed twice"
@@ -192,6 +195,7 @@ class FakeBackend:
             assert (token < 0) is (batch.media is not None) and token < N_VOCAB and 0 <= lane < self.num_lanes
             self._check_place(lane, token, position)
             assert position < self.context, "past the context"
+            assert lane not in self._behind, "a state of another position"
             assert not position or self._marks[lane] == mark, "one timeline, two sets of adapters"
             self._marks[lane] = mark
             self._kv[lane].append(token)
@@ -216,12 +220,16 @@ class FakeBackend:
         return row
 
     def usable(self, lane: int, position: int) -> bool:
-        return self._length(lane, position) is not None
+        length = self._length(lane, position)
+        return length is not None and (self.can_cut or length == len(self._kv[lane]))
 
     def copy(self, source: int, target: int, position: int) -> None:
         length = self._length(source, position)
         assert self.can_share and not self._kv[target] and length is not None
-        assert self.can_cut or length == len(self._kv[source])
+        self._behind.discard(target)
+        if not self.can_cut and length < len(self._kv[source]):
+            assert self.checkpoints is Checkpoints.PARTIAL
+            self._behind.add(target)  # its state is that of another position
         self._kv[target], self._marks[target] = self._kv[source][:length], self._marks[source]
         self._cells[target], self._places[target] = self._cells[source][:length], self._places[source][:length]
 
@@ -265,11 +273,28 @@ class FakeBackend:
             or (mrope and self._kv[lane][-1] < 0 and (position > last or token < 0 and position == last))
         ), f"position {position} behind {last}"
 
+    def mark(self, lane: int) -> np.ndarray:
+        assert lane not in self._behind
+        raw = array("i", self._kv[lane]).tobytes()
+        return np.array([len(self._kv[lane]), zlib.crc32(raw), zlib.adler32(raw)], np.int64)
+
+    def mark_size(self, lane: int) -> int:
+        return 24
+
+    def rewind(self, lane: int, position: int, mark: np.ndarray) -> bool:
+        length = bisect_left(self._places[lane], position)
+        del self._kv[lane][length:], self._cells[lane][length:], self._places[lane][length:]
+        self._behind.discard(lane)
+        assert mark.tolist() == self.mark(lane).tolist(), "a checkpoint of another timeline"
+        return True
+
     def clear(self, lane: int) -> None:
         assert 0 <= lane < self.num_lanes
+        self._behind.discard(lane)
         self._kv[lane], self._cells[lane], self._places[lane] = [], [], []
 
     def save(self, lane: int) -> np.ndarray:
+        assert lane not in self._behind
         return np.array([*self._kv[lane], *self._places[lane], self._marks[lane]], np.int32)
 
     def saved_size(self, lane: int) -> int:

@@ -6,6 +6,7 @@ import contextlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 import numpy as np
@@ -121,6 +122,14 @@ class EmbeddingBackend(Protocol):
     def close(self) -> None: ...
 
 
+class Checkpoints(Enum):
+    """What bringing a lane back takes that cannot be cut anywhere."""
+
+    NONE = "none"  # it can be cut anywhere
+    PARTIAL = "partial"  # the state at that position, and a lane or a saved state that has at least as much
+    WHOLE = "whole"  # a saved state of exactly that length
+
+
 class Projector(Protocol):
     """Turns images and sounds into rows of embeddings. `encode` is the encoder thread's, the rest is anybody's."""
 
@@ -157,9 +166,11 @@ class Backend(Protocol):
     row_multiple: int  # batches of a multiple of so many rows are computed best
     timings: list[tuple[int, int, float]]  # (prompt tokens, decoded rows, seconds) of steps tried while loading
     max_outputs: int  # most rows with logits in one batch
-    can_share: bool  # any prefix of one lane can be given to another
+    can_share: bool  # a prefix of one lane can be given to another
     can_cut: bool  # a lane can be cut back to any length
+    can_roll_back: bool  # the tokens of the last decode can be cut off again
     can_shift: bool  # tokens can be taken out of the middle of a lane
+    checkpoints: Checkpoints  # where it cannot
     can_cut_saved: bool  # a restored lane can be cut back to any length
     split: bool  # every lane has cells of its own
     state_facts: dict[str, object]  # what a saved state depends on beside the model: library, number formats
@@ -176,10 +187,12 @@ class Backend(Protocol):
         """Logits of the rows that asked for them, in batch order: float32 [num_rows, n_vocab], writable."""
 
     def usable(self, lane: int, position: int) -> bool:
-        """Whether this lane is still whole in KV before this position. Behind an M-RoPE image a position is less than
-        the number of tokens before it, elsewhere the same."""
+        """Whether this lane can be cut back to this position, or ends there. Behind an M-RoPE image a position is less
+        than the number of tokens before it, elsewhere the same."""
 
-    def copy(self, source: int, target: int, position: int) -> None: ...
+    def copy(self, source: int, target: int, position: int) -> None:
+        """Give the empty `target` what is before this position. Where the source is not usable up to there the target
+        has to be brought back with `rewind` before anything else."""
 
     def cut(self, lane: int, position: int) -> bool: ...
 
@@ -187,6 +200,16 @@ class Backend(Protocol):
         """Forget `count` tokens from `start` on; those behind them move up. Not to be saved before the next decode."""
 
     def clear(self, lane: int) -> None: ...
+
+    def mark(self, lane: int) -> np.ndarray:
+        """The state of a lane that cannot be cut, as it is now: a checkpoint."""
+
+    def mark_size(self, lane: int) -> int:
+        """Bytes that `mark` would return."""
+
+    def rewind(self, lane: int, position: int, mark: np.ndarray) -> bool:
+        """Bring a lane that went on behind this position back to there with what `mark` returned then. False where that
+        failed: what the lane holds is then unknown."""
 
     def save(self, lane: int) -> np.ndarray: ...
 

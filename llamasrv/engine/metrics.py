@@ -15,6 +15,10 @@ PART_SECONDS = (0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
+SOURCES = ("running", "resident", "checkpoint", "host", "disk")
+"""Where tokens were that are not computed again; `checkpoint`: in a lane that went on, brought back by one."""
+
+
 class Histogram:
     """Counts per bucket (upper bounds, inclusive), with sum; Prometheus' shape."""
 
@@ -46,6 +50,8 @@ class EngineMetrics:
         self.finished: dict[str, int] = {}  # by FinishReason value
         self.prompt_tokens = 0  # computed
         self.cached_tokens = 0  # reused instead of computed
+        self.reused = dict.fromkeys(SOURCES, 0)  # the same, by where they were
+        self.checkpoints = 0  # kept
         self.generated_tokens = 0
         self.steps = 0
         self.busy_rows = 0  # summed over steps: sequences that decoded
@@ -76,6 +82,12 @@ class EngineMetrics:
         self.drafts = 0  # sequences' steps with a draft
         self.unread = 0  # sequences given up because their clients did not read
 
+
+    def note_reuse(self, source: str, num_tokens: int) -> None:
+        """A sequence begins with so many tokens that were computed before."""
+        if num_tokens:
+            self.cached_tokens += num_tokens
+            self.reused[source] = self.reused.get(source, 0) + num_tokens
 
     def note_step(self, plan: Plan, planned: float, decoded: float, sampled: float) -> None:
         """A step that was computed, with the seconds of its parts."""

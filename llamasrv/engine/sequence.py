@@ -56,7 +56,7 @@ class Sequence:
     __slots__ = (
         "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten", "num_exact",
-        "draft", "drafts", "media", "shift",
+        "draft", "drafts", "media", "shift", "checkpoints",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +85,7 @@ class Sequence:
         self.scores: list[TokenLogprob] = []  # of the prompt, as far as it is scored
         self.draft: list[int] = []  # behind the timeline, in this step: tokens that nobody was told of
         self.drafts: SequenceDrafts | None = None  # made when it is first asked for any
+        self.checkpoints: list[int] = []  # positions ahead of it where its state is kept, ascending
 
     def enter(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self} cannot become {state.value}"

@@ -92,7 +92,10 @@ def drive():
     drivers = []
 
     def make(backend=None, **settings):
-        names = {"num_lanes", "num_cells", "context", "batch_size", "ubatch_size", "can_share", "can_cut", "idle_cells", "projector"}
+        names = {
+            "num_lanes", "num_cells", "context", "batch_size", "ubatch_size", "can_share", "can_cut", "idle_cells",
+            "projector", "checkpoints",
+        }  # fmt: skip
         fake = {name: settings.pop(name) for name in list(settings) if name in names}
         drivers.append(Driver(backend or RecordingBackend(**fake), **settings))
         return drivers[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import architectures
 import pytest
 import tiny_models
 from engine_by_hand import HandEngine
@@ -20,7 +21,10 @@ def model_path(tmp_path_factory):
 
     @functools.lru_cache(None)
     def make(kind):
-        return str(tiny_models.KINDS[kind](folder / f"{kind}.gguf"))
+        path = folder / f"{kind}.gguf"
+        if kind in tiny_models.KINDS:
+            return str(tiny_models.KINDS[kind](path))
+        return str(architectures.make(kind, path))
 
     return make
 

@@ -37,6 +37,13 @@ class Builder:
         w.add_layer_norm_rms_eps(1e-6)
         self.vocabulary()
 
+    @classmethod
+    def of(cls, writer: gguf.GGUFWriter) -> Builder:
+        """Of a file that somebody else has begun."""
+        builder = cls.__new__(cls)
+        builder.w = writer
+        return builder
+
     def vocabulary(self) -> None:
         w = self.w
         words = [" the", " and", "ing", "er", "th", " a", "in", " t"]

@@ -19,6 +19,7 @@ from llamasrv.engine.backend.cores import CORES, spare_one
 from llamasrv.engine.backend.embed import LlamaEmbeddings, only_embeds
 from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, reason
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
+from llamasrv.engine.backend.memory_kind import PARTIAL, kind_of
 from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.padding import BLOCK, Padding
 from llamasrv.engine.backend.placement import load_model, on_gpu, place_context
@@ -27,7 +28,7 @@ from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch
-from llamasrv.engine.interface import DecodeFailed, LoadFailed, OutOfCells, Progress, Projector
+from llamasrv.engine.interface import Checkpoints, DecodeFailed, LoadFailed, OutOfCells, Progress, Projector
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import EngineOptions, stretched
 
@@ -66,8 +67,9 @@ class LlamaBackend:
         self.adapters = options.adapters
         self._adapters = load_adapters(self._model, options.adapters, reason)
         model = self._model
-        self._n_swa: int = C.llama_model_n_swa(model)
-        stateful = bool(C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
+        kind = kind_of(model, self.info.architecture, swa_full=options.swa_full)
+        self._stateful, self._n_swa, self.checkpoints = kind
+        stateful = kind.stateful
         self.split = bool(options.deterministic)
         self.state_facts = {
             "library": VERSION, "keys": options.cache_type_k, "values": options.cache_type_v,
@@ -76,11 +78,12 @@ class LlamaBackend:
                 [one.digest or one.path, one.scale, options.control_vector_layers] for one in options.control_vectors
             ],
         }  # fmt: skip
-        self.can_cut = not stateful
-        self.can_share = not stateful and not self.split
+        self.can_cut = self.checkpoints is Checkpoints.NONE
+        self.can_roll_back = not stateful
+        self.can_share = self.checkpoints is not Checkpoints.WHOLE and not self.split
         self.can_cut_saved = self.can_cut and not self._n_swa  # saving leaves out what a sliding window has passed
-        # Room for resident prefixes beside the running sequences; a recurrent lane costs a whole state.
-        spare = 4 if stateful else 0 if self.split else max(16, options.parallel)
+        # Room for resident prefixes beside the running sequences; a lane costs a whole state, or a whole window.
+        spare = 4 if not self.can_cut else 0 if self.split else max(16, options.parallel)
         # One more lane for rows that only fill a batch up; see `_pad`.
         self._spare_lane = 0 if stateful or self.split else 1
         self._lanes_wanted = min(MAX_LANES, options.parallel + spare + self._spare_lane)
@@ -99,6 +102,7 @@ class LlamaBackend:
             self.context, self.num_lanes, self.num_cells = self.embeddings.context, 1, 1
             self.ubatch_size, self.idle_cells, self.max_outputs = 1, 0, 1
             return
+        self._slides = bool(self._n_swa) and not self.can_cut
         self._open_context()
         self._stateful_only = bool(C.llama_model_is_recurrent(model))
         self.num_lanes = C.llama_n_seq_max(self._context) - self._spare_lane
@@ -127,7 +131,7 @@ class LlamaBackend:
         self.max_outputs = p.n_outputs_max = max(64, self._lanes_wanted)
         p.n_threads = o.threads or available_cpus()
         p.n_threads_batch = o.threads_batch or p.n_threads
-        p.kv_unified = not self.split
+        p.kv_unified, p.swa_full = not self.split, o.swa_full
         p.flash_attn_type = FLASH_ATTN[o.flash_attn]
         p.type_k, p.type_v = CACHE_TYPES[o.cache_type_k], CACHE_TYPES[o.cache_type_v]
         p.no_perf = True
@@ -217,20 +221,43 @@ class LlamaBackend:
         return self._logits_at[1][:num_rows]
 
     def usable(self, lane: int, position: int) -> bool:
-        # With a sliding window, what lies before it may be gone: then only going on at the very end is right.
-        return not self._n_swa or C.llama_memory_seq_pos_min(self._memory, lane) == 0 or position == self.length(lane)
+        if self.can_cut and not self._n_swa:
+            return True
+        if position == self.length(lane):
+            return True
+        if self._stateful or not self._n_swa:
+            return False
+        first = C.llama_memory_seq_pos_min(self._memory, lane)
+        return first == 0 or 0 < first <= position - self._n_swa + 1
 
     def copy(self, source: int, target: int, position: int) -> None:
         assert self.can_share and source != target and max(source, target) < self.num_lanes
         C.llama_memory_seq_cp(self._memory, source, target, 0, position)
+        if self._slides:
+            # Cells of a window that two lanes share are never used again: the target gets its own.
+            mark = self.mark(target)
+            C.llama_state_seq_set_data_ext(self._context, _bytes_at(mark), len(mark), target, PARTIAL)
 
     def cut(self, lane: int, position: int) -> bool:
-        return self.can_cut and bool(C.llama_memory_seq_rm(self._memory, lane, position, -1))
+        return bool(C.llama_memory_seq_rm(self._memory, lane, position, -1))
 
     def shift(self, lane: int, start: int, count: int) -> None:
         assert self.can_shift and 0 <= lane < self.num_lanes and start >= 0 < count
         C.llama_memory_seq_rm(self._memory, lane, start, start + count)
         C.llama_memory_seq_add(self._memory, lane, start + count, -1, -count)
+
+    def mark(self, lane: int) -> np.ndarray:
+        return self._state(lane, PARTIAL)
+
+    def mark_size(self, lane: int) -> int:
+        return int(C.llama_state_seq_get_size_ext(self._context, lane, PARTIAL))
+
+    def rewind(self, lane: int, position: int, mark: np.ndarray) -> bool:
+        # In this order: cut first, the library refuses, or forgets what the window needs, without a word.
+        assert 0 <= lane < self.num_lanes and self.checkpoints is Checkpoints.PARTIAL
+        size = len(mark)
+        read = C.llama_state_seq_set_data_ext(self._context, _bytes_at(mark), size, lane, PARTIAL)
+        return read == size and self.cut(lane, position) and self.length(lane) == position
 
     def clear(self, lane: int) -> None:
         assert 0 <= lane < self.num_lanes
@@ -243,9 +270,12 @@ class LlamaBackend:
         return int(C.llama_state_seq_get_size_ext(self._context, lane, 0))
 
     def save(self, lane: int) -> np.ndarray:
-        size = self.saved_size(lane)
+        return self._state(lane, 0)
+
+    def _state(self, lane: int, flags: int) -> np.ndarray:
+        size = int(C.llama_state_seq_get_size_ext(self._context, lane, flags))
         data = np.empty(size, np.uint8)
-        written = C.llama_state_seq_get_data_ext(self._context, _bytes_at(data), size, lane, 0)
+        written = C.llama_state_seq_get_data_ext(self._context, _bytes_at(data), size, lane, flags)
         return data[:written]
 
     def restore(self, lane: int, saved: np.ndarray) -> bool:

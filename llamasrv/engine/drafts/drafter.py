@@ -45,7 +45,7 @@ class Drafter:
         self._rests = False
         self._accepted = 0  # in this step
         self._ngram = options.spec in ("auto", "ngram")
-        self.is_on = options.spec != "off" and not options.deterministic and backend.can_cut
+        self.is_on = options.spec != "off" and not options.deterministic and backend.can_roll_back
 
     def draft(self, plan: Plan) -> None:
         """Set the drafts of a plan's decodes."""

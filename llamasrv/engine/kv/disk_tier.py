@@ -28,8 +28,9 @@ from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.channels import Mailbox
 from llamasrv.engine.kv import state_file
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Key, Match, common_prefix, key_of
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Key, Match, common_prefix, key_of, usable_length
 from llamasrv.engine.kv.tier import Entry
+from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.engine.metrics import EngineMetrics
 
 log = logging.getLogger("llamasrv.engine")
@@ -110,13 +111,20 @@ class DiskTier:
 
     # engine thread
 
-    def match(self, tokens: array[int], limit: int, cache_key: CacheKey) -> tuple[StoredState, int] | None:
+    def match(
+        self,
+        tokens: array[int],
+        limit: int,
+        cache_key: CacheKey,
+        cuts: list[int] | None = None,
+        media: MediaTimeline | None = None,
+    ) -> tuple[StoredState, int] | None:
         """The one with most of `tokens[:limit]`, and how much."""
         best, most = None, KEY_LENGTH - 1
         for stored in self._index.get(key_of(tokens, cache_key), ()):
             common = min(common_prefix(stored.tokens, tokens), limit)
-            fits = stored.size <= self.largest and (self.can_cut or common == stored.length)
-            if common > most and fits:
+            common = usable_length(common, stored.length, can_cut=self.can_cut, cuts=cuts, media=media)
+            if common > most and stored.size <= self.largest:
                 best, most = stored, common
         return (best, most) if best is not None else None
 
@@ -208,7 +216,7 @@ class DiskTier:
             file.seek(4 * head.num_tokens, os.SEEK_CUR)
             data = state_file.read_state(file, head)
         os.utime(stored.path)  # used last now
-        return SavedState(stored.tokens, data, stored.cache_key)
+        return SavedState(stored.tokens, data, stored.cache_key, origin="disk")
 
     def _put(self, tokens: array[int], cache_key: CacheKey, data: np.ndarray) -> Path:
         named = [(self._digests[number], scale) for number, scale in cache_key.adapters]

@@ -13,20 +13,24 @@ from collections import OrderedDict
 import numpy as np
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.kv.prefix_index import EVERYBODY, KEY_LENGTH, Key, Match, common_prefix, key_of
+from llamasrv.engine.kv.prefix_index import EVERYBODY, KEY_LENGTH, Key, Match, common_prefix, key_of, usable_length
 from llamasrv.engine.kv.tier import Entry
+from llamasrv.engine.media.timeline import MediaTimeline
 
 ENTRY_BYTES = 600  # of an entry without its state and its tokens, measured
 
 
 class SavedState(Entry):
-    """A prefix with its KV: `data` are the backend's own bytes."""
+    """A prefix with its KV: `data` are the backend's own bytes. `origin` is the tier that it came from."""
 
-    __slots__ = ("data",)
+    __slots__ = ("data", "origin")
 
-    def __init__(self, tokens: array[int], data: np.ndarray, cache_key: CacheKey = EVERYBODY) -> None:
+    def __init__(
+        self, tokens: array[int], data: np.ndarray, cache_key: CacheKey = EVERYBODY, *, origin: str = "host"
+    ) -> None:
         super().__init__(tokens, cache_key)
         self.data = data
+        self.origin = origin
 
     @property
     def num_bytes(self) -> int:
@@ -68,12 +72,20 @@ class HostTier:
         self._index.setdefault(entry.key, []).append(entry)
         self.used += entry.num_bytes
 
-    def match(self, tokens: array[int], limit: int, cache_key: CacheKey = EVERYBODY) -> tuple[SavedState, int] | None:
+    def match(
+        self,
+        tokens: array[int],
+        limit: int,
+        cache_key: CacheKey = EVERYBODY,
+        cuts: list[int] | None = None,
+        media: MediaTimeline | None = None,
+    ) -> tuple[SavedState, int] | None:
         """The entry with most of `tokens[:limit]`, and how much; None below KEY_LENGTH."""
         best, most = None, KEY_LENGTH - 1
         for entry in self._index.get(key_of(tokens, cache_key), ()):
             common = min(common_prefix(entry.tokens, tokens), limit)
-            if common > most and (self.can_cut or common == entry.length):
+            common = usable_length(common, entry.length, can_cut=self.can_cut, cuts=cuts, media=media)
+            if common > most:
                 best, most = entry, common
         if best is None:
             return None
@@ -82,10 +94,16 @@ class HostTier:
 
     def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
         assert isinstance(entry, SavedState)
-        return Match(None, length, saved=entry)
+        source, entry.origin = entry.origin, "host"  # from now on it is here
+        return Match(None, length, saved=entry, source=source)
 
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
         return 0 < size <= self.limit and not self.covers(tokens, length, cache_key)
+
+    def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> int:
+        """The most of `tokens[:limit]` that an entry begins with, whether it can be used or not."""
+        entries = self._index.get(key_of(tokens, cache_key), ())
+        return max((min(common_prefix(e.tokens, tokens), limit) for e in entries), default=0)
 
     def covers(self, tokens: array[int], length: int, cache_key: CacheKey = EVERYBODY) -> bool:
         """Whether an entry holds all of `tokens[:length]` already."""

@@ -1,4 +1,4 @@
-"""What is in KV, and what could be: lanes, prefixes, host memory and disk, kept in step with the backend.
+"""What is in KV, and what could be: lanes, checkpoints, host memory and disk, kept in step with the backend.
 
 Finds the prefix that a sequence can start from, seats it in a lane, takes lanes back, and moves idle prefixes out of
 the way. Decides nothing about who runs. Belongs to the engine thread.
@@ -6,6 +6,7 @@ the way. Decides nothing about who runs. Belongs to the engine thread.
 
 from __future__ import annotations
 
+import logging
 from array import array
 from dataclasses import replace
 
@@ -13,13 +14,18 @@ from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.interface import Backend
+from llamasrv.engine.interface import Checkpoints as Kind
+from llamasrv.engine.kv.checkpointing import Checkpointing
+from llamasrv.engine.kv.checkpoints import Checkpoint, Checkpoints
+from llamasrv.engine.kv.lane_tier import LaneTier
 from llamasrv.engine.kv.lanes import LaneTable
-from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Match, PrefixIndex, common_prefix
 from llamasrv.engine.kv.host_tier import HostTier, SavedState
 from llamasrv.engine.kv.tier import Tier
 from llamasrv.engine.cost_model import CostModel
+
+log = logging.getLogger("llamasrv.engine")
 
 WORTH_WRITING = 0.1  # seconds of computing; what takes less is computed again after a restart
 BUSY_BYTES = 64 * 2**20  # of a state that may be copied for the disk while others wait for their next token
@@ -35,61 +41,87 @@ class KVCacheManager:
         cache_bytes: int,
         time: CostModel,
         metrics: EngineMetrics,
+        checkpoint_bytes: int = 0,
         disk: DiskTier | None = None,
     ) -> None:
         self.backend = backend
         self.lanes = LaneTable(backend.num_lanes, backend.num_cells)
         self.cache = PrefixIndex(can_cut=backend.can_cut)
+        self.checkpoints = Checkpoints(
+            checkpoint_bytes if backend.checkpoints is not Kind.NONE else 0, whole=backend.checkpoints is Kind.WHOLE
+        )
         self.host = HostTier(cache_bytes, can_cut=backend.can_cut_saved)
         self.disk = disk
-        self.tiers: list[Tier] = [self.host] if disk is None else [self.host, disk]  # the nearest first
+        # Whether who begins alike may wait for what one of them computes.
+        self._follow = bool(self.checkpoints.limit) if not backend.can_cut else backend.can_share
+        self.checkpointing = Checkpointing(self.checkpoints, backend, metrics)
+        self.tiers = self._in_order()
         self._time = time
         self._metrics = metrics
+
+    def _in_order(self) -> list[Tier]:
+        """The nearest first."""
+        tiers: list[Tier] = [LaneTier(self.backend, self.lanes, self.cache, follow=self._follow)]
+        if self.checkpoints.whole:
+            tiers.append(self.checkpoints)
+        tiers.append(self.host)
+        if self.disk is not None:
+            tiers.append(self.disk)
+        return tiers
 
     def lookup(self, seq: Sequence) -> Match | None:
         """Where most of this sequence is, or is about to be; None where it starts from nothing."""
         if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self.backend.split:
             return None
         most, key = seq.num_tokens - 1, seq.spec.cache_key
-        match = self.cache.match(seq.tokens, most, self.lanes.lengths, self.lanes.held, key)
-        if match is not None and seq.media is not None:
-            match = _between_media(match, seq.media, can_cut=self.backend.can_cut)
-        if match is not None and not (
-            (match.length >= KEY_LENGTH or match.coming)
-            and (self.backend.can_share or not match.held)
-            and self.backend.usable(match.lane or 0, match.end)
-        ):
-            match = None
-        at_hand = match.length + match.coming if match else 0
+        points = self.checkpointing.along(seq)
+        cuts = list(points)
+        match: Match | None = None
+        at_hand = 0
         for tier in self.tiers:
-            found = tier.match(seq.tokens, most, key)
+            found = tier.match(seq.tokens, most, key, cuts, seq.media)
             if found is None:
                 continue
             entry, length = found
-            if seq.media is not None and (cut := seq.media.cut(length)) != length:
-                if not self.backend.can_cut_saved or cut < KEY_LENGTH:
-                    continue
-                length = cut
             seconds = self._time.prompt_seconds(length - at_hand)
             if seconds > tier.worth and (taken := tier.take(entry, length, seconds)) is not None:
-                # A prompt waits for what is on its way as for a leader that computes all of it.
-                match = replace(taken, coming=seq.num_tokens) if taken.coming else taken
-                if seq.media is not None:
-                    match = replace(match, position=seq.media.position(match.length))
-                at_hand = length
-        return match
+                match, at_hand = taken, length
+        if match is None:
+            return None
+        if match.lane is None and match.coming:
+            # A prompt waits for what is on its way as for a leader that computes all of it.
+            return replace(match, coming=seq.num_tokens)
+        if match.lane is not None and match.coming:
+            self.checkpointing.ask(match.lane, match.length + match.coming)
+        if seq.media is not None:
+            match = replace(match, position=seq.media.position(match.length))
+        point = points.get(match.length)
+        if point is None or self._ends_at(match):
+            return match
+        return replace(match, checkpoint=point, source="checkpoint" if match.lane is not None else match.source)
 
     def common(self, a: Sequence, b: Sequence) -> int:
-        """How much of `a` it could take over from `b`, were that computed."""
+        """How much of `a` it could take over from `b`, were that computed. Where that takes a checkpoint, `b` is going
+        to leave one there."""
         if (
-            not (self.backend.can_share and a.spec.cache_prompt and b.spec.cache_prompt)
+            not (self._follow and a.spec.cache_prompt and b.spec.cache_prompt)
             or a.spec.prompt_logprobs
             or a.spec.cache_key != b.spec.cache_key
             or self.backend.split
         ):
             return 0
-        common = min(common_prefix(a.tokens, b.tokens), a.num_tokens - 1)
-        return common if a.media is None else a.media.cut(common)
+        length = min(common_prefix(a.tokens, b.tokens), a.num_tokens - 1)
+        if a.media is not None:
+            length = a.media.cut(length)
+        self.checkpointing.ask_of(b, length)
+        return length
+
+    def _ends_at(self, match: Match) -> bool:
+        """Whether what was found ends where it is used to, or can be cut there."""
+        if match.saved is not None:
+            return match.saved.length == match.length
+        lane = match.lane
+        return lane is None or match.length == self.lanes.lengths[lane] or self.backend.usable(lane, match.end)
 
     def seat(self, match: Match | None) -> int:
         """A held lane that starts with the match: the resident lane itself, one that shares it, or an empty one."""
@@ -100,11 +132,7 @@ class KVCacheManager:
             if whole or not self.backend.can_share or not (lanes.free or len(lanes.resident) > 1):
                 lanes.take_over(source)
                 if not whole:
-                    try:
-                        self.trim(source, match.length, match.end)
-                    except BaseException:
-                        self.drop(source)
-                        raise
+                    self._bring_back(source, match)
                 return source
             lanes.touch(source)  # not the one to be evicted now
         if not lanes.free:
@@ -117,7 +145,27 @@ class KVCacheManager:
             except BaseException:
                 self.drop(lane)
                 raise
+            if match.checkpoint is not None:
+                self._bring_back(lane, match)
         return lane
+
+    def _bring_back(self, lane: int, match: Match) -> None:
+        """To the length of the match; to nothing where the library refuses."""
+        point, length = match.checkpoint, match.length
+        try:
+            if point is None:
+                done = self.backend.cut(lane, match.end)
+            else:
+                done = self.backend.rewind(lane, match.end, point.data)
+                self.checkpoints.note_use(point)
+            if not done:
+                log.warning("a lane could not be brought back to %d tokens: they are computed again", length)
+                self.backend.clear(lane)
+                length = 0
+            self.lanes.cut(lane, length)
+        except BaseException:
+            self.drop(lane)
+            raise
 
     def branches(self, match: Match | None) -> bool:
         """Whether a prompt shares only the beginning of a timeline: what two had, others will have."""
@@ -139,17 +187,27 @@ class KVCacheManager:
         if self.disk.wants(tokens, length, cache_key, size):
             self.disk.put(SavedState(tokens[:length], self.backend.save(lane), cache_key))
 
-    def restore(self, lane: int, entry: SavedState, length: int, position: int) -> int:
-        """Bring back the first `length` tokens of a state, up to a `position`, into an empty lane; returns how many are
-        there now."""
+    def restore(self, lane: int, entry: SavedState, match: Match | None = None) -> int:
+        """Bring a state back into an empty lane, as far as the match uses it; returns how many tokens are there now."""
         self.make_room(entry.length)
         if self.lanes.free_cells < entry.length or not self.backend.restore(lane, entry.data):
             self.backend.clear(lane)
             return 0
         self.lanes.extend(lane, entry.length)
-        if length < entry.length:
-            self.trim(lane, length, position)
-        return length
+        if isinstance(entry, Checkpoint):
+            self.checkpoints.note_use(entry)
+        if match is not None and match.length < entry.length:
+            self._bring_back(lane, match)
+        return self.lanes.lengths[lane]
+
+    def occupy(self, lane: int, seq: Sequence, length: int) -> None:
+        """From now on this sequence computes in this lane, which has `length` tokens of it."""
+        if seq.admitted is None:
+            most, key = seq.num_tokens - 1, seq.spec.cache_key
+            lanes = max((common for _, common in self.cache.common(seq.tokens, most, key)), default=0)
+            self.checkpointing.plan(seq, length, branch=max(lanes, self.host.common(seq.tokens, most, key)))
+        self.cache.put(lane, seq.tokens, seq.spec.cache_key)
+        self.checkpointing.occupy(lane, seq)
 
     def can_shift(self, lane: int, keep: int) -> bool:
         """Whether what is behind the first `keep` tokens may move: a cell has one position for all who refer to it."""
@@ -169,6 +227,7 @@ class KVCacheManager:
 
     def leave(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
         """A sequence has ended; what it computed, `timeline`, stays for reuse if it may."""
+        self.checkpointing.leave(lane)
         if keep and len(timeline) >= KEY_LENGTH and not self.backend.split:
             self.lanes.retire(lane)
             self.cache.put(lane, timeline, cache_key)
@@ -200,13 +259,7 @@ class KVCacheManager:
     def drop(self, lane: int) -> None:
         """A lane becomes free and empty, here and in the backend."""
         self.cache.remove(lane)
+        self.checkpointing.leave(lane)
         self.lanes.drop(lane)
         self.backend.clear(lane)
 
-
-def _between_media(match: Match, media: MediaTimeline, *, can_cut: bool) -> Match | None:
-    """The same, ending before an image or a sound rather than inside; None where the lane cannot be cut there."""
-    length, total = media.cut(match.length), media.cut(match.length + match.coming)
-    if length != match.length and not can_cut:
-        return None
-    return replace(match, length=length, coming=total - length, position=media.position(length))

@@ -8,7 +8,8 @@ begins would tell one client what another has sent. Decides nothing about evicti
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,17 @@ import numpy as np
 from llamasrv.domain.sequence_spec import CacheKey
 
 if TYPE_CHECKING:
+    from llamasrv.engine.kv.checkpoints import Checkpoint
     from llamasrv.engine.kv.host_tier import SavedState
+    from llamasrv.engine.media.timeline import MediaTimeline
 
 KEY_LENGTH = 8
 """Shorter common prefixes are not worth a copy; the first tokens, exactly, are the index."""
 
 EVERYBODY = CacheKey()
 Key = tuple[CacheKey, bytes]
+Usable = Callable[[int, int], bool]
+"""Whether a lane can be cut back to a length, or ends there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class Match:
     """`lane` has the first `length` tokens in KV. `coming`: so many more are being computed there right now.
 
     `held`: a running sequence has the lane, so its cells are taken anyway. `saved`: they are in host memory instead
-    of a lane.
+    of a lane. `checkpoint`: brings what is there back to `length`; None where it ends there, or can be cut anywhere.
     """
 
     lane: int | None
@@ -39,6 +44,8 @@ class Match:
     coming: int = 0
     held: bool = False
     saved: SavedState | None = None
+    checkpoint: Checkpoint | None = None
+    source: str = ""  # running, resident, checkpoint, host or disk
     position: int | None = None  # of what comes next; None: the same as `length`
 
     @property
@@ -48,7 +55,7 @@ class Match:
 
 
 class PrefixIndex:
-    """Timelines by lane. Without `can_cut` a lane can only be gone on with as a whole (recurrent states)."""
+    """Timelines by lane. Without `can_cut` a lane is gone on with as a whole, or from a checkpoint."""
 
     def __init__(self, *, can_cut: bool = True) -> None:
         self.can_cut = can_cut
@@ -83,26 +90,61 @@ class PrefixIndex:
         return self._keys[lane][0]
 
     def match(
-        self, tokens: array[int], limit: int, computed: list[int], held: Container[int], cache_key: CacheKey = EVERYBODY
+        self,
+        tokens: array[int],
+        limit: int,
+        computed: list[int],
+        held: Container[int],
+        cache_key: CacheKey = EVERYBODY,
+        *,
+        cuts: list[int] | None = None,
+        usable: Usable | None = None,
+        follow: bool | None = None,
+        media: MediaTimeline | None = None,
     ) -> Match | None:
         """The lane with most of `tokens[:limit]`, given how much each lane has computed and which are held.
 
-        None below KEY_LENGTH. What is coming counts like what is there: a follower gains by waiting for its leader.
+        None below KEY_LENGTH. What is coming counts like what is there: a follower gains by waiting for its leader,
+        unless it cannot `follow`. A lane that is not `usable` up to the common end is, up to the nearest of `cuts`.
         """
         if limit < KEY_LENGTH:
             return None
+        follow = self.can_cut if follow is None else follow
         best: Match | None = None
         best_total = KEY_LENGTH - 1
+        for lane, common in self.common(tokens, limit, cache_key):
+            have = min(common, computed[lane])
+            if media is not None:
+                common, have = media.cut(common), media.cut(have)
+            if not (usable(lane, have) if usable is not None else self.can_cut or have == computed[lane]):
+                have = longest(cuts or [], have)
+            is_held = lane in held
+            total = max(have, common) if follow and (is_held or self.can_cut) and computed[lane] < common else have
+            if total > best_total or (best and total == best_total and have > best.length):
+                source = "running" if is_held else "resident"
+                best, best_total = Match(lane, have, total - have, is_held, source=source), total
+        return best
+
+    def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> Iterator[tuple[int, int]]:
+        """The lanes whose timelines may begin like `tokens[:limit]`, and how much of it they have."""
         mine = np.frombuffer(tokens, np.int32)[:limit]
         for lane in self._index.get(key_of(tokens, cache_key), ()):
-            common = _common_length(mine, np.frombuffer(self._timelines[lane], np.int32))
-            have = min(common, computed[lane])
-            if not self.can_cut and not (common >= computed[lane] == have):
-                continue  # a state that went on past the common prefix cannot be brought back
-            total = common if self.can_cut else have
-            if total > best_total or (best and total == best_total and have > best.length):
-                best, best_total = Match(lane, have, total - have, lane in held), total
-        return best
+            yield lane, _common_length(mine, np.frombuffer(self._timelines[lane], np.int32))
+
+
+def usable_length(
+    common: int, length: int, *, can_cut: bool, cuts: list[int] | None, media: MediaTimeline | None
+) -> int:
+    """How much can be used of a saved state of `length` tokens by one who has `common` of them."""
+    if media is not None:
+        common = media.cut(common)
+    return common if can_cut or common == length else longest(cuts or [], common)
+
+
+def longest(lengths: list[int], most: int) -> int:
+    """The longest of the ascending lengths that is not more than `most`; 0 where there is none."""
+    at = bisect_right(lengths, most)
+    return lengths[at - 1] if at else 0
 
 
 def common_prefix(a: array[int], b: array[int]) -> int:

@@ -1,4 +1,5 @@
-"""What a place for prefixes outside the lanes has to offer. The manager asks each in turn, the nearest first."""
+"""What a place for prefixes has to offer. The manager asks each in turn, the nearest first: lanes, checkpoints, host
+memory, disk."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from llamasrv.domain.sequence_spec import CacheKey
 if TYPE_CHECKING:
     from llamasrv.engine.kv.host_tier import SavedState
     from llamasrv.engine.kv.prefix_index import Match
+    from llamasrv.engine.media.timeline import MediaTimeline
 
 
 class Entry:
@@ -31,19 +33,26 @@ class Tier(Protocol):
 
     worth: float  # seconds of computing that a prefix from here has to spare; for less it is left where it is
 
-    def match(self, tokens: array[int], limit: int, cache_key: CacheKey) -> tuple[Entry, int] | None:
+    def match(
+        self, tokens: array[int], limit: int, cache_key: CacheKey, cuts: list[int], media: MediaTimeline | None
+    ) -> tuple[Entry, int] | None:
         """The entry with most of `tokens[:limit]`, and how much of it can be used; None where nothing is worth a copy.
-        Where a restored state cannot be cut, only entries that the tokens continue whole."""
+        What cannot be cut anywhere is used whole, or up to the nearest of `cuts`, ascending lengths; nothing is cut
+        inside an image of the `media`."""
+
+    def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
+        """Where a sequence can begin that uses `length` tokens of it: at once, or later (`Match.coming`). None where
+        waiting for it costs more than the `seconds` of computing that it spares."""
+
+
+class Store(Tier, Protocol):
+    """A tier outside the lanes: what is in there was copied. Into a lane things come by computing them."""
 
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
         """Whether a state of `size` bytes of `tokens[:length]` would be kept: asked before it is copied."""
 
     def put(self, state: SavedState) -> None:
         """Keep it, if it still fits; others may have to go."""
-
-    def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
-        """Where a sequence can begin that uses `length` tokens of it: at once, or later (`Match.coming`). None where
-        waiting for it costs more than the `seconds` of computing that it spares."""
 
     def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
         """Forget the entry of exactly these tokens, if there is one."""

@@ -1,0 +1,30 @@
+"""What kind of memory a model has: whether its lanes can be cut anywhere, and what bringing them back takes if not."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from llamasrv.engine.backend.library import C
+from llamasrv.engine.interface import Checkpoints
+
+PARTIAL = int(C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+# Compressed caches with streams of their own: ranges of a lane cannot be copied, and a partial state is not enough.
+_WHOLE_ONLY = ("deepseek4",)
+# A window is in the file, but the library keeps everything.
+_KEEPS_ALL = ("exaone4",)
+
+
+class MemoryKind(NamedTuple):
+    stateful: bool  # a lane has a state of one size, however long it is
+    window: int  # positions that layers with a sliding window see; 0: there are none
+    checkpoints: Checkpoints
+
+
+def kind_of(model: Any, architecture: str, *, swa_full: bool) -> MemoryKind:
+    window = 0 if architecture in _KEEPS_ALL else int(C.llama_model_n_swa(model))
+    recurrent, hybrid = C.llama_model_is_recurrent(model), C.llama_model_is_hybrid(model)
+    if recurrent or architecture in _WHOLE_ONLY:
+        return MemoryKind(True, window, Checkpoints.WHOLE)
+    if hybrid:
+        return MemoryKind(True, window, Checkpoints.PARTIAL)
+    return MemoryKind(False, window, Checkpoints.PARTIAL if window and not swa_full else Checkpoints.NONE)

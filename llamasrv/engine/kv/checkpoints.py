@@ -1,0 +1,168 @@
+"""Checkpoints: the state of a memory that cannot be cut anywhere, at positions where prompts part.
+
+Recurrent and hybrid models, and windows that have slid, go back to a checkpoint or not at all. One checkpoint serves
+any number of sequences: it is found by the tokens before it, whichever lane computed them.
+
+    partial    the part that cannot be cut; the rest comes from a lane, or a state, that has at least as much
+    whole      all of it: it fills an empty lane by itself
+
+Knows no lanes and no library: states are bytes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import zlib
+from array import array
+from bisect import bisect_right, insort
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Key, Match, key_of
+from llamasrv.engine.kv.tier import Entry
+
+if TYPE_CHECKING:
+    from llamasrv.engine.media.timeline import MediaTimeline
+
+class Checkpoint(SavedState):
+    """The state behind `tokens`. `spares` are the tokens that it saves beyond the checkpoint before it."""
+
+    __slots__ = ("spares", "uses", "value")
+
+    def __init__(self, tokens: array[int], data: np.ndarray, cache_key: CacheKey, spares: int) -> None:
+        super().__init__(tokens, data, cache_key)
+        self.spares = spares
+        self.uses = 1
+        self.value = 0.0
+
+
+class Checkpoints:
+    """At most `limit` bytes, worth most per byte; 0 keeps nothing. With `whole` they are a tier of their own."""
+
+    worth = 0.002  # seconds; a copy takes about as long
+
+    def __init__(self, limit: int, *, whole: bool = False) -> None:
+        self.limit = limit
+        self.whole = whole
+        self.used = 0
+        self._groups: dict[Key, _Group] = {}
+        # What was evicted last was worth so much: what is new counts from there, so that old merit fades.
+        self._floor = 0.0
+        self._order = itertools.count()
+        self._heap: list[tuple[float, int, Checkpoint]] = []  # with entries whose value has changed since
+        self._there: dict[int, Checkpoint] = {}
+
+    def __len__(self) -> int:
+        return len(self._there)
+
+    def along(self, tokens: array[int], limit: int, cache_key: CacheKey) -> dict[int, Checkpoint]:
+        """Those of beginnings of `tokens[:limit]`, by their lengths, the shortest first."""
+        group = self._groups.get(key_of(tokens, cache_key))
+        return {} if group is None else group.along(tokens, limit)
+
+    def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
+        return 0 < size <= self.limit and length >= KEY_LENGTH and length not in self.along(tokens, length, cache_key)
+
+    def add(self, tokens: array[int], data: np.ndarray, cache_key: CacheKey) -> None:
+        """Keep the state behind exactly these tokens, if it fits; what is worth least goes for it."""
+        before = max(self.along(tokens, len(tokens), cache_key), default=0)
+        self.put(Checkpoint(tokens, data, cache_key, len(tokens) - before))
+
+    def put(self, state: SavedState) -> None:
+        point = state if isinstance(state, Checkpoint) else Checkpoint(
+            state.tokens, state.data, state.cache_key, state.length
+        )  # fmt: skip
+        if not self.wants(point.tokens, point.length, point.cache_key, point.num_bytes):
+            return
+        while self.used + point.num_bytes > self.limit:
+            self._evict()
+        self._groups.setdefault(point.key, _Group()).add(point)
+        self._there[id(point)] = point
+        self.used += point.num_bytes
+        self._appraise(point)
+
+    def note_use(self, point: Checkpoint) -> None:
+        point.uses += 1
+        if id(point) in self._there:
+            self._appraise(point)
+
+    def discard(self, point: Checkpoint) -> None:
+        if self._there.pop(id(point), None) is None:
+            return
+        self.used -= point.num_bytes
+        group = self._groups[point.key]
+        group.remove(point)
+        if not group.lengths:
+            del self._groups[point.key]
+
+    # as a tier, where they are whole
+
+    def match(
+        self, tokens: array[int], limit: int, cache_key: CacheKey, cuts: list[int], media: MediaTimeline | None = None
+    ) -> tuple[Checkpoint, int] | None:
+        found = self.along(tokens, limit, cache_key)
+        if not found:
+            return None
+        length = max(found)
+        return found[length], length
+
+    def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
+        assert isinstance(entry, Checkpoint)
+        return Match(None, length, saved=entry, source="checkpoint")
+
+    def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
+        """Forget those of all beginnings of these tokens."""
+        for point in self.along(tokens, len(tokens), cache_key).values():
+            self.discard(point)
+
+    def _appraise(self, point: Checkpoint) -> None:
+        point.value = self._floor + point.uses * point.spares / point.num_bytes
+        heapq.heappush(self._heap, (point.value, next(self._order), point))
+        if len(self._heap) > 2 * len(self._there) + 64:
+            self._heap = [(p.value, next(self._order), p) for p in self._there.values()]
+            heapq.heapify(self._heap)
+
+    def _evict(self) -> None:
+        while True:
+            value, _, point = heapq.heappop(self._heap)
+            if id(point) in self._there and point.value == value:
+                self._floor = value
+                self.discard(point)
+                return
+
+
+class _Group:
+    """Checkpoints of timelines that begin alike, by length and by a check of the tokens."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+        self._by_length: dict[int, dict[int, Checkpoint]] = {}
+
+    def add(self, point: Checkpoint) -> None:
+        length = point.length
+        if length not in self._by_length:
+            insort(self.lengths, length)
+            self._by_length[length] = {}
+        self._by_length[length][zlib.crc32(point.tokens)] = point
+
+    def remove(self, point: Checkpoint) -> None:
+        same = self._by_length[point.length]
+        del same[zlib.crc32(point.tokens)]
+        if not same:
+            del self._by_length[point.length]
+            self.lengths.remove(point.length)
+
+    def along(self, tokens: array[int], limit: int) -> dict[int, Checkpoint]:
+        found: dict[int, Checkpoint] = {}
+        raw, check, end = memoryview(tokens).cast("B"), 0, 0
+        for length in self.lengths[: bisect_right(self.lengths, min(limit, len(tokens)))]:
+            check = zlib.crc32(raw[4 * end : 4 * length], check)
+            end = length
+            point = self._by_length[length].get(check)
+            if point is not None and memoryview(point.tokens).cast("B") == raw[: 4 * length]:
+                found[length] = point
+        return found

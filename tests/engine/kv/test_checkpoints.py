@@ -1,0 +1,216 @@
+"""Memories that cannot be cut anywhere go back to a checkpoint, wherever the prompt was computed."""
+
+from array import array
+
+import numpy as np
+import pytest
+from engine_driver import chat, end_of, text_of
+
+from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.interface import Checkpoints as Kind
+from llamasrv.engine.kv.checkpointing import checkpoint_places
+from llamasrv.engine.kv.checkpoints import Checkpoints
+from llamasrv.engine.kv.prefix_index import EVERYBODY
+
+KINDS = {
+    "partial": {"can_cut": False, "checkpoints": Kind.PARTIAL},
+    "whole": {"can_cut": False, "can_share": False, "checkpoints": Kind.WHOLE},
+}
+SYSTEM = "<|im_start|>system\n" + "a system prompt of some length " * 20 + "<|im_end|>\n"
+
+
+def tokens(text):
+    return array("i", list(text.encode()))
+
+
+def state(size=1000):
+    return np.zeros(size, np.uint8)
+
+
+# the table
+
+
+def test_it_finds_the_checkpoints_along_a_prompt():
+    table = Checkpoints(100_000)
+    for text in ("a common start", "a common start, then one", "a common start, then two"):
+        table.add(tokens(text), state(), EVERYBODY)
+    assert list(table.along(tokens("a common start, then two and more"), 100, EVERYBODY)) == [14, 24]
+    assert list(table.along(tokens("a common start, then two and more"), 20, EVERYBODY)) == [14]
+    assert not table.along(tokens("a common start"), 100, CacheKey(scope="somebody"))
+
+
+def test_it_never_has_more_than_its_limit():
+    table = Checkpoints(5_000)
+    for n in range(100):
+        table.add(tokens(f"{n:08} and so on"), state(), EVERYBODY)
+        assert table.used <= 5_000
+    table.add(tokens("larger than everything"), state(6_000), EVERYBODY)
+    assert table.used == sum(point.num_bytes for point in table._there.values()) and 0 < len(table) < 5
+
+
+def test_what_is_used_and_spares_much_outlives_what_does_not():
+    table = Checkpoints(6_000)
+    table.add(tokens("a long beginning " * 20), state(), EVERYBODY)
+    (root,) = table.along(tokens("a long beginning " * 20), 1000, EVERYBODY).values()
+    for n in range(50):
+        table.add(tokens(f"{n:08}"), state(), EVERYBODY)
+        if n % 10 == 0:
+            table.note_use(root)
+    assert table.along(root.tokens, 1000, EVERYBODY)
+
+
+def test_what_is_not_used_any_more_leaves_in_the_end():
+    table = Checkpoints(6_000)
+    table.add(tokens("a long beginning " * 5), state(), EVERYBODY)
+    for n in range(500):
+        table.add(tokens(f"{n:08}" * 3), state(), EVERYBODY)
+    assert not table.along(tokens("a long beginning " * 5), 1000, EVERYBODY)
+
+
+# where they are
+
+
+def test_the_last_two_beginnings_of_messages_get_one_and_others_where_they_are_far_apart():
+    assert checkpoint_places(2000, 0, (10, 600, 700, 1500, 1980, 1990)) == [700, 976, 1500, 1980, 1990]
+
+
+def test_a_prompt_without_messages_has_more_towards_its_end():
+    assert checkpoint_places(650, 0, ()) == [138, 394, 522, 586, 646]
+
+
+def test_none_is_where_nothing_is_computed():
+    assert checkpoint_places(650, 600, ()) == [646]
+    assert checkpoint_places(20, 0, (5, 10)) == []
+
+
+def test_where_two_prompts_part_there_is_one():
+    assert 444 in checkpoint_places(650, 0, (), branch=444)
+
+
+# the engine with them
+
+
+@pytest.fixture(params=KINDS)
+def driver(drive, request):
+    driver = drive(parallel=8, num_lanes=16, num_cells=16384, batch_size=512, **KINDS[request.param])
+    driver.core.memory._time.prompt_seconds = lambda count: float(count > 0)  # everything is worth keeping
+    return driver
+
+
+def run(driver, *prompts, **settings):
+    """What each said and how many tokens were reused."""
+    streams = [driver.submit(prompt, **settings) for prompt in prompts]
+    driver.finish()
+    items = [stream.take() for stream in streams]
+    return [text_of(i) for i in items], [end_of(i).num_reused for i in items]
+
+
+def boundaries(text):
+    """Where messages begin, in the fake's tokens."""
+    found, at = [], 0
+    for part in text.split("<|im_start|>")[1:]:
+        found.append(at)
+        at += 1 + len(part.replace("<|im_end|>", "\0"))
+    return tuple(found)
+
+
+def test_a_prompt_with_another_end_goes_back_to_a_checkpoint(driver):
+    run(driver, SYSTEM + chat("x" * 300 + "one"))
+    said, (reused,) = run(driver, SYSTEM + chat("x" * 300 + "other"))
+    assert said == ["You said: " + "x" * 300 + "other"] and reused > 850
+
+
+def test_newcomers_wait_for_one_that_computes_their_beginning(driver):
+    before = driver.engine.metrics.prompt_tokens
+    prompts = [SYSTEM + chat(f"{n} " * 3) for n in range(8)]
+    said, reused = run(driver, *prompts)
+    assert said == [f"You said: {n} {n} {n} " for n in range(8)]
+    length = len(driver.backend.vocab.tokenize(SYSTEM))
+    assert sum(count > length - 16 for count in reused) == 7
+    assert driver.engine.metrics.prompt_tokens - before < 1.15 * length + 8 * 60
+
+
+def test_a_turn_whose_thoughts_were_cut_out_begins_where_they_were(driver):
+    first = SYSTEM + chat("why?")
+    run(driver, first, boundaries=boundaries(first))
+    second = first + "because<|im_end|>\n" + chat("and?")
+    said, (reused,) = run(driver, second, boundaries=boundaries(second))
+    assert said == ["You said: and?"] and reused >= boundaries(first)[-1]
+
+
+def test_an_edited_message_costs_what_follows_it(driver):
+    turns = [SYSTEM, chat("first " * 60), "yes<|im_end|>\n", chat("second " * 60), "no<|im_end|>\n", chat("third")]
+    whole = "".join(turns)
+    run(driver, whole, boundaries=boundaries(whole))
+    edited = whole.replace("second " * 60, "changed " * 60)
+    _, (reused,) = run(driver, edited, boundaries=boundaries(edited))
+    assert reused >= len(driver.backend.vocab.tokenize("".join(turns[:3])))
+
+
+def test_a_branch_is_learnt_from_the_second_prompt(driver):
+    """The first had no checkpoint where the second left it; the third finds one."""
+    text = "x" * 2000
+    run(driver, text + "a" * 900)
+    _, (first,) = run(driver, text + "b" * 900)
+    _, (second,) = run(driver, text + "c" * 900)
+    assert first < 1999 <= second
+
+
+def test_running_sequences_are_left_alone_by_those_who_branch_off(driver):
+    long = driver.submit(SYSTEM + chat("x" * 200))
+    driver.turn(12)
+    said, _ = run(driver, *(SYSTEM + chat("x" * 200 + str(n)) for n in range(3)))
+    assert said == [f"You said: {'x' * 200}{n}" for n in range(3)]
+    assert text_of(long.take()) == "You said: " + "x" * 200
+
+
+def test_a_prefix_that_left_the_pool_can_be_brought_back_to_a_checkpoint(drive):
+    for kind in KINDS.values():
+        driver = drive(idle_cells=0, **kind)
+        driver.core.memory._time.prompt_seconds = lambda count: float(count > 0)
+        run(driver, SYSTEM + chat("one"))
+        run(driver, "something else entirely")
+        said, (reused,) = run(driver, SYSTEM + chat("other"))
+        assert said == ["You said: other"] and reused > 500
+        assert driver.engine.metrics.reused["host" if kind["checkpoints"] is Kind.PARTIAL else "checkpoint"] > 500
+
+
+def test_scopes_have_checkpoints_of_their_own(driver):
+    run(driver, SYSTEM + chat("one"), scope="ann")
+    assert run(driver, SYSTEM + chat("two"), scope="bob")[1] == [0]
+    assert run(driver, SYSTEM + chat("two"), scope="ann")[1][0] > 500
+
+
+def test_a_preempted_sequence_goes_on_where_it_was(driver):
+    stream = driver.submit(SYSTEM + chat("hello there"))
+    driver.turn(4)
+    driver.engine.preempt(driver.sequences[-1])
+    driver.finish()
+    assert text_of(stream.take()) == "You said: hello there"
+
+
+def test_fifty_conversations_under_a_limit_of_three_checkpoints(drive):
+    for kind in KINDS.values():
+        size = 200 * 4 + 24 if kind["checkpoints"] is Kind.PARTIAL else 2 * 200 * 4
+        driver = drive(parallel=8, checkpoint_bytes=3 * (size + 600), **kind)
+        table = driver.core.memory.checkpoints
+        streams = [driver.submit(chat(f"{n:03} " * 40), max_tokens=14) for n in range(50)]
+        while driver.engine.num_open:
+            driver.turn()
+            assert table.used <= table.limit
+        assert [text_of(s.take()) for s in streams] == [f"You said: {n:03} " for n in range(50)]
+        assert driver.engine.metrics.checkpoints > 50
+
+
+def test_without_memory_for_them_prompts_are_computed_again(drive):
+    driver = drive(checkpoint_bytes=0, **KINDS["partial"])
+    assert run(driver, SYSTEM + chat("one")) == (["You said: one"], [0])
+    assert run(driver, SYSTEM + chat("two")) == (["You said: two"], [0])
+
+
+def test_a_lane_that_cannot_be_brought_back_is_computed_anew(drive, monkeypatch):
+    driver = drive(**KINDS["partial"])
+    run(driver, SYSTEM + chat("one"))
+    monkeypatch.setattr(driver.backend, "rewind", lambda *args: False)
+    said, (reused,) = run(driver, SYSTEM + chat("two"))
+    assert said == ["You said: two"] and reused == 0
