@@ -167,6 +167,21 @@ _DECLARED: Mapping[str, Option] = {
         "control_vector_layers", "layers", "--control-vector-layers",
         help="The layers that they steer, as FIRST-LAST, both included. Unset: all.",
     ),
+    "mmproj": _model(
+        "mmproj", "path", "-mm", "--mmproj",
+        help="The projector that lets the model take images and sounds, a GGUF file. Unset: the one beside the model.",
+    ),
+    "mmproj_offload": _engine(
+        "mmproj_offload", "bool", "--mmproj-offload", help="Compute the projector on a GPU, where there is one."
+    ),
+    "image_min_tokens": _model(
+        "image_min_tokens", "int", "--image-min-tokens", low=1, high=65_536,
+        help="Fewest tokens of an image, where the projector can choose. Unset: as its file says.",
+    ),
+    "image_max_tokens": _model(
+        "image_max_tokens", "int", "--image-max-tokens", low=1, high=65_536,
+        help="Most tokens of an image, where the projector can choose. Unset: as its file says.",
+    ),
     "cpu_range": _engine(
         "cpu_range", "cpus", "-Cr", "--cpu-range",
         help="The CPUs that the model's threads run on, as 0-3 or 0,2,4-7. Unset: all that the server may use.",
@@ -271,6 +286,11 @@ _DECLARED: Mapping[str, Option] = {
     ),
     "disk_folder": _cache(
         "disk_dir", "path", "--cache-disk-dir", help="The folder for them (~/.cache/llamasrv/prefixes)."
+    ),
+    "media_bytes": _cache(
+        "media", "size", "--cache-media", low=0, high=2**50, unit=2**20,
+        help="Memory for what a projector made of images and sounds, so that it does not encode them again; a plain "
+        "number counts MiB.",
     ),
     "swap_bytes": _cache(
         "swap", "size", "--cache-swap", low=0, high=2**50, unit=2**20,

@@ -24,9 +24,10 @@ def option_field(
     unset: tuple[str, ...] = (),
     words: Mapping[str, Any] | None = None,
     bare: str | None = None,
+    off: tuple[str, ...] = (),
 ) -> Any:
     """A field of a section with its option. `key` is its name in the file where that is not the field's."""
     option = Option(
-        f"{section}.{key}", flags, kind, help, default, low, high, choices, secret, unit, unset, words or {}, bare
+        f"{section}.{key}", flags, kind, help, default, low, high, choices, secret, unit, unset, words or {}, bare, off
     )
     return field(default=default, repr=not secret, metadata={"option": option})

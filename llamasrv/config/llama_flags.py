@@ -136,7 +136,7 @@ _ONE_SET = "the same threads compute steps of one row and of many"
 _CPU_DRAFT = "there are no draft models yet"
 _DOWNLOADS = "name the repository: --hf-repo OWNER/REPO:QUANT, or llamasrv pull"
 _TOOLS = "llamasrv runs no programs for clients; give tools with the request, and run them in the client"
-_MEDIA = "images, audio and video cannot be served yet"
+_VIDEO = "videos are not taken; send some of their frames as images"
 
 FLAGS: tuple[Flag, ...] = (
     # The program
@@ -311,18 +311,20 @@ FLAGS: tuple[Flag, ...] = (
     same("--embedding, --embeddings", "engine.embeddings", "LLAMA_ARG_EMBEDDINGS"),
     maps("--rerank, --reranking", "--pooling rank", lambda text: {"engine_pooling": "rank"}, "LLAMA_ARG_RERANKING"),
     # Media
-    later("-mm, --mmproj FILE", _MEDIA, "LLAMA_ARG_MMPROJ"),
-    later("-mmu, --mmproj-url URL", _MEDIA, "LLAMA_ARG_MMPROJ_URL"),
-    later("--mmproj-auto / --no-mmproj, --no-mmproj-auto", _MEDIA, "LLAMA_ARG_MMPROJ_AUTO"),
-    later("--mmproj-offload / --no-mmproj-offload", _MEDIA, "LLAMA_ARG_MMPROJ_OFFLOAD"),
-    later("-mmdev, --mmproj-device DEVICE", _MEDIA, "MTMD_BACKEND_DEVICE"),
-    later("--image-min-tokens N", _MEDIA, "LLAMA_ARG_IMAGE_MIN_TOKENS"),
-    later("--image-max-tokens N", _MEDIA, "LLAMA_ARG_IMAGE_MAX_TOKENS"),
-    later("--mtmd-batch-max-tokens N", _MEDIA, "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS"),
-    later("--video-fps N", _MEDIA, "LLAMA_ARG_VIDEO_FPS"),
-    later("--video-timestamp-interval N", _MEDIA, "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL"),
-    later("--video-ffmpeg-dir DIR", _MEDIA, "LLAMA_ARG_VIDEO_FFMPEG_DIR"),
-    later("--media-path PATH", _MEDIA),
+    same("-mm, --mmproj FILE", "model.mmproj", "LLAMA_ARG_MMPROJ"),
+    no("-mmu, --mmproj-url URL", _DOWNLOADS, "LLAMA_ARG_MMPROJ_URL"),
+    same("--mmproj-auto / --no-mmproj, --no-mmproj-auto", "model.mmproj_auto", "LLAMA_ARG_MMPROJ_AUTO"),
+    same("--mmproj-offload / --no-mmproj-offload", "engine.mmproj_offload", "LLAMA_ARG_MMPROJ_OFFLOAD"),
+    no("-mmdev, --mmproj-device DEVICE", "the projector computes where the model does, or with --no-mmproj-offload on "
+       "the CPU", "MTMD_BACKEND_DEVICE"),
+    same("--image-min-tokens N", "model.image_min_tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS"),
+    same("--image-max-tokens N", "model.image_max_tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS"),
+    already("--mtmd-batch-max-tokens N", "images are encoded beside the model, which goes on meanwhile",
+            "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS"),
+    no("--video-fps N", _VIDEO, "LLAMA_ARG_VIDEO_FPS"),
+    no("--video-timestamp-interval N", _VIDEO, "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL"),
+    no("--video-ffmpeg-dir DIR", _VIDEO, "LLAMA_ARG_VIDEO_FFMPEG_DIR"),
+    same("--media-path PATH", "media.path"),
     # Where it listens, and whom it answers
     same("--host HOST", "server.host", "LLAMA_ARG_HOST"),
     same("--port PORT", "server.port", "LLAMA_ARG_PORT"),

@@ -1,7 +1,7 @@
 """The sections of the settings: each option once, with its name, flags, default, range and meaning.
 
 The command line, the environment, conf/llamasrv.toml and the tables of conf/README.md all follow from these classes,
-from those of sampling.py and limits.py, and from engine.py for the section that is the engine's own dataclass.
+from those of sampling.py, limits.py, media.py, and from engine.py for the section that is the engine's own dataclass.
 """
 
 from __future__ import annotations
@@ -66,6 +66,10 @@ class ModelSection:
     )  # fmt: skip
     hf_file: str | None = _model("text", None, "-hff", "--hf-file", help="Which file of that repository.")
     offline: bool = _model("bool", False, "--offline", help="Serve what was pulled for --hf-repo, and fetch nothing.")
+    mmproj_auto: bool = _model(
+        "bool", True, "--mmproj-auto", off=("--no-mmproj",),
+        help="Take the projector that lies beside a model, where --mmproj names none.",
+    )  # fmt: skip
     tags: tuple[str, ...] = _model(
         "list", (), "--tags", help="Words that /v1/models tells of the model, separated by commas."
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from llamasrv.config.engine import ENGINE
 from llamasrv.config.limits import LimitsSection
+from llamasrv.config.media import MediaSection
 from llamasrv.config.option import Option, reason
 from llamasrv.config.sampling import SamplingSection
 from llamasrv.config.sections import (
@@ -52,6 +53,7 @@ class Settings:
     engine: EngineOptions = EngineOptions()
     sampling: SamplingSection = SamplingSection()
     limits: LimitsSection = LimitsSection()
+    media: MediaSection = MediaSection()
     store: StoreSection = StoreSection()
     cache: CacheSection = CacheSection()
     log: LogSection = LogSection()

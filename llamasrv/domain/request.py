@@ -20,7 +20,7 @@ class TextPart:
 class MediaPart:
     """An image or a sound, as `data` or as the `url` that the client gave; nobody has looked into it."""
 
-    kind: Literal["image", "audio"]
+    kind: Literal["image", "audio"] | None  # None: what its bytes say
     data: bytes | None = field(default=None, repr=False)
     url: str | None = None
     is_coarse: bool = False  # of an image, few details matter

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from llamasrv.models.gguf import Header
+from llamasrv.errors import ConfigError
+from llamasrv.models.gguf import Header, read_header
 
 DIGEST_TENSORS = 512  # of which the beginning counts in a digest
 DIGEST_BYTES = 4096  # of each
@@ -36,7 +37,8 @@ class Details:
     context: int = 0  # tokens it was trained on
     n_embd: int = 0
     template: str | None = None
-    capabilities: tuple[str, ...] = ("completion",)  # of completion, tools, thinking, insert, embedding, rerank
+    # Of completion, tools, thinking, insert, embedding, rerank, vision, audio.
+    capabilities: tuple[str, ...] = ("completion",)
     size: int = 0  # bytes of all files
     digest: str = ""
     modified: float = 0.0  # seconds since 1970
@@ -46,10 +48,9 @@ class Details:
 def describe(header: Header, *, template: str | None = None, projector: Path | None = None) -> Details:
     """`template` replaces the file's own."""
     source = template if template is not None else header.chat_template
-    return Details(
+    details = Details(
         path=header.path,
         parts=header.paths,
-        projector=projector,
         architecture=header.architecture,
         num_params=header.num_params,
         quantisation=header.file_type,
@@ -62,6 +63,26 @@ def describe(header: Header, *, template: str | None = None, projector: Path | N
         modified=max(path.stat().st_mtime for path in header.paths),
         metadata=header.metadata,
     )
+    return details if projector is None else with_projector(details, projector)
+
+
+def with_projector(details: Details, projector: Path | None) -> Details:
+    """The model with this file to see and hear with; with None it does neither. One that cannot be read is left out."""
+    able = [name for name in details.capabilities if name not in MODALITIES.values()]
+    if projector is not None and "completion" in able:
+        try:
+            able += modalities(read_header(projector))
+        except ConfigError:
+            projector = None
+    return replace(details, projector=projector, capabilities=tuple(able))
+
+
+MODALITIES = {"clip.has_vision_encoder": "vision", "clip.has_audio_encoder": "audio"}
+
+
+def modalities(projector: Header) -> list[str]:
+    """What a projector takes: vision, audio or both."""
+    return [name for key, name in MODALITIES.items() if projector.metadata.get(key)]
 
 
 def capabilities(header: Header, template: str | None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.domain.defaults import ChatDefaults
 from llamasrv.engine.engine import Engine, EngineOptions
-from llamasrv.engine.interface import Adapter, Backend, Progress
+from llamasrv.engine.interface import Adapter, Backend, Progress, Projector
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.errors import InvalidRequest, ModelUnavailable, Unavailable
 from llamasrv.models.details import Details
@@ -47,6 +47,11 @@ class Recipe:
     options: EngineOptions = field(default_factory=EngineOptions)
     memory: int = 0  # bytes: weights, KV, buffers, as estimated
     context: int = 0  # most tokens of one sequence
+
+
+def _modalities(projector: Projector | None) -> list[str]:
+    able = {} if projector is None else {"vision": projector.vision, "audio": projector.audio}
+    return [name for name, is_able in able.items() if is_able]
 
 
 class Model:
@@ -137,6 +142,7 @@ class Model:
                 architecture=info.architecture, num_params=info.num_params, quantisation=info.file_type,
                 context=info.context_train, n_embd=info.n_embd, template=info.chat_template, size=info.size_bytes,
                 modified=float(self.created), metadata=info.metadata,
+                capabilities=("completion", *_modalities(self.current.model.projector)),
             )  # fmt: skip
         return self._details
 

@@ -158,6 +158,12 @@ def split_name(stem: str) -> tuple[str, str]:
     return (match["base"], match["quant"]) if match is not None else (stem, "")
 
 
+def projector_beside(path: Path) -> Path | None:
+    """The projector of a model that was not found in a folder of models: by the name that it shares with it."""
+    beside = [other for other in path.parent.glob("*.gguf") if _PROJECTOR.fullmatch(other.name[: -len(".gguf")])]
+    return _projector_of(path, path.parent, beside)
+
+
 def _projector_of(path: Path, folder: Path, projectors: list[Path]) -> Path | None:
     """The projector beside a model: any in a folder of its own, one that begins like it where all lie together."""
     beside = [other for other in projectors if other.parent == path.parent]

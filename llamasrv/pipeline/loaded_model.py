@@ -241,11 +241,12 @@ class LoadedModel:
         )
         return ChatDetokenizer(parser, profile.spoken)
 
-    def render(self, prompt: ChatPrompt) -> str:
-        """The prompt's text as the model's template writes it."""
+    def render(self, prompt: ChatPrompt, media_marker: str = "") -> str:
+        """The prompt's text as the model's template writes it, with the marker where there is an image or a sound."""
         prompt = self.model.chat_defaults.of_prompt(prompt)
         template = self._profile(prompt).template
-        return (off_hub(template.render, prompt) if is_long(prompt) else template.render(prompt)).text
+        rendered = off_hub(template.render, prompt) if is_long(prompt) else template.render(prompt)
+        return "".join([media_marker if isinstance(part, int) else part[0] for part in rendered.segments])
 
     def _profile(self, prompt: ChatPrompt) -> ChatProfile:
         profile = self.tool_profile if prompt.tools else self.profile
@@ -261,14 +262,13 @@ class LoadedModel:
         profile = self._profile(prompt)
         rendered = profile.template.render(prompt)
         self._refuse_endless(rendered.text)
-        parts = media_of(prompt) if media is not NO_MEDIA else []
         tokens: list[int] = []
         spans: list[MediaSpan] = []
         before = self._checked(TokenPrompt(prompt.before)) if prompt.before else []
         for segment in rendered.segments:
             if isinstance(segment, int):
                 tokens = tokens or self._start(before)
-                spans += media.of(parts[segment]).append_to(tokens)
+                spans += media.of(media_of(prompt)[segment]).append_to(tokens)
                 continue
             text, trusted = segment
             more = tokenize(text, parse_special=trusted)

@@ -19,22 +19,29 @@ from llamasrv.domain.request import ChatPrompt, MediaPart, MixedPrompt, Prompt
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine.interface import Projector
 from llamasrv.errors import InvalidMedia, InvalidRequest, Unsupported
+from llamasrv.media import sniff
 from llamasrv.media.decoder import Decoder
 from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources
 
 _LARGE = 1 << 18  # bytes whose hash would keep the hub from others
-_NEEDS = {"image": "vision projector; it cannot take images", "audio": "audio projector; it cannot take sounds"}
+_NEEDS = {
+    "image": "vision projector; it cannot take images. Start it with --mmproj",
+    "audio": "audio projector; it cannot take sounds. Start it with --mmproj",
+}
 
 
 class RequestMedia:
-    """What the projector measured, for each part of a request."""
+    """What the projector measured, for each part of a request. Parts that are not there cannot be taken."""
 
     def __init__(self) -> None:
         self._measured: dict[int, Measured] = {}  # by the identity of the part
 
     def of(self, part: MediaPart) -> Measured:
-        return self._measured[id(part)]
+        measured = self._measured.get(id(part))
+        if measured is None:
+            raise Unsupported("Images and sounds cannot be taken here.", param=part.param)
+        return measured
 
     def add(self, part: MediaPart, measured: Measured) -> None:
         self._measured[id(part)] = measured
@@ -67,10 +74,6 @@ class MediaReader:
         parts = [part for prompt in prompts for part in _parts(prompt)]
         if not parts:
             return NO_MEDIA
-        for part in parts:
-            if projector is None or not (projector.vision if part.kind == "image" else projector.audio):
-                raise Unsupported(f"This model has no {_NEEDS[part.kind]}.", param=part.param)
-        assert projector is not None
         limits = self.options.limits
         if len(parts) > limits.count:
             text = f"There are {len(parts)} images and sounds in this request; at most {limits.count} are accepted."
@@ -78,11 +81,13 @@ class MediaReader:
         found, size = RequestMedia(), 0
         for part in parts:
             try:
-                media = self._input(part, projector.sample_rate, to_count)
+                _check_taken(part.kind, projector)  # before anything is fetched for it
+                assert projector is not None
+                media = self._input(part, projector, to_count)
                 size += len(media.data or b"")
                 if size > limits.decoded_bytes:
                     raise InvalidMedia(
-                        f"decoded, the images and sounds of this request take more than {limits.decoded_bytes} bytes"
+                        f"Decoded, the images and sounds of this request take more than {limits.decoded_bytes} bytes."
                     )
                 found.add(part, self._measured(projector, media))
             except InvalidRequest as error:
@@ -95,19 +100,23 @@ class MediaReader:
     def _measured(self, projector: Projector, media: MediaInput) -> Measured:
         return off_hub(projector.measure, media) if media.kind == "audio" else projector.measure(media)
 
-    def _input(self, part: MediaPart, rate: int | None, to_count: bool) -> MediaInput:
+    def _input(self, part: MediaPart, projector: Projector, to_count: bool) -> MediaInput:
         data = part.data
         if data is None:
             assert part.url is not None
             data = self.options.sources.read(part.url)
-        key = off_hub(_key, part, data) if len(data) > _LARGE else _key(part, data)
-        place = (key, rate if part.kind == "audio" else None)
+        kind = part.kind or ("audio" if sniff.kind(data) in (*sniff.SOUNDS, *sniff.CONTAINERS) else "image")
+        _check_taken(kind, projector)
+        how = b"%s %d " % (kind.encode(), part.is_coarse)
+        key = off_hub(_hash, how, data) if len(data) > _LARGE else _hash(how, data)
+        rate = projector.sample_rate
+        place = (key, rate if kind == "audio" else None)
         with self._lock:
             kept = self._kept.get(place)
             if kept is not None:
                 self._kept.move_to_end(place)
                 return kept
-        if part.kind == "audio":
+        if kind == "audio":
             assert rate is not None
             sound = self.decoder.samples(data, rate)
             media = MediaInput("audio", key, sound, num_samples=len(sound) // 4)
@@ -141,6 +150,12 @@ def _parts(prompt: Prompt) -> Iterator[MediaPart]:
         yield from (part for part in prompt.parts if isinstance(part, MediaPart))
 
 
-def _key(part: MediaPart, data: bytes) -> bytes:
+def _hash(how: bytes, data: bytes) -> bytes:
     """Of what is decoded: the bytes, and how."""
-    return hashlib.sha256(b"%s %d " % (part.kind.encode(), part.is_coarse) + data).digest()
+    return hashlib.sha256(how + data).digest()
+
+
+def _check_taken(kind: str | None, projector: Projector | None) -> None:
+    able = {} if projector is None else {"image": projector.vision, "audio": projector.audio, None: True}
+    if not able.get(kind):
+        raise Unsupported(f"This model has no {_NEEDS[kind or 'image']}.")

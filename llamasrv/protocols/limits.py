@@ -26,4 +26,6 @@ class Limits:
     dry_breakers: int = 32
     template_kwargs: int = 64
     model_chars: int = 256
+    media: int = 64  # images and sounds of one request
+    media_marker: str = "<__media__>"  # stands for one in a raw prompt
     background: int = 16  # responses that go on without their client, at once

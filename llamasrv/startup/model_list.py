@@ -24,7 +24,7 @@ from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter, Progress
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
-from llamasrv.models.details import describe, digest
+from llamasrv.models.details import describe, digest, with_projector
 from llamasrv.models.made import Made
 from llamasrv.models.made import read as read_made
 from llamasrv.models.model import FOR_EVER, Model, Recipe
@@ -43,6 +43,7 @@ from llamasrv.startup.model_options import (
     template_source,
     with_file,
 )
+from llamasrv.startup.projector import projector_of, with_projector_of
 
 log = logging.getLogger("llamasrv")
 
@@ -62,7 +63,7 @@ def models(settings: Settings) -> list[Model]:
     several = len(made) + len(found) > 1
     for one in found:
         if one.header.path.resolve() not in taken and canonical(one.name) not in names:
-            own = settings.having(model={"path": one.header.path}, engine={"adapters": ()})
+            own = settings.having(model={"path": one.header.path}, engine={"adapters": (), "mmproj": None})
             model = _model(own, one.name, one.header, aliases=one.aliases, several=several, found=one)
             model.is_found = True
             made.append(model)
@@ -218,8 +219,7 @@ def _model(
         check_rpc(f"engine.rpc = {', '.join(settings.engine.rpc)}")
     template = template_source(settings)
     details = found.details if found is not None and template is None else describe(header, template=template)
-    if found is not None:
-        details = dataclasses.replace(details, projector=found.details.projector)
+    details = with_projector(details, projector_of(settings, header, found))
     if settings.engine.embeddings and "completion" in details.capabilities:
         details = dataclasses.replace(details, capabilities=(*details.capabilities, "embedding"))
     need = _need(settings, header, several=several)
@@ -228,6 +228,7 @@ def _model(
         options, digest=details.digest, adapters=tuple(map(_known, options.adapters)),
         control_vectors=tuple(map(_known_vector, options.control_vectors)),
     )  # fmt: skip
+    options = with_projector_of(details, options)
     need_all = need.total + sum(Path(adapter.path).stat().st_size for adapter in options.adapters)
     return Model(
         name,
@@ -278,11 +279,17 @@ def _open(path: str, options: EngineOptions, progress: Progress) -> Any:
 
 def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
     from llamasrv.engine.fake import open_fake_backend
+    from llamasrv.engine.fake_projector import FakeProjector
 
     options = engine_options(settings)
     pooling = (options.pooling or "mean") if options.embeddings else None
     lanes = 2 * options.parallel  # like a model's: as many for prefixes that are kept
-    opening: Any = partial(open_fake_backend, num_lanes=lanes, pooling=pooling, adapters=options.adapters)
+
+    def opening(progress: Progress) -> Any:
+        return open_fake_backend(
+            progress, num_lanes=lanes, pooling=pooling, adapters=options.adapters, projector=FakeProjector()
+        )
+
     return Model(
         name,
         aliases=aliases,

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
+import secrets
 import threading
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
@@ -18,11 +21,14 @@ from llamasrv.config import Settings, keys, paths
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine import machine
 from llamasrv.errors import ConfigError
+from llamasrv.media.limits import MediaLimits
+from llamasrv.media.sources import Sources
 from llamasrv.models.loader import Loader
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.models.remote import reach
 from llamasrv.models.trial import Trials
+from llamasrv.pipeline.media import MediaOptions
 from llamasrv.protocols.limits import Limits
 from llamasrv.startup import model_list
 from llamasrv.startup.model_options import with_pulled
@@ -71,11 +77,20 @@ def filled_in(settings: Settings) -> Settings:
     return settings.having(engine={"threads": threads, "threads_batch": settings.engine.threads_batch or threads})
 
 
-def web_options(settings: Settings) -> WebOptions:
+def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
+    """`takes_media`: a model may get images or sounds."""
     names = [f.name for f in dataclasses.fields(Limits) if hasattr(settings.limits, f.name)]
     limits: dict[str, Any] = {name: getattr(settings.limits, name) for name in names}
+    if takes_media:
+        limits["body_bytes"] = max(settings.limits.body_bytes, settings.media.body_bytes)
+    media = settings.media
+    limits |= {"media": media.count, "media_marker": _media_marker(settings)}
     return WebOptions(
         limits=Limits(**limits),
+        media=MediaOptions(
+            MediaLimits(count=media.count, pixels=media.pixels, audio_seconds=media.audio_seconds),
+            Sources(media.path, frozenset(host.lower() for host in media.hosts), media.fetch_bytes),
+        ),
         keys=keys.of(settings),
         hosts=settings.server.allowed_hosts,
         origins=settings.server.cors_origins,
@@ -106,6 +121,18 @@ def _further_paths(settings: Settings) -> dict[str, str]:
     server = settings.server
     further = {server.predict_route: "/predict", server.health_route: "/health"}
     return {path: route for path, route in further.items() if path is not None and path != route}
+
+
+def _media_marker(settings: Settings) -> str:
+    """Nobody who was not told can put it into a text, unless the operator fixes it."""
+    return settings.media.marker or os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{secrets.token_hex(8)}__>"
+
+
+def _takes_media(settings: Settings, models: Sequence[Model]) -> bool:
+    """Models that are pulled while the server runs may bring their projector."""
+    if settings.models.manage or settings.model.fake:
+        return True
+    return any(model.details.projector is not None for model in models)
 
 
 def response_store(settings: Settings) -> Store | None:
@@ -142,7 +169,8 @@ def build(settings: Settings) -> Service:
     registry = Registry(
         model_list.models(settings), loader=loader, aliases=settings.aliases, any_name=settings.models.names == "any"
     )
-    service = Service.of(registry, web_options(settings), response_store(settings))
+    options = web_options(settings, takes_media=_takes_media(settings, registry.models))
+    service = Service.of(registry, options, response_store(settings))
     updates = ModelUpdates(registry, settings)
     service.refresh, service.serve_models_of = updates.refresh, updates.use
     _load_those_of_the_start(registry)

@@ -13,6 +13,7 @@ from llamasrv.domain.key import Key
 from llamasrv.models.pulls import Pulls
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
+from llamasrv.pipeline.media import MediaOptions
 from llamasrv.protocols.limits import Limits
 from llamasrv.store import Store
 from llamasrv.store.batches import BatchStore
@@ -31,6 +32,7 @@ from llamasrv.web.streams.threads import Threads
 @dataclass(frozen=True, slots=True)
 class WebOptions:
     limits: Limits = field(default_factory=Limits)
+    media: MediaOptions = field(default_factory=MediaOptions)
     keys: tuple[Key, ...] = ()  # none: everybody may come in
     hosts: tuple[str, ...] = ()  # names that the server answers to; none: those that only this machine can have
     origins: tuple[str, ...] = ()  # pages that may read answers; none: no CORS
@@ -86,7 +88,8 @@ class Service:
 
     @classmethod
     def of(cls, registry: Registry, options: WebOptions | None = None, store: Store | None = None) -> Service:
-        return cls(registry, Pipeline(registry), options or WebOptions(), store)
+        options = options or WebOptions()
+        return cls(registry, Pipeline(registry, options.media), options, store)
 
     def use(self, options: WebOptions) -> None:
         """Serve by these from the next request on. Limits stay: the schemas are made with them."""

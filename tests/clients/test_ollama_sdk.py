@@ -147,7 +147,7 @@ def test_models_are_listed_and_shown(client):
         ({"think": True}, 400, "does not support thinking"),
         ({"options": {"temperature": "hot"}}, 400, 'option "temperature" must be of type float32'),
         ({"messages": [{"role": "user", "content": "x" * 9000}]}, 400, "maximum context length"),
-        ({"messages": [{"role": "user", "content": "x", "images": [b"png"]}]}, 400, "vision projector"),
+        ({"messages": [{"role": "user", "content": "x", "images": [b"png"]}]}, 400, "not an image"),
     ],
 )
 def test_errors_have_status_and_words(client, options, status, words, stream):

@@ -253,7 +253,7 @@ def test_own_variables_go_before_llama_servers_and_both_before_the_file(tmp_path
 @pytest.mark.parametrize(
     ("environ", "line"),
     [
-        ({"LLAMA_ARG_MMPROJ": "x.gguf"}, "environment: LLAMA_ARG_MMPROJ='x.gguf': not there yet"),
+        ({"LLAMA_ARG_VIDEO_FPS": "2"}, "environment: LLAMA_ARG_VIDEO_FPS='2': not supported"),
         ({"LLAMA_ARG_TOOLS": "all"}, "environment: LLAMA_ARG_TOOLS='all': not supported"),
         ({"LLAMA_ARG_CTX_SIZE": "much"}, "environment: LLAMA_ARG_CTX_SIZE='much': must be a whole number"),
         ({"LLAMA_ARG_CONT_BATCHING": "0"}, "environment: LLAMA_ARG_CONT_BATCHING='0': not supported"),
@@ -313,7 +313,7 @@ def test_a_preset_is_a_table_of_models(tmp_path):
     [
         ("[a]\nmodle = x", r"\[a\]: modle = 'x': unknown key; did you mean model"),
         ("[a]\nctx-size = x", r"\[a\]: ctx-size = 'x': must be a whole number"),
-        ("[a]\nmmproj = x", r"\[a\]: mmproj = 'x': not there yet"),
+        ("[a]\nvideo-fps = 2", r"\[a\]: video-fps = '2': not supported"),
         ("[a]\nhf-repo = x/y\nmodel = z.gguf", "not both"),
         ("[a]\ndedup-cache-models = maybe", "must be true or false"),
         ("[a]\njinja = maybe", "must be true or false"),

@@ -99,11 +99,12 @@ def test_every_engine_option_comes_from_a_setting():
         engine_rope_scaling="yarn", engine_rope_freq_base=1e6, engine_rope_freq_scale=0.5, engine_yarn_orig_ctx=9,
         engine_yarn_ext_factor=1, engine_yarn_attn_factor=1, engine_yarn_beta_slow=1, engine_yarn_beta_fast=32,
         engine_context_shift=True, engine_keep=3,
+        model_mmproj="a.gguf", engine_mmproj_offload=False, model_image_min_tokens=1, model_image_max_tokens=2, cache_media=17,
         ), environ={},
     )  # fmt: skip
     made, default = model_options.engine_options(changed), EngineOptions()
     same = [f.name for f in dataclasses.fields(made) if getattr(made, f.name) == getattr(default, f.name)]
-    assert sorted(same) == ["devices", "digest"]  # from the model's file; and not beside other machines
+    assert sorted(same) == ["devices", "digest", "mmproj_digest"]  # from the model's file; and not beside other machines
     assert (made.step_target, made.context_cells) == (0.009, 256)
 
 

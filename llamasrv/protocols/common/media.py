@@ -5,12 +5,12 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode, urlsafe_b64decode
-from typing import Any, Literal
+from typing import Any, Literal, Union
 
 from llamasrv.domain.request import MediaPart
 from llamasrv.protocols.common.schema import Invalid, wrong_type
 
-Kind = Literal["image", "audio"]
+Kind = Union[Literal["image", "audio"], None]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SPACE = re.compile(r"\s+")
@@ -44,18 +44,18 @@ def from_base64(text: Any, kind: Kind, field: str, *path: int | str, is_coarse: 
     except (binascii.Error, ValueError):
         data = _lenient(text, kind, *path)
     if not data:
-        raise Invalid(f"the {kind} is empty.", *path)
+        raise Invalid(f"the {kind or 'file'} is empty.", *path)
     return MediaPart(kind, data, is_coarse=is_coarse, param=named(field, *path))
 
 
 def _lenient(text: str, kind: Kind, *path: int | str) -> bytes:
     bare = _SPACE.sub("", text).rstrip("=")
     if not re.fullmatch(r"[A-Za-z0-9+/_-]*", bare):
-        raise Invalid(f"the {kind} is not valid base64.", *path)
+        raise Invalid(f"the {kind or 'file'} is not valid base64.", *path)
     try:
         return urlsafe_b64decode(bare.replace("+", "-").replace("/", "_") + "=" * (-len(bare) % 4))
     except (binascii.Error, ValueError):
-        raise Invalid(f"the {kind} is not valid base64.", *path) from None
+        raise Invalid(f"the {kind or 'file'} is not valid base64.", *path) from None
 
 
 

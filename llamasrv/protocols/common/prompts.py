@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llamasrv.domain.request import MixedPrompt, Prompt, TextPrompt, TokenPrompt
+from llamasrv.domain.request import MediaPart, MixedPrompt, Prompt, TextPrompt, TokenPrompt
+from llamasrv.protocols.common.media import from_base64
 from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, wrong_type
+from llamasrv.protocols.limits import Limits
 
 
 class Prompts(WireField):
@@ -66,10 +68,8 @@ class Inputs(Prompts):
         if type(value) is not dict:
             raise wrong_type("a string, an array of token ids, or an object", value, *path)
         if "prompt_string" in value:
-            text = value["prompt_string"]
-            if type(text) is not str:
-                raise wrong_type("a string", text, *path, "prompt_string")
-            return self._text(text, *path)
+            prompt = prompt_of(value, self.limits, "input", *path)
+            return prompt if isinstance(prompt, MixedPrompt) else self._text(prompt.text, *path)
         if "content" not in value:
             raise wrong_type("a string, an array of token ids, or an object with a 'prompt_string'", value, *path)
         return self._text("".join(_texts(value["content"], *path)), *path)
@@ -83,6 +83,29 @@ class Inputs(Prompts):
 def _is_mixed(value: Any) -> bool:
     """Texts among token ids, which begin it: a number among texts is a mistake."""
     return type(value) is list and value[:1] != [] and type(value[0]) is int and str in map(type, value)
+
+
+def prompt_of(value: dict[str, Any], limits: Limits, field: str, *path: int | str) -> TextPrompt | MixedPrompt:
+    """llama-server's object: a `prompt_string`, and `multimodal_data` in base64, one for each mark in it. What they are
+    is told by their bytes."""
+    text, data = value.get("prompt_string"), value.get("multimodal_data")
+    if type(text) is not str:
+        raise wrong_type("a string", text, *path, "prompt_string")
+    if data is None or data == []:
+        return TextPrompt(text)
+    if type(data) is not list:
+        raise wrong_type("an array of strings in base64", data, *path, "multimodal_data")
+    texts = text.split(limits.media_marker)
+    if len(texts) - 1 != len(data):
+        said = f"{len(data)} of them, but {len(texts) - 1} marks '{limits.media_marker}' in 'prompt_string'."
+        raise Invalid(said, *path, "multimodal_data")
+    if len(data) > limits.media:
+        said = f"array too long. Expected at most {limits.media}, but got {len(data)}."
+        raise Invalid(said, *path, "multimodal_data")
+    parts: list[str | int | MediaPart] = [texts[0]]
+    for i, (one, after) in enumerate(zip(data, texts[1:])):
+        parts += [from_base64(one, None, field, *path, "multimodal_data", i), after]
+    return MixedPrompt(tuple(part for part in parts if part != ""))
 
 
 def _texts(parts: Any, *path: int | str) -> list[str]:

@@ -17,7 +17,7 @@ from llamasrv.domain.request import GenerateRequest, InfillPrompt, MixedPrompt, 
 from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.prompts import token_ids
+from llamasrv.protocols.common.prompts import prompt_of, token_ids
 from llamasrv.protocols.common.sampling import INT_MAX, SamplingSchema, extras_of, sampling_of, slot_of
 from llamasrv.protocols.common.schema import (
     Count,
@@ -27,7 +27,6 @@ from llamasrv.protocols.common.schema import (
     Loader,
     Names,
     Number,
-    Refusal,
     Refused,
     String,
     WireField,
@@ -74,11 +73,7 @@ class NativePrompts(WireField):
         if type(value) is str:
             return TextPrompt(value)
         if type(value) is dict:
-            if value.get("multimodal_data"):
-                raise Refusal("this model has no vision projector; it cannot take images.", *path, "multimodal_data")
-            if type(value.get("prompt_string")) is not str:
-                raise wrong_type("a string", value.get("prompt_string"), *path, "prompt_string")
-            return TextPrompt(value["prompt_string"])
+            return prompt_of(value, self.limits, "prompt", *path)
         if type(value) is not list:
             raise wrong_type("a string, an array of token ids, or an array of prompts", value, *path)
         if not any(type(item) is str for item in value):

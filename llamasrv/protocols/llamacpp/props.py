@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -52,6 +52,8 @@ def props_body(
     abilities: Mapping[str, bool] | None = None,
     sleeping: bool = False,
     changeable: bool = False,
+    modalities: Collection[str] = (),
+    media_marker: str = "",
 ) -> bytes:
     return orjson.dumps(
         ({"notice": notice} if notice else {})
@@ -62,11 +64,11 @@ def props_body(
             "model_alias": alias,
             "model_path": file_name,
             "model_ftype": file_type,
-            "modalities": {"vision": False, "video": False, "audio": False},
+            "modalities": {"vision": "vision" in modalities, "video": False, "audio": "audio" in modalities},
             "endpoint_slots": slots,
             "endpoint_props": changeable,
             "endpoint_metrics": metrics,
-            "media_marker": "",
+            "media_marker": media_marker,
             "ui": ui,
             "ui_settings": {},
             "cors_proxy_enabled": False,

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 import orjson
 
 
+_MODALITIES = {"vision": "image", "audio": "audio"}
+
+
 class ModelCard(NamedTuple):
     """One model as a list shows it. `context` and `meta` are empty until it has loaded."""
 
@@ -43,15 +46,26 @@ def _entry(card: ModelCard) -> dict[str, Any]:
     if card.status is not None:
         entry["status"] = card.status
     if "vision" in card.capabilities or "completion" in card.capabilities:
-        seen = ["text", "image"] if "vision" in card.capabilities else ["text"]
+        seen = ["text", *(kind for able, kind in _MODALITIES.items() if able in card.capabilities)]
         entry["architecture"] = {"input_modalities": seen, "output_modalities": ["text"]}
     return entry
 
 
+def _brief(card: ModelCard) -> dict[str, Any]:
+    """The model as llama-server's clients look for it."""
+    is_multimodal = any(able in card.capabilities for able in _MODALITIES)
+    able = [name for name in card.capabilities if name not in _MODALITIES]
+    return {
+        "name": card.id, "model": card.id, "type": "model", "tags": card.tags,
+        "capabilities": [*able, "multimodal"] if is_multimodal else able,
+    }  # fmt: skip
+
+
 def model_list(cards: Sequence[ModelCard]) -> bytes:
     ids = [card.id for card in cards]
+    brief = {"models": [_brief(card) for card in cards]}
     page = {"first_id": ids[0], "last_id": ids[-1], "has_more": False}  # without the last Anthropic's client asks on
-    return orjson.dumps({"object": "list", "data": [_entry(card) for card in cards], **page})
+    return orjson.dumps({"object": "list", "data": [_entry(card) for card in cards], **page, **brief})
 
 
 def model_body(card: ModelCard) -> bytes:

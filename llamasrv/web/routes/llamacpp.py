@@ -102,7 +102,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
     def apply_template() -> Response:
         model, prompt = native_chat.parse_prompt(read_json(request.environ, limits))
         heed_autoload(service, model)
-        return json_answer(prompt_body(service.pipeline.open(model).render(prompt)))
+        return json_answer(prompt_body(service.pipeline.open(model).render(prompt, limits.media_marker)))
 
 
 def _add_absent(routes: Blueprint) -> None:
@@ -141,6 +141,8 @@ def _add_props(routes: Blueprint, service: Service) -> None:
                 slots=options.slots,
                 metrics=options.metrics,
                 ui=options.ui,
+                modalities=model.details.capabilities,
+                media_marker=options.limits.media_marker,
             )
         )
 

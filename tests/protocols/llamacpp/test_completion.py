@@ -98,7 +98,6 @@ def test_what_cannot_be_right_is_refused_by_name(body, param):
     [
         {"adaptive_target": 0.5},
         {"grammar_lazy": True},
-        {"prompt": {"prompt_string": "a", "multimodal_data": ["aGk="]}},
     ],
 )
 def test_what_would_change_the_answer_and_cannot_be_done_is_refused(body):

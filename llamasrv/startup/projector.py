@@ -1,0 +1,33 @@
+"""What a model sees and hears with: the file that its operator names, else the one that lies beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from llamasrv.config import Settings
+from llamasrv.engine.options import EngineOptions
+from llamasrv.errors import ConfigError
+from llamasrv.models import gguf
+from llamasrv.models.details import Details, digest, modalities
+from llamasrv.models.scan import Found, projector_beside
+
+
+def projector_of(settings: Settings, header: gguf.Header, found: Found | None) -> Path | None:
+    """Raises ConfigError for a file that is named and is no projector."""
+    path = settings.engine.mmproj
+    if path is not None:
+        if not modalities(gguf.read_header(path)):
+            raise ConfigError(f"model.mmproj = {str(path)!r}: not a projector for images or sounds")
+        return path
+    if not settings.model.mmproj_auto:
+        return None
+    return found.details.projector if found is not None else projector_beside(header.path)
+
+
+def with_projector_of(details: Details, options: EngineOptions) -> EngineOptions:
+    """The engine's options for a model that sees or hears."""
+    if details.projector is None:
+        return dataclasses.replace(options, mmproj=None)
+    known = digest(gguf.read_header(details.projector))
+    return dataclasses.replace(options, mmproj=details.projector, mmproj_digest=known)

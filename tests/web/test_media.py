@@ -1,0 +1,248 @@
+"""Images and sounds in every dialect, on the fake model, whose projector writes "[image]" for one."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import pytest
+from PIL import Image
+from samples import png, wav
+
+from llamasrv.engine.fake_projector import FakeProjector
+from llamasrv.media.sources import Sources
+from llamasrv.pipeline.media import MediaOptions
+from llamasrv.protocols.limits import Limits
+from llamasrv.web.service import WebOptions
+
+IMAGE, SOUND = png(640, 320), wav(2.0)
+IN_BASE64, SOUND_IN_BASE64 = base64.b64encode(IMAGE).decode(), base64.b64encode(SOUND).decode()
+URL = f"data:image/png;base64,{IN_BASE64}"
+ROWS = 16 * 10
+ASKED = "What is it?"
+MARK = "<__media_secret__>"
+PARTS = [{"type": "text", "text": ASKED}, {"type": "image_url", "image_url": {"url": URL}}]
+
+
+@pytest.fixture(scope="module")
+def seeing():
+    from serving import RunningService
+
+    service = RunningService(projector=FakeProjector(), web=WebOptions(limits=Limits(media_marker=MARK)))
+    yield service
+    service.close()
+    service.service.pipeline.media.close()
+
+
+@pytest.fixture
+def ask(seeing):
+    def ask(path, body, status=200):
+        answer = seeing.client.post(path, json={"model": "fake", **body})
+        assert answer.status_code == status, answer.json
+        return answer.json
+
+    return ask
+
+
+def chat(parts, **more):
+    return {"messages": [{"role": "user", "content": parts}], "max_tokens": 200, **more}
+
+
+def anthropic(content, **more):
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 200, **more}
+
+
+BLOCKS = [
+    {"type": "text", "text": ASKED},
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": IN_BASE64}},
+]
+RESPONSE = [{"role": "user", "content": [{"type": "input_text", "text": ASKED}, {"type": "input_image", "image_url": URL}]}]
+
+
+def test_one_image_counts_the_same_in_every_dialect_and_as_the_counts_say(ask):
+    from_chat = ask("/v1/chat/completions", chat(PARTS))
+    assert from_chat["choices"][0]["message"]["content"] == f"You said: {ASKED}[image]"
+    count = from_chat["usage"]["prompt_tokens"]
+    assert count > ROWS
+    told = [
+        ask("/v1/chat/completions/input_tokens", chat(PARTS))["input_tokens"],
+        ask("/v1/responses", {"input": RESPONSE})["usage"]["input_tokens"],
+        ask("/v1/responses/input_tokens", {"input": RESPONSE})["input_tokens"],
+        ask("/v1/messages/count_tokens", anthropic(BLOCKS))["input_tokens"],
+        ask("/api/chat", {"messages": [{"role": "user", "content": ASKED, "images": [IN_BASE64]}], "stream": False})["prompt_eval_count"],
+        ask("/api/generate", {"prompt": ASKED, "images": [IN_BASE64], "stream": False})["prompt_eval_count"],
+    ]
+    usage = ask("/v1/messages", anthropic(BLOCKS))["usage"]
+    told.append(usage["input_tokens"] + usage["cache_read_input_tokens"] + usage.get("cache_creation_input_tokens", 0))
+    assert told == [count] * len(told)
+
+
+def test_it_is_encoded_once_for_all(seeing, ask):
+    parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(png(33, 65)).decode()}}]
+    before = len(seeing.backend.projector.encoded)
+    for text in ("a", "b", "c"):
+        ask("/v1/chat/completions", chat([*parts, {"type": "text", "text": text}]))
+    assert len(seeing.backend.projector.encoded) == before + 1
+
+
+def test_the_next_turn_finds_it_cached(ask):
+    first = chat([{"type": "text", "text": "Look closely"}, PARTS[1]])
+    answer = ask("/v1/chat/completions", first)
+    said = answer["choices"][0]["message"]["content"]
+    messages = [*first["messages"], {"role": "assistant", "content": said}, {"role": "user", "content": "And now?"}]
+    usage = ask("/v1/chat/completions", {"messages": messages, "max_tokens": 50})["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] > ROWS
+
+
+def test_a_sound_is_heard(ask):
+    part = {"type": "input_audio", "input_audio": {"data": SOUND_IN_BASE64, "format": "wav"}}
+    answer = ask("/v1/chat/completions", chat([part, {"type": "text", "text": "?"}]))
+    assert answer["choices"][0]["message"]["content"] == "You said: [audio]?"
+    again = ask("/v1/responses", {"input": [{"role": "user", "content": [part, {"type": "input_text", "text": "?"}]}]})
+    assert again["output"][-1]["content"][0]["text"] == "You said: [audio]?"
+    assert again["usage"]["input_tokens"] == answer["usage"]["prompt_tokens"]
+
+
+def test_it_streams(seeing):
+    answer = seeing.client.post("/v1/chat/completions", json=chat(PARTS, stream=True))
+    assert answer.status_code == 200 and answer.data.endswith(b"data: [DONE]\n\n")
+
+
+def test_an_image_in_a_tools_result_is_shown_behind_it(ask):
+    messages = [
+        {"role": "user", "content": "Take a picture"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "camera", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [BLOCKS[1]]}]},
+    ]
+    answer = ask("/v1/messages", {"messages": messages, "max_tokens": 100})
+    assert answer["content"][0]["text"] == "You said: [image]"
+
+
+def test_llama_cpps_clients_put_marks_into_raw_text(ask):
+    body = {"prompt": {"prompt_string": f"A {MARK} B", "multimodal_data": [IN_BASE64]}, "n_predict": 4}
+    answer = ask("/completion", body)
+    assert answer["tokens_evaluated"] == len("A [image] B") + ROWS
+    sound = {"prompt_string": f"{MARK}{MARK}", "multimodal_data": [SOUND_IN_BASE64, IN_BASE64]}
+    assert ask("/completion", {"prompt": sound, "n_predict": 4})["tokens_evaluated"] == len("[audio][image]") + 4 + ROWS
+    plain = ask("/completion", {"prompt": {"prompt_string": f"A {MARK}"}, "n_predict": 1})
+    assert plain["tokens_evaluated"] == len(f"A {MARK}")
+
+
+@pytest.mark.parametrize("prompt", [f"{MARK} {MARK}", "none"])
+def test_marks_and_data_must_be_as_many(ask, prompt):
+    error = ask("/completion", {"prompt": {"prompt_string": prompt, "multimodal_data": [IN_BASE64]}}, 400)["error"]
+    assert "multimodal_data" in error["message"] and MARK in error["message"]
+
+
+def test_apply_template_shows_the_mark_which_completion_takes(ask):
+    prompt = ask("/apply-template", {"messages": chat(PARTS)["messages"]})["prompt"]
+    assert prompt.count(MARK) == 1
+    counted = ask("/v1/chat/completions/input_tokens", chat(PARTS))["input_tokens"]
+    body = {"prompt": {"prompt_string": prompt, "multimodal_data": [IN_BASE64]}, "n_predict": 2}
+    assert ask("/completion", body)["tokens_evaluated"] == counted
+
+
+def test_what_the_model_takes_is_told_everywhere(seeing):
+    get = lambda path: seeing.client.get(path).json  # noqa: E731
+    props = get("/props")
+    assert props["modalities"] == {"vision": True, "video": False, "audio": True} and props["media_marker"] == MARK
+    for path in ("/v1/models", "/models"):
+        listed = get(path)
+        assert {"completion", "multimodal"} <= set(listed["models"][0]["capabilities"])
+        assert listed["data"][0]["architecture"]["input_modalities"] == ["text", "image", "audio"]
+    assert {"vision", "audio"} <= set(seeing.client.post("/api/show", json={"model": "fake"}).json["capabilities"])
+    assert {"vision", "audio"} <= set(get("/api/tags")["models"][0]["capabilities"])
+
+
+def test_a_model_that_takes_text_says_so(client):
+    assert client.get("/props").json["modalities"] == {"vision": False, "video": False, "audio": False}
+    assert client.get("/v1/models").json["models"][0]["capabilities"] == ["completion"]
+
+
+REFUSED = {
+    "/v1/chat/completions": (chat(PARTS), "messages[0].content[1].image_url.url"),
+    "/v1/responses": ({"input": RESPONSE}, "input[0].content[1].image_url"),
+    "/v1/messages": (anthropic(BLOCKS), "messages[0].content[1].source.data"),
+    "/api/chat": ({"messages": [{"role": "user", "content": "x", "images": [IN_BASE64]}]}, "messages[0].images[0]"),
+    "/api/generate": ({"prompt": "x", "images": [IN_BASE64]}, "images[0]"),
+    "/completion": ({"prompt": {"prompt_string": "<__media__>", "multimodal_data": [IN_BASE64]}}, "prompt.multimodal_data[0]"),
+    "/v1/messages/count_tokens": (anthropic(BLOCKS), "messages[0].content[1].source.data"),
+    "/v1/chat/completions/input_tokens": (chat(PARTS), "messages[0].content[1].image_url.url"),
+}
+
+
+@pytest.mark.parametrize("path", REFUSED)
+def test_a_model_without_a_projector_says_what_it_lacks(client, path):
+    body, place = REFUSED[path]
+    answer = client.post(path, json={"model": "fake", **body})
+    assert answer.status_code == 400
+    assert "This model has no vision projector; it cannot take images. Start it with --mmproj." in answer.text
+    if path.startswith(("/v1/chat", "/v1/responses")):
+        assert answer.json["error"]["param"] == place
+
+
+BROKEN = {
+    "no image": b"not an image at all",
+    "half an image": IMAGE[: len(IMAGE) // 2],
+    "a program": b"\x7fELF" + bytes(200),
+    "a film": b"\0\0\0\x20ftypisom" + bytes(100),
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/responses"])
+def test_what_is_no_image_is_a_clear_400(seeing, what, path):
+    data = base64.b64encode(BROKEN[what]).decode()
+    bodies = {
+        "/v1/chat/completions": chat([{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}]),
+        "/v1/messages": anthropic([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}]),
+        "/api/chat": {"messages": [{"role": "user", "content": "x", "images": [data]}]},
+        "/v1/responses": {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": f"data:image/png;base64,{data}"}]}]},
+    }
+    answer = seeing.client.post(path, json={"model": "fake", **bodies[path]})
+    assert answer.status_code == 400, answer.text
+    assert "image" in answer.text
+
+
+@pytest.mark.parametrize("url", ["https://example.com/cat.png", "http://127.0.0.1/x.png", "file:///etc/passwd", "malformed!", "data:text/html;base64,aGVsbG8="])
+def test_urls_of_others_are_refused_by_name(ask, url):
+    error = ask("/v1/chat/completions", chat([{"type": "image_url", "image_url": {"url": url}}]), 400)["error"]
+    assert error["param"] == "messages[0].content[0].image_url.url"
+
+
+def test_files_of_the_media_folder_are_read(start, tmp_path):
+    (tmp_path / "cat.png").write_bytes(IMAGE)
+    running = start(projector=FakeProjector(), web=WebOptions(media=MediaOptions(sources=Sources(tmp_path))))
+    body = chat([{"type": "image_url", "image_url": {"url": "file://cat.png"}}])
+    assert running.client.post("/v1/chat/completions", json=body).status_code == 200
+    for url in ("file://dog.png", "file://../x", "file:///etc/passwd"):
+        body = chat([{"type": "image_url", "image_url": {"url": url}}])
+        assert running.client.post("/v1/chat/completions", json=body).status_code == 400
+    running.service.pipeline.media.close()
+
+
+def test_an_image_that_is_longer_than_the_context_is_refused_with_its_count(ask):
+    big = base64.b64encode(png(512, 512)).decode()
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{big}"}}
+    error = ask("/v1/chat/completions", chat([part] * 5), 400)["error"]
+    assert error["code"] == "context_length_exceeded" and error["n_prompt_tokens"] > 5 * 256
+
+
+def test_few_details_take_fewer_tokens(ask):
+    out = io.BytesIO()
+    Image.new("RGB", (2000, 1000)).save(out, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+    counts = [
+        ask("/v1/chat/completions/input_tokens", chat([{"type": "image_url", "image_url": {"url": url, "detail": detail}}]))["input_tokens"]
+        for detail in ("low", "auto", "high")
+    ]
+    assert counts[1] == counts[2] and counts[1] - counts[0] == 16 * 16 - 16 * 8
+
+
+def test_embeddings_are_of_text(start):
+    running = start(projector=FakeProjector(), pooling="mean")
+    body = {"content": [{"prompt_string": "<__media__>", "multimodal_data": [IN_BASE64]}]}
+    answer = running.client.post("/embeddings", json=body)
+    assert answer.status_code == 400 and "cannot be taken here" in answer.text
+    running.service.pipeline.media.close()
