@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -341,15 +342,21 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-COMMANDS = lines("llama_server_commands.txt")
+COMMANDS = dict(line.partition("  # ")[::2] for line in lines("llama_server_commands.txt"))
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-def test_command_lines_of_llama_server_give_settings(line, given, place):
+@pytest.mark.parametrize(("line", "refusal"), COMMANDS.items())
+def test_command_lines_of_llama_server_give_settings(line, refusal, given, place):
     program, *arguments = shlex.split(line)
     assert program == "llama-server"
+    if refusal:
+        with pytest.raises(ConfigError, match=refusal):
+            given(*arguments)
+        return
+    if arguments == ["--list-devices"]:
+        return  # it gives none: see below
     settings = given(*(arguments or ["serve"]))
-    named = [arguments[at + 1] for at, argument in enumerate(arguments) if argument in ("-m", "-hf")]
+    named = [arguments[at + 1] for at, argument in enumerate(arguments) if argument in ("-m", "--model", "-hf")]
     assert [str(settings.model.path or settings.model.hf_repo)] == named or not named
 
 
@@ -396,6 +403,35 @@ def test_command_lines_of_llama_server_start(line, place, serve):
     ours = ["127.0.0.1" if argument == "0.0.0.0" else "0" if argument == "8080" else argument for argument in arguments]
     server = serve(*ours)
     assert status(server) == 200
+
+
+def unit(text):
+    """The variables and the command of a unit file."""
+    fields = [line.partition("=")[::2] for line in text.replace("\\\n", " ").splitlines()]
+    environ = dict(one.split("=", 1) for key, value in fields if key == "Environment" for one in value.split())
+    return environ, shlex.split(next(value for key, value in fields if key == "ExecStart"))
+
+
+def image(text):
+    """The variables and the command of a container's file, and what its health check asks for."""
+    fields = [line.partition(" ")[::2] for line in text.splitlines()]
+    environ = dict(value.split("=", 1) for key, value in fields if key == "ENV")
+    commands = [json.loads(value) for key, value in fields if key in ("ENTRYPOINT", "CMD")]
+    health = json.loads(dict(fields)["HEALTHCHECK"].removeprefix("CMD "))
+    assert health[-1] == f"http://localhost:{environ['LLAMA_ARG_PORT']}/health"
+    return environ, [word for words in commands for word in words]
+
+
+@pytest.mark.parametrize(("name", "read"), [("llama_server.service", unit), ("llama_server.Dockerfile", image)])
+def test_a_file_written_for_llama_server_starts_llamasrv_with_the_programs_name_changed(name, read, place, serve):
+    """And the port, which is a free one here."""
+    port = str(free_port())
+    environ, (program, *arguments) = read((DATA / name).read_text("utf-8").replace("8080", port))
+    assert program.endswith("/llama-server")
+    server = serve(*arguments, command=(sys.executable, "-m", "llamasrv"), environ={**environ, "container": "docker"})
+    server.wait_for("serves")
+    with urllib.request.urlopen(f"http://localhost:{port}/health", timeout=30) as answer:  # as the health check asks
+        assert answer.status == 200
 
 
 def test_a_container_made_for_llama_server_starts_with_its_variables_alone(place, serve):
