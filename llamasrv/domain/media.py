@@ -41,7 +41,7 @@ class MediaChunk:
     num_tokens: int  # rows; cells of KV
     num_positions: int
     whole: bool = False  # all rows see each other: they are computed in one step
-    positions: bytes | None = None  # int32 [4, num_tokens] (time, y, x, z), the first 0; None: one after the other
+    positions: bytes | None = None  # int32 [4, num_tokens] (time, y, x, z) from 0 on; None: one after the other
 
 
 @dataclass(frozen=True, slots=True, eq=False)

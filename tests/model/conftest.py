@@ -7,6 +7,7 @@ import functools
 import architectures
 import pytest
 import tiny_models
+import tiny_projectors
 from engine_by_hand import HandEngine
 from engine_driver import no_leaks, spec
 
@@ -16,7 +17,7 @@ from llamasrv.engine.engine import EngineOptions
 
 @pytest.fixture(scope="session")
 def model_path(tmp_path_factory):
-    """`model_path("swa")`: the file of a tiny model of that kind."""
+    """`model_path("swa")`: the file of a tiny model of that kind; `text-gemma3` and `mmproj-gemma3` for one that sees."""
     folder = tmp_path_factory.mktemp("models")
 
     @functools.lru_cache(None)
@@ -24,6 +25,10 @@ def model_path(tmp_path_factory):
         path = folder / f"{kind}.gguf"
         if kind in tiny_models.KINDS:
             return str(tiny_models.KINDS[kind](path))
+        what, _, projector = kind.partition("-")
+        if projector in tiny_projectors.KINDS and what in ("text", "mmproj"):
+            make_one = tiny_projectors.text_model if what == "text" else tiny_projectors.projector
+            return str(make_one(path, projector))
         return str(architectures.make(kind, path))
 
     return make
@@ -54,6 +59,8 @@ class RealEngine:
         turn = 0
         while self.engine.num_open:
             at_turn(turn)
+            if self.core.encoder is not None:
+                self.core.encoder.turn()
             self.engine.turn()
             turn += 1
         return [Result(stream.take()) for stream in streams]

@@ -6,6 +6,8 @@ mamba    recurrent states only
 hybrid   recurrent and attention layers (lfm2)
 bert     attention to both sides, no memory: embeddings only
 ranker   the same with a head that gives one score
+mrope    attention with positions of several dimensions (qwen2vl); `seeing` models know the marks around images
+deep     the same, and rows of images go into its first layers, too (qwen3vl)
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ CHATML = (
 
 
 class Builder:
-    def __init__(self, path: pathlib.Path, arch: str, *, layers: int, context: int, seed: int) -> None:
+    def __init__(
+        self, path: pathlib.Path, arch: str, *, layers: int, context: int, seed: int, marks: tuple[str, ...] = ()
+    ) -> None:
+        self.marks = marks  # further control tokens
         self.w = w = gguf.GGUFWriter(str(path), arch)
         self.arch = arch
         self.random = np.random.default_rng(seed)
@@ -52,6 +57,8 @@ class Builder:
         letters = [chr(c) for c in range(33, 127)]
         tokens += ["▁", *letters, *(t.replace(" ", "▁") for t in words)]
         types += [1] * (len(tokens) - len(types))
+        tokens += self.marks
+        types += [3] * len(self.marks)
         self.n_vocab = len(tokens)
         w.add_vocab_size(self.n_vocab)
         w.add_tokenizer_model("llama")
@@ -106,9 +113,10 @@ class Builder:
 
 
 def llama(
-    path: pathlib.Path, *, context: int = 2048, seed: int = 1, layers: int = 2, pooling: int | None = None
-) -> pathlib.Path:
-    b = Builder(path, "llama", layers=layers, context=context, seed=seed)
+    path: pathlib.Path, *, context: int = 2048, seed: int = 1, layers: int = 2, pooling: int | None = None,
+    marks: tuple[str, ...] = (),
+) -> pathlib.Path:  # fmt: skip
+    b = Builder(path, "llama", layers=layers, context=context, seed=seed, marks=marks)
     b.heads()
     if pooling is not None:
         b.w.add_uint32("llama.pooling_type", pooling)
@@ -121,9 +129,11 @@ def llama(
     return path
 
 
-def swa(path: pathlib.Path, *, context: int = 2048, window: int = 32, seed: int = 1) -> pathlib.Path:
+def swa(
+    path: pathlib.Path, *, context: int = 2048, window: int = 32, seed: int = 1, marks: tuple[str, ...] = ()
+) -> pathlib.Path:
     layers = 6  # every sixth layer sees everything, the others the window
-    b = Builder(path, "gemma3", layers=layers, context=context, seed=seed)
+    b = Builder(path, "gemma3", layers=layers, context=context, seed=seed, marks=marks)
     b.heads()
     b.w.add_sliding_window(window)
     b.ends()
@@ -138,6 +148,29 @@ def swa(path: pathlib.Path, *, context: int = 2048, window: int = 32, seed: int 
             ("post_ffw_norm", EMBD),
         ):
             b.vector(f"{blk}.{name}.weight", size)
+        b.feed_forward(blk)
+    b.close()
+    return path
+
+
+def mrope(path: pathlib.Path, *, marks: tuple[str, ...] = (), deep: bool = False, seed: int = 1) -> pathlib.Path:
+    layers, arch = 2, "qwen3vl" if deep else "qwen2vl"
+    b = Builder(path, arch, layers=layers, context=2048, seed=seed, marks=marks)
+    b.heads()
+    b.w.add_rope_dimension_sections([2, 3, 3, 0])  # together half of a head
+    if deep:
+        b.w.add_uint32("qwen3vl.n_deepstack_layers", 1)
+    b.ends()
+    for i in range(layers):
+        blk = f"blk.{i}"
+        b.vector(f"{blk}.attn_norm.weight", EMBD)
+        b.attention(blk)
+        if deep:
+            b.vector(f"{blk}.attn_q_norm.weight", HEAD)
+            b.vector(f"{blk}.attn_k_norm.weight", HEAD)
+        else:
+            for name, size in (("attn_q", HEADS * HEAD), ("attn_k", KV_HEADS * HEAD), ("attn_v", KV_HEADS * HEAD)):
+                b.vector(f"{blk}.{name}.bias", size, value=0.0)
         b.feed_forward(blk)
     b.close()
     return path

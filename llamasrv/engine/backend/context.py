@@ -22,13 +22,15 @@ from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.memory_kind import PARTIAL, kind_of
 from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.padding import BLOCK, Padding
+from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import load_model, on_gpu, place_context
+from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.backend.sampler_chain import LlamaChain, chain_of
 from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
-from llamasrv.engine.batch import Batch
-from llamasrv.engine.interface import Checkpoints, DecodeFailed, LoadFailed, OutOfCells, Progress, Projector
+from llamasrv.engine.batch import Batch, MediaRows
+from llamasrv.engine.interface import Checkpoints, DecodeFailed, LoadFailed, OutOfCells, Progress
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import EngineOptions, stretched
 
@@ -50,7 +52,7 @@ class LlamaBackend:
         self._options = options
         self._context: Any = None
         self.embeddings: LlamaEmbeddings | None = None
-        self.projector: Projector | None = None
+        self.projector: LlamaProjector | None = None
         settle(options, path)
         self._model = load_model(path, options, progress)
         try:
@@ -90,8 +92,13 @@ class LlamaBackend:
         self.row_multiple = BLOCK
         self.padding = Padding()
         self.timings: list[tuple[int, int, float]] = []
-        self.batch = Batch(max(options.batch_size, self._lanes_wanted))
         self.generates = not only_embeds(model, self.info.metadata)
+        if options.mmproj is not None and self.generates:
+            self.projector = LlamaProjector(model, options)
+        # What is seen as a whole has to fit a ubatch, whatever that is set to.
+        self._whole = -(-self.projector.most_whole // 32) * 32 if self.projector is not None else 0
+        dimensions = self.projector.dimensions if self.projector is not None else 1
+        self.batch = Batch(max(options.batch_size, self._lanes_wanted, self._whole), dimensions=dimensions)
         if options.embeddings or not self.generates:
             self.embeddings = LlamaEmbeddings(
                 model, options, self.info.metadata, path=path, vocab_size=self.vocab.size,
@@ -126,7 +133,7 @@ class LlamaBackend:
         cells = o.context_cells or min(max(self.info.context_train, 4096), 32768)
         p.n_ctx = cells * self._lanes_wanted if self.split else cells
         p.n_batch = self.batch.capacity
-        p.n_ubatch = min(o.ubatch_size, self.batch.capacity)
+        p.n_ubatch = min(max(o.ubatch_size, self._whole), self.batch.capacity)
         p.n_seq_max = self._lanes_wanted
         self.max_outputs = p.n_outputs_max = max(64, self._lanes_wanted)
         p.n_threads = o.threads or available_cpus()
@@ -175,15 +182,21 @@ class LlamaBackend:
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
         assert batch.lane[:n].min() >= 0 and batch.lane[:n].max() < self.num_lanes
-        padded = self._pad(n) if self._spare_lane and self.padding.choose(n, batch.num_outputs) else 0
+        media = batch.media
+        pads = media is None and self._spare_lane and self.padding.choose(n, batch.num_outputs)
+        padded = self._pad(n) if pads else 0
         self._llama_batch.n_tokens = n + padded
         self._share_threads()
         start = time.perf_counter()
-        code = C.llama_decode(self._context, self._llama_batch)
+        if media is None:
+            code = C.llama_decode(self._context, self._llama_batch)
+        else:
+            code = self._decode_rows(media)
         CORES.end(self)
         if padded:
             C.llama_memory_seq_rm(self._memory, self.num_lanes, -1, -1)
-        self.padding.learn(n, batch.num_outputs, padded > 0, time.perf_counter() - start)
+        if media is None:
+            self.padding.learn(n, batch.num_outputs, padded > 0, time.perf_counter() - start)
         if code == 0:
             if self._on_gpu:
                 C.llama_synchronize(self._context)  # it answers later: wait here, where the GIL is free
@@ -191,6 +204,13 @@ class LlamaBackend:
             raise OutOfCells
         else:
             raise DecodeFailed(f"llama_decode returned {code} ({reason()})", fatal=code == -3)
+
+    def _decode_rows(self, media: MediaRows) -> int:
+        assert self.projector is not None
+        return decode_rows(
+            self._context, self._llama_batch, media, width=self.projector.width,
+            dimensions=self.projector.dimensions, ubatch_size=self.ubatch_size,
+        )  # fmt: skip
 
     def _share_threads(self) -> None:
         sharing = CORES.begin(self)
@@ -294,6 +314,9 @@ class LlamaBackend:
             self.embeddings.close()
             self.embeddings = None
         CORES.leave(self)
+        if self.projector is not None:
+            self.projector.close()
+            self.projector = None
         if self._context:
             C.llama_free(self._context)
             self._context = None

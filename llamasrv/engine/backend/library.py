@@ -22,7 +22,7 @@ if not openmp.alone:
 import llama_cpp
 import llama_cpp.llama_cpp as C
 
-__all__ = ["VERSION", "C", "fast", "forget_errors", "offloads", "reason"]
+__all__ = ["VERSION", "C", "fast", "forget_errors", "mtmd", "offloads", "reason"]
 
 VERSION: str = llama_cpp.__version__
 
@@ -52,6 +52,15 @@ def _on_log(level: int, text: bytes, _: Any) -> None:
     if level == 4:
         _heard.errors.append(line)
     log.debug("%s", line)
+
+
+def mtmd() -> Any:
+    """The library for images and sounds; loaded when it is first needed."""
+    import llama_cpp.mtmd_cpp as library
+
+    library.mtmd_log_set(_on_log, None)
+    library.mtmd_helper_log_set(_on_log, None)
+    return library
 
 
 C.llama_log_set(_on_log, None)

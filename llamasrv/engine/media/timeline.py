@@ -13,6 +13,8 @@ import numpy as np
 
 from llamasrv.domain.media import MediaSpan
 
+_MOVES = np.array([[1], [1], [1], [0]], np.int32)  # time, y and x go on with the timeline
+
 
 class MediaTimeline:
     """`rows` (float32 [num_tokens, width]) by the number of the span, from when they are encoded until they are in
@@ -59,7 +61,7 @@ class MediaTimeline:
             line = np.arange(start + first, start + first + count, dtype=np.int32)
             return np.broadcast_to(line, (dimensions, count))
         places = np.frombuffer(span.chunk.positions, np.int32).reshape(4, -1)
-        return places[:dimensions, first : first + count] + np.int32(start)
+        return places[:dimensions, first : first + count] + start * _MOVES[:dimensions]
 
     def missing(self, cell: int) -> list[int]:
         """The spans at or behind this cell whose rows are not here."""

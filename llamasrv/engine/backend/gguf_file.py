@@ -1,0 +1,80 @@
+"""What little is read from a GGUF beside the library's own loading: texts of its header, and rows of one tensor."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llamasrv.engine.backend.library import C
+
+_STRING, _F32, _F16, _BF16 = 8, 0, 1, 30
+
+
+class _Params(ctypes.Structure):
+    """gguf_init_params"""
+
+    _fields_ = [("no_alloc", ctypes.c_bool), ("context", ctypes.c_void_p)]
+
+
+def _call(name: str, kinds: list[Any], result: Any) -> Any:
+    function = getattr(C._lib, name)
+    function.argtypes, function.restype = kinds, result
+    return function
+
+
+_P, _ID = ctypes.c_void_p, ctypes.c_int64
+_open = _call("gguf_init_from_file", [ctypes.c_char_p, _Params], _P)
+_free = _call("gguf_free", [_P], None)
+_find_key = _call("gguf_find_key", [_P, ctypes.c_char_p], _ID)
+_key_type = _call("gguf_get_kv_type", [_P, _ID], ctypes.c_int)
+_text = _call("gguf_get_val_str", [_P, _ID], ctypes.c_char_p)
+_find_tensor = _call("gguf_find_tensor", [_P, ctypes.c_char_p], _ID)
+_tensor_type = _call("gguf_get_tensor_type", [_P, _ID], ctypes.c_int)
+_tensor_size = _call("gguf_get_tensor_size", [_P, _ID], ctypes.c_size_t)
+_tensor_offset = _call("gguf_get_tensor_offset", [_P, _ID], ctypes.c_size_t)
+_data_offset = _call("gguf_get_data_offset", [_P], ctypes.c_size_t)
+
+
+class GgufFile:
+    """An open header; see `opened`."""
+
+    def __init__(self, path: Path, pointer: Any) -> None:
+        self._path = path
+        self._pointer = pointer
+
+    def text(self, key: str) -> str:
+        """Empty where there is none."""
+        at = _find_key(self._pointer, key.encode())
+        if at < 0 or _key_type(self._pointer, at) != _STRING:
+            return ""
+        return str(_text(self._pointer, at).decode("utf-8", "replace"))
+
+    def numbers(self, tensor: str) -> np.ndarray | None:
+        """All numbers of a small tensor, as float32; None where there is none, or it is quantised."""
+        at = _find_tensor(self._pointer, tensor.encode())
+        kind = _tensor_type(self._pointer, at) if at >= 0 else -1
+        if kind not in (_F32, _F16, _BF16):
+            return None
+        with open(self._path, "rb") as file:
+            file.seek(_data_offset(self._pointer) + _tensor_offset(self._pointer, at))
+            raw = file.read(_tensor_size(self._pointer, at))
+        if kind == _BF16:
+            return (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return np.frombuffer(raw, np.float32 if kind == _F32 else np.float16).astype(np.float32)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[GgufFile | None]:
+    """The header of a file; None where it is none."""
+    pointer = _open(os.fsencode(path), _Params(True, None))
+    try:
+        yield GgufFile(path, pointer) if pointer else None
+    finally:
+        if pointer:
+            _free(pointer)

@@ -1,0 +1,33 @@
+"""A decode of rows of embeddings in place of tokens."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from llamasrv.engine.backend.library import C
+from llamasrv.engine.batch import MediaRows
+
+
+def decode_rows(context: Any, batch: Any, rows: MediaRows, *, width: int, dimensions: int, ubatch_size: int) -> int:
+    """llama_decode's code. `batch`: a llama_batch whose lanes and outputs are those of the rows; its tokens are not
+    looked at."""
+    count = len(rows.embeddings)
+    # Each of these would be read past its end, or abort.
+    assert rows.embeddings.shape == (count, width) and rows.positions.shape == (dimensions, count)
+    assert not rows.whole or count <= ubatch_size, "a chunk that is seen as a whole is longer than a ubatch"
+    embeddings = np.ascontiguousarray(rows.embeddings, np.float32)
+    positions = np.ascontiguousarray(rows.positions, np.int32)
+    b: Any = C.llama_batch()
+    b.n_tokens, b.n_seq_id, b.seq_id, b.logits = count, batch.n_seq_id, batch.seq_id, batch.logits
+    b.embd = embeddings.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+    b.pos = positions.ctypes.data_as(ctypes.POINTER(C.llama_pos))
+    if not rows.whole:
+        return int(C.llama_decode(context, b))
+    C.llama_set_causal_attn(context, False)
+    try:
+        return int(C.llama_decode(context, b))
+    finally:
+        C.llama_set_causal_attn(context, True)

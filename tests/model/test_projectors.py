@@ -1,0 +1,289 @@
+"""Images and sounds on tiny real models: the same logits as the library's own helper gives, however they were computed."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from array import array
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_projectors
+from engine_driver import GREEDY
+
+from llamasrv.domain.media import MediaChunk, MediaInput
+from llamasrv.domain.sequence_spec import SequenceSpec
+from llamasrv.engine.interface import LoadFailed
+from llamasrv.errors import InvalidRequest
+
+TOLERANCE = 0.001  # of log-probabilities, with 32-bit KV: only the order of sums differs
+EXACT = {"flash_attn": "off", "cache_type_k": "f32", "cache_type_v": "f32"}
+BEFORE, AFTER = "<s>what is this? ", " describe it, please"
+
+
+@pytest.fixture
+def seeing(real, model_path):
+    """`seeing(kind, **options)`: an engine on a text model with a projector."""
+
+    def make(kind, **options):
+        return real(f"text-{kind}", mmproj=Path(model_path(f"mmproj-{kind}")), **(EXACT | options))
+
+    return make
+
+
+def image(seed=1, width=100, height=70):
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8).tobytes()
+    return MediaInput("image", hashlib.sha256(pixels).digest(), pixels, width, height)
+
+
+def sound(seed=1, seconds=2.0):
+    samples = np.random.default_rng(seed).standard_normal(int(16_000 * seconds)).astype(np.float32).tobytes()
+    return MediaInput("audio", hashlib.sha256(samples).digest(), samples, num_samples=int(16_000 * seconds))
+
+
+def media_of(kind, seed=1):
+    return sound(seed) if kind == "ultravox" else image(seed)
+
+
+def prompt(real, *parts, max_tokens=4, **settings):
+    """A prompt of text and media that asks for the log-probabilities of all tokens."""
+    vocab, projector = real.engine.vocab, real.engine.model.projector
+    tokens, spans = array("i"), []
+    for part in parts:
+        if isinstance(part, str):
+            tokens.extend(vocab.tokenize(part))
+        else:
+            spans += projector.measure(part).append_to(tokens)
+    settings = {"params": GREEDY, "logprobs": vocab.size, "max_tokens": max_tokens} | settings
+    return SequenceSpec(tokens, media=tuple(spans), **settings)
+
+
+class Helper:
+    """The library's own way: one context, the whole prompt at once."""
+
+    def __init__(self, text, projector):
+        from llamasrv.engine.backend.library import C, mtmd
+
+        self.C, self.M = C, mtmd()
+        self.model = C.llama_model_load_from_file(text.encode(), C.llama_model_default_params())
+        params = C.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads, params.n_threads_batch = 2048, 512, 512, 1, 1
+        params.type_k = params.type_v = params.flash_attn_type = 0
+        self.context = C.llama_init_from_model(self.model, params)
+        settings = self.M.mtmd_context_params_default()
+        settings.use_gpu = settings.print_timings = settings.warmup = False
+        settings.n_threads = 1
+        self.projector = self.M.mtmd_init_from_file(projector.encode(), self.model, settings)
+        self.size = C.llama_vocab_n_tokens(C.llama_model_get_vocab(self.model))
+
+    def log_probabilities(self, *parts):
+        C, M = self.C, self.M
+        array_of, alive = (ctypes.POINTER(M.mtmd_input_part) * len(parts))(), []
+        for i, part in enumerate(parts):
+            if isinstance(part, str):
+                text = M.mtmd_input_text(part.encode(), len(part), False, True)
+                one = M.mtmd_input_part(ctypes.pointer(text), None)
+            elif part.kind == "image":
+                pixels = ctypes.cast(ctypes.c_char_p(part.data), ctypes.POINTER(ctypes.c_uint8))
+                one = M.mtmd_input_part(None, M.mtmd_bitmap_init(part.width, part.height, pixels))
+            else:
+                samples = ctypes.cast(ctypes.c_char_p(part.data), ctypes.POINTER(ctypes.c_float))
+                one = M.mtmd_input_part(None, M.mtmd_bitmap_init_from_audio(part.num_samples, samples))
+            alive.append(one)
+            array_of[i] = ctypes.pointer(one)
+        chunks = M.mtmd_input_chunks_init()
+        assert M.mtmd_tokenize_from_parts(self.projector, chunks, array_of, len(parts), False) == 0
+        end = C.llama_pos()
+        C.llama_memory_clear(C.llama_get_memory(self.context), True)
+        assert M.mtmd_helper_eval_chunks(self.projector, self.context, chunks, 0, 0, 512, True, ctypes.byref(end)) == 0
+        row = np.ctypeslib.as_array(C.llama_get_logits_ith(self.context, -1), (self.size,)).astype(np.float64)
+        count = M.mtmd_helper_get_n_tokens(chunks)
+        M.mtmd_input_chunks_free(chunks)
+        row -= row.max()
+        return row - np.log(np.exp(row).sum()), count
+
+    def close(self):
+        self.M.mtmd_free(self.projector)
+        self.C.llama_free(self.context)
+        self.C.llama_model_free(self.model)
+
+
+@pytest.fixture
+def helper(model_path):
+    made = []
+
+    def make(kind):
+        made.append(Helper(model_path(f"text-{kind}"), model_path(f"mmproj-{kind}")))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def difference(result, row):
+    """Of the first token's log-probabilities."""
+    top = result.top[0]
+    assert len(top) == len(row)
+    return max(abs(top[token] - row[token]) for token in top)
+
+
+@pytest.mark.parametrize("kind", tiny_projectors.KINDS)
+def test_logits_are_those_of_the_helper(seeing, helper, kind):
+    """Alone, beside others, after sharing with one that runs and with one that has ended, and after giving way."""
+    real, library = seeing(kind), helper(kind)
+    media = media_of(kind)
+    row, count = library.log_probabilities(BEFORE, media, AFTER)
+
+    def ask(*more):
+        return prompt(real, BEFORE, media, AFTER, *more)
+
+    (alone,) = real.run([ask()])
+    assert difference(alone, row) < TOLERANCE and alone.end.num_prompt == count
+    (again,) = real.run([ask()])
+    assert difference(again, row) < TOLERANCE and again.end.num_reused > len(BEFORE)
+    real.core.memory.host.worth = -1.0
+    while real.core.memory.lanes.resident:
+        real.core.memory.evict()  # to host memory
+    (restored,) = real.run([ask()])
+    assert difference(restored, row) < TOLERANCE and restored.end.num_reused > len(BEFORE) or kind in ("gemma3", "omni")
+
+    other_row, _ = library.log_probabilities(BEFORE, media, ", and this? ", media_of(kind, 2), AFTER)
+    beside = [
+        ask(), prompt(real, BEFORE, media, ", and this? ", media_of(kind, 2), AFTER),
+        prompt(real, "<s>just some text " * 5, max_tokens=60), ask(),
+    ]  # fmt: skip
+    gave_way = []
+
+    def preempt(turn):
+        for seq in list(real.core.running):
+            if seq.spec is beside[1] and not gave_way and seq.num_computed > len(BEFORE) + 8:
+                gave_way.append(seq.num_computed)
+                real.engine.preempt(seq)
+
+    first, second, _, third = real.run(beside, at_turn=preempt)
+    assert gave_way and difference(first, row) < TOLERANCE and difference(third, row) < TOLERANCE
+    assert difference(second, other_row) < TOLERANCE
+    assert real.engine.metrics.chunks_encoded == len({span.chunk.key for spec in beside for span in spec.media})
+
+
+def test_a_prompt_may_end_with_an_image(seeing):
+    """Nothing comes behind an image of llava: its last row tells how to go on."""
+    real, media = seeing("llava"), image()
+    spec = prompt(real, BEFORE, media, max_tokens=2)
+    assert spec.media[0].end == len(spec.tokens)
+    (result,) = real.run([spec])
+    longer = SequenceSpec(
+        spec.tokens + array("i", result.tokens[:1]), media=spec.media, params=GREEDY, logprobs=spec.logprobs, max_tokens=1,
+        cache_prompt=False,
+    )  # fmt: skip
+    (other,) = real.run([longer])
+    (pieces,) = seeing("llava", batch_size=32, ubatch_size=16).run([spec])
+    assert difference(other, result.top[1]) < TOLERANCE and difference(pieces, result.top[0]) < TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "llava", "qwen2vl"])
+def test_what_was_cancelled_inside_an_image_is_no_prefix_of_it(seeing, helper, kind):
+    """With M-RoPE half of an image cannot be cut off: it goes as a whole."""
+    real, media = seeing(kind, batch_size=32, ubatch_size=32), image(width=200, height=200)
+    row, _ = helper(kind).log_probabilities(BEFORE, media, AFTER)
+    spec = prompt(real, BEFORE, media, AFTER)
+    stream = real.engine.submit([spec])
+    while not any(seq.num_computed > spec.media[0].start for seq in real.core.running):
+        real.core.encoder.turn()
+        real.engine.turn()
+    real.engine.cancel(stream)
+    (result,) = real.run([prompt(real, BEFORE, media, AFTER)])
+    assert difference(result, row) < TOLERANCE and result.end.num_reused > 8
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "qwen2vl"])
+def test_deterministic_is_the_same_beside_others(seeing, kind):
+    real = seeing(kind, deterministic=True, parallel=4, context_cells=512)
+    specs = [prompt(real, BEFORE, image(n), AFTER, max_tokens=8) for n in (1, 2, 1)]
+    (alone,) = real.run([prompt(real, BEFORE, image(1), AFTER, max_tokens=8)])
+    first, _, third = real.run(specs)
+    assert first.same_as(alone) and third.same_as(alone)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in tiny_projectors.KINDS if kind != "ultravox"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 150), (31, 1000), (640, 480), (65, 63)])
+def test_what_is_measured_is_what_is_encoded(seeing, kind, size):
+    projector = seeing(kind).backend.projector
+    media = image(5, *size)
+    chunks = [part for part in projector.measure(media).parts if isinstance(part, MediaChunk)]
+    try:
+        rows = projector.encode(media, chunks, lambda: False)
+    except InvalidRequest:
+        assert kind == "idefics3" and max(size) > 30 * min(size)  # too thin for its slices
+        return
+    assert [len(one) for one in rows] == [chunk.num_tokens for chunk in chunks]
+    assert all(np.isfinite(one).all() for one in rows)
+
+
+def test_a_sound_of_one_sample_is_filled_up(seeing):
+    """The library aborts at exactly one sample."""
+    projector = seeing("ultravox").backend.projector
+    media = MediaInput("audio", b"one", b"\0\0\0\0", num_samples=1)
+    chunks = [part for part in projector.measure(media).parts if isinstance(part, MediaChunk)]
+    assert len(projector.encode(media, chunks, lambda: False)) == 1
+
+
+@pytest.mark.parametrize(
+    "media",
+    [
+        MediaInput("image", b"", None, 0, 10), MediaInput("image", b"", None, 65_000, 65_000),
+        MediaInput("image", b"", None, 20_000, 30), MediaInput("audio", b"", None, num_samples=10_000),
+    ],
+    ids=["empty", "overflows", "thin", "sound"],
+)  # fmt: skip
+def test_it_refuses_what_the_library_must_not_see(seeing, media):
+    with pytest.raises(InvalidRequest):
+        seeing("llava").backend.projector.measure(media)
+
+
+def test_an_encode_stops_when_nobody_wants_it(seeing):
+    projector = seeing("idefics3").backend.projector
+    media = image()
+    chunks = [part for part in projector.measure(media).parts if isinstance(part, MediaChunk)]
+    looks = iter(range(1000))
+    rows = projector.encode(media, chunks, lambda: next(looks) > 20)
+    assert len(rows) < len(chunks)
+    assert len(projector.encode(media, chunks, lambda: False)) == len(chunks)
+
+
+def test_break_rows_of_pixtral_are_finite(seeing):
+    """The library multiplies uninitialised memory by 0: about every third encode had NaN in the rows that break lines."""
+    real = seeing("pixtral")
+    projector, media = real.backend.projector, image(3, 300, 300)
+    chunks = [part for part in projector.measure(media).parts if isinstance(part, MediaChunk)]
+    first = projector.encode(media, chunks, lambda: False)[0]
+    for _ in range(30):
+        other = image(9, 90, 170)
+        projector.encode(other, [p for p in projector.measure(other).parts if isinstance(p, MediaChunk)], lambda: False)
+        assert (projector.encode(media, chunks, lambda: False)[0] == first).all()
+
+
+def test_a_projector_of_another_model_is_refused(real, model_path):
+    with pytest.raises(LoadFailed, match="cannot be loaded as the projector"):
+        real("text-qwen3vl", mmproj=Path(model_path("mmproj-gemma3")))
+
+
+def test_a_vocabulary_without_the_marks_is_refused(real, model_path):
+    """The library would put -1 in their place, and the decode would fail for everybody in the batch."""
+    with pytest.raises(LoadFailed, match="lacks the tokens"):
+        real("llama", mmproj=Path(model_path("mmproj-idefics3")))
+
+
+def test_a_file_that_is_no_projector_is_refused(real, model_path, tmp_path):
+    (tmp_path / "x.gguf").write_bytes(b"no projector")
+    with pytest.raises(LoadFailed, match="not a GGUF"):
+        real("llama", mmproj=tmp_path / "x.gguf")
+    with pytest.raises(LoadFailed, match="cannot be loaded as the projector"):
+        real("llama", mmproj=Path(model_path("llama")))
+
+
+def test_a_ubatch_grows_to_what_is_seen_as_a_whole(seeing):
+    real = seeing("gemma3", ubatch_size=8, batch_size=8)
+    assert real.backend.ubatch_size >= 16 and real.backend.batch.capacity >= 16
