@@ -10,9 +10,9 @@ library's. What the library would abort on is checked before the call.
 from __future__ import annotations
 
 import ctypes
-import os
 from array import array
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.cores import CORES
+from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.placement import place_context
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.interface import DecodeFailed, LoadFailed
@@ -60,23 +61,11 @@ def pooling_of(metadata: dict[str, str], wanted: str | None) -> str:
     return "mean" if own == "none" else own
 
 
-class _GgufParams(ctypes.Structure):
-    _fields_ = [("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p)]
-
-
 def _has_head(path: str) -> bool:
     """Whether a model's file has a classification head. Without one the library would pass off a hidden number as a
     score, and it tells nobody which tensors a loaded model has."""
-    lib = C._lib
-    lib.gguf_init_from_file.argtypes, lib.gguf_init_from_file.restype = [ctypes.c_char_p, _GgufParams], ctypes.c_void_p
-    lib.gguf_find_tensor.argtypes, lib.gguf_find_tensor.restype = [ctypes.c_void_p, ctypes.c_char_p], ctypes.c_int64
-    lib.gguf_free.argtypes, lib.gguf_free.restype = [ctypes.c_void_p], None
-    file = lib.gguf_init_from_file(os.fsencode(path), _GgufParams(True, None))
-    if not file:
-        return False
-    found = any(lib.gguf_find_tensor(file, name) >= 0 for name in (b"cls.weight", b"cls.output.weight"))
-    lib.gguf_free(file)
-    return found
+    with opened(Path(path)) as file:
+        return file is not None and any(file.has_tensor(name) for name in ("cls.weight", "cls.output.weight"))
 
 
 class LlamaEmbeddings:

@@ -22,8 +22,11 @@ class _Params(ctypes.Structure):
     _fields_ = [("no_alloc", ctypes.c_bool), ("context", ctypes.c_void_p)]
 
 
+_library = ctypes.CDLL(C._lib._name)  # a handle of its own: types of arguments belong to a handle
+
+
 def _call(name: str, kinds: list[Any], result: Any) -> Any:
-    function = getattr(C._lib, name)
+    function = getattr(_library, name)
     function.argtypes, function.restype = kinds, result
     return function
 
@@ -54,6 +57,9 @@ class GgufFile:
         if at < 0 or _key_type(self._pointer, at) != _STRING:
             return ""
         return str(_text(self._pointer, at).decode("utf-8", "replace"))
+
+    def has_tensor(self, name: str) -> bool:
+        return bool(_find_tensor(self._pointer, name.encode()) >= 0)
 
     def numbers(self, tensor: str) -> np.ndarray | None:
         """All numbers of a small tensor, as float32; None where there is none, or it is quantised."""
