@@ -17,10 +17,10 @@ from typing import Any
 from urllib.parse import quote
 
 from llamasrv import log
-from llamasrv.config import Settings, keys, paths
+from llamasrv.config import Settings, keys, load_again, paths
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine import machine
-from llamasrv.errors import ConfigError
+from llamasrv.errors import ConfigError, InvalidRequest
 from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources
 from llamasrv.models.loader import Loader
@@ -172,7 +172,7 @@ def build(settings: Settings) -> Service:
     options = web_options(settings, takes_media=_takes_media(settings, registry.models))
     service = Service.of(registry, options, response_store(settings))
     updates = ModelUpdates(registry, settings)
-    service.refresh, service.serve_models_of = updates.refresh, updates.use
+    service.refresh, service.reread, service.serve_models_of = updates.refresh, updates.reread, updates.use
     _load_those_of_the_start(registry)
     threading.Thread(target=loader.run, daemon=True).start()
     return service
@@ -205,6 +205,17 @@ class ModelUpdates:
         """Look again which models there are. Raises ConfigError."""
         with self._lock:
             update_models(self._registry, self._settings)
+
+    def reread(self) -> None:
+        """The same, with what the configuration and the preset say of models now. Raises InvalidRequest where that is
+        wrong, and then nothing has changed."""
+        with self._lock:
+            try:
+                settings = dataclasses.replace(self._settings, tables=load_again(self._settings).tables)
+                update_models(self._registry, settings)
+            except ConfigError as error:
+                raise InvalidRequest(f"The models stay as they are: {error}") from None
+            self._settings = settings
 
     def use(self, settings: Settings) -> None:
         """Go on with other settings. Raises ConfigError, and then nothing has changed."""

@@ -75,6 +75,7 @@ class Service:
             on_pulled=lambda: self.refresh(),
         )
         self.refresh: Callable[[], None] = lambda: None  # look again which models there are
+        self.reread: Callable[[], None] = lambda: None  # the same, with the models that the configuration names now
         self.serve_models_of: Callable[[Any], None] = lambda settings: None  # go on with the models of other settings
         self.threads = Threads(store)
         self.conversations = ConversationStore(store)

@@ -14,8 +14,10 @@ from llamasrv.config import paths
 from llamasrv.startup import model_list
 from llamasrv.config import Settings
 from llamasrv.engine.options import Adapter, EngineOptions
-from llamasrv.errors import ConfigError, ModelNotFound
+from llamasrv.errors import ConfigError, InvalidRequest, ModelNotFound
 from llamasrv.models import memory
+from llamasrv.models.loader import Loader
+from llamasrv.models.registry import Registry
 
 
 @pytest.fixture(scope="module")
@@ -386,3 +388,26 @@ def test_a_repository_of_a_preset_that_is_nowhere_is_told(cached, tmp_path):
     cached("o/a", "a-F32.gguf")
     with pytest.raises(ConfigError, match=r"models\.mine: model\.hf_repo = 'o/c': .*`llamasrv pull hf:o/c` fetches it"):
         model_list.models(preset(tmp_path, "[mine]\nhf-repo = o/c\n"))
+
+
+def test_a_preset_is_read_again_where_that_is_asked_for(cached, tmp_path):
+    """llama-server reads it at ?reload=1; here the models stayed those of the start."""
+    hub = cached("o/a", "a-F32.gguf")
+    file = tmp_path / "models.ini"
+
+    def preset_of(*names):
+        file.write_text("".join(f"[{name}]\nhf-repo = o/a\n" for name in names))
+
+    preset_of("one", "two")
+    settings = config.load({"models_preset": file, "models_dir": hub}, environ={})
+    registry = Registry(model_list.models(settings), loader=Loader())
+    updates = startup.service.ModelUpdates(registry, settings)
+    preset_of("two", "three")
+    updates.reread()
+    assert [model.name for model in registry.models] == ["two", "three", "o/a:F32"]
+    file.write_text("[four]\nhf-repo = o/none\n")
+    with pytest.raises(InvalidRequest, match="The models stay as they are: models.four"):
+        updates.reread()
+    updates.refresh()
+    assert [model.name for model in registry.models] == ["two", "three", "o/a:F32"]
+    assert registry.stop(10)

@@ -284,7 +284,7 @@ def test_a_server_without_a_model_says_that_it_is_a_router(start):
 def test_the_models_are_looked_for_again_where_that_is_asked_for(start):
     served = start(manage=True)
     looked = []
-    served.service.refresh = lambda: looked.append(1)
+    served.service.reread = lambda: looked.append(1)
     assert served.client.get("/models").status_code == 200 and not looked
     assert served.client.get("/models?reload=1").status_code == 200 and looked
     assert start().client.get("/models?reload=1").status_code == 403

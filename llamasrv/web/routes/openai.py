@@ -45,7 +45,7 @@ def blueprint(service: Service) -> Blueprint:
     def list_models() -> Response:
         if request.args.get("reload") == "1":  # llama-server's: look again which there are
             allow(service)
-            service.refresh()
+            service.reread()
         return json_answer(model_list([one for model in service.registry.models for one in cards(model)]))
 
     @routes.get("/v1/models/<path:name>")
