@@ -22,6 +22,7 @@ from llamasrv.protocols.openai.completions import CompletionsSchema
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
+from llamasrv.protocols.openai.transcriptions import TranscriptionSchema
 
 
 def as_toml(settings: Settings | None = None) -> str:
@@ -116,6 +117,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "chat": lambda: as_fields(ChatSchema),
         "completions": lambda: as_fields(CompletionsSchema),
         "responses": lambda: as_fields(ResponsesSchema),
+        "transcriptions": lambda: as_fields(TranscriptionSchema),
         "messages": lambda: as_fields(MessagesSchema),
         "ollama-chat": lambda: as_fields(OllamaChatSchema),
         "ollama-generate": lambda: as_fields(OllamaGenerateSchema),

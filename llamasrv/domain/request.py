@@ -177,6 +177,7 @@ class GenerateRequest:
     with_progress: bool = False  # events tell how much of the prompt is computed
     with_pace: bool = False  # events tell how fast it goes
     prediction: str | None = None  # what the answer is expected to be for the most part
+    in_windows: bool = False  # the sound of its only prompt is cut, and each window is a prompt of its own
     shorten: bool = False  # the oldest turns of a conversation that is too long are left out
 
 

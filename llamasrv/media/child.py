@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import socket
 import sys
 from typing import Any
@@ -52,7 +53,9 @@ def answer(ask: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
 
     limits = MediaLimits(**ask["limits"])
     if ask["do"] == "samples":
-        return {}, sounds.samples(data, ask["kind"], ask["rate"], limits).tobytes()
+        samples = sounds.samples(data, ask["kind"], ask["rate"], limits)
+        longest = max(ask["window"], len(samples) / ask["rate"] / ask["windows"]) if ask["window"] else math.inf
+        return {"cuts": sounds.cuts(samples, ask["rate"], longest) if ask["window"] else []}, samples.tobytes()
     if ask["do"] == "size":
         (width, height), body = pictures.size(data, limits, is_coarse=ask["coarse"]), b""
     else:

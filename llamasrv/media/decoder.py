@@ -48,9 +48,14 @@ class Decoder:
 
     def samples(self, data: bytes, rate: int) -> bytes:
         """Samples of one channel, 32-bit floats in the machine's byte order, `rate` a second."""
+        return self.windows(data, rate)[0]
+
+    def windows(self, data: bytes, rate: int, *, longest: float = 0.0, most: int = 1) -> tuple[bytes, list[int]]:
+        """The samples, and where they are cut into windows of at most `longest` seconds, in quiet moments. Of a sound
+        that would have more than `most` of them they are longer."""
         kind = self._is(data, (*sniff.SOUNDS, *sniff.CONTAINERS))
-        _, body = self._ask(data, do="samples", kind=kind, rate=rate)
-        return bytes(body)
+        head, body = self._ask(data, do="samples", kind=kind, rate=rate, window=longest, windows=most)
+        return bytes(body), head["cuts"]
 
     def warm(self) -> None:
         """Have a child ready, so that the first request does not wait for one."""

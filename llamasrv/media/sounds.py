@@ -30,6 +30,20 @@ def samples(data: bytes, kind: str, rate: int, limits: MediaLimits) -> np.ndarra
     return np.concatenate(out)
 
 
+def cuts(samples: np.ndarray, rate: int, longest: float) -> list[int]:
+    """Where a long sound is cut into windows of at most so many seconds: in the quietest moment of the last fifth of
+    each, so that no word is cut in two."""
+    out, start, most = [], 0, int(longest * rate)
+    frame = max(1, rate // 50)
+    while len(samples) - start > most:
+        tail = samples[start + most - most // 5 : start + most]
+        frames = tail[: len(tail) // frame * frame].reshape(-1, frame)
+        quiet = int(np.argmin(np.square(frames).mean(axis=1)))
+        start += most - most // 5 + quiet * frame + frame // 2
+        out.append(start)
+    return out
+
+
 def _guarded(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
     try:
         yield from pieces

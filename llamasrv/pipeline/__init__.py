@@ -7,12 +7,12 @@ Finds the model, makes a SequenceSpec per choice and submits them. Whatever is w
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.request import EmbedRequest, GenerateRequest, RerankRequest
+from llamasrv.domain.request import ChatPrompt, EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import LlamasrvError, Unavailable
@@ -149,7 +149,14 @@ class Pipeline:
 
     def _start(self, served: LoadedModel, request: GenerateRequest) -> Begun:
         request = served.model.chat_defaults.of(request)
-        media = self.media.read(request.prompts, served.projector)
+        windows: Sequence[tuple[float, float]] = ()
+        if request.in_windows:
+            (prompt,) = request.prompts
+            assert isinstance(prompt, ChatPrompt)
+            prompts, media, windows = self.media.read_windows(prompt, served.projector)
+            request = replace(request, prompts=tuple(prompts))
+        else:
+            media = self.media.read(request.prompts, served.projector)
         prepared = served.prepare_all(request, media)
         params = served.params(request.sampling)
         drawn = request.n if request.best_of is None else max(request.n, request.best_of)
@@ -173,7 +180,7 @@ class Pipeline:
         )  # fmt: skip
         info = RunInfo(
             served.model.name, served.fingerprint, params, [prompt.tokens for prompt in prepared], request.n,
-            sum(prompt.left_out for prompt in prepared), vocab,
+            sum(prompt.left_out for prompt in prepared), vocab, windows,
         )  # fmt: skip
         stages = _stages(served, prepared, request, generation, drawn)
         return Begun(info, generation, stages, may_gather=request.time_limit is None)

@@ -11,7 +11,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llamasrv.chat.media import media_of
 from llamasrv.domain.media import Measured, MediaInput
@@ -25,6 +25,8 @@ from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources
 
 _LARGE = 1 << 18  # bytes whose hash would keep the hub from others
+WINDOW = 29.5  # seconds of a long recording that are heard at once: projectors look at 30
+MOST_WINDOWS = 120
 _NEEDS = {
     "image": "vision projector; it cannot take images. Start it with --mmproj",
     "audio": "audio projector; it cannot take sounds. Start it with --mmproj",
@@ -94,17 +96,46 @@ class MediaReader:
                 raise error.but(param=part.param) from None
         return found
 
+    def read_windows(
+        self, prompt: ChatPrompt, projector: Projector | None
+    ) -> tuple[list[ChatPrompt], RequestMedia, list[tuple[float, float]]]:
+        """The only sound of a prompt in windows: a prompt for each, what was measured, and where each begins and ends,
+        in seconds."""
+        (part,) = media_of(prompt)
+        found, prompts, times = RequestMedia(), [], []
+        try:
+            _check_taken("audio", projector)
+            assert projector is not None and projector.sample_rate is not None
+            rate = projector.sample_rate
+            data = self._bytes(part)
+            sound, cuts = self.decoder.windows(data, rate, longest=WINDOW, most=MOST_WINDOWS)
+            of_file = off_hub(_hash, b"audio windows ", data)
+            edges = [0, *cuts, len(sound) // 4]
+            for number, (start, end) in enumerate(zip(edges, edges[1:])):
+                key = _hash(b"%d " % number, of_file)
+                window = MediaInput("audio", key, sound[4 * start : 4 * end], num_samples=end - start)
+                piece = MediaPart("audio", b"", param=part.param)
+                prompts.append(_with(prompt, piece))
+                found.add(piece, self._measured(projector, window))
+                times.append((start / rate, end / rate))
+        except InvalidRequest as error:
+            raise error.but(param=part.param) from None
+        return prompts, found, times
+
     def close(self) -> None:
         self.decoder.close()
+
+    def _bytes(self, part: MediaPart) -> bytes:
+        if part.data is not None:
+            return part.data
+        assert part.url is not None
+        return self.options.sources.read(part.url)
 
     def _measured(self, projector: Projector, media: MediaInput) -> Measured:
         return off_hub(projector.measure, media) if media.kind == "audio" else projector.measure(media)
 
     def _input(self, part: MediaPart, projector: Projector, to_count: bool) -> MediaInput:
-        data = part.data
-        if data is None:
-            assert part.url is not None
-            data = self.options.sources.read(part.url)
+        data = self._bytes(part)
         kind = part.kind or ("audio" if sniff.kind(data) in (*sniff.SOUNDS, *sniff.CONTAINERS) else "image")
         _check_taken(kind, projector)
         how = b"%s %d " % (kind.encode(), part.is_coarse)
@@ -148,6 +179,17 @@ def _parts(prompt: Prompt) -> Iterator[MediaPart]:
         yield from media_of(prompt)
     elif isinstance(prompt, MixedPrompt):
         yield from (part for part in prompt.parts if isinstance(part, MediaPart))
+
+
+def _with(prompt: ChatPrompt, sound: MediaPart) -> ChatPrompt:
+    """The prompt with this sound in the place of its own."""
+    messages = []
+    for message in prompt.messages:
+        if type(message.content) is tuple:
+            parts = tuple(sound if isinstance(part, MediaPart) else part for part in message.content)
+            message = replace(message, content=parts)
+        messages.append(message)
+    return replace(prompt, messages=tuple(messages))
 
 
 def _hash(how: bytes, data: bytes) -> bytes:

@@ -33,6 +33,12 @@ class RunInfo:
     choices_each: int  # of each prompt, as told
     left_out: int  # messages that there was no room for
     vocab: Vocabulary
+    windows: Sequence[tuple[float, float]] = ()  # of a sound that was cut: where each prompt's begins and ends, seconds
+
+    @property
+    def num_media(self) -> int:
+        """Of the tokens of all prompts, those of images and sounds."""
+        return sum(token < 0 for tokens in self.prompts for token in tokens)
 
     @property
     def num_prompt(self) -> int:

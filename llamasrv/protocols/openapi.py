@@ -35,6 +35,7 @@ from llamasrv.protocols.openai.conversations import ConversationSchema, ItemsSch
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
+from llamasrv.protocols.openai.transcriptions import TranscriptionSchema
 
 Query = tuple[str, str]
 """The name of a parameter in the URL, and what it is for."""
@@ -50,6 +51,7 @@ class Operation(NamedTuple):
     query: tuple[Query, ...] = ()
     answers: str = "application/json"
     status: int = 200
+    form: str = ""  # the field of the file, where the body is a form with one
 
 
 class Route(NamedTuple):
@@ -138,6 +140,9 @@ OPERATIONS: dict[str, Operation] = {
     "DELETE /v1/messages/batches/<id>": Operation("Forget one that has ended."),
     "GET /v1/messages/batches/<id>/results": Operation("A line for each of its requests.", answers=JSON_LINES),
     "POST /v1/messages/batches/<id>/cancel": Operation("No further requests of it."),
+    "POST /v1/audio/transcriptions": Operation(
+        "What is said in a recording.", TranscriptionSchema, streams=EVENTS, form="file"
+    ),
     "POST /v1/embeddings": Operation("Texts or tokens to vectors.", EmbeddingsSchema, {"input": "Hello world"}),
     "POST /v1/rerank": Operation(
         "Documents by how well they answer a query.", RerankSchema, {"query": "fruit", "documents": ["apple", "stone"]}
@@ -245,6 +250,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "System": ("string", "array"), "Text": ("object",), "Think": ("boolean", "string"), "ThinkingField": ("object",),
     "TokenIds": ("array",), "ToolChoiceField": ("string", "object"), "Tools": ("array",), "Encoding": ("string",),
     "Continue": ("boolean", "string"), "ReasoningFormat": ("string",), "Truncation": ("string",),
+    "OneOf": ("string",), "SomeOf": ("array",), "Upload": ("string",),
     "Template": ("string",), "ThreadField": ("object",),
 }  # fmt: skip
 """Types of JSON that fields of these classes take."""
@@ -327,7 +333,8 @@ def _operation(
             content["schema"] = known.setdefault(operation.schema, _instance(operation.schema, limits))
         if operation.example is not None:
             content["example"] = operation.example
-        out["requestBody"] = {"required": True, "content": {"application/json": content}}
+        kind = "multipart/form-data" if operation.form else "application/json"
+        out["requestBody"] = {"required": True, "content": {kind: content}}
     return out
 
 

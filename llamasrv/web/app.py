@@ -8,6 +8,7 @@ from llamasrv.web import errors
 from llamasrv.web.front import Front
 from llamasrv.web.routes import (
     anthropic,
+    audio,
     batches,
     conversations,
     embeddings,
@@ -34,7 +35,8 @@ from llamasrv.web.streams.resume import StreamReader
 from llamasrv.web.streams.streaming import EventStream
 
 BLUEPRINTS = (
-    ui.blueprint, ops.blueprint, openai.blueprint, responses.blueprint, conversations.blueprint, files.blueprint,
+    ui.blueprint, ops.blueprint, audio.blueprint,
+    openai.blueprint, responses.blueprint, conversations.blueprint, files.blueprint,
     batches.blueprint, anthropic.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
     llamacpp_streams.blueprint, llamacpp_control.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint,

@@ -34,7 +34,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/completion", "/infill",
         "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens", "/v1/chat/completions/control",
         "/chat/completions/control",
-        "/v1/stream", "/v1/streams/lookup", "/predict",
+        "/v1/audio/transcriptions", "/audio/transcriptions", "/v1/stream", "/v1/streams/lookup", "/predict",
         "/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate", "GET /lora-adapters",
         "/v1/responses", "/v1/responses/<id>", "/v1/responses/<id>/cancel", "/v1/responses/<id>/input_items",
         "/v1/responses/input_tokens", "/v1/responses/compact",
