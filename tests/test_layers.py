@@ -36,7 +36,7 @@ ALLOWED = {
     "llamasrv.store": (*LEAVES, "llamasrv.store"),
     "llamasrv.web.http.worker": START,
     "llamasrv.web": WEB,
-    "llamasrv.config": (*LEAVES, "llamasrv.config", "llamasrv.engine.options"),
+    "llamasrv.config": (*LEAVES, "llamasrv.config", "llamasrv.engine.options", "llamasrv.engine.tensor_names"),
     "llamasrv.config.paths": (),
     "llamasrv.config.docgen": (*LEAVES, "llamasrv.config", "llamasrv.protocols"),
     "llamasrv.startup": START,

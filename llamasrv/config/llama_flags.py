@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llamasrv.engine.tensor_names import DENSE, EXPERTS, of_layer
+
 Sets = Callable[[str], Mapping[str, Any]]
 
 
@@ -88,6 +90,7 @@ def _unified(text: str) -> dict[str, Any]:
     return {"engine_ctx_per_sequence": "all" if text == "on" else "share"}
 
 
+<<<<<<< HEAD
 def _idle_slots(text: str) -> dict[str, Any]:
     """Whether idle prefixes make room in KV for those that are computed, and wait in host memory."""
     return {} if text == "on" else {"cache_idle_cells": 16_777_216}
@@ -96,13 +99,15 @@ def _idle_slots(text: str) -> dict[str, Any]:
 _EXPERTS, _DENSE = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", r"\.ffn_(up|down|gate)\."
 
 
+=======
+>>>>>>> b8cdfd5 (models/fit: what goes where is measured and chosen when a model is loaded; room is counted by device)
 def _on_the_cpu(pattern: str) -> Sets:
     """The tensors of the first N layers that have the pattern stay on the CPU."""
 
     def sets(text: str) -> dict[str, Any]:
         if not re.fullmatch(r"\d{1,4}", text):
             raise ValueError("must be a whole number, 0 or more")
-        return {"engine_override_tensor": [rf"blk\.{layer}{pattern}=CPU" for layer in range(int(text))]}
+        return {"engine_override_tensor": [f"{of_layer(layer, pattern)}=CPU" for layer in range(int(text))]}
 
     return sets
 
@@ -221,10 +226,10 @@ FLAGS: tuple[Flag, ...] = (
     maps("--list-devices", "names the devices, and ends", lambda text: {}),
     same("-ot, --override-tensor <tensor name pattern>=<buffer type>,...", "engine.override_tensor",
          "LLAMA_ARG_OVERRIDE_TENSOR"),
-    maps("-cmoe, --cpu-moe", "--override-tensor", lambda text: {"engine_override_tensor": [f"{_EXPERTS}=CPU"]},
+    maps("-cmoe, --cpu-moe", "--override-tensor", lambda text: {"engine_override_tensor": [f"{EXPERTS}=CPU"]},
          "LLAMA_ARG_CPU_MOE"),
-    maps("-ncmoe, --n-cpu-moe N", "--override-tensor", _on_the_cpu(_EXPERTS), "LLAMA_ARG_N_CPU_MOE"),
-    maps("-ncffn, --n-cpu-ffn N", "--override-tensor", _on_the_cpu(_DENSE), "LLAMA_ARG_N_CPU_FFN"),
+    maps("-ncmoe, --n-cpu-moe N", "--override-tensor", _on_the_cpu(EXPERTS), "LLAMA_ARG_N_CPU_MOE"),
+    maps("-ncffn, --n-cpu-ffn N", "--override-tensor", _on_the_cpu(DENSE), "LLAMA_ARG_N_CPU_FFN"),
     same("-sm, --split-mode {none,layer,row,tensor}", "engine.split_mode", "LLAMA_ARG_SPLIT_MODE"),
     same("-ts, --tensor-split N0,N1,N2,...", "engine.tensor_split", "LLAMA_ARG_TENSOR_SPLIT"),
     same("-mg, --main-gpu INDEX", "engine.main_gpu", "LLAMA_ARG_MAIN_GPU"),

@@ -40,6 +40,10 @@ class LoadFailed(Exception):
     """The model cannot be served; the message names the file and the reason, in one line."""
 
 
+class NoMemory(LoadFailed):
+    """There is not enough memory for it; with less of it on a device, or a smaller context, there may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What a model file says of itself."""

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from llamasrv.engine.channels import Notice
+from llamasrv.engine.channels import Notice, off_hub
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import LlamasrvError, Unavailable
@@ -124,6 +124,7 @@ class Loader:
 
     def _load(self, model: Model) -> None:
         try:
+            self._fit(model)
             self._wait_for_room(model)
             began = self._clock()
             if self._check is not None:
@@ -197,28 +198,29 @@ class Loader:
 
     # memory
 
+    def _fit(self, model: Model) -> None:
+        """Choose what goes where, by what is free on the devices beside the models that could make room."""
+        if model.recipe is not None and model.recipe.fit is not None:
+            model.recipe = off_hub(model.recipe.fit, self.room.on_devices())
+
     def _wait_for_room(self, model: Model) -> None:
         """Until its memory is counted. Whoever came first is served first, so that nobody waits for ever."""
-        need = model.memory
-        if self.room.limit and need > self.room.limit:
-            most = as_gib(self.room.limit)
-            raise LoadFailed(f"it needs {as_gib(need)} of memory; --memory-limit allows {most} for all models together")
+        self.room.check(model)
         began = self._clock()
         hold = HOLD_AFTER if not model.num_loads else min(MOST_HOLD, max(LEAST_HOLD, 2 * model.load_seconds))
         while not self.draining:
             with self._lock:
                 victim = None
                 if self._queue[0] is model and model.phase == "waiting":
-                    missing = self.room.missing(need)
+                    place, missing = self.room.missing(model)
                     if missing <= 0:
-                        self.room.take(model, need)
+                        self.room.take(model)
                         self._queue.remove(model)
                         return
-                    if not len(self.room):
-                        free = as_gib(self.room.free_memory())
-                        raise LoadFailed(f"it needs {as_gib(need)} of memory; {free} is free")
+                    if not self.room.holds(place):
+                        raise LoadFailed(self.room.too_much(model, place))
                     if not self._leaving:
-                        victim = self.room.victim(missing, in_use=self._clock() - began >= hold)
+                        victim = self.room.victim(place, missing, in_use=self._clock() - began >= hold)
                     if victim is not None:
                         self._seize(victim)
             if victim is not None:

@@ -121,12 +121,17 @@ def _embedding(header: Header, shape: Shape) -> tuple[int, int]:
     return context, outputs + work + (n_vocab * WORD_BYTES if header.only_embeds else 0)
 
 
-def choose(header: Header, shape: Shape, available: int) -> Need:
-    """The context that suits this model: several times what it was trained on, within half of the memory that is free
-    beside its weights. Raises ConfigError where not even a small one fits."""
+def wanted_cells(header: Header, shape: Shape) -> int:
+    """The context that suits this model where memory is no matter: several times what it was trained on."""
     train = stretched(header.number("context_length"), shape.rope_freq_scale) or 4096
     most = max(train, MOST_CELLS)
-    wanted = min(shape.parallel * train, most) if shape.split else min(4 * train, most)
+    return min(shape.parallel * train, most) if shape.split else min(4 * train, most)
+
+
+def choose(header: Header, shape: Shape, available: int) -> Need:
+    """The context that suits this model, within half of the memory that is free beside its weights. Raises ConfigError
+    where not even a small one fits."""
+    wanted = wanted_cells(header, shape)
     if shape.remote:
         wanted = min(wanted, REMOTE_CELLS)
     bare = estimate(header, LEAST_CELLS, shape)

@@ -39,14 +39,26 @@ class LoadFailure:
         return Unavailable(self.message, code=self.code)
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Bytes of a device that a model takes, and that all models together may take."""
+
+    size: int
+    capacity: int
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a model is loaded, and what that takes."""
 
     open_backend: Callable[[Progress], Backend]
     options: EngineOptions = field(default_factory=EngineOptions)
-    memory: int = 0  # bytes: weights, KV, buffers, as estimated
+    memory: int = 0  # bytes of this machine: weights, KV, buffers, as estimated
     context: int = 0  # most tokens of one sequence
+    devices: Mapping[str, Share] = field(default_factory=dict)  # by name; what `fit` has chosen
+    # Chooses what goes where, by what is free now; given are the bytes of each device that other models would give
+    # back. Raises LoadFailed.
+    fit: Callable[[Mapping[str, int]], Recipe] | None = None
 
 
 def _modalities(projector: Projector | None) -> list[str]:
@@ -177,6 +189,11 @@ class Model:
     def memory(self) -> int:
         """Bytes that it takes or would take, estimated; 0 where nobody can tell."""
         return self.recipe.memory if self.recipe is not None else 0
+
+    @property
+    def devices(self) -> Mapping[str, Share]:
+        """What it takes or would take of devices, by their names."""
+        return self.recipe.devices if self.recipe is not None else {}
 
     @property
     def adapters(self) -> tuple[Adapter, ...]:

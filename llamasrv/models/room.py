@@ -1,13 +1,17 @@
-"""Which models take memory, and who has to make room for another.
+"""Which models take memory, where, and who has to make room for another.
 
-Counts by estimates: `Model.memory` of all that are loaded or being loaded stays within the limit. Decides; whoever
-calls it holds the lock that its owner has, and acts.
+This machine's memory is counted by estimates: `Model.memory` of all that are loaded or being loaded stays within the
+limit. Each device is counted against what all models together may take of it. Decides; whoever calls it holds the lock
+that its owner has, and acts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.use import HOST
+from llamasrv.models.memory import as_gib
 from llamasrv.models.model import Model
 
 ON_THEIR_WAY = ("waiting", "checking", "loading")
@@ -33,40 +37,72 @@ class Room:
     def taken(self) -> int:
         return sum(self._taken.values())
 
-    def take(self, model: Model, size: int) -> None:
-        self._taken[model] = size
+    def take(self, model: Model) -> None:
+        self._taken[model] = model.memory
 
     def give(self, model: Model) -> None:
         self._taken.pop(model, None)
 
-    def missing(self, need: int) -> int:
-        """Bytes by which it is too much; at least one where as many are loaded as may be."""
-        full = self.most is not None and len(self._taken) >= self.most
-        return max(self._missing_bytes(need), 1 if full else 0)
+    def on_devices(self) -> dict[str, int]:
+        """Bytes of each device that models hold."""
+        held: dict[str, int] = {}
+        for model in self:
+            for name, share in model.devices.items():
+                held[name] = held.get(name, 0) + share.size
+        return held
 
-    def _missing_bytes(self, need: int) -> int:
+    def check(self, model: Model) -> None:
+        """Raises LoadFailed for a model that is larger than all may be together."""
+        if self.limit and model.memory > self.limit:
+            raise LoadFailed(f"it needs {as_gib(model.memory)} of memory; --memory-limit allows {as_gib(self.limit)} "
+                             "for all models together")  # fmt: skip
+
+    def holds(self, place: str) -> bool:
+        """Whether any model takes memory there, so that one could make room."""
+        return bool(self._taken) if place == HOST else self.on_devices().get(place, 0) > 0
+
+    def too_much(self, model: Model, place: str) -> str:
+        """What to say where nobody could make room."""
+        if place == HOST:
+            return f"it needs {as_gib(model.memory)} of memory; {as_gib(self.free_memory())} is free"
+        share = model.devices[place]
+        return f"it needs {as_gib(share.size)} on {place}, where {as_gib(share.capacity)} may be used"
+
+    def missing(self, model: Model) -> tuple[str, int]:
+        """Where it is too much, and by how many bytes; at least one where as many are loaded as may be."""
+        held = self.on_devices()
+        for name, share in model.devices.items():
+            over = held.get(name, 0) + share.size - share.capacity
+            if over > 0:
+                return name, over
+        full = self.most is not None and len(self._taken) >= self.most
+        return HOST, max(self._missing_here(model.memory), 1 if full else 0)
+
+    def _missing_here(self, need: int) -> int:
         if self.limit:
             return self.taken + need - self.limit
         coming = sum(size for model, size in self._taken.items() if model.phase in ON_THEIR_WAY)
         return need + coming - self.free_memory()
 
-    def victim(self, missing: int, *, in_use: bool) -> Model | None:
-        """Who has to make room: the least recently used, those that stay for ever last; with `in_use` also one that
-        has work, which it may finish. None: it would be for nothing."""
-        able = [m for m in self._taken if m.is_loaded and (in_use or not m.is_wanted)]
+    def victim(self, place: str, missing: int, *, in_use: bool) -> Model | None:
+        """Who has to make room there: the least recently used, those that stay for ever last; with `in_use` also one
+        that has work, which it may finish. None: it would be for nothing."""
+        held = {model: self._held(model, place) for model in self._taken}
+        able = [m for m in held if m.is_loaded and (in_use or not m.is_wanted) and (held[m] or place == HOST)]
         able.sort(key=lambda m: (m.is_wanted, m.stay < 0, m.last_used))
         # As many as it takes, and of those only the ones that it takes.
         going: list[Model] = []
         for model in able:
-            if self._sum(going) >= missing:
+            if sum(held[m] for m in going) >= missing:
                 break
             going.append(model)
-        if self.limit and self._sum(going) < missing:
+        if (self.limit or place != HOST) and sum(held[m] for m in going) < missing:
             return None
         for model in list(going):
-            if len(going) > 1 and self._sum(going) - self._taken[model] >= missing:
+            if len(going) > 1 and sum(held[m] for m in going) - held[model] >= missing:
                 going.remove(model)
         return going[0] if going else None
 
-    def _sum(self, models: list[Model]) -> int:
-        return sum(self._taken[model] for model in models)
+    def _held(self, model: Model, place: str) -> int:
+        share = model.devices.get(place)
+        return self._taken[model] if place == HOST else share.size if share is not None else 0

@@ -20,16 +20,16 @@ from typing import Any
 from llamasrv.chat.template import fallback_source
 from llamasrv.config import ModelTable, Settings, paths
 from llamasrv.config.option import nearest
-from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import Adapter, Progress
+from llamasrv.engine.interface import Adapter
 from llamasrv.errors import ConfigError
-from llamasrv.models import gguf, memory
+from llamasrv.models import gguf
 from llamasrv.models.details import describe, digest, with_projector
 from llamasrv.models.made import Made
 from llamasrv.models.made import read as read_made
 from llamasrv.models.model import FOR_EVER, Model, Recipe
 from llamasrv.models.names import canonical
 from llamasrv.models.scan import Found, scan
+from llamasrv.startup import recipes
 from llamasrv.startup.model_options import (
     DEMO_NAME,
     FAKE_NAME,
@@ -37,9 +37,7 @@ from llamasrv.startup.model_options import (
     check_rpc,
     engine_options,
     file_name,
-    needed_memory,
     served_name,
-    shape_of,
     template_source,
     with_file,
 )
@@ -222,22 +220,18 @@ def _model(
     details = with_projector(details, projector_of(settings, header, found))
     if settings.engine.embeddings and "completion" in details.capabilities:
         details = dataclasses.replace(details, capabilities=(*details.capabilities, "embedding"))
-    need = _need(settings, header, several=several)
-    options = engine_options(settings.having(engine={"context_cells": need.cells}))
-    options = dataclasses.replace(
-        options, digest=details.digest, adapters=tuple(map(_known, options.adapters)),
-        control_vectors=tuple(map(_known_vector, options.control_vectors)),
+    projecting = with_projector_of(details, settings.engine)
+    recipe = recipes.make(
+        settings, header, several=several, digest=details.digest,
+        mmproj=projecting.mmproj, mmproj_digest=projecting.mmproj_digest,
+        adapters=tuple(map(_known, settings.engine.adapters)),
+        control_vectors=tuple(map(_known_vector, settings.engine.control_vectors)),
     )  # fmt: skip
-    options = with_projector_of(details, options)
-    need_all = need.total + sum(Path(adapter.path).stat().st_size for adapter in options.adapters)
     return Model(
         name,
         aliases=aliases,
         details=details,
-        recipe=Recipe(
-            partial(_open, str(header.path), options), options, memory=need_all,
-            context=options.longest_sequence(need.context),
-        ),  # fmt: skip
+        recipe=recipe,
         sampling=settings.sampling_defaults(),
         chat_template=template,
         chat_defaults=chat_defaults(settings),
@@ -247,7 +241,7 @@ def _model(
         shares_prefixes=settings.cache.prefix_scope == "all",
         keep_alive=settings.models.keep_alive if keep_alive is None else keep_alive,
         at_start=at_start,
-        key=(header.path, details.digest, options),
+        key=(header.path, details.digest, recipe.options),
     )
 
 
@@ -265,16 +259,6 @@ def _known_vector(vector: Adapter) -> Adapter:
     if not header.tensors or not all(tensor.name.startswith("direction.") for tensor in header.tensors):
         raise ConfigError(f"{vector.path}: not a control vector: its tensors must be direction.LAYER")
     return dataclasses.replace(vector, digest=digest(header))
-
-
-def _open(path: str, options: EngineOptions, progress: Progress) -> Any:
-    # Imported here: the library takes a moment, and a fake model does without it.
-    from llamasrv.engine.backend import openmp
-
-    openmp.poll(options.poll)
-    from llamasrv.engine.backend.context import open_model
-
-    return open_model(path, options, progress)
 
 
 def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
@@ -305,17 +289,3 @@ def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
         at_start=True,
         key=(FAKE_NAME, options),
     )
-
-
-def _need(settings: Settings, header: gguf.Header, *, several: bool) -> memory.Need:
-    """One of several models chooses its context so that another one may be loaded beside it. What does not fit at all
-    is told when it is loaded."""
-    if not several:
-        return needed_memory(settings, header)
-    available = settings.models.memory or memory.available_memory()
-    for most in (available // 2, available):
-        try:
-            return needed_memory(settings, header, available=most)
-        except ConfigError:
-            continue
-    return memory.estimate(header, memory.LEAST_CELLS, shape_of(settings))

@@ -126,11 +126,27 @@ def check_rpc(who: str) -> None:
 
 def _library_has(part: str) -> bool:
     """Whether llama-cpp-python came with this part of ggml. The library itself is not loaded for it."""
+    return any(_library().glob(f"*{part}.*"))
+
+
+def _library() -> Path:
+    """The folder of its files."""
     folder = os.environ.get("LLAMA_CPP_LIB_PATH")
     if folder is None:
         spec = importlib.util.find_spec("llama_cpp")
         folder = os.path.join(os.path.dirname(spec.origin), "lib") if spec is not None and spec.origin else ""
-    return any(Path(folder).glob(f"*{part}.*"))
+    return Path(folder)
+
+
+def has_devices(options: EngineOptions) -> bool:
+    """Whether a model with these options may lie on a device beside the CPU. The library itself is not loaded for it."""
+    if options.gpu_layers == 0 or options.devices == ("none",):
+        return False
+    parts = {re.sub(r"^(lib)?ggml-|\..*$", "", path.name) for path in _library().glob("*ggml-*")}
+    return bool(options.rpc) or any(not part.startswith(_NO_DEVICES) for part in parts)
+
+
+_NO_DEVICES = ("base", "cpu", "blas", "rpc")  # parts of ggml
 
 
 def engine_options(settings: Settings) -> EngineOptions:

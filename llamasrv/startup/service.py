@@ -64,6 +64,8 @@ def prepare(settings: Settings) -> Settings:
         return settings
     only, recipe = models[0], models[0].recipe
     assert recipe is not None
+    if recipe.fit is not None:
+        return settings.having(model={"path": only.details.path})  # chosen when it is loaded
     cells = recipe.options.context_cells
     if cells is not None and settings.engine.deterministic:
         cells *= settings.engine.parallel

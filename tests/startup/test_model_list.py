@@ -11,7 +11,7 @@ from serving import wait_until
 
 from llamasrv import config, startup
 from llamasrv.config import paths
-from llamasrv.startup import model_list
+from llamasrv.startup import model_list, recipes
 from llamasrv.config import Settings
 from llamasrv.engine.options import Adapter, EngineOptions
 from llamasrv.errors import ConfigError, InvalidRequest, ModelNotFound
@@ -174,7 +174,7 @@ def serving(settings, monkeypatch):
     """A registry of fake models made from settings, which may be read again."""
     from llamasrv.engine.fake import open_fake_backend
 
-    monkeypatch.setattr(model_list, "_open", lambda path, options, progress: open_fake_backend(progress))
+    monkeypatch.setattr(recipes, "_open", lambda path, options, less, progress: open_fake_backend(progress))
     services = []
 
     def start(text):

@@ -17,7 +17,7 @@ from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.cores import CORES, spare_one
 from llamasrv.engine.backend.embed import LlamaEmbeddings, only_embeds
-from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, reason
+from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, out_of_memory, reason
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.memory_kind import PARTIAL, kind_of
 from llamasrv.engine.backend.model_info import info_of
@@ -30,7 +30,7 @@ from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch, MediaRows
-from llamasrv.engine.interface import Checkpoints, DecodeFailed, LoadFailed, OutOfCells, Progress
+from llamasrv.engine.interface import Checkpoints, DecodeFailed, LoadFailed, NoMemory, OutOfCells, Progress
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import EngineOptions, stretched
 
@@ -47,14 +47,14 @@ class LlamaBackend:
 
     front_end_load = 0.0
 
-    def __init__(self, path: str, options: EngineOptions, progress: Progress) -> None:
-        """Raises LoadFailed."""
+    def __init__(self, path: str, options: EngineOptions, progress: Progress, *, weights: bool = True) -> None:
+        """Without weights nothing is computed: it is there to be measured. Raises LoadFailed."""
         self._options = options
         self._context: Any = None
         self.embeddings: LlamaEmbeddings | None = None
         self.projector: LlamaProjector | None = None
         settle(options, path)
-        self._model = load_model(path, options, progress)
+        self._model = load_model(path, options, progress, weights=weights)
         try:
             self._open(path, options)
         except BaseException:
@@ -148,13 +148,25 @@ class LlamaBackend:
         self._threads = self._threads_set = (p.n_threads, p.n_threads_batch)
         context = C.llama_init_from_model(self._model, p)
         if not context:
-            raise LoadFailed(f"{self.info.path}: cannot create a context of {p.n_ctx} tokens ({reason()})")
+            kind = NoMemory if out_of_memory() else LoadFailed
+            raise kind(f"{self.info.path}: cannot create a context of {p.n_ctx} tokens ({reason()})")
         self._context = context
         steer(context, self._model, o, self.info.path)
         self._used: Adapters = ()
         self._memory = C.llama_get_memory(context)
         self._logits_at: tuple[int, Any] = (0, None)
         self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and self.can_cut  # it aborts where it cannot
+
+    @property
+    def contexts(self) -> list[Any]:
+        """Of the library, all that are open."""
+        embedding = self.embeddings.context_handle if self.embeddings is not None else None
+        return [context for context in (self._context, embedding) if context]
+
+    @property
+    def model(self) -> Any:
+        """The library's."""
+        return self._model
 
     def _bind_batch(self) -> Any:
         """A llama_batch that lies on the arrays of `self.batch`."""

@@ -99,6 +99,11 @@ class LlamaEmbeddings:
         self._open_context()
         self.size: int = C.llama_model_n_cls_out(model) if self.pooling == "rank" else C.llama_model_n_embd_out(model)
 
+    @property
+    def context_handle(self) -> Any:
+        """The library's."""
+        return self._context
+
     def _open_context(self) -> None:
         p = C.llama_context_default_params()
         p.n_ctx = self.group_tokens

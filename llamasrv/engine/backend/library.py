@@ -76,6 +76,11 @@ def reason() -> str:
     return re.sub(r"^\w+: (error loading model: )?", "", cause)
 
 
+def out_of_memory() -> bool:
+    """Whether what it said last on this thread tells of memory that could not be had."""
+    return any(re.search(r"alloc|out of memory", line, re.IGNORECASE) for line in _heard.errors)
+
+
 def forget_errors() -> None:
     """Before a call whose reason to fail will be asked for."""
     _heard.errors.clear()

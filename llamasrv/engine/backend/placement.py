@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 from llamasrv.engine.backend import rpc
-from llamasrv.engine.backend.library import C, forget_errors, reason
-from llamasrv.engine.interface import LoadFailed, Progress
+from llamasrv.engine.backend.library import C, forget_errors, out_of_memory, reason
+from llamasrv.engine.interface import LoadFailed, NoMemory, Progress
 from llamasrv.engine.options import EngineOptions
 
 LOAD_MODES = {
@@ -45,15 +45,17 @@ class _Override(ctypes.Structure):
     _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
 
 
-def load_model(path: str, options: EngineOptions, progress: Progress) -> Any:
+def load_model(path: str, options: EngineOptions, progress: Progress, *, weights: bool = True) -> Any:
+    """The library's model. Without weights it takes no memory, and is good for being measured alone."""
     spread_over_nodes(options.numa)
     params, alive = model_params(options, path)
+    params.no_alloc = not weights
     params.progress_callback = callback = C.llama_progress_callback(lambda share, _: progress(share))
     forget_errors()
     model = C.llama_model_load_from_file(os.fsencode(path), params)
     del callback, alive
     if not model:
-        raise LoadFailed(f"{path}: cannot be loaded ({reason()})")
+        raise (NoMemory if out_of_memory() else LoadFailed)(f"{path}: cannot be loaded ({reason()})")
     return model
 
 

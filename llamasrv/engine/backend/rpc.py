@@ -40,6 +40,28 @@ _their_count = _declare("ggml_backend_reg_dev_count", _N, _P)
 _theirs = _declare("ggml_backend_reg_dev_get", _P, _P, _N)
 
 
+_is_host = _declare("ggml_backend_buft_is_host", ctypes.c_bool, _P)
+_device_of = _declare("ggml_backend_buft_get_device", _P, _P)
+
+
+def memory_of(devices: list[int]) -> dict[str, tuple[int, int]]:
+    """Bytes that are free on each of them, and all, by name."""
+    return {_name(one).decode(): _sizes(one) for one in devices}
+
+
+def device_of_buffer(kind: int) -> str | None:
+    """The name of the device that a type of buffer lies on; None: in this machine's memory."""
+    device = None if _is_host(kind) else _device_of(kind)
+    return _name(device).decode() if device and _kind(device) != _CPU else None
+
+
+def _sizes(device: int) -> tuple[int, int]:
+    """Bytes that are free, and all."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    _memory(device, ctypes.byref(free), ctypes.byref(total))
+    return free.value, total.value
+
+
 def named_devices() -> dict[str, int]:
     """This machine's devices beside its CPU, by their names."""
     there = [_device(number) for number in range(_device_count())]
@@ -56,9 +78,8 @@ def described() -> list[tuple[str, str, int, int]]:
     """Name, description, bytes in all and free bytes of each device beside the CPU."""
     found = []
     for name, device in named_devices().items():
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        _memory(device, ctypes.byref(free), ctypes.byref(total))
-        found.append((name, _description(device).decode(), total.value, free.value))
+        free, total = _sizes(device)
+        found.append((name, _description(device).decode(), total, free))
     return found
 
 

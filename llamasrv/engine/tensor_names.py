@@ -1,0 +1,10 @@
+"""Patterns for the names of a model's tensors, as llama.cpp and its files write them."""
+
+from __future__ import annotations
+
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+DENSE = r"\.ffn_(up|down|gate)\."
+
+
+def of_layer(layer: int, pattern: str) -> str:
+    return rf"blk\.{layer}{pattern}"

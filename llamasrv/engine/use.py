@@ -1,0 +1,33 @@
+"""What a model takes of the memory of devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HOST = "host"  # memory of this machine
+
+
+@dataclass(frozen=True)
+class Use:
+    """Bytes of one device, by purpose."""
+
+    weights: int = 0
+    context: int = 0  # KV and recurrent states
+    compute: int = 0  # work space, and rows handed out
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.context + self.compute
+
+    def __add__(self, other: Use) -> Use:
+        return Use(self.weights + other.weights, self.context + other.context, self.compute + other.compute)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """By the names of devices; HOST is always there. `devices` has those that the library would use, in its order, with
+    the bytes that are free on each, and all."""
+
+    uses: dict[str, Use]
+    devices: dict[str, tuple[int, int]]
+    context: int  # most tokens of one sequence

@@ -1,0 +1,152 @@
+"""How a model is loaded: its options where all is said, and what chooses them where a device has a say.
+
+Without a device the context is chosen here, from the file and the memory of this machine. With devices everything that
+the settings leave open is chosen when the model is loaded, from what is free then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from llamasrv.config import Settings
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.interface import LoadFailed, NoMemory, Progress
+from llamasrv.errors import ConfigError
+from llamasrv.models import fit, gguf, memory
+from llamasrv.models.model import Recipe, Share
+from llamasrv.startup.model_options import engine_options, has_devices, needed_memory, shape_of
+
+log = logging.getLogger("llamasrv")
+
+Less = Callable[[], EngineOptions | None]
+
+
+def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any) -> Recipe:
+    """The recipe; `known` are options of the engine that the settings do not have as they should be. Raises
+    ConfigError where the model does not fit this machine, and no device could help."""
+    if has_devices(settings.engine):
+        return _fitted_when_loaded(settings, header, several=several, known=known)
+    return _of_this_machine(settings, header, _need(settings, header, several=several), known)
+
+
+def _of_this_machine(settings: Settings, header: gguf.Header, need: memory.Need, known: Mapping[str, Any]) -> Recipe:
+    options = _options(settings, need.cells, known)
+    is_open = settings.engine.context_cells is None and need.cells > memory.LEAST_CELLS
+    less = partial(_half, options) if is_open else _nothing
+    return Recipe(
+        partial(_open, str(header.path), options, less), options, memory=need.total + _adapters(options),
+        context=options.longest_sequence(need.context),
+    )  # fmt: skip
+
+
+def _fitted_when_loaded(
+    settings: Settings, header: gguf.Header, *, several: bool, known: Mapping[str, Any]
+) -> Recipe:
+    path, shape = str(header.path), shape_of(settings)
+    cells = settings.engine.context_cells or memory.wanted_cells(header, shape)
+    need = memory.estimate(header, cells, shape)
+    full = _options(settings, cells, known)
+    asked = full if settings.engine.context_cells else dataclasses.replace(full, context_cells=None)
+
+    def choose(options: EngineOptions, held: Mapping[str, int]) -> fit.Fitted:
+        from llamasrv.engine.backend.measure import measure
+
+        return fit.fit(header, options, full.context_cells or 0, partial(measure, path), held)
+
+    def less(found: fit.Fitted) -> EngineOptions | None:
+        """The same with a tenth of the devices left free. What others hold by now is seen, too."""
+        targets = tuple(total - found.capacity[name] * 9 // 10 for name, (_, total) in found.measured.devices.items())
+        try:
+            smaller = choose(dataclasses.replace(asked, fit_target=targets), {}).options
+        except LoadFailed:
+            return None
+        return None if _placement(smaller) == _placement(found.options) else smaller
+
+    def fitted(held: Mapping[str, int]) -> Recipe:
+        found = choose(asked, held)
+        if not found.measured.devices:
+            try:
+                need = _need(settings, header, several=several)
+            except ConfigError as error:
+                raise LoadFailed(str(error)) from None
+            return dataclasses.replace(_of_this_machine(settings, header, need, known), fit=fitted)
+        log.info("%s: %s", header.path.name, told(found))
+        shares = {name: Share(size, found.capacity[name]) for name, size in found.devices.items()}
+        return Recipe(
+            partial(_open, path, found.options, partial(less, found)), found.options,
+            memory=found.host + _adapters(found.options), context=found.measured.context, fit=fitted,
+            devices={} if settings.engine.fit == "off" else shares,
+        )  # fmt: skip
+
+    return Recipe(
+        partial(_open, path, full, _nothing), full, memory=need.total + _adapters(full),
+        context=full.longest_sequence(need.context), fit=fitted,
+    )  # fmt: skip
+
+
+def told(found: fit.Fitted) -> str:
+    """A plan in one line."""
+    sizes = ", ".join(f"{memory.as_gib(size)} on {name}" for name, size in found.devices.items())
+    return f"{sizes}, {memory.as_gib(found.host)} of this machine; {found.options.context_cells} cells"
+
+
+def _placement(options: EngineOptions) -> tuple[Any, ...]:
+    return options.context_cells, options.gpu_layers, options.tensor_split, options.override_tensor, options.devices
+
+
+def _options(settings: Settings, cells: int, known: Mapping[str, Any]) -> EngineOptions:
+    return dataclasses.replace(engine_options(settings.having(engine={"context_cells": cells})), **known)
+
+
+def _adapters(options: EngineOptions) -> int:
+    return sum(Path(adapter.path).stat().st_size for adapter in options.adapters)
+
+
+def _need(settings: Settings, header: gguf.Header, *, several: bool) -> memory.Need:
+    """One of several models chooses its context so that another one may be loaded beside it. What does not fit at all
+    is told when it is loaded."""
+    if not several:
+        return needed_memory(settings, header)
+    available = settings.models.memory or memory.available_memory()
+    for most in (available // 2, available):
+        try:
+            return needed_memory(settings, header, available=most)
+        except ConfigError:
+            continue
+    return memory.estimate(header, memory.LEAST_CELLS, shape_of(settings))
+
+
+def _nothing() -> None:
+    return None
+
+
+def _half(options: EngineOptions) -> EngineOptions:
+    return dataclasses.replace(options, context_cells=max(memory.LEAST_CELLS, (options.context_cells or 0) // 2))
+
+
+def _open(path: str, options: EngineOptions, less: Less, progress: Progress) -> Any:
+    """On the engine's thread. What fails for memory is tried once more with less of it."""
+    # Imported here: the library takes a moment, and a fake model does without it.
+    from llamasrv.engine.backend import openmp
+
+    openmp.poll(options.poll)
+    from llamasrv.engine.backend.context import open_model
+
+    try:
+        return open_model(path, options, progress)
+    except NoMemory as error:
+        smaller = less()
+        if smaller is None:
+            raise
+        log.warning("%s; it is tried with a context of %s and %s layers on devices", error, smaller.context_cells,
+                    "all" if smaller.gpu_layers is None else smaller.gpu_layers)  # fmt: skip
+        try:
+            return open_model(path, smaller, progress)
+        except NoMemory as again:
+            raise LoadFailed(f"{again}; a smaller plan failed as well. Close what else uses the memory, or give "
+                             "--ctx-size or --n-gpu-layers") from None  # fmt: skip
