@@ -1,8 +1,9 @@
-"""`llamasrv check`: is this configuration right, and will it fit? Nothing is started and no weight is read."""
+"""`llamasrv check`: is this configuration right, and will it fit? Nothing is started; weights are measured, not read."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -13,9 +14,12 @@ from llamasrv.chat.round_trip import round_trip
 from llamasrv.chat.template import ChatTemplate, TemplateError
 from llamasrv.config import Settings, docgen, keys
 from llamasrv.config.option import as_size
+from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.use import HOST, Use
 from llamasrv.errors import ConfigError
-from llamasrv.models import gguf, memory
-from llamasrv.startup import model_list, model_options
+from llamasrv.models import fit, gguf, memory
+from llamasrv.models.model import Model
+from llamasrv.startup import model_list, model_options, recipes
 
 
 def run(settings: Settings, print_config: bool) -> int:
@@ -36,10 +40,23 @@ def run(settings: Settings, print_config: bool) -> int:
     if settings.model.path is None or model_list.names_several(settings):
         return _several(settings, console)
     header = gguf.read_header(settings.model.path)
-    need = model_options.needed_memory(settings, header)
+    free = memory.available_memory()
+    try:
+        found = recipes.measured(settings, header)
+    except LoadFailed as error:
+        raise ConfigError(str(error)) from None
+    if found is not None and found.measured.devices:
+        need = memory.estimate(header, found.options.context_cells or 0, model_options.shape_of(settings))
+    else:
+        need = model_options.needed_memory(settings, header)
     console.print(_model_table(settings, header, need))
-    console.print(_memory_table(need, memory.available_memory()))
-    if need.total > memory.available_memory():
+    if found is None or not found.measured.devices:
+        console.print(_memory_table(need, found, free))
+    else:
+        console.print(_plan_table(found, free))
+        for line in _placement(found, header):
+            console.print(line)
+    if (need.total if found is None else found.host) > free:
         console.print("[yellow]This is more than is free now: the machine may have to swap, or end the server.[/]")
     console.print("The configuration is right.")
     return 0
@@ -54,13 +71,18 @@ def _several(settings: Settings, console: Console) -> int:
         when = "at the start" if model.at_start else "when it is asked for"
         table.add_row(
             model.name, str(model.details.path or ""), str(model.context), _rounded(model.memory),
-            when if model.memory <= limit else "[red]never: it does not fit[/]",
+            when if model.memory <= limit or _fits_later(model) else "[red]never: it does not fit[/]",
         )  # fmt: skip
     console.print(table)
     whose = "the limit of all" if settings.models.memory else "free on this machine"
     console.print(f"{_rounded(limit)} are {whose}: the one that was used least recently makes room.")
     console.print("The configuration is right.")
     return 0
+
+
+def _fits_later(model: Model) -> bool:
+    """Whether devices have a say, which are asked when it is loaded."""
+    return model.recipe is not None and model.recipe.fit is not None
 
 
 def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> Table:
@@ -83,20 +105,48 @@ def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> 
     return table
 
 
-def _memory_table(need: memory.Need, free: int) -> Table:
+def _plan_table(found: fit.Fitted, free: int) -> Table:
+    """What the model takes of each device, as the library measures it."""
+    table = Table("measured", "weights", "KV and states", "work space", "needed", "may be used", title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    capacity = {**found.capacity, HOST: free}
+    for name in (*found.measured.devices, HOST):
+        use = found.measured.uses.get(name, Use())
+        sizes = (use.weights, use.context, use.compute, use.total, capacity[name])
+        table.add_row("this machine" if name == HOST else name, *map(_rounded, sizes))
+    return table
+
+
+def _placement(found: fit.Fitted, header: gguf.Header) -> Iterator[str]:
+    """Where the layers go, in words."""
+    if not found.measured.devices:
+        return
+    layers = header.number("block_count") + 1
+    placed = layers if found.options.gpu_layers is None else min(found.options.gpu_layers, layers)
+    yield f"{placed} of {layers} layers on devices, the output as one; a context of {found.options.context_cells} cells."
+    patterns = len(found.options.override_tensor)
+    if patterns:
+        yield f"Tensors of {patterns} patterns stay elsewhere: {', '.join(found.options.override_tensor[:3])}"
+    for name, size in found.excess.items():
+        yield f"[yellow]{name} lacks {_rounded(size)}: loading will fail, or be slow.[/]"
+
+
+def _memory_table(need: memory.Need, found: fit.Fitted | None, free: int) -> Table:
     table = Table("memory", "bytes", title_justify="left")
     table.columns[1].justify = "right"
+    use = Use(need.weights, need.kv + need.states, need.buffers) if found is None else found.measured.uses[HOST]
     parts = {
-        "weights (mapped from the file)": need.weights,
-        f"KV ({need.cells} cells of {as_size(need.cell)})": need.kv,
+        "weights (mapped from the file)": use.weights,
+        f"KV ({need.cells} cells of {as_size(need.cell)})": use.context - need.states,
         "recurrent states": need.states,
-        "work buffers (estimate)": need.buffers,
+        "work buffers (estimate)" if found is None else "work buffers": use.compute,
     }
     for name, size in parts.items():
         if size:
             table.add_row(name, _rounded(size))
     table.add_section()
-    table.add_row("needed", _rounded(need.total))
+    table.add_row("needed", _rounded(use.total))
     table.add_row("free on this machine", _rounded(free))
     return table
 

@@ -33,6 +33,8 @@ def check_together(s: Settings) -> None:
         refuse("engine_device", "with engine.rpc the model goes to those machines and all devices here")
     if s.engine.split_mode == "none" and s.engine.tensor_split:
         refuse("engine_tensor_split", "with engine.split_mode = none one device takes the whole model")
+    if s.engine.tensor_split and (s.engine.gpu_layers == 0 or s.engine.devices == ("none",)):
+        refuse("engine_tensor_split", "it names shares of devices, and no layer is placed on any")
     if s.engine.batch_size < s.engine.parallel:
         refuse("engine_batch_size", f"{s.engine.batch_size} is less than engine.parallel = {s.engine.parallel}: "
                "each sequence needs a row of the batch")  # fmt: skip

@@ -352,7 +352,9 @@ _CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
 def nearest(name: str, names: Sequence[str] | Mapping[str, Any]) -> str:
     """The valid name that was probably meant, with a full key also for its last part alone."""
     tails = {key.rpartition(".")[2]: key for key in names}
-    found = difflib.get_close_matches(name, list(names), 1, 0.6) or [
+    found = difflib.get_close_matches(name, list(names), 3, 0.6)
+    found.sort(key=lambda one: sorted(one) != sorted(name))  # letters in another order first
+    found = found or [
         tails[tail] for tail in difflib.get_close_matches(name.rpartition(".")[2], list(tails), 1, 0.6)
     ]
     return f"; did you mean {found[0]}?" if found else ""

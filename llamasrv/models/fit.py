@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.placement_rules import NO_DEVICE
 from llamasrv.engine.tensor_names import EXPERTS, of_layer
-from llamasrv.engine.use import HOST, Measured
+from llamasrv.engine.use import HOST, Measured, Use
 from llamasrv.models.gguf import Header
 from llamasrv.models.memory import PAD, as_gib
 
@@ -44,6 +45,11 @@ class Plan:
     counts: tuple[int, ...]
     on_cpu: int
     with_experts: int
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether anything that could be on a device is not."""
+        return bool(self.on_cpu or self.with_experts)
 
 
 @dataclass(frozen=True)
@@ -139,27 +145,26 @@ def fit(
     held: Mapping[str, int] | None = None,
 ) -> Fitted:
     """The options with what they leave open chosen. `wanted` is the context where they leave it open; `held` are bytes
-    of each device that other models would give back. Raises LoadFailed where it does not fit, whatever is chosen."""
-    opened = options.context_cells is None
-    full = dataclasses.replace(options, context_cells=wanted) if opened else options
+    of each device that other models would give back. Raises LoadFailed where what they do say cannot fit."""
+    full = dataclasses.replace(options, context_cells=options.context_cells or wanted)
     first = measure(full)
     capacity = {
         name: max(0, min(free + (held or {}).get(name, 0), total) - target)
         for (name, (free, total)), target in zip(first.devices.items(), _targets(options, first))
     }
-    best = Fitted(full, first, capacity)
-    if options.fit == "off" or not best.excess:
-        return best
+    large = Fitted(full, first, capacity)
+    if options.fit == "off" or not large.excess:
+        return large
+    small = large
     least = min(wanted, max(PAD, options.fit_context))
-    if opened and least < wanted:
-        small = dataclasses.replace(full, context_cells=least)
-        smaller = Fitted(small, measure(small), capacity)
-        if not smaller.excess:
-            return _between(smaller, best, measure)
-        best = smaller
-    if _is_placed(options):
-        raise LoadFailed(f"{header.path}: {_too_much(best)}")
-    return _placed(header, best, measure)
+    if options.context_cells is None and least < wanted:
+        shorter = dataclasses.replace(full, context_cells=least)
+        small = Fitted(shorter, measure(shorter), capacity)
+    if not _is_placed(options):
+        return _spread(header, small, large, measure)
+    if small.excess:
+        raise LoadFailed(f"{header.path}: {_too_much(small)}")
+    return _between(small, large, measure)
 
 
 def _is_placed(options: EngineOptions) -> bool:
@@ -177,7 +182,7 @@ def _targets(options: EngineOptions, measured: Measured) -> list[int]:
 
 
 def _between(small: Fitted, large: Fitted, measure: Measure) -> Fitted:
-    """The largest context that fits, between one that does and one that does not."""
+    """The largest context that fits as the layers lie, between one that does and one that does not."""
     low, high = small.options.context_cells or 0, large.options.context_cells or 0
     share = 1.0
     for name, size in large.devices.items():
@@ -192,27 +197,78 @@ def _between(small: Fitted, large: Fitted, measure: Measure) -> Fitted:
     return small if found.excess else found
 
 
-def _placed(header: Header, start: Fitted, measure: Measure) -> Fitted:
-    """As many layers on the devices as fit."""
-    layers, output = layers_of(header)
-    devices = list(start.measured.devices)
-    if start.options.split_mode == "none":
-        devices = devices[start.options.main_gpu :][:1]
-    uses = start.measured.uses
-    cache = sum(use.context for use in uses.values()) // max(1, len(layers))
-    room = [start.capacity[name] - (uses[name].compute if name in uses else 0) for name in devices]
-    found = start
+class _Spreading:
+    """What is known of a model between a small and a large context: bytes of cache and of work, in a straight line."""
+
+    def __init__(self, header: Header, small: Fitted, large: Fitted) -> None:
+        self.layers, self.output = layers_of(header)
+        self.least, self.most = small.options.context_cells or 0, large.options.context_cells or 0
+        names = list(large.measured.devices)
+        options = large.options
+        self.names = names[options.main_gpu :][:1] if options.split_mode == "none" else names
+        self._small, self._large = small.measured.uses, large.measured.uses
+        self.room = [large.capacity[name] for name in self.names]
+        self._found: dict[str, int] = {}  # work of a plan with the least context
+
+    def _at(self, cells: int, small: int, large: int) -> int:
+        if self.most == self.least:
+            return large
+        return small + (large - small) * (cells - self.least) // (self.most - self.least)
+
+    def plan(self, cells: int) -> Plan:
+        cache = self._at(
+            cells, sum(use.context for use in self._small.values()), sum(use.context for use in self._large.values())
+        )
+        work = [
+            self._found[name] if self._found and cells == self.least
+            else self._at(cells, self._small.get(name, Use()).compute, self._large.get(name, Use()).compute)
+            for name in self.names
+        ]  # fmt: skip
+        room = [space - needed for space, needed in zip(self.room, work)]
+        return spread(self.layers, cache // max(1, len(self.layers)), self.output, room)
+
+    def learn(self, found: Fitted, cells: int) -> None:
+        """What a plan with this context needed, and by how much it was too large."""
+        if cells == self.least:
+            self._found = {name: found.measured.uses.get(name, Use()).compute for name in self.names}
+        self.room = [space - found.excess.get(name, 0) for name, space in zip(self.names, self.room)]
+
+    def best(self) -> tuple[int, Plan]:
+        """The largest context with which all is on devices; where there is none the least, and what is then."""
+        plan = self.plan(self.least)
+        if plan.is_partial:
+            return self.least, plan
+        low, high = self.least, self.most
+        while high - low > PAD:
+            middle = low + (high - low) // 2 // PAD * PAD
+            low, high = (low, middle) if self.plan(middle).is_partial else (middle, high)
+        return low, self.plan(low)
+
+
+def _spread(header: Header, small: Fitted, large: Fitted, measure: Measure) -> Fitted:
+    """As much on the devices as fits."""
+    known = _Spreading(header, small, large)
+    best: Fitted | None = None
+    tried: set[tuple[int, Plan]] = set()
     for _ in range(MOST_TRIES):
-        plan = spread(layers, cache, output, room)
-        options = with_plan(start.options, plan, len(layers))
-        found = Fitted(options, measure(options), start.capacity)
-        if not found.excess:
-            return found
-        if not sum(plan.counts):
+        cells, plan = known.best()
+        if not sum(plan.counts) or (cells, plan) in tried:
             break
-        room = [space - found.excess.get(name, 0) for name, space in zip(devices, room)]
-    alone = dataclasses.replace(start.options, gpu_layers=0, devices=("none",), rpc=())
-    return Fitted(alone, measure(alone), start.capacity)
+        tried.add((cells, plan))
+        options = with_plan(dataclasses.replace(large.options, context_cells=cells), plan, len(known.layers))
+        found = Fitted(options, measure(options), large.capacity)
+        if found.excess and best is not None:
+            break
+        if not found.excess:
+            best = found
+            if not plan.is_partial:
+                break
+        # Where less lies on devices they need less beside it, too: there may be room for more.
+        known.learn(found, cells)
+    if best is not None:
+        return best
+    alone = dataclasses.replace(small.options, gpu_layers=0, devices=(NO_DEVICE,), rpc=())
+    return Fitted(alone, measure(alone), {})
 
 
 def _too_much(fitted: Fitted) -> str:

@@ -107,6 +107,8 @@ def _located(settings: Settings, table: ModelTable) -> Settings:
 def _of_table(settings: Settings, table: ModelTable, found: Found | None) -> Model:
     assert settings.model.path is not None
     header = found.header if found is not None else gguf.read_header(settings.model.path)
+    if "engine_override_tensor" in table.values:
+        recipes.check_patterns(settings.engine, header)
     stay = table.values.get("models_keep_alive", FOR_EVER if table.load else settings.models.keep_alive)
     names = (found.name, *found.aliases) if found is not None else ()
     aliases = tuple(name for name in dict.fromkeys((*settings.model.alias, *names)) if name != table.name)
@@ -198,6 +200,7 @@ def the_one(settings: Settings) -> Model:
     if settings.model.path is None:
         raise ConfigError(NO_MODEL)
     header = gguf.read_header(settings.model.path)
+    recipes.check_patterns(settings.engine, header)
     several, stay = names_several(settings), stays(settings)
     return _model(settings, name, header, aliases=aliases, several=several, keep_alive=stay, at_start=True)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,14 +17,62 @@ from typing import Any
 from llamasrv.config import Settings
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed, NoMemory, Progress
+from llamasrv.engine.placement_rules import NO_DEVICE, needs_devices, refusal
+from llamasrv.engine.tensor_names import DENSE, EXPERTS
 from llamasrv.errors import ConfigError
-from llamasrv.models import fit, gguf, memory
+from llamasrv.models import devices, fit, gguf, memory
 from llamasrv.models.model import Recipe, Share
 from llamasrv.startup.model_options import engine_options, has_devices, needed_memory, shape_of
 
 log = logging.getLogger("llamasrv")
 
 Less = Callable[[], EngineOptions | None]
+
+
+def check_devices(settings: Settings) -> None:
+    """Raises ConfigError for options that the devices of this machine do not suit. Those of other machines are seen
+    when a model is loaded."""
+    options = settings.engine
+    if needs_devices(options) and not settings.model.fake:
+        there = devices.ask()
+        named = 0 if options.devices == ("none",) else len(options.devices) or there.spread
+        line = refusal(options, there.named, None if options.rpc else named, there.buffers)
+        if line:
+            raise ConfigError(line)
+
+
+def check_patterns(options: EngineOptions, header: gguf.Header) -> None:
+    """Raises ConfigError for a pattern of --override-tensor that no tensor of the file has. Those of --cpu-moe and its
+    kin may: they are given for any model."""
+    for text in options.override_tensor:
+        pattern = text.rpartition("=")[0]
+        if pattern.endswith((EXPERTS, DENSE)):
+            continue
+        try:
+            matches = any(re.search(pattern, tensor.name) for tensor in header.tensors)
+        except re.error as error:
+            raise ConfigError(f"--override-tensor {text!r}: {error}") from None
+        if not matches:
+            raise ConfigError(f"--override-tensor {text!r}: no tensor of {header.path} has such a name")
+
+
+def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.Fitted | None:
+    """What would go where if it was loaded now; None where the library does not tell. Raises LoadFailed, ConfigError."""
+    from llamasrv.engine.backend.measure import can_measure, measure
+
+    if not can_measure():
+        return None
+    cells = settings.engine.context_cells
+    if has_devices(settings.engine):
+        cells = cells or memory.wanted_cells(header, shape_of(settings))
+        options = _options(settings, cells, known)
+        asked = options if settings.engine.context_cells else dataclasses.replace(options, context_cells=None)
+        found = fit.fit(header, asked, options.context_cells or 0, partial(measure, str(header.path)))
+        if found.measured.devices:
+            return found
+        settings = _on_the_cpu(settings)
+    options = _options(settings, needed_memory(settings, header).cells, known)
+    return fit.Fitted(options, measure(str(header.path), options), {})
 
 
 def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any) -> Recipe:
@@ -68,13 +117,15 @@ def _fitted_when_loaded(
         return None if _placement(smaller) == _placement(found.options) else smaller
 
     def fitted(held: Mapping[str, int]) -> Recipe:
-        found = choose(asked, held)
-        if not found.measured.devices:
+        from llamasrv.engine.backend.measure import can_measure
+
+        found = choose(asked, held) if can_measure() else None
+        if found is None or not found.measured.devices:
             try:
-                need = _need(settings, header, several=several)
+                need = _need(_on_the_cpu(settings), header, several=several)
             except ConfigError as error:
                 raise LoadFailed(str(error)) from None
-            return dataclasses.replace(_of_this_machine(settings, header, need, known), fit=fitted)
+            return dataclasses.replace(_of_this_machine(_on_the_cpu(settings), header, need, known), fit=fitted)
         log.info("%s: %s", header.path.name, told(found))
         shares = {name: Share(size, found.capacity[name]) for name, size in found.devices.items()}
         return Recipe(
@@ -87,6 +138,11 @@ def _fitted_when_loaded(
         partial(_open, path, full, _nothing), full, memory=need.total + _adapters(full),
         context=full.longest_sequence(need.context), fit=fitted,
     )  # fmt: skip
+
+
+def _on_the_cpu(settings: Settings) -> Settings:
+    """Where no device has room for any of it."""
+    return settings.having(engine={"devices": (NO_DEVICE,), "gpu_layers": 0, "rpc": (), "tensor_split": ()})
 
 
 def told(found: fit.Fitted) -> str:

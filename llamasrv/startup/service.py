@@ -30,7 +30,7 @@ from llamasrv.models.remote import reach
 from llamasrv.models.trial import Trials
 from llamasrv.pipeline.media import MediaOptions
 from llamasrv.protocols.limits import Limits
-from llamasrv.startup import model_list
+from llamasrv.startup import model_list, recipes
 from llamasrv.startup.model_options import with_pulled
 from llamasrv.store import DAY, Store, StoreOptions, open_store
 from llamasrv.web.service import Service, WebOptions
@@ -60,6 +60,8 @@ def prepare(settings: Settings) -> Settings:
     keys.of(settings)
     settings = filled_in(settings)
     models = model_list.models(settings)
+    for own in (settings, *map(settings.of, settings.tables)):
+        recipes.check_devices(own)
     if len(models) > 1 or model_list.names_several(settings) or models[0].details.path is None:
         return settings
     only, recipe = models[0], models[0].recipe

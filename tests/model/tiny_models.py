@@ -4,6 +4,7 @@ llama    attention, one pool of cells
 swa      attention with a sliding window in some layers (gemma3)
 mamba    recurrent states only
 hybrid   recurrent and attention layers (lfm2)
+moe      attention, and experts in each layer (qwen3moe)
 bert     attention to both sides, no memory: embeddings only
 ranker   the same with a head that gives one score
 mrope    attention with positions of several dimensions (qwen2vl); `seeing` models know the marks around images
@@ -222,6 +223,30 @@ def hybrid(path: pathlib.Path, *, context: int = 2048, seed: int = 1) -> pathlib
     return path
 
 
+def moe(
+    path: pathlib.Path, *, context: int = 2048, layers: int = 4, experts: int = 8, ff: int = FF, seed: int = 1
+) -> pathlib.Path:
+    b = Builder(path, "qwen3moe", layers=layers, context=context, seed=seed)
+    b.heads()
+    b.w.add_expert_count(experts)
+    b.w.add_expert_used_count(2)
+    b.w.add_expert_feed_forward_length(ff)
+    b.ends()
+    for i in range(layers):
+        blk = f"blk.{i}"
+        b.vector(f"{blk}.attn_norm.weight", EMBD)
+        b.vector(f"{blk}.attn_q_norm.weight", HEAD)
+        b.vector(f"{blk}.attn_k_norm.weight", HEAD)
+        b.attention(blk)
+        b.vector(f"{blk}.ffn_norm.weight", EMBD)
+        b.matrix(f"{blk}.ffn_gate_inp.weight", experts, EMBD)
+        for name, shape in (("gate", (ff, EMBD)), ("up", (ff, EMBD)), ("down", (EMBD, ff))):
+            weights = b.random.standard_normal((experts, *shape), dtype=np.float32) / np.float32(np.sqrt(shape[1]))
+            b.w.add_tensor(f"{blk}.ffn_{name}_exps.weight", weights)
+    b.close()
+    return path
+
+
 def bert(
     path: pathlib.Path, *, context: int = 128, seed: int = 1, ranks: bool = False, says: bool = True
 ) -> pathlib.Path:
@@ -266,7 +291,7 @@ def ranker(path: pathlib.Path) -> pathlib.Path:
     return bert(path, ranks=True)
 
 
-KINDS = {"llama": llama, "swa": swa, "mamba": mamba, "hybrid": hybrid, "bert": bert, "ranker": ranker}
+KINDS = {"llama": llama, "swa": swa, "mamba": mamba, "hybrid": hybrid, "moe": moe, "bert": bert, "ranker": ranker}
 
 
 def lora(path: pathlib.Path, *, arch: str = "llama", layers: int = 2, rank: int = 4, seed: int = 1) -> pathlib.Path:

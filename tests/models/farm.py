@@ -25,9 +25,10 @@ class Farm:
         self.loader = Loader(memory_limit=limit, clock=lambda: self.now, **options)
         self.models = {}
 
-    def add(self, *names, size=10, **more):
+    def add(self, *names, size=10, devices=None, **more):
         for name in names:
-            recipe = Recipe(lambda progress, name=name: self._open(name, progress), EngineOptions(parallel=4), size, 512)
+            opening = lambda progress, name=name: self._open(name, progress)  # noqa: E731
+            recipe = Recipe(opening, EngineOptions(parallel=4), size, 512, devices or {})
             self.models[name] = Model(name, recipe=recipe, **{"keep_alive": 60.0, **more})
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from engine_driver import spec
@@ -15,6 +16,7 @@ from llamasrv.errors import ModelUnavailable, Unavailable
 from llamasrv.models import loader as module
 from llamasrv.models.failures import MOST_FAILURES
 from llamasrv.models.loader import HOLD_AFTER
+from llamasrv.models.model import Share
 
 
 def in_background(function, *args):
@@ -484,3 +486,70 @@ def test_many_ask_for_more_than_fits(farm, monkeypatch):
     wait_until(lambda: not any(model.phase for model in f.models.values()))
     assert loads == len(f.opened) > 3 and loads - unloads == len(f.loaded) <= 2
     assert f.loader.memory == 10 * len(f.loaded)
+
+
+# Devices
+
+
+def on(device, size, *, capacity=100):
+    return {device: Share(size, capacity)}
+
+
+def test_the_device_that_lacks_room_gets_it(farm):
+    """The least recently used model of all lies elsewhere: it stays."""
+    f = farm(limit=10**6).add("other", devices=on("GPU1", 90)).add("a", "b", devices=on("GPU0", 50))
+    f.add("new", devices=on("GPU0", 40))
+    f.load("other", "a", "b")
+    f["other"].last_used -= 1000
+    f["b"].last_used -= 500
+    f.load("new")
+    assert f.loaded == {"other", "a", "new"}
+
+
+def test_one_model_may_lie_on_several_devices(farm):
+    f = farm(limit=10**6).add("wide", devices=on("GPU0", 60) | on("GPU1", 60)).add("a", devices=on("GPU1", 30))
+    f.add("b", devices=on("GPU1", 30)).add("c", devices=on("GPU0", 50))
+    f.load("wide", "a")
+    assert f.loaded == {"wide", "a"}
+    f["wide"].last_used -= 1000
+    f.load("b")
+    assert f.loaded == {"a", "b"}
+    f.load("c")
+    assert f.loaded == {"a", "b", "c"}
+
+
+def test_a_model_larger_than_its_device_is_told_at_once(farm):
+    f = farm(limit=10**6).add("a", devices=on("GPU1", 50)).add("huge", devices=on("GPU0", 2**21, capacity=2**20))
+    f.load("a")
+    f.loader.load(f["huge"])
+    with pytest.raises(ModelUnavailable, match="it needs 2 MiB on GPU0, where 1 MiB may be used"):
+        f.loader.wait(f["huge"], 10)
+    assert f.loaded == {"a"}
+
+
+def test_what_goes_where_is_chosen_by_what_the_others_would_give_back(farm):
+    f = farm(limit=10**6).add("a", devices=on("GPU0", 70)).add("b")
+    seen = []
+
+    def fit(held):
+        seen.append(dict(held))
+        return replace(f["b"].recipe, devices=on("GPU0", 60))
+
+    f["b"].recipe = replace(f["b"].recipe, fit=fit)
+    f.load("a", "b")
+    assert seen == [{"GPU0": 70}] and f.loaded == {"b"}
+    f.load("a", "b")
+    assert seen[1] == {"GPU0": 70}  # chosen anew at each load
+
+
+def test_a_model_that_fits_no_device_is_told_with_the_reason(farm):
+    f = farm(limit=10**6).add("a")
+
+    def fit(held):
+        raise LoadFailed("it needs 3.0 GiB on GPU0, where 1.0 GiB may be used")
+
+    f["a"].recipe = replace(f["a"].recipe, fit=fit)
+    f.loader.load(f["a"])
+    with pytest.raises(ModelUnavailable, match="3.0 GiB on GPU0"):
+        f.loader.wait(f["a"], 10)
+    assert f.opened == []

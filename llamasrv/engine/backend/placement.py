@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from typing import Any
 
 from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.library import C, forget_errors, out_of_memory, reason
 from llamasrv.engine.interface import LoadFailed, NoMemory, Progress
 from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.placement_rules import NO_DEVICE, refusal
 
 LOAD_MODES = {
     "auto": C.LLAMA_LOAD_MODE_AUTO, "none": C.LLAMA_LOAD_MODE_NONE, "mmap": C.LLAMA_LOAD_MODE_MMAP,
@@ -36,7 +36,6 @@ _POSITIONS = (
     "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow",
     "yarn_beta_fast",
 )  # fmt: skip
-NO_DEVICE = "none"
 
 
 class _Override(ctypes.Structure):
@@ -72,11 +71,15 @@ def model_params(options: EngineOptions, path: str) -> tuple[Any, list[Any]]:
     params.load_mode, params.lazy_mode = LOAD_MODES[options.load_mode], LAZY_MODES[options.lazy_mode]
     params.use_extra_bufts, params.check_tensors = options.repack, options.check_tensors
     params.split_mode, params.main_gpu = SPLIT_MODES[options.split_mode], options.main_gpu
-    devices = _devices(options, path)
+    types, named = rpc.buffer_types(), rpc.named_devices()
+    line = refusal(options, named, None, types)
+    devices = None if line else _devices(options, named, path)
     if devices is not None:
         alive.append(devices)
         params.devices = ctypes.cast(devices, ctypes.c_void_p)
-    _check_split(options, len(rpc.local_devices()) if devices is None else len(devices) - 1, path)
+    spread = len(rpc.local_devices()) if devices is None else len(devices) - 1
+    if line := line or refusal(options, named, spread, types):
+        raise LoadFailed(f"{path}: {line}")
     if options.tensor_split:
         most = C.llama_max_devices()
         shares = (ctypes.c_float * most)(*options.tensor_split[:most])
@@ -87,7 +90,7 @@ def model_params(options: EngineOptions, path: str) -> tuple[Any, list[Any]]:
         alive.append(values)
         params.kv_overrides = ctypes.cast(values, ctypes.POINTER(C.llama_model_kv_override))
     if options.override_tensor:
-        overrides = _overrides(options.override_tensor, path)
+        overrides = _overrides(options.override_tensor, types)
         alive.append(overrides)
         params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
     return params, alive
@@ -103,39 +106,20 @@ def place_context(params: Any, options: EngineOptions) -> None:
             setattr(params, name, value)
 
 
-def _devices(options: EngineOptions, path: str) -> Any:
+def _devices(options: EngineOptions, there: dict[str, int], path: str) -> Any:
     """An array that ends in NULL; None: the library chooses."""
     if options.rpc:
         return rpc.devices(options.rpc, path)
     if not options.devices:
         return None
     names = () if options.devices == (NO_DEVICE,) else options.devices
-    there = rpc.named_devices()
-    for name in names:
-        if name not in there:
-            raise LoadFailed(f"{path}: there is no device {name!r}; there are {', '.join(there) or 'none'}")
     return (ctypes.c_void_p * (len(names) + 1))(*(there[name] for name in names), None)
 
 
-def _check_split(options: EngineOptions, num_devices: int, path: str) -> None:
-    if len(options.tensor_split) > max(1, num_devices):
-        raise LoadFailed(f"{path}: --tensor-split names {len(options.tensor_split)} devices; there are {num_devices}")
-    if options.main_gpu and options.main_gpu >= num_devices:
-        raise LoadFailed(f"{path}: --main-gpu {options.main_gpu} does not exist; there are {num_devices} devices")
-
-
-def _overrides(texts: tuple[str, ...], path: str) -> Any:
-    types = rpc.buffer_types()
-    found = []
-    for text in texts:
-        pattern, _, name = text.rpartition("=")
-        if name not in types:
-            raise LoadFailed(f"{path}: there is no buffer type {name!r}; there are {', '.join(types)}")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise LoadFailed(f"{path}: --override-tensor {text!r}: {error}") from None
-        found.append(_Override(pattern.encode(), types[name]))
+def _overrides(texts: tuple[str, ...], types: dict[str, int]) -> Any:
+    """An array that ends in an entry without a pattern."""
+    pairs = [text.rpartition("=") for text in texts]
+    found = [_Override(pattern.encode(), types[name]) for pattern, _, name in pairs]
     return (_Override * (len(found) + 1))(*found, _Override())
 
 

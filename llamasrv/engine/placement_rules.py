@@ -1,0 +1,38 @@
+"""What options of placement may say of the devices that there are. Knows no library."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from llamasrv.engine.options import EngineOptions
+
+NO_DEVICE = "none"
+
+
+def refusal(options: EngineOptions, named: Collection[str], num_devices: int | None, buffers: Collection[str]) -> str:
+    """Why the options do not suit these devices; "" where they do. `num_devices` are those that a model would be spread
+    over, None where nobody knows yet."""
+    for name in () if options.devices == (NO_DEVICE,) else options.devices:
+        if name not in named:
+            return f"there is no device {name!r}; there are {', '.join(named) or 'none'}"
+    if num_devices is not None:
+        if len(options.tensor_split) > max(1, num_devices):
+            return f"--tensor-split names {len(options.tensor_split)} devices; there are {num_devices}"
+        if options.main_gpu and options.main_gpu >= num_devices:
+            return f"--main-gpu {options.main_gpu} does not exist; there are {num_devices} devices"
+    for text in options.override_tensor:
+        pattern, _, name = text.rpartition("=")
+        if name not in buffers:
+            return f"there is no buffer type {name!r}; there are {', '.join(buffers)}"
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            return f"--override-tensor {text!r}: {error}"
+    return ""
+
+
+def needs_devices(options: EngineOptions) -> bool:
+    """Whether the options say anything that `refusal` would look at."""
+    named = options.devices and options.devices != (NO_DEVICE,)
+    return bool(named or options.tensor_split or options.main_gpu or options.override_tensor)

@@ -1,0 +1,53 @@
+"""The devices of this machine, asked for in a process of their own.
+
+    python -m llamasrv.models.devices      prints them as JSON
+
+A process that forks later must not have opened them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from llamasrv.errors import ConfigError
+
+TIMEOUT = 60.0  # seconds: drivers that have slept take their time
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Names; `spread` are how many a model lies on where nothing is said."""
+
+    named: tuple[str, ...]
+    buffers: tuple[str, ...]
+    spread: int
+
+
+def ask() -> Devices:
+    """Raises ConfigError where the library cannot be asked."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "llamasrv.models.devices"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, timeout=TIMEOUT, check=True,
+        )  # fmt: skip
+        told = json.loads(done.stdout.splitlines()[-1])
+        return Devices(tuple(told["named"]), tuple(told["buffers"]), told["spread"])
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"the devices did not answer within {TIMEOUT:.0f} s") from None
+    except (subprocess.CalledProcessError, OSError, LookupError, ValueError) as error:
+        raise ConfigError(f"the library cannot be asked for its devices ({error}); is llama-cpp-python installed as it "
+                          "should be?") from None  # fmt: skip
+
+
+def main() -> None:
+    from llamasrv.engine.backend import rpc
+
+    local = rpc.local_devices()
+    print(json.dumps({"named": [*rpc.named_devices()], "buffers": [*rpc.buffer_types()], "spread": len(local)}))
+
+
+if __name__ == "__main__":
+    main()
