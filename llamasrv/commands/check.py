@@ -16,7 +16,7 @@ from llamasrv.config import Settings, docgen, keys
 from llamasrv.config.option import as_size
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.engine.use import HOST, Use
-from llamasrv.errors import ConfigError
+from llamasrv.errors import ConfigError, Unavailable
 from llamasrv.models import fit, gguf, memory
 from llamasrv.models.model import Model
 from llamasrv.startup import model_list, model_options, recipes
@@ -41,8 +41,11 @@ def run(settings: Settings, print_config: bool) -> int:
         return _several(settings, console)
     header = gguf.read_header(settings.model.path)
     free = memory.available_memory()
+    found = None
     try:
         found = recipes.measured(settings, header)
+    except Unavailable as error:
+        console.print(f"[yellow]{error.message} What follows is an estimate.[/]")
     except LoadFailed as error:
         raise ConfigError(str(error)) from None
     if found is not None and found.measured.devices:

@@ -22,6 +22,7 @@ from llamasrv.engine.tensor_names import DENSE, EXPERTS
 from llamasrv.errors import ConfigError
 from llamasrv.models import devices, fit, gguf, memory
 from llamasrv.models.model import Recipe, Share
+from llamasrv.models.remote import reach
 from llamasrv.startup.model_options import engine_options, has_devices, needed_memory, shape_of
 
 log = logging.getLogger("llamasrv")
@@ -57,11 +58,14 @@ def check_patterns(options: EngineOptions, header: gguf.Header) -> None:
 
 
 def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.Fitted | None:
-    """What would go where if it was loaded now; None where the library does not tell. Raises LoadFailed, ConfigError."""
+    """What would go where if it was loaded now; None where the library does not tell. Raises LoadFailed, ConfigError, and
+    Unavailable where another machine cannot be reached."""
     from llamasrv.engine.backend.measure import can_measure, measure
 
     if not can_measure():
         return None
+    for endpoint in settings.engine.rpc:
+        reach(endpoint)
     cells = settings.engine.context_cells
     if has_devices(settings.engine):
         cells = cells or memory.wanted_cells(header, shape_of(settings))

@@ -1,0 +1,159 @@
+"""What the library itself measures, lays out and takes: on this machine, and on two RPC servers that stand for GPUs.
+
+The servers' memory is stated: --fit-target leaves all but so much of it free.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from model.test_rpc import Helper, with_rpc
+from model import tiny_models
+
+from llamasrv.engine.backend import measure as library
+from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.interface import LoadFailed, NoMemory
+from llamasrv.engine.use import HOST
+from llamasrv.models import fit, gguf
+
+SMALL = {"batch_size": 256, "ubatch_size": 128, "threads": 1, "threads_batch": 1, "parallel": 4}
+MIB = 2**20
+measurable = pytest.mark.skipif(not library.can_measure(), reason="this library does not tell what a model takes")
+BENCH = os.environ.get("LLAMASRV_BENCH_MODEL", "")
+
+
+def taken(backend):
+    """Bytes by device that an open model really takes."""
+    uses = library.breakdown(backend.contexts[0])
+    return {name: use.total for name, use in uses.items() if use.total}
+
+
+def kinds():
+    yield from ("llama", "moe", "hybrid", "mamba", "swa")
+    if BENCH:
+        yield BENCH
+
+
+@measurable
+@pytest.mark.parametrize("kind", [*kinds()])
+def test_what_is_measured_is_what_is_taken(kind, tmp_path):
+    """Within 5 %: weights, cache and work space of the library; what the server keeps beside them is in both."""
+    path = kind if os.sep in kind else str(tiny_models.KINDS[kind](tmp_path / "m.gguf"))
+    options = EngineOptions(context_cells=2048, **SMALL)
+    began = time.monotonic()
+    measured = library.measure(path, options)
+    assert time.monotonic() - began < 10
+    backend = open_model(path, options, lambda share: True)
+    try:
+        ours = backend.vocab.size * (library._WORD_BYTES + 4 * backend.max_outputs)
+        assert sum(taken(backend).values()) == pytest.approx(measured.uses[HOST].total - ours, rel=0.05)
+        assert measured.context == backend.context
+    finally:
+        backend.close()
+
+
+@measurable
+def test_measuring_takes_nothing(tmp_path):
+    """Not even for a model whose context would not fit any machine."""
+    path = tiny_models.llama(tmp_path / "m.gguf")
+    options = EngineOptions(context_cells=2**24, **SMALL)
+    code = f"""
+from llamasrv.engine.backend.measure import measure
+from llamasrv.engine.options import EngineOptions
+import resource
+use = measure({str(path)!r}, EngineOptions(context_cells={options.context_cells}, **{SMALL})).uses["host"]
+print(use.context // 2**20, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 2**10)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    context, resident = map(int, done.stdout.split())
+    assert context >= 4096 and resident < 1024
+
+
+@pytest.mark.parametrize("reason", ["unable to allocate CPU buffer", "cudaMalloc failed: out of memory"])
+def test_a_load_that_fails_for_memory_is_told_apart(reason, monkeypatch, tmp_path):
+    from llamasrv.engine.backend import placement
+    from llamasrv.engine.backend.library import _heard
+
+    def fail(*arguments):
+        _heard.errors.append(f"ggml: {reason}")
+
+    monkeypatch.setattr(placement.C, "llama_model_load_from_file", fail)
+    with pytest.raises(NoMemory, match=reason):
+        open_model(str(tiny_models.llama(tmp_path / "m.gguf")), EngineOptions(**SMALL), lambda share: True)
+
+
+# Two devices
+
+
+@pytest.fixture(scope="module")
+def devices():
+    """The addresses of two servers, and the bytes that each has."""
+    if not library.can_measure():
+        pytest.skip("this library does not tell what a model takes")
+    helpers = [Helper(), Helper()]
+    yield tuple(helper.endpoint for helper in helpers)
+    for helper in helpers:
+        helper.end()
+
+
+def stated(path, endpoints, sizes, **options):
+    """The plan for two devices of these sizes."""
+    plain = EngineOptions(rpc=endpoints, context_cells=256, **SMALL)
+    totals = [total for _, total in library.measure(path, plain).devices.values()]
+    asked = {"rpc": endpoints, "fit_target": tuple(total - size for total, size in zip(totals, sizes)), **SMALL, **options}
+    return fit.fit(gguf.read_header(Path(path)), EngineOptions(**asked), 2048, lambda o: library.measure(path, o))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Experts of 4.7 MiB in each of 6 layers; all else is small."""
+    return str(tiny_models.moe(tmp_path_factory.mktemp("models") / "moe.gguf", layers=6, experts=16, ff=384))
+
+
+@with_rpc
+def test_placement_by_flag_is_what_was_asked(devices, large):
+    """Seen in the library's own buffers."""
+    for split in ((1.0, 0.0), (0.0, 1.0), (3.0, 4.0)):
+        options = EngineOptions(rpc=devices, tensor_split=split, context_cells=256, **SMALL)
+        backend = open_model(large, options, lambda share: True)
+        try:
+            uses = {name: use.weights for name, use in library.breakdown(backend.contexts[0]).items() if name != HOST}
+            on = [weights > MIB for weights in uses.values()]
+            assert sum(on) == sum(share > 0 for share in split)
+        finally:
+            backend.close()
+
+
+@with_rpc
+@pytest.mark.parametrize("sizes", [(60, 60), (30, 20), (14, 26), (24, 0)])
+def test_the_plan_fits_and_is_what_is_taken(devices, large, sizes):
+    found = stated(large, devices, [size * MIB for size in sizes])
+    assert not found.excess and found.options.gpu_layers != 0
+    backend = open_model(large, found.options, lambda share: True)
+    try:
+        uses = taken(backend)
+        for name, size in found.devices.items():
+            assert uses.get(name, 0) == pytest.approx(size, rel=0.05, abs=64 * 1024)
+            assert uses.get(name, 0) <= found.capacity[name]
+    finally:
+        backend.close()
+
+
+@with_rpc
+def test_experts_leave_before_layers_do(devices, large):
+    found = stated(large, devices, [16 * MIB, 16 * MIB])
+    assert found.options.gpu_layers == 7 and found.options.override_tensor and not found.excess
+
+
+@with_rpc
+def test_a_model_larger_than_all_says_so_at_once(devices, large):
+    began = time.monotonic()
+    with pytest.raises(LoadFailed, match=r"it needs .* on RPC\d, where 1 MiB may be used") as refusal:
+        stated(large, devices, [MIB, MIB], gpu_layers=7)
+    assert "\n" not in str(refusal.value) and time.monotonic() - began < 10
