@@ -90,17 +90,11 @@ def _unified(text: str) -> dict[str, Any]:
     return {"engine_ctx_per_sequence": "all" if text == "on" else "share"}
 
 
-<<<<<<< HEAD
 def _idle_slots(text: str) -> dict[str, Any]:
     """Whether idle prefixes make room in KV for those that are computed, and wait in host memory."""
     return {} if text == "on" else {"cache_idle_cells": 16_777_216}
 
 
-_EXPERTS, _DENSE = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", r"\.ffn_(up|down|gate)\."
-
-
-=======
->>>>>>> b8cdfd5 (models/fit: what goes where is measured and chosen when a model is loaded; room is counted by device)
 def _on_the_cpu(pattern: str) -> Sets:
     """The tensors of the first N layers that have the pattern stay on the CPU."""
 

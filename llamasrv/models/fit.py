@@ -54,11 +54,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A plan that was measured. `capacity`: bytes of each device that the model may use."""
+    """A plan that was measured. `capacity`: bytes of each device that the model may use; `beside`: those of the first
+    one for what is not measured, such as a projector."""
 
     options: EngineOptions
     measured: Measured
     capacity: Mapping[str, int]
+    beside: int = 0
 
     @property
     def host(self) -> int:
@@ -67,7 +69,11 @@ class Fitted:
     @property
     def devices(self) -> dict[str, int]:
         """Bytes by device."""
-        return {name: self.measured.uses[name].total for name in self.measured.devices if name in self.measured.uses}
+        uses = self.measured.uses
+        sizes = {name: uses.get(name, Use()).total for name in self.measured.devices}
+        for name in list(sizes)[:1]:
+            sizes[name] += self.beside
+        return sizes
 
     @property
     def excess(self) -> dict[str, int]:
@@ -143,23 +149,25 @@ def fit(
     wanted: int,
     measure: Measure,
     held: Mapping[str, int] | None = None,
+    beside: int = 0,
 ) -> Fitted:
     """The options with what they leave open chosen. `wanted` is the context where they leave it open; `held` are bytes
-    of each device that other models would give back. Raises LoadFailed where what they do say cannot fit."""
+    of each device that other models would give back, `beside` those that the first one keeps for a projector. Raises
+    LoadFailed where what they do say cannot fit."""
     full = dataclasses.replace(options, context_cells=options.context_cells or wanted)
     first = measure(full)
     capacity = {
         name: max(0, min(free + (held or {}).get(name, 0), total) - target)
         for (name, (free, total)), target in zip(first.devices.items(), _targets(options, first))
     }
-    large = Fitted(full, first, capacity)
+    large = Fitted(full, first, capacity, beside)
     if options.fit == "off" or not large.excess:
         return large
     small = large
     least = min(wanted, max(PAD, options.fit_context))
     if options.context_cells is None and least < wanted:
         shorter = dataclasses.replace(full, context_cells=least)
-        small = Fitted(shorter, measure(shorter), capacity)
+        small = Fitted(shorter, measure(shorter), capacity, beside)
     if not _is_placed(options):
         return _spread(header, small, large, measure)
     if small.excess:
@@ -193,7 +201,7 @@ def _between(small: Fitted, large: Fitted, measure: Measure) -> Fitted:
     if cells <= low:
         return small
     options = dataclasses.replace(small.options, context_cells=cells)
-    found = Fitted(options, measure(options), small.capacity)
+    found = Fitted(options, measure(options), small.capacity, small.beside)
     return small if found.excess else found
 
 
@@ -208,6 +216,8 @@ class _Spreading:
         self.names = names[options.main_gpu :][:1] if options.split_mode == "none" else names
         self._small, self._large = small.measured.uses, large.measured.uses
         self.room = [large.capacity[name] for name in self.names]
+        if names and names[0] in self.names:
+            self.room[self.names.index(names[0])] -= large.beside
         self._found: dict[str, int] = {}  # work of a plan with the least context
 
     def _at(self, cells: int, small: int, large: int) -> int:
@@ -256,7 +266,7 @@ def _spread(header: Header, small: Fitted, large: Fitted, measure: Measure) -> F
             break
         tried.add((cells, plan))
         options = with_plan(dataclasses.replace(large.options, context_cells=cells), plan, len(known.layers))
-        found = Fitted(options, measure(options), large.capacity)
+        found = Fitted(options, measure(options), large.capacity, large.beside)
         if found.excess and best is not None:
             break
         if not found.excess:

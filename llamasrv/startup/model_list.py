@@ -20,7 +20,7 @@ from typing import Any
 from llamasrv.chat.template import fallback_source
 from llamasrv.config import ModelTable, Settings, paths
 from llamasrv.config.option import nearest
-from llamasrv.engine.interface import Adapter
+from llamasrv.engine.interface import Adapter, Progress
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf
 from llamasrv.models.details import describe, digest, with_projector

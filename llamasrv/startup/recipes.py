@@ -92,7 +92,7 @@ def _of_this_machine(settings: Settings, header: gguf.Header, need: memory.Need,
     is_open = settings.engine.context_cells is None and need.cells > memory.LEAST_CELLS
     less = partial(_half, options) if is_open else _nothing
     return Recipe(
-        partial(_open, str(header.path), options, less), options, memory=need.total + _adapters(options),
+        partial(_open, str(header.path), options, less), options, memory=need.total + _beside(options),
         context=options.longest_sequence(need.context),
     )  # fmt: skip
 
@@ -109,7 +109,8 @@ def _fitted_when_loaded(
     def choose(options: EngineOptions, held: Mapping[str, int]) -> fit.Fitted:
         from llamasrv.engine.backend.measure import measure
 
-        return fit.fit(header, options, full.context_cells or 0, partial(measure, path), held)
+        on_device = _projector(options) if options.mmproj_offload else 0
+        return fit.fit(header, options, full.context_cells or 0, partial(measure, path), held, beside=on_device)
 
     def less(found: fit.Fitted) -> EngineOptions | None:
         """The same with a tenth of the devices left free. What others hold by now is seen, too."""
@@ -134,12 +135,12 @@ def _fitted_when_loaded(
         shares = {name: Share(size, found.capacity[name]) for name, size in found.devices.items()}
         return Recipe(
             partial(_open, path, found.options, partial(less, found)), found.options,
-            memory=found.host + _adapters(found.options), context=found.measured.context, fit=fitted,
+            memory=found.host + _beside(found.options) - found.beside, context=found.measured.context, fit=fitted,
             devices={} if settings.engine.fit == "off" else shares,
         )  # fmt: skip
 
     return Recipe(
-        partial(_open, path, full, _nothing), full, memory=need.total + _adapters(full),
+        partial(_open, path, full, _nothing), full, memory=need.total + _beside(full),
         context=full.longest_sequence(need.context), fit=fitted,
     )  # fmt: skip
 
@@ -163,8 +164,14 @@ def _options(settings: Settings, cells: int, known: Mapping[str, Any]) -> Engine
     return dataclasses.replace(engine_options(settings.having(engine={"context_cells": cells})), **known)
 
 
-def _adapters(options: EngineOptions) -> int:
-    return sum(Path(adapter.path).stat().st_size for adapter in options.adapters)
+def _beside(options: EngineOptions) -> int:
+    """Bytes of what is loaded beside the model, and not measured with it."""
+    paths = [Path(adapter.path) for adapter in options.adapters]
+    return sum(path.stat().st_size for path in paths) + _projector(options)
+
+
+def _projector(options: EngineOptions) -> int:
+    return options.mmproj.stat().st_size if options.mmproj is not None else 0
 
 
 def _need(settings: Settings, header: gguf.Header, *, several: bool) -> memory.Need:

@@ -72,7 +72,9 @@ def breakdown(context: Any) -> dict[str, Use]:
 def measure(path: str, options: EngineOptions) -> Measured:
     """What the model would take with these options, and what is free. Raises LoadFailed."""
     # What neither changes the layout nor may touch this thread is left out; an adapter would be read whole.
-    bare = dataclasses.replace(options, adapters=(), control_vectors=(), cpu_range=(), prio=0, load_mode="none")
+    bare = dataclasses.replace(
+        options, adapters=(), control_vectors=(), mmproj=None, cpu_range=(), prio=0, load_mode="none"
+    )
     backend = LlamaBackend(path, bare, lambda share: True, weights=False)
     try:
         uses: dict[str, Use] = {HOST: Use(0, 0, backend.vocab.size * _WORD_BYTES)}
