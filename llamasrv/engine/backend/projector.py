@@ -20,7 +20,7 @@ from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C, forget_errors, mtmd, reason
-from llamasrv.engine.backend.placement import NO_DEVICE
+from llamasrv.engine.placement_rules import NO_DEVICE
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import EngineOptions
