@@ -58,8 +58,8 @@ def check_patterns(options: EngineOptions, header: gguf.Header) -> None:
 
 
 def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.Fitted | None:
-    """What would go where if it was loaded now; None where the library does not tell. Raises LoadFailed, ConfigError, and
-    Unavailable where another machine cannot be reached."""
+    """What would go where if it was loaded now; None where the library does not tell. Raises LoadFailed, ConfigError,
+    and Unavailable where another machine cannot be reached."""
     from llamasrv.engine.backend.measure import can_measure, measure
 
     if not can_measure():
