@@ -1,4 +1,4 @@
-"""`llamasrv check`: is this configuration right, and will it fit? Nothing is started; weights are measured, not read."""
+"""`llamasrv check`: is this configuration right, and will it fit? Nothing is started, and no weight read."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _placement(found: fit.Fitted, header: gguf.Header) -> Iterator[str]:
         return
     layers = header.number("block_count") + 1
     placed = layers if found.options.gpu_layers is None else min(found.options.gpu_layers, layers)
-    yield f"{placed} of {layers} layers on devices, the output as one; a context of {found.options.context_cells} cells."
+    yield f"{placed} of {layers} layers on devices, the output as one; a context of {found.options.context_cells}."
     patterns = len(found.options.override_tensor)
     if patterns:
         yield f"Tensors of {patterns} patterns stay elsewhere: {', '.join(found.options.override_tensor[:3])}"

@@ -30,8 +30,8 @@ def ask() -> Devices:
     """Raises ConfigError where the library cannot be asked."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "llamasrv.models.devices"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, timeout=TIMEOUT, check=True,
+            [sys.executable, "-m", "llamasrv.models.devices"], stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=TIMEOUT, check=True,
         )  # fmt: skip
         told = json.loads(done.stdout.splitlines()[-1])
         return Devices(tuple(told["named"]), tuple(told["buffers"]), told["spread"])

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 

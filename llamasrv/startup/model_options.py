@@ -139,7 +139,7 @@ def _library() -> Path:
 
 
 def has_devices(options: EngineOptions) -> bool:
-    """Whether a model with these options may lie on a device beside the CPU. The library itself is not loaded for it."""
+    """Whether a model with these options may lie on a device beside the CPU. The library is not loaded for it."""
     if options.gpu_layers == 0 or options.devices == ("none",):
         return False
     parts = {re.sub(r"^(lib)?ggml-|\..*$", "", path.name) for path in _library().glob("*ggml-*")}
