@@ -90,6 +90,19 @@ def _unified(text: str) -> dict[str, Any]:
     return {"engine_ctx_per_sequence": "all" if text == "on" else "share"}
 
 
+_ON_THE_HUB = re.compile(
+    r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)/(?:resolve|blob|raw)/([\w.-]+)/([^?#]+\.gguf)(?:[?#].*)?"
+)
+
+
+def _model_url(text: str) -> dict[str, Any]:
+    found = _ON_THE_HUB.fullmatch(text)
+    if found is None:
+        raise ValueError("must be a .gguf file on huggingface.co; fetch others yourself, and give --model FILE")
+    repo, revision, file = found.groups()
+    return {"model_hf_repo": repo if revision == "main" else f"{repo}@{revision}", "model_hf_file": file}
+
+
 def _idle_slots(text: str) -> dict[str, Any]:
     """Whether idle prefixes make room in KV for those that are computed, and wait in host memory."""
     return {} if text == "on" else {"cache_idle_cells": 16_777_216}
@@ -244,7 +257,8 @@ FLAGS: tuple[Flag, ...] = (
          lambda text: {"model_control_vector_layers": text.replace(" ", "-")}),
     # Which model
     same("-m, --model FNAME", "model.path", "LLAMA_ARG_MODEL"),
-    no("-mu, --model-url MODEL_URL", _DOWNLOADS, "LLAMA_ARG_MODEL_URL"),
+    maps("-mu, --model-url MODEL_URL", "--hf-repo and --hf-file, of a file on huggingface.co", _model_url,
+         "LLAMA_ARG_MODEL_URL"),
     no("-dr, --docker-repo [<repo>/]<model>[:quant]", _DOWNLOADS, "LLAMA_ARG_DOCKER_REPO"),
     same("-hf, -hfr, --hf-repo <user>/<model>[:quant]", "model.hf_repo", "LLAMA_ARG_HF_REPO"),
     same("-hff, --hf-file FILE", "model.hf_file", "LLAMA_ARG_HF_FILE"),

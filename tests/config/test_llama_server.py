@@ -21,6 +21,8 @@ from llamasrv.config import OPTIONS, check, load
 from llamasrv.config.llama_flags import FLAGS
 from llamasrv.config.settings import value_of
 from llamasrv.errors import ConfigError
+from llamasrv.models.pull import Reference
+from llamasrv.startup.model_options import repository
 
 DATA = Path(__file__).parent / "data"
 OPTION = {option.key: option for option in OPTIONS}
@@ -82,6 +84,28 @@ def test_the_same_is_the_same_name_short_form_and_negation(flag):
     assert set(flag.names) <= set(option.flags)
     assert all(name in option.off or f"--{name.removeprefix('--no-')}" in option.flags for name in flag.negations)
     assert bool(flag.hint) == (option.kind != "bool")
+
+
+HUB = "https://huggingface.co/ggml-org/models"
+
+
+@pytest.mark.parametrize(
+    ("url", "repo", "file"),
+    [
+        (f"{HUB}/resolve/main/tinyllamas/stories15M-q4_0.gguf", "ggml-org/models", "tinyllamas/stories15M-q4_0.gguf"),
+        (f"{HUB}/blob/v1.0/a.gguf?download=true", "ggml-org/models@v1.0", "a.gguf"),
+    ],
+)
+def test_the_url_of_a_file_on_the_hub_names_it(given, url, repo, file):
+    model = given("serve", "-mu", url).model
+    assert (model.hf_repo, model.hf_file) == (repo, file)
+    assert str(Reference.parse(repository(given("serve", "-mu", url)))) == f"hf:ggml-org/models:{file}"
+
+
+@pytest.mark.parametrize("url", ["https://example.com/a.gguf", f"{HUB}/resolve/main/a.bin", "a.gguf"])
+def test_other_urls_are_refused(given, url):
+    with pytest.raises(ConfigError, match="must be a .gguf file on huggingface.co"):
+        given("serve", "--model-url", url)
 
 
 VALUES = {"N": "1", "": None}
