@@ -1,4 +1,4 @@
-"""The command line: `llamasrv serve | chat | pull | models | bench | check | key | rpc | parse`.
+"""The command line: `llamasrv serve | chat | pull | models | bench | check | quantize | key | rpc | parse`.
 
 Flags come from the options in config/. Every refusal is one line on standard error: exit 78 for a wrong option, file
 or model, 64 for a wrong command line. Commands are imported when they are called: a wrong option is told at once.
@@ -204,6 +204,19 @@ def check(settings: Settings, print_config: bool) -> int:
     from llamasrv.commands.check import run
 
     return run(settings, print_config)
+
+
+@cli.command()
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("kind", metavar="TYPE")
+@click.option("--threads", "-t", default=0, type=click.IntRange(0, 1024), metavar="INT", help="Threads.  [all cores]")
+@click.option("--allow-requantize", "again", is_flag=True, help="Also of what is quantised already, which loses more.")
+def quantize(source: Path, target: Path, kind: str, threads: int, again: bool) -> int:
+    """Write the model IN as OUT, in the number format TYPE (Q4_K_M, Q8_0, ...)."""
+    from llamasrv.commands.quantize import run
+
+    return run(source, target, kind, threads, again)
 
 
 @cli.command()

@@ -39,7 +39,7 @@ _BLOCKS = {
     26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
 }  # fmt: skip
 
-_FILE_TYPES = {
+FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
     13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
     21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
@@ -123,7 +123,7 @@ class Header:
     @property
     def file_type(self) -> str:
         """The quantisation, as the file says; else the type that most of its numbers have."""
-        said = _FILE_TYPES.get(self.metadata.get("general.file_type", -1), "")
+        said = FILE_TYPES.get(self.metadata.get("general.file_type", -1), "")
         if said or not self.tensors:
             return said
         kinds: Counter[int] = Counter()

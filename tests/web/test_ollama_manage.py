@@ -10,8 +10,9 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from model import tiny_models
 
-from llamasrv.models import made
+from llamasrv.models import gguf, made, made_files
 from llamasrv.models.made import Made
 from llamasrv.web.service import WebOptions
 
@@ -104,7 +105,8 @@ def test_a_file_that_breaks_off_is_refused_and_nothing_of_it_stays(managing, tmp
         ({"from": "fake"}, 400, "has no file"),
         ({"files": {"m.gguf": DIGEST}}, 400, "upload it first"),
         ({"from": "fake", "template": "{{ .Prompt }}"}, 400, "Jinja"),
-        ({"from": "fake", "quantize": "q4_0"}, 400, "quantize"),
+        ({"from": "fake", "quantize": "q9"}, 400, "there is no type 'q9'"),
+        ({"from": "fake", "quantize": "q4_0"}, 400, "has no file"),
         ({"from": "fake", "adapters": {"a": DIGEST}}, 400, "adapters"),
         ({"from": "fake", "model": "../b"}, 400, "not a name"),
         ({}, 400, "what to create the model from"),
@@ -119,6 +121,59 @@ def test_a_file_that_is_no_model_is_refused(managing):
     managing.post(f"/api/blobs/{DIGEST}", data=MODEL)
     response = managing.post("/api/create", json={"model": "b", "files": {"m.gguf": DIGEST}})
     assert response.status_code == 400 and "not a GGUF model" in error(response)
+
+
+# Quantise
+
+
+@pytest.fixture
+def blob_of(managing, tmp_path):
+    """Brings a tiny model and answers with the digest of its file."""
+
+    def bring(**shape):
+        data = tiny_models.llama(tmp_path / "base.gguf", **shape).read_bytes()
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        assert managing.post(f"/api/blobs/{digest}", data=data).status_code == 201
+        return digest
+
+    return bring
+
+
+def test_a_model_is_made_in_another_number_format(managing, blob_of, tmp_path):
+    body = {"model": "small", "files": {"m.gguf": blob_of()}, "quantize": "q8_0"}
+    lines = [json.loads(line) for line in managing.post("/api/create", json=body).data.splitlines()]
+    assert lines[-1] == {"status": "success"} and lines[-2]["status"] == "writing manifest"
+    steps = [line for line in lines if line["status"] == "quantizing F32 model to Q8_0"]
+    assert len(steps) > 3 and steps[-1]["completed"] == steps[-1]["total"] > 3
+    (one,) = made.read(tmp_path)
+    assert one.name == "small" and gguf.read_header(one.file(tmp_path)).file_type == "Q8_0"
+    assert sorted(path.name for path in (tmp_path / ".blobs").iterdir()) == sorted(
+        [one.file(tmp_path).name, made.blob(tmp_path, body["files"]["m.gguf"]).name]
+    )
+
+
+def test_what_is_quantised_already_is_refused(managing, blob_of, tmp_path):
+    body = {"model": "small", "files": {"m.gguf": blob_of()}, "quantize": "q8_0", "stream": False}
+    assert managing.post("/api/create", json=body).get_json() == {"status": "success"}
+    again = f"sha256:{made.read(tmp_path)[0].file(tmp_path).name.removeprefix('sha256-')}"
+    response = managing.post("/api/create", json={**body, "model": "smaller", "files": {"m.gguf": again}})
+    assert response.status_code == 400 and "the model is Q8_0 already" in error(response)
+
+
+def test_one_is_quantised_at_a_time(managing, blob_of):
+    body = {"model": "small", "files": {"m.gguf": blob_of()}, "quantize": "q8_0"}
+    with made_files._busy:
+        response = managing.post("/api/create", json=body)
+    assert response.status_code == 503 and "Another model is being quantised" in error(response)
+
+
+def test_a_client_that_leaves_ends_it(managing, blob_of, tmp_path):
+    body = {"model": "small", "files": {"m.gguf": blob_of(layers=20)}, "quantize": "q8_0"}
+    response = managing.post("/api/create", json=body, buffered=False)
+    next(response.iter_encoded())
+    response.close()
+    assert made.read(tmp_path) == [] and len(list((tmp_path / ".blobs").iterdir())) == 1
+    assert not made_files._busy.locked()
 
 
 def test_a_made_model_is_forgotten_and_its_file_stays(manager, tmp_path):

@@ -69,7 +69,7 @@ class CreateSchema(WireSchema):
     license = License()
     stream = Flag("absent: true")
     adapters = Refused("adapters are the operator's, by --lora")
-    quantize = Refused("files are served as they are")
+    quantize = String("a number format such as q4_K_M, for a model of F16, BF16 or F32")
     modelfile = Refused("its parts are fields of their own")
     remote_host = Ignored()
 
@@ -89,6 +89,7 @@ class Create(NamedTuple):
     chosen: Chosen
     license: str
     stream: bool
+    quantize: str  # a number format; "" leaves the file as it is
 
 
 class CopySchema(WireSchema):
@@ -128,6 +129,7 @@ class Managing:
         return Create(
             self._new_name(data), base, blob, get("template"), get("system", ""), tuple(messages),
             get("parameters", Chosen()), get("license", ""), get("stream", True),
+            get("quantize", ""),
         )  # fmt: skip
 
     def parse_copy(self, body: Mapping[str, Any]) -> tuple[str, str]:
@@ -165,6 +167,12 @@ def statuses(steps: list[str], *, stream: bool) -> bytes:
     if not stream:
         return dumps(SUCCESS)
     return b"".join(dumps({"status": step}) + b"\n" for step in [*steps, "success"])
+
+
+def quantize_line(before: str, kind: str, *, completed: int, total: int) -> bytes:
+    """Where the writing of a model in another number format is, in tensors."""
+    status = f"quantizing {before} model to {kind.upper()}"
+    return dumps({"status": status, "digest": "0000000000000000000", "total": total, "completed": completed})
 
 
 def pull_line(status: str, *, digest: str = "", completed: int = 0, total: int = 0) -> bytes:

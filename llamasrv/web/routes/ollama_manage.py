@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,21 @@ from flask import Blueprint, Response, request
 from llamasrv.chat.template import ChatTemplate, TemplateError
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import ConfigError, InvalidRequest, LlamasrvError, ModelNotFound, Unsupported
-from llamasrv.models import gguf, made
+from llamasrv.models import gguf, made, made_files
 from llamasrv.models.made import BlobWriter, Made
+from llamasrv.models.made_files import Quantizing
 from llamasrv.models.model import Model
 from llamasrv.models.names import canonical
 from llamasrv.models.pulls import Pull
 from llamasrv.protocols.errors import ollama_body
-from llamasrv.protocols.ollama.manage import SUCCESS, Create, Managing, pull_line, statuses
+from llamasrv.protocols.ollama.manage import (
+    SUCCESS,
+    Create,
+    Managing,
+    pull_line,
+    quantize_line,
+    statuses,
+)  # fmt: skip
 from llamasrv.protocols.ollama.models import Named
 from llamasrv.protocols.ollama.wire import dumps
 from llamasrv.web.http.body import read_json, read_pieces
@@ -61,10 +70,41 @@ class Views:
 
     def create(self) -> Response:
         asked = self._managing.parse_create(self._body())
-        _keep(self._service, off_hub(_made_of, self._service, asked))
+        if asked.quantize:
+            made_files.check_type(asked.quantize)
+        new = off_hub(_made_of, self._service, asked)
+        if asked.quantize:
+            return self._quantized(new, asked)
+        _keep(self._service, new)
         steps = ["reading model metadata", "writing manifest"]
         kind = NDJSON if asked.stream else JSON
         return Response(statuses(steps, stream=asked.stream), 200, content_type=kind)
+
+    def _quantized(self, new: Made, asked: Create) -> Response:
+        """The model in another number format. One at a time: it takes all cores."""
+        _check_free(self._service, new.name)
+        work = made_files.quantized(_folder(self._service), new, asked.quantize)
+        first = next(work)  # what is wrong with the request is an answer of its own
+        if asked.stream:
+            return Response(self._quantizing(first, work, asked.quantize), 200, content_type=NDJSON)
+        for step in work:
+            if isinstance(step, Made):
+                _keep(self._service, step)
+        return Response(dumps(SUCCESS), 200, content_type=JSON)
+
+    def _quantizing(self, first: Quantizing | Made, work: Iterator[Quantizing | Made], kind: str) -> Iterator[bytes]:
+        try:
+            for step in chain([first], work):
+                if isinstance(step, Made):
+                    yield pull_line("writing manifest") + b"\n"
+                    _keep(self._service, step)
+                else:
+                    yield quantize_line(step.before, kind, completed=step.done, total=step.total) + b"\n"
+            yield dumps(SUCCESS) + b"\n"
+        except LlamasrvError as error:
+            yield ollama_body(error) + b"\n"
+        finally:
+            work.close()  # type: ignore[attr-defined]  # a generator: ends the process where the client has left
 
     def delete(self) -> Response:
         service = self._service
@@ -158,11 +198,15 @@ def _is_served(service: Service, name: str) -> bool:
         return False
 
 
+def _check_free(service: Service, name: str) -> None:
+    for model in service.registry.models:
+        if model.made is None and canonical(name) in map(canonical, (model.name, *model.aliases)):
+            raise InvalidRequest(f"'{name}' already names a model that was not created from another", param="model")
+
+
 def _keep(service: Service, new: Made) -> None:
     """Serve it from now on, in place of one that was made under the same name before."""
-    for model in service.registry.models:
-        if model.made is None and canonical(new.name) in map(canonical, (model.name, *model.aliases)):
-            raise InvalidRequest(f"'{new.name}' already names a model that was not created from another", param="model")
+    _check_free(service, new.name)
     made.write(_folder(service), new)
     service.refresh()
 

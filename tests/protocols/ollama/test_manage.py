@@ -70,8 +70,12 @@ def test_files_are_one_and_have_a_digest():
 
 
 def test_what_is_not_done_here_is_refused():
-    assert refused(Unsupported, quantize="q4_0") == "quantize"
     assert refused(Unsupported, adapters={"a": DIGEST}) == "adapters"
+
+
+def test_a_number_format_may_be_asked_for():
+    assert MANAGING.parse_create({"model": "new", "from": "a", "quantize": "q4_K_M"}).quantize == "q4_K_M"
+    assert MANAGING.parse_create({"model": "new", "from": "a"}).quantize == ""
 
 
 def test_a_copy_needs_both_names():

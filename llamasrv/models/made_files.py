@@ -1,0 +1,73 @@
+"""The file of a model that is made from another one in a number format of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import NamedTuple
+
+from llamasrv.engine.channels import off_hub
+from llamasrv.errors import InvalidRequest, LlamasrvError, QueueFull
+from llamasrv.models import gguf
+from llamasrv.models.made import Made
+from llamasrv.models.quantize import QuantizeFailed, file_type, quantize
+
+UNQUANTIZED = ("F32", "F16", "BF16")
+_busy = threading.Lock()
+
+
+class Quantizing(NamedTuple):
+    """`done` of `total` tensors are written; `before` is the format that they had."""
+
+    before: str
+    done: int
+    total: int
+
+
+def check_type(kind: str) -> None:
+    """Raises InvalidRequest for what is no number format."""
+    try:
+        file_type(kind)
+    except ValueError as error:
+        raise InvalidRequest(f"Invalid 'quantize': {error}", param="quantize") from None
+
+
+def quantized(folder: Path, new: Made, kind: str) -> Generator[Quantizing | Made, None, None]:
+    """How far it is, and at last the model with its file, which lies among those that clients brought. Who closes it
+    before ends it. Raises InvalidRequest, QueueFull; LlamasrvError where it fails midway."""
+    check_type(kind)
+    source = new.file(folder)
+    before = gguf.read_header(source).file_type
+    if before not in UNQUANTIZED:
+        raise InvalidRequest(
+            f"Invalid 'quantize': the model is {before or 'quantised'} already; only {', '.join(UNQUANTIZED)} can be "
+            "quantised.", param="quantize",
+        )  # fmt: skip
+    if not _busy.acquire(blocking=False):
+        raise QueueFull("Another model is being quantised. Try again when it is done.", wait=60.0)
+    beside = folder / ".blobs" / f"quantized-{os.getpid()}.gguf"
+    try:
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        yield Quantizing(before, 0, 0)
+        for step in quantize(source, beside, kind):
+            yield Quantizing(before, step.done, step.total)
+        target = folder / ".blobs" / f"sha256-{off_hub(_digest, beside)}"
+        os.replace(beside, target)
+        yield dataclasses.replace(new, path=str(target.relative_to(folder)))
+    except QuantizeFailed as error:
+        raise LlamasrvError(f"The model cannot be quantised: {error}") from None
+    finally:
+        beside.unlink(missing_ok=True)
+        _busy.release()
+
+
+def _digest(path: Path) -> str:
+    found = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(1 << 22):
+            found.update(block)
+    return found.hexdigest()

@@ -1,0 +1,112 @@
+"""Quantising a model's file beside a server or at the command line, in a process of its own.
+
+    python -m llamasrv.models.quantize SOURCE TARGET NUMBER THREADS AGAIN      prints {"done", "total"} or {"error"}
+
+It takes all cores for minutes, and whatever becomes of it harms nobody. The file is there when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from llamasrv.errors import ConfigError
+from llamasrv.models import gguf
+
+SPARE = 256 << 20  # bytes of the disk that stay free
+
+
+class Step(NamedTuple):
+    done: int  # tensors
+    total: int
+
+
+class QuantizeFailed(Exception):
+    """The message is one line: what was wrong, and what to do."""
+
+
+def file_type(name: str) -> int:
+    """llama.cpp's number of a type such as Q4_K_M, in any case. Raises ValueError with the names that there are."""
+    numbers = {text: number for number, text in gguf.FILE_TYPES.items()}
+    number = numbers.get(name.upper())
+    if number is None:
+        raise ValueError(f"there is no type {name!r}; the types are {', '.join(sorted(numbers))}")
+    return number
+
+
+def quantize(source: Path, target: Path, name: str, *, threads: int = 0, again: bool = False) -> Iterator[Step]:
+    """Write `source` as `target` in the type of that name, step by step; who stops reading ends it, and nothing is
+    left. Raises QuantizeFailed, ValueError."""
+    number = file_type(name)
+    _check(source, target)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    command = [sys.executable, "-m", "llamasrv.models.quantize", str(source), str(beside), str(number), str(threads)]
+    child = subprocess.Popen(
+        [*command, str(int(again))], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert child.stdout is not None
+        error = "the process ended without a reason"
+        for line in child.stdout:
+            told = json.loads(line)
+            if "error" in told:
+                error = told["error"]
+            else:
+                yield Step(told["done"], told["total"])
+        if child.wait():
+            raise QuantizeFailed(error)
+        os.replace(beside, target)
+    finally:
+        child.kill()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+        beside.unlink(missing_ok=True)
+
+
+def _check(source: Path, target: Path) -> None:
+    """What would fail after minutes, or harm another file."""
+    try:
+        header = gguf.read_header(source)
+    except ConfigError as error:
+        raise QuantizeFailed(str(error)) from None
+    if target.exists():
+        raise QuantizeFailed(f"{target}: the file exists; delete it first, or give another name")
+    if not target.parent.is_dir():
+        raise QuantizeFailed(f"{target.parent}: no such folder")
+    if shutil.disk_usage(target.parent).free < header.size + SPARE:
+        raise QuantizeFailed(f"{target.parent}: the disk has less room than the file to be quantised takes")
+
+
+def main(source: str, target: str, number: str, threads: str, again: str) -> int:
+    from llamasrv.engine.backend import openmp
+
+    openmp.alone = True
+    from llamasrv.engine.backend.quantize import quantize as run
+    from llamasrv.engine.interface import LoadFailed
+
+    def say(**what: object) -> None:
+        print(json.dumps(what), flush=True)
+
+    try:
+        run(
+            source, target, int(number), threads=int(threads), again=again == "1",
+            report=lambda done, total: say(done=done, total=total),
+        )  # fmt: skip
+    except LoadFailed as error:
+        say(error=str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    with suppress(BrokenPipeError):
+        code = main(*sys.argv[1:])
+        sys.exit(code)
