@@ -1,4 +1,4 @@
-"""Quantising a model's file through llama.cpp: long, and on all cores. In a process of its own, see models/quantize.py."""
+"""Quantising a file through llama.cpp: long, and on all cores; models/quantize.py gives it a process of its own."""
 
 from __future__ import annotations
 
