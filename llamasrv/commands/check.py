@@ -20,6 +20,7 @@ from llamasrv.errors import ConfigError, Unavailable
 from llamasrv.models import fit, gguf, memory
 from llamasrv.models.model import Model
 from llamasrv.startup import model_list, model_options, recipes
+from llamasrv.startup.projector import projector_of
 
 
 def run(settings: Settings, print_config: bool) -> int:
@@ -53,6 +54,10 @@ def run(settings: Settings, print_config: bool) -> int:
     else:
         need = model_options.needed_memory(settings, header)
     console.print(_model_table(settings, header, need))
+    projector = projector_of(settings, header, None)
+    if projector is not None:
+        size = memory.projector_bytes(gguf.read_header(projector)) + settings.engine.media_bytes
+        console.print(f"Images and sounds: {projector}, about {_rounded(size)} of memory beside what follows.")
     if found is None or not found.measured.devices:
         console.print(_memory_table(need, found, free))
     else:

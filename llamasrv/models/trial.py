@@ -1,6 +1,6 @@
 """The first load of a file that was never loaded here, in a process of its own.
 
-    python -m llamasrv.models.trial FILE      prints a reason and exits 1, or exits 0
+    python -m llamasrv.models.trial FILE [PROJECTOR]      prints a reason and exits 1, or exits 0
 
 A file that is whole and says plausible things may still make the library abort, and the server with all of its models
 would end. What has passed is remembered by digest, in a file where there is a place for one. Any trouble in keeping
@@ -19,7 +19,9 @@ from pathlib import Path
 
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed
-from llamasrv.models.details import Details
+from llamasrv.errors import LlamasrvError
+from llamasrv.models.details import Details, digest
+from llamasrv.models.gguf import read_header
 
 CELLS = 256  # of the context that is tried: the file matters, not the options
 MOST_REMEMBERED = 10_000
@@ -30,9 +32,10 @@ class Trials:
     """Which files have passed. `store` None: remembered by this process alone."""
 
     def __init__(
-        self, store: Path | None = None, *, version: str = "", run: Callable[[Path, float], None] | None = None
+        self, store: Path | None = None, *, version: str = "", run: Callable[..., None] | None = None
     ) -> None:
-        """`version` of the library: another one judges anew."""
+        """`version` of the library: another one judges anew. `run` is given the file, the seconds that it may take, and
+        the projector where there is one; it raises LoadFailed."""
         self._store = store
         self._version = version
         self._run = run or try_file
@@ -42,12 +45,16 @@ class Trials:
         """Raises LoadFailed when the file cannot be loaded."""
         if details.path is None:
             return
-        mark = f"{details.digest} {self._version}"
-        if mark in self._known():
+        marks, projector = [f"{details.digest} {self._version}"], details.projector
+        if projector is not None:
+            marks.append(f"{details.digest}+{digest(read_header(projector))} {self._version}")
+        if all(mark in self._known() for mark in marks):
             return
-        self._run(details.path, timeout)
-        self._known().add(mark)
-        self._remember(mark)
+        self._run(details.path, timeout, *(() if projector is None else (projector,)))
+        for mark in marks:
+            if mark not in self._known():
+                self._known().add(mark)
+                self._remember(mark)
 
     def _known(self) -> set[str]:
         if self._passed is None:
@@ -66,11 +73,12 @@ class Trials:
                 file.write(f"{mark}\n")
 
 
-def try_file(path: Path, timeout: float) -> None:
-    """Load the file in another process and compute one token with it. Raises LoadFailed."""
+def try_file(path: Path, timeout: float, projector: Path | None = None) -> None:
+    """Load the file in another process and compute one token with it, and encode an image or a sound where there is a
+    projector. Raises LoadFailed."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "llamasrv.models.trial", str(path)],
+            [sys.executable, "-m", "llamasrv.models.trial", *map(str, (path, projector) if projector else (path,))],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -84,18 +92,26 @@ def try_file(path: Path, timeout: float) -> None:
     if done.returncode == 0:
         return
     if done.returncode < 0:
-        raise LoadFailed(_GONE.format(signal.Signals(-done.returncode).name))
+        what = "" if projector is None else f" with its projector {projector}"
+        raise LoadFailed(_GONE.format(signal.Signals(-done.returncode).name) + what)
     lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
     raise LoadFailed(lines[-1] if lines else _GONE.format(f"exit code {done.returncode}"))
 
 
-def main(path: str) -> int:
+def main(path: str, projector: str | None = None) -> int:
     from llamasrv.engine.backend.context import open_model
+    from llamasrv.engine.backend.projector import try_projector
 
-    options = EngineOptions(context_cells=CELLS, parallel=1, batch_size=CELLS, ubatch_size=CELLS, gpu_layers=0)
+    options = EngineOptions(
+        context_cells=CELLS, parallel=1, batch_size=CELLS, ubatch_size=CELLS, gpu_layers=0,
+        mmproj=None if projector is None else Path(projector), mmproj_offload=False,
+    )  # fmt: skip
     try:
-        open_model(path, options, lambda share: True).close()
-    except LoadFailed as error:
+        backend = open_model(path, options, lambda share: True)
+        if backend.projector is not None:
+            try_projector(backend.projector)
+        backend.close()
+    except (LoadFailed, LlamasrvError) as error:
         print(error)
         return 1
     return 0
@@ -107,6 +123,6 @@ if __name__ == "__main__":
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    code = main(sys.argv[1])
+    code = main(*sys.argv[1:])
     sys.stdout.flush()
     os._exit(code)  # without the library's own clean-up

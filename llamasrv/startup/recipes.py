@@ -84,7 +84,7 @@ def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any
     ConfigError where the model does not fit this machine, and no device could help."""
     if has_devices(settings.engine):
         return _fitted_when_loaded(settings, header, several=several, known=known)
-    return _of_this_machine(settings, header, _need(settings, header, several=several), known)
+    return _of_this_machine(settings, header, _need(settings, header, known, several=several), known)
 
 
 def _of_this_machine(settings: Settings, header: gguf.Header, need: memory.Need, known: Mapping[str, Any]) -> Recipe:
@@ -127,7 +127,7 @@ def _fitted_when_loaded(
         found = choose(asked, held) if can_measure() else None
         if found is None or not found.measured.devices:
             try:
-                need = _need(_on_the_cpu(settings), header, several=several)
+                need = _need(_on_the_cpu(settings), header, known, several=several)
             except ConfigError as error:
                 raise LoadFailed(str(error)) from None
             return dataclasses.replace(_of_this_machine(_on_the_cpu(settings), header, need, known), fit=fitted)
@@ -167,22 +167,24 @@ def _options(settings: Settings, cells: int, known: Mapping[str, Any]) -> Engine
 def _beside(options: EngineOptions) -> int:
     """Bytes of what is loaded beside the model, and not measured with it."""
     paths = [Path(adapter.path) for adapter in options.adapters]
-    return sum(path.stat().st_size for path in paths) + _projector(options)
+    rows = options.media_bytes if options.mmproj is not None else 0
+    return sum(path.stat().st_size for path in paths) + _projector(options) + rows
 
 
 def _projector(options: EngineOptions) -> int:
-    return options.mmproj.stat().st_size if options.mmproj is not None else 0
+    return memory.projector_bytes(gguf.read_header(options.mmproj)) if options.mmproj is not None else 0
 
 
-def _need(settings: Settings, header: gguf.Header, *, several: bool) -> memory.Need:
+def _need(settings: Settings, header: gguf.Header, known: Mapping[str, Any], *, several: bool) -> memory.Need:
     """One of several models chooses its context so that another one may be loaded beside it. What does not fit at all
     is told when it is loaded."""
+    beside = _beside(_options(settings, memory.LEAST_CELLS, known))
     if not several:
-        return needed_memory(settings, header)
+        return needed_memory(settings, header, available=memory.available_memory() - beside)
     available = settings.models.memory or memory.available_memory()
     for most in (available // 2, available):
         try:
-            return needed_memory(settings, header, available=most)
+            return needed_memory(settings, header, available=most - beside)
         except ConfigError:
             continue
     return memory.estimate(header, memory.LEAST_CELLS, shape_of(settings))

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from model import tiny_models
+from model import tiny_models, tiny_projectors
 
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header, Items, read_header
 from llamasrv.engine.machine import available_cores, available_cpus
-from llamasrv.models.memory import Shape, available_memory, choose, estimate
+from llamasrv.models.memory import Shape, available_memory, choose, estimate, projector_bytes
 
 GIB = 2**30
 
@@ -90,6 +90,14 @@ def test_the_chosen_context_leaves_half_of_the_free_memory():
     plenty, little = (choose(model(), Shape(), n * GIB) for n in (8, 2))
     assert little.cells < plenty.cells
     assert little.kv + little.buffers <= (2 * GIB - little.weights) // 2
+
+
+def test_a_projector_takes_its_file_and_work_space(tmp_path):
+    header = read_header(tiny_projectors.projector(tmp_path / "mmproj.gguf", "gemma3"))
+    assert header.size + (8 << 20) < projector_bytes(header) < header.size + (64 << 20)
+    size = {"clip.vision.image_size": 896, "clip.vision.patch_size": 16, "clip.vision.embedding_length": 768}
+    large = Header(Path("p.gguf"), 3, GIB, size | {"clip.vision.feed_forward_length": 3072}, (), (Path("p.gguf"),))
+    assert 60 << 20 < projector_bytes(large) - GIB < 120 << 20
 
 
 def test_split_streams_share_the_chosen_context():

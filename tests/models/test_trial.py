@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 
 import pytest
-from model import tiny_models
+from model import tiny_models, tiny_projectors
 
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.models import trial
@@ -25,6 +26,16 @@ def test_a_file_is_tried_once(tmp_path):
     for name in ("a", "a", "b", "a"):
         trials.check(one(tmp_path, name), 10)
     assert tried == ["a.gguf", "b.gguf"]
+
+
+def test_a_file_is_tried_again_with_its_projector(tmp_path):
+    projector = tiny_projectors.projector(tmp_path / "mmproj.gguf", "llava")
+    tried = []
+    trials = Trials(run=lambda path, timeout, *projector: tried.append(len(projector)))
+    alone = one(tmp_path)
+    for details in (alone, dataclasses.replace(alone, projector=projector), dataclasses.replace(alone, projector=projector)):
+        trials.check(details, 10)
+    assert tried == [0, 1]
 
 
 def test_what_passed_is_remembered_by_the_next_process(tmp_path):
@@ -58,6 +69,21 @@ def test_a_model_without_a_file_needs_no_trial():
 
 def test_a_good_file_passes(tmp_path):
     try_file(tiny_models.llama(tmp_path / "m.gguf"), 60)
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "omni"])
+def test_a_good_projector_passes(tmp_path, kind):
+    text = tiny_projectors.text_model(tmp_path / "m.gguf", kind)
+    try_file(text, 60, tiny_projectors.projector(tmp_path / "mmproj.gguf", kind))
+
+
+def test_a_projector_that_crashes_the_library_is_refused(tmp_path):
+    """The library finds tensors by name while it encodes and does not look whether they are there."""
+    text = tiny_projectors.text_model(tmp_path / "m.gguf", "qwen2vl")
+    path = tiny_projectors.projector(tmp_path / "mmproj.gguf", "qwen2vl")
+    path.write_bytes(path.read_bytes().replace(b"v.blk.0.attn_out.weight", b"v.blk.0.attn_xut.weight"))
+    with pytest.raises(LoadFailed):
+        try_file(text, 60, path)
 
 
 def test_a_file_that_the_library_refuses_is_told_with_its_reason(tmp_path):
