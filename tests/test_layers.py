@@ -68,6 +68,7 @@ HOMES = {
     "gunicorn": ("llamasrv.web.http.worker", "llamasrv.web.http.connection", "llamasrv.commands.serve"),
     "huggingface_hub": ("llamasrv.models.pull",),
     "prometheus_client": ("llamasrv.web.ops.metrics",),
+    "pypdf": ("llamasrv.media.documents",),
     "redis": ("llamasrv.store.redis",),
     "psycopg": ("llamasrv.store.postgres",),
     "click": ("llamasrv.cli", "llamasrv.commands.key", "llamasrv.commands.models"),

@@ -27,7 +27,19 @@ class MediaPart:
     param: str | None = field(default=None, compare=False)  # what the client calls its place
 
 
-Part = Union[TextPart, MediaPart]
+@dataclass(frozen=True, slots=True)
+class DocumentPart:
+    """A document, as `data`, as the `url` that the client gave, or as the id of a `file` that it uploaded; nobody has
+    looked into it. `name` is what the client calls it."""
+
+    data: bytes | None = field(default=None, repr=False)
+    url: str | None = None
+    file: str | None = None
+    name: str = ""
+    param: str | None = field(default=None, compare=False)  # what the client calls its place
+
+
+Part = Union[TextPart, MediaPart, DocumentPart]
 
 
 @dataclass(frozen=True, slots=True)

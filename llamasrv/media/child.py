@@ -3,8 +3,8 @@
     python -m llamasrv.media.child MEMORY
 
 Both directions: four bytes of length (big endian), so much JSON, then `size` bytes that the JSON tells of.
-What it is asked: {"do": "size" | "pixels" | "samples", "kind", "size", ...}. What it answers: {"size", "width",
-"height"} with the pixels or samples, or {"refused": text}, with "last" where it ends after it. It ends with its parent,
+What it is asked: {"do": "size" | "pixels" | "samples" | "pages", "kind", "size", ...}. What it answers: {"size", "width",
+"height"} with the pixels or samples, {"pages"} with their pictures, or {"refused": text}, with "last" where it ends after it. It ends with its parent,
 and whenever a decoder takes more memory than it may.
 """
 
@@ -56,6 +56,12 @@ def answer(ask: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
         samples = sounds.samples(data, ask["kind"], ask["rate"], limits)
         longest = max(ask["window"], len(samples) / ask["rate"] / ask["windows"]) if ask["window"] else math.inf
         return {"cuts": sounds.cuts(samples, ask["rate"], longest) if ask["window"] else []}, samples.tobytes()
+    if ask["do"] == "pages":
+        from llamasrv.media import documents
+
+        pages = documents.pages(data, limits, with_pictures=ask["pictures"])
+        shown = [{"text": text, "picture": len(picture or b"")} for text, picture in pages]
+        return {"pages": shown}, b"".join([picture or b"" for _, picture in pages])
     if ask["do"] == "size":
         (width, height), body = pictures.size(data, limits, is_coarse=ask["coarse"]), b""
     else:

@@ -57,6 +57,16 @@ class Decoder:
         head, body = self._ask(data, do="samples", kind=kind, rate=rate, window=longest, windows=most)
         return bytes(body), head["cuts"]
 
+    def pages(self, data: bytes, *, with_pictures: bool) -> list[tuple[str, bytes | None]]:
+        """Of each page of a PDF its text, and a picture where it has next to no text but one."""
+        head, body = self._ask(data, do="pages", pictures=with_pictures)
+        found, at = [], 0
+        for page in head["pages"]:
+            picture = bytes(body[at : at + page["picture"]])
+            at += page["picture"]
+            found.append((page["text"], picture or None))
+        return found
+
     def warm(self) -> None:
         """Have a child ready, so that the first request does not wait for one."""
         with self._places:

@@ -13,6 +13,8 @@ class MediaLimits:
     coarse_side: int = 512  # the longer side of an image of which few details matter
     aspect: int = 200  # longest to shortest side; the library's own arithmetic fails on thinner ones
     audio_seconds: float = 3600.0
+    pages: int = 600  # of one document
+    document_chars: int = 4_000_000
     seconds: float = 10.0  # that decoding may take
     memory: int = 1 << 30  # bytes of address space that the child may have
     decoded_bytes: int = 512 << 20  # of one request

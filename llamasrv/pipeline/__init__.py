@@ -26,6 +26,7 @@ from llamasrv.pipeline.embed import Embeddings, EmbeddingWork, Ranking, RankingW
 from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.load_wait import LoadWait
 from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
+from llamasrv.pipeline.documents import DocumentReader
 from llamasrv.pipeline.media import MediaOptions, MediaReader
 from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run import Begun, Run, RunInfo, Stage
@@ -38,6 +39,7 @@ class Pipeline:
     def __init__(self, registry: Registry, media: MediaOptions | None = None) -> None:
         self.registry = registry
         self.media = MediaReader(media)
+        self.documents = DocumentReader(self.media.decoder, self.media.options.sources)
         self._served: dict[Model, LoadedModel] = {}
         if registry.loader is not None:
             registry.loader.on_load.append(self._prepare)
@@ -124,6 +126,7 @@ class Pipeline:
         """Tokens of the prompts that `submit` would take, also of those that are too long."""
         with self.lease(request.model) as served:
             request = served.model.chat_defaults.of(request)
+            request = self.documents.read(request, sees=served.sees)
             media = self.media.read(request.prompts, served.projector, to_count=True)
             choice, prompts = request.tool_choice, request.prompts
             return off_hub(lambda: sum(len(served.encode(prompt, choice, media)) for prompt in prompts))
@@ -149,6 +152,7 @@ class Pipeline:
 
     def _start(self, served: LoadedModel, request: GenerateRequest) -> Begun:
         request = served.model.chat_defaults.of(request)
+        request = self.documents.read(request, sees=served.sees)
         windows: Sequence[tuple[float, float]] = ()
         if request.in_windows:
             (prompt,) = request.prompts

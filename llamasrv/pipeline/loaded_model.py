@@ -114,6 +114,11 @@ class LoadedModel:
         return self.engine.model.projector
 
     @property
+    def sees(self) -> bool:
+        projector = self.projector
+        return projector is not None and projector.vision
+
+    @property
     def template(self) -> ChatTemplate | None:
         return self.profile.template if self.profile is not None else None
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from llamasrv.config import paths
 from llamasrv.domain.key import Key
+from llamasrv.engine.channels import off_hub
+from llamasrv.errors import InvalidMedia
 from llamasrv.models.pulls import Pulls
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
@@ -83,6 +85,8 @@ class Service:
         kept = options.files_folder or paths.state_dir()
         self.files = FileStore(kept / "files", options.files_bytes)
         self.batches = BatchRunner(BatchStore(kept / "batches"), self.files, kept / "batches" / ".lock")
+        if options.files_bytes:
+            pipeline.documents.open_file = self._content_of
         self.streams = Streams()
         self.running = Running()
         self.use(options)
@@ -91,6 +95,12 @@ class Service:
     def of(cls, registry: Registry, options: WebOptions | None = None, store: Store | None = None) -> Service:
         options = options or WebOptions()
         return cls(registry, Pipeline(registry, options.media), options, store)
+
+    def _content_of(self, owner: str, id: str) -> bytes:
+        """Of a file that was uploaded. Raises NotFound, InvalidMedia."""
+        if self.files.find(owner, id).bytes > (most := self.pipeline.media.options.sources.max_bytes):
+            raise InvalidMedia(f"File '{id}' is larger than {most} bytes.")
+        return off_hub(self.files.path(owner, id).read_bytes)
 
     def use(self, options: WebOptions) -> None:
         """Serve by these from the next request on. Limits stay: the schemas are made with them."""

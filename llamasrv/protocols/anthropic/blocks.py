@@ -16,6 +16,7 @@ import orjson
 
 from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
 from llamasrv.protocols.anthropic.threads import Continued
+from llamasrv.protocols.common.documents import document_at, document_file, document_of_data
 from llamasrv.protocols.common.media import from_base64, from_url
 from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 
@@ -185,8 +186,8 @@ def _result(block: dict[str, Any], path: Path, most: int, names: dict[str, str])
     if block.get("is_error") is True and not (texts and texts[0].text.lower().startswith("error")):
         first = texts[0].text if texts else "the tool failed"
         texts[:1] = [TextPart(f"Error: {first}")]
-    images = [part for part in parts if isinstance(part, MediaPart)]
-    return Message("tool", _joined(texts) or "", name=names[id], tool_call_id=id), list(images)
+    others: list[Part] = [part for part in parts if not isinstance(part, TextPart)]
+    return Message("tool", _joined(texts) or "", name=names[id], tool_call_id=id), others
 
 
 def _call(block: dict[str, Any], path: Path) -> ToolCall:
@@ -252,8 +253,14 @@ def _document(block: dict[str, Any], path: Path, most: int) -> list[Part]:
         inside = (*here, "content")
         blocks = _blocks(source.get("content"), inside, most)
         parts = [part for i, inner in enumerate(blocks) for part in _inner(inner, (*inside, i), most)]
+    elif kind == "base64":
+        parts = [document_of_data(source.get("data"), "", "messages", *here, "data")]
+    elif kind == "url":
+        parts = [document_at(source.get("url"), "", "messages", *here, "url")]
+    elif kind == "file":
+        parts = [document_file(source.get("file_id"), "messages", *here, "file_id")]
     else:
-        raise Refusal("only documents of plain text or of content blocks are supported.", *here, "type")
+        raise Invalid("expected 'base64', 'text', 'content', 'url' or 'file'.", *here, "type")
     heads = [_string(block, key, path, required=False) for key in ("title", "context")]
     head = "\n".join(text for text in heads if text)
     return [TextPart(head + "\n\n"), *parts] if head else parts

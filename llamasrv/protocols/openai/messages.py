@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
+from llamasrv.protocols.common.documents import file_part
 from llamasrv.protocols.common.media import from_base64, from_url
 from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 from llamasrv.protocols.openai.custom import custom_arguments
@@ -17,7 +18,7 @@ _ROLES = {
     "function": "tool",
 }  # fmt: skip
 _PLAIN = frozenset(("system", "user", "assistant"))
-_UNREAD = {"video_url": "video", "input_video": "video", "file": "files"}
+_UNREAD = {"video_url": "video", "input_video": "video"}
 
 
 class Messages(WireField):
@@ -95,10 +96,12 @@ def _part(part: Any, at: int, i: int) -> Part:
         return _image(part.get("image_url"), at, "content", i, "image_url")
     if kind == "input_audio":
         return audio_part(part.get("input_audio"), "messages", at, "content", i, "input_audio")
+    if kind == "file":
+        return file_part(part.get("file"), "messages", at, "content", i, "file")
     if type(kind) is str and kind in _UNREAD:
         text = f"this server cannot read {_UNREAD[kind]}: a content part of type '{kind}' was given."
         raise Refusal(text, at, "content", i)
-    raise Invalid("expected 'text', 'image_url' or 'input_audio'.", at, "content", i, "type")
+    raise Invalid("expected 'text', 'image_url', 'input_audio' or 'file'.", at, "content", i, "type")
 
 
 def _image(wire: Any, *path: int | str) -> MediaPart:

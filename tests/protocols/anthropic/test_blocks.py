@@ -211,8 +211,6 @@ def test_wrong_lists_of_messages_are_named():
 @pytest.mark.parametrize(
     "block",
     [
-        {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": ""}},
-        {"type": "document", "source": {"type": "file", "file_id": "file_1"}},
         {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
         {"type": "container_upload", "file_id": "file_1"},
         {"type": "document", "source": {"type": "text", "data": "x"}, "citations": {"enabled": True}},

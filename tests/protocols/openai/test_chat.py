@@ -287,7 +287,7 @@ def test_wrong_messages_are_named(messages, param, code):
     assert f"'{param}'" in error.message
 
 
-@pytest.mark.parametrize("kind", ["file", "video_url"])
+@pytest.mark.parametrize("kind", ["input_video", "video_url"])
 def test_media_that_the_model_lacks_is_refused(kind):
     error = refused(messages=[{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": kind, kind: {}}]}])
     assert isinstance(error, Unsupported)

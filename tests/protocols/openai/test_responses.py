@@ -212,7 +212,7 @@ def test_several_parts_stay_parts():
 @pytest.mark.parametrize(
     ("part", "param", "kind"),
     [
-        ({"type": "input_file", "file_id": "f"}, "input[0].content[0]", Unsupported),
+        ({"type": "input_file"}, "input[0].content[0]", InvalidRequest),
         ({"type": "input_audio"}, "input[0].content[0].input_audio", InvalidRequest),
         ({"type": "input_image", "file_id": "f"}, "input[0].content[0]", Unsupported),
         ({"type": "input_image", "image_url": "data:image/png;base64,?"}, "input[0].content[0].image_url", InvalidRequest),

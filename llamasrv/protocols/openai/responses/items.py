@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
+from llamasrv.protocols.common.documents import file_part
 from llamasrv.protocols.common.media import from_url
 from llamasrv.protocols.common.schema import Invalid, Refusal, wrong_type
 from llamasrv.protocols.limits import Limits
@@ -29,7 +30,7 @@ _TEXT_PARTS = {
     "input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal", "summary_text": "text",
     "reasoning_text": "text",
 }  # fmt: skip
-_UNREAD = {"input_file": "files", "input_video": "video"}
+_UNREAD = {"input_video": "video"}
 
 # Tools that a client carries out and this server does not offer: their calls are told as calls of functions.
 _CLIENT_CALLS = {
@@ -232,6 +233,8 @@ def _part(part: Any, *path: int | str) -> Part:
         return _image(part, *path)
     if kind == "input_audio":
         return audio_part(part.get("input_audio"), "input", *path, "input_audio")
+    if kind == "input_file":
+        return file_part(part, "input", *path)
     if type(kind) is str and kind in _UNREAD:
         raise Refusal(f"this server cannot read {_UNREAD[kind]}: a content part of type '{kind}' was given.", *path)
     if type(kind) is not str:

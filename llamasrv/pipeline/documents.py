@@ -1,0 +1,140 @@
+"""Documents of a request become text, page by page, before anything else looks at it.
+
+A page with next to no text is the picture that was scanned, where the model sees. What was read lately is kept: a
+conversation brings its documents again with every turn. PDF is read in a child process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+
+from llamasrv.domain.request import ChatPrompt, DocumentPart, GenerateRequest, MediaPart, Message, Part, Prompt, TextPart
+from llamasrv.engine.channels import off_hub
+from llamasrv.errors import InvalidMedia, InvalidRequest, LlamasrvError, Unsupported
+from llamasrv.media.decoder import Decoder
+from llamasrv.media.sources import Sources
+
+KEPT = 32 << 20  # bytes of what was read lately
+MOST = 32  # documents of one request
+
+Pages = list[tuple[str, bytes | None]]
+OpenFile = Callable[[str, str], bytes]
+"""An owner and the id of a file to its content. Raises where it has none."""
+
+
+class DocumentReader:
+    """One per process. `open_file` is set by whoever keeps files."""
+
+    def __init__(self, decoder: Decoder, sources: Sources) -> None:
+        self.open_file: OpenFile | None = None
+        self._decoder, self._sources = decoder, sources
+        self._kept: OrderedDict[tuple[bytes, bool], Pages] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+
+    def read(self, request: GenerateRequest, *, sees: bool) -> GenerateRequest:
+        """The same request without documents. Raises InvalidRequest for those that cannot be read."""
+        number = sum(_count(prompt) for prompt in request.prompts if type(prompt) is ChatPrompt)
+        if not number:
+            return request
+        if number > MOST:
+            raise InvalidMedia(f"There are {number} documents in this request; at most {MOST} are accepted.")
+        prompts = tuple(self._prompt(prompt, request.owner, sees) for prompt in request.prompts)
+        return replace(request, prompts=prompts)
+
+    def _prompt(self, prompt: Prompt, owner: str, sees: bool) -> Prompt:
+        if not isinstance(prompt, ChatPrompt):
+            return prompt
+        return replace(prompt, messages=tuple(self._message(message, owner, sees) for message in prompt.messages))
+
+    def _message(self, message: Message, owner: str, sees: bool) -> Message:
+        if type(message.content) is not tuple:
+            return message
+        parts: list[Part] = []
+        for part in message.content:
+            parts += self._parts(part, owner, sees) if type(part) is DocumentPart else [part]
+        return replace(message, content=tuple(parts))
+
+    def _parts(self, part: DocumentPart, owner: str, sees: bool) -> list[Part]:
+        try:
+            data = self._data(part, owner)
+            text = _plain(data)
+            pages: Pages = [(text, None)] if text is not None else self._pages(data, sees)
+        except InvalidRequest as error:
+            raise error.but(param=error.param or part.param) from None
+        return _told(part.name, pages, part.param)
+
+    def _data(self, part: DocumentPart, owner: str) -> bytes:
+        if part.data is not None:
+            return part.data
+        if part.url is not None:
+            return self._sources.read(part.url)
+        if self.open_file is None:
+            raise Unsupported("This server keeps no files: send the document itself.")
+        assert part.file is not None
+        try:
+            return self.open_file(owner, part.file)
+        except LlamasrvError as error:
+            raise InvalidRequest(error.message, code=error.code) from None
+
+    def _pages(self, data: bytes, sees: bool) -> Pages:
+        if b"%PDF-" not in data[:1024]:
+            raise InvalidMedia("this is neither PDF nor text")
+        place = hashlib.sha256(data).digest(), sees
+        with self._lock:
+            kept = self._kept.get(place)
+            if kept is not None:
+                self._kept.move_to_end(place)
+                return kept
+        pages = self._decoder.pages(data, with_pictures=sees)
+        size = _size(pages)
+        if size <= KEPT // 4:
+            with self._lock:
+                if place not in self._kept:
+                    self._kept[place] = pages
+                    self._kept_bytes += size
+                while self._kept_bytes > KEPT:
+                    self._kept_bytes -= _size(self._kept.popitem(last=False)[1])
+        return pages
+
+
+def _size(pages: Pages) -> int:
+    return sum(len(text) * 2 + len(picture or b"") + 100 for text, picture in pages)
+
+
+def _count(prompt: ChatPrompt) -> int:
+    contents = [message.content for message in prompt.messages if type(message.content) is tuple]
+    return sum(type(part) is DocumentPart for content in contents for part in content)
+
+
+def _plain(data: bytes) -> str | None:
+    """Its text, if it is one."""
+    if b"%PDF-" in data[:1024] or b"\0" in data[:65_536]:
+        return None
+    try:
+        return off_hub(data.decode, "utf-8-sig") if len(data) > 1 << 20 else data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+
+
+def _told(name: str, pages: Pages, param: str | None) -> list[Part]:
+    """As the model reads it: its name, then its pages, which have numbers where there are several."""
+    parts: list[Part] = []
+    text = f"[{name}]\n" if name else ""
+    for number, (words, picture) in enumerate(pages, 1):
+        text += f"[page {number} of {len(pages)}]\n" if len(pages) > 1 else ""
+        if picture is not None:
+            parts += [TextPart(text)] if text else []
+            parts.append(MediaPart("image", picture, param=param))
+            text = ""
+            continue
+        text += words + "\n\n"
+    if text.strip():
+        parts.append(TextPart(text.rstrip() + "\n"))
+    if not parts:
+        raise InvalidMedia("there is no text in this document")
+    return parts

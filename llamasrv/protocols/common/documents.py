@@ -1,0 +1,58 @@
+"""Documents in a body: base64, data: URLs, other URLs and ids of files, read into parts that nobody has looked into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llamasrv.domain.request import DocumentPart
+from llamasrv.protocols.common.media import from_base64, named
+from llamasrv.protocols.common.schema import Invalid, wrong_type
+
+_NAME = 255  # most characters
+
+
+def document_of_data(data: Any, name: Any, field: str, *path: int | str) -> DocumentPart:
+    """A data: URL, or base64 alone. `path` leads to it inside the `field` of the body."""
+    if type(data) is str and data[:5].lower() == "data:":
+        head, comma, data = data[5:].partition(",")
+        if not comma or not head.lower().endswith(";base64"):
+            raise Invalid("expected 'data:application/pdf;base64,...'.", *path)
+    part = from_base64(data, None, field, *path)
+    return DocumentPart(part.data, name=_name(name), param=part.param)
+
+
+def document_at(url: Any, name: Any, field: str, *path: int | str) -> DocumentPart:
+    if type(url) is not str:
+        raise wrong_type("a string", url, *path)
+    return DocumentPart(url=url, name=_name(name), param=named(field, *path))
+
+
+def document_file(id: Any, field: str, *path: int | str) -> DocumentPart:
+    """One that was uploaded."""
+    if type(id) is not str:
+        raise wrong_type("a string", id, *path)
+    return DocumentPart(file=id, param=named(field, *path))
+
+
+def file_part(wire: Any, field: str, *path: int | str) -> DocumentPart:
+    """OpenAI's: `file_data` with `filename`, `file_id`, or `file_url`."""
+    if type(wire) is not dict:
+        raise wrong_type("an object", wire, *path)
+    name = wire.get("filename")
+    if name is not None and type(name) is not str:
+        raise wrong_type("a string", name, *path, "filename")
+    for key in ("file_data", "file_url", "file_id"):
+        value = wire.get(key)
+        if value is None:
+            continue
+        if key == "file_data":
+            return document_of_data(value, name, field, *path, key)
+        if key == "file_url":
+            return document_at(value, name, field, *path, key)
+        return document_file(value, field, *path, key)
+    raise Invalid("expected 'file_data', 'file_url' or 'file_id'.", *path)
+
+
+def _name(name: Any) -> str:
+    """In one line: what stands behind it is the document."""
+    return " ".join(name.split())[:_NAME] if type(name) is str else ""
