@@ -12,7 +12,16 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from llamasrv.domain.request import ChatPrompt, DocumentPart, GenerateRequest, MediaPart, Message, Part, Prompt, TextPart
+from llamasrv.domain.request import (
+    ChatPrompt,
+    DocumentPart,
+    GenerateRequest,
+    MediaPart,
+    Message,
+    Part,
+    Prompt,
+    TextPart,
+)  # fmt: skip
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidMedia, InvalidRequest, LlamasrvError, Unsupported
 from llamasrv.media.decoder import Decoder
