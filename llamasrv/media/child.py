@@ -3,9 +3,9 @@
     python -m llamasrv.media.child MEMORY
 
 Both directions: four bytes of length (big endian), so much JSON, then `size` bytes that the JSON tells of.
-What it is asked: {"do": "size" | "pixels" | "samples" | "pages", "kind", "size", ...}. What it answers: {"size", "width",
-"height"} with the pixels or samples, {"pages"} with their pictures, or {"refused": text}, with "last" where it ends after it. It ends with its parent,
-and whenever a decoder takes more memory than it may.
+What it is asked: {"do": "size" | "pixels" | "samples" | "pages", "kind", "size", ...}. What it answers: {"size",
+"width", "height"} with the pixels or samples, {"pages"} with their pictures, or {"refused": text}, with "last" where
+it ends after it. It ends with its parent, and whenever a decoder takes more memory than it may.
 """
 
 from __future__ import annotations

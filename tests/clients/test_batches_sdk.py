@@ -94,6 +94,19 @@ def test_anthropic_s_batches(start):
         assert client.messages.batches.delete(batch.id).id == batch.id
 
 
+def test_anthropic_s_files(start):
+    with anthropic.Anthropic(base_url=start().url, api_key="none", max_retries=0) as client:
+        file = client.beta.files.upload(file=("x.txt", b"Once upon a time", "text/plain"))
+        assert [one.id for one in client.beta.files.list()] == [file.id] and file.size_bytes == 16
+        source = {"type": "file", "file_id": file.id}
+        content = [{"type": "document", "source": source}, {"type": "text", "text": "Tell it."}]
+        message = client.beta.messages.create(
+            model="fake", max_tokens=100, messages=[{"role": "user", "content": content}], betas=["files-api-2025-04-14"]
+        )
+        assert "Once upon a time" in message.content[0].text
+        assert client.beta.files.delete(file.id).id == file.id
+
+
 def test_a_batch_survives_a_kill(start):
     """No line is lost, and none is answered twice."""
     first = start()

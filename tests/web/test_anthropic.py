@@ -172,7 +172,7 @@ def test_a_body_that_is_no_json_is_told_in_anthropics_words(client):
 
 def test_a_route_that_does_not_exist_is_told_in_anthropics_words(client):
     assert error(client.post("/v1/messages/others", json={}))["type"] == "not_found_error"
-    assert error(client.get("/v1/files", headers={"anthropic-version": "x"}))["type"] == "not_found_error"
+    assert error(client.get("/v1/nothing", headers={"anthropic-version": "x"}))["type"] == "not_found_error"
     assert client.get(MESSAGES).status_code == 405 and error(client.get(MESSAGES))
     missing = client.get("/v1/models/other", headers={"anthropic-version": "2023-06-01"})
     assert error(missing)["type"] == "not_found_error"

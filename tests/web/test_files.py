@@ -103,3 +103,14 @@ def test_an_owner_sees_nothing_of_another(start, tmp_path):
 @pytest.mark.parametrize("id", ["file-", "file-../../x", "file-" + "0" * 36, "%2e%2e%2fx", "file-" + "0" * 500])
 def test_an_id_that_is_none_is_not_found(client, id):
     assert client.get(f"/v1/files/{id}").status_code == 404
+
+
+def test_anthropic_s_clients_get_their_shapes(client):
+    headers = {"anthropic-version": "2023-06-01"}
+    form = {"file": (io.BytesIO(b"%PDF-"), "x.pdf")}
+    file = client.post("/v1/files", data=form, headers=headers).get_json()
+    assert file.items() >= {"type": "file", "mime_type": "application/pdf", "size_bytes": 5, "filename": "x.pdf"}.items()
+    assert client.get("/v1/files", headers=headers).get_json()["data"] == [file]
+    assert client.get(f"/v1/files/{file['id']}", headers=headers).get_json() == file
+    deleted = client.delete(f"/v1/files/{file['id']}", headers=headers).get_json()
+    assert deleted == {"id": file["id"], "type": "file_deleted"}

@@ -90,32 +90,6 @@ def batch_body(batch: Any, base: str) -> bytes:
     return orjson.dumps(shown(batch, base))
 
 
-def page_body(
-    batches: list[Any], base: str, *, after: str | None, before: str | None, limit: int
-) -> bytes:
-    """One page, the latest first. Raises InvalidRequest for an id that is not there."""
-    start, end = 0, len(batches)
-    ids = [batch.id for batch in batches]
-    for name, id in (("after_id", after), ("before_id", before)):
-        if id is not None and id not in ids:
-            raise InvalidRequest(f"{name}: no batch with id '{id[:80]}'", param=name)
-    if after is not None:
-        start = ids.index(after) + 1
-    if before is not None:
-        end = ids.index(before)
-        start = max(start, end - limit)
-    page = batches[start:end][:limit]
-    has_more = start > 0 if before is not None else start + len(page) < end
-    return orjson.dumps(
-        {
-            "data": [shown(batch, base) for batch in page],
-            "has_more": has_more,
-            "first_id": page[0].id if page else None,
-            "last_id": page[-1].id if page else None,
-        }
-    )
-
-
 def deleted_body(id: str) -> bytes:
     return orjson.dumps({"id": id, "type": "message_batch_deleted"})
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
+from llamasrv.domain.request import Message, Part, TextPart, ToolCall
 from llamasrv.protocols.anthropic.threads import Continued
 from llamasrv.protocols.common.documents import document_at, document_file, document_of_data
 from llamasrv.protocols.common.media import from_base64, from_url

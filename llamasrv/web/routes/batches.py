@@ -9,6 +9,7 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest, QueueFull
 from llamasrv.protocols.anthropic import batches as anthropic
+from llamasrv.protocols.anthropic.pages import page_body as page_of
 from llamasrv.protocols.openai import batches as openai
 from llamasrv.protocols.openai.files import check_batch_input
 from llamasrv.protocols.openai.responses.stored import page_body
@@ -17,7 +18,7 @@ from llamasrv.store.files import new_id
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.files import check_kept
-from llamasrv.web.routes.paging import count_of, page_of_request
+from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request
 from llamasrv.web.service import Service
 
 OPEN = 100  # batches of one key that have not ended
@@ -73,11 +74,9 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
 
     @routes.get("/v1/messages/batches")
     def list_message_batches() -> Response:
-        query = request.args
-        page = anthropic.page_body(
-            batches.of(_owner(), "anthropic"), _base(), after=query.get("after_id"), before=query.get("before_id"),
-            limit=count_of("limit", 20, low=1, high=1000),
-        )  # fmt: skip
+        after, before, limit = anthropic_page_of_request()
+        base, kept = _base(), batches.of(_owner(), "anthropic")
+        page = page_of(kept, lambda batch: anthropic.shown(batch, base), after=after, before=before, limit=limit)
         return json_answer(page)
 
     @routes.get("/v1/messages/batches/<id>")

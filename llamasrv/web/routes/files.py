@@ -1,19 +1,22 @@
-"""OpenAI's /v1/files: uploads, and what batches wrote."""
+"""/v1/files: uploads, and what batches wrote. Anthropic's clients, who tell themselves by a header, get their shapes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest, Unsupported
-from llamasrv.protocols.openai import files as protocol
+from llamasrv.protocols.anthropic import files as anthropic
+from llamasrv.protocols.anthropic.pages import page_body as anthropic_page
+from llamasrv.protocols.openai import files as openai
 from llamasrv.protocols.openai.responses.stored import page_body
 from llamasrv.store.files import FileStore, Upload
 from llamasrv.web.http.multipart import read_form
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.paging import page_of_request
+from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request
 from llamasrv.web.service import Service
 
 PIECE = 2**18  # bytes of a file that are sent at a time
@@ -30,23 +33,27 @@ def blueprint(service: Service) -> Blueprint:
         with files.writing(owner, filename="", purpose="") as new:
             _receive(new, files)
         assert new.stored is not None
-        return json_answer(protocol.file_body(new.stored))
+        return json_answer(_protocol().file_body(new.stored))
 
     @routes.get("/v1/files")
     def list_files() -> Response:
+        if _is_anthropic():
+            after, before, limit = anthropic_page_of_request()
+            kept = files.of(_owner())[::-1]
+            return json_answer(anthropic_page(kept, anthropic.shown, after=after, before=before, limit=limit))
         after, limit, descending = page_of_request(most=10_000, default=10_000)
         purpose = request.args.get("purpose")
-        shown = [protocol.shown(file) for file in files.of(_owner()) if purpose in (None, "", file.purpose)]
+        shown = [openai.shown(file) for file in files.of(_owner()) if purpose in (None, "", file.purpose)]
         return json_answer(page_body(shown, after=after, limit=limit, descending=descending))
 
     @routes.get("/v1/files/<id>")
     def show(id: str) -> Response:
-        return json_answer(protocol.file_body(files.find(_owner(), id)))
+        return json_answer(_protocol().file_body(files.find(_owner(), id)))
 
     @routes.delete("/v1/files/<id>")
     def delete(id: str) -> Response:
         files.delete(_owner(), id)
-        return json_answer(protocol.deleted_body(id))
+        return json_answer(_protocol().deleted_body(id))
 
     @routes.get("/v1/files/<id>/content")
     def content(id: str) -> Response:
@@ -74,9 +81,17 @@ def _receive(new: Upload, files: FileStore) -> None:
     form = read_form(request.environ, most=files.max_bytes, open_file=open_file)
     if not opened:
         raise InvalidRequest("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
-    fields = protocol.parse_upload(form.fields)
-    new.filename = protocol.file_name(form.files["file"].name)
+    fields = _protocol().parse_upload(form.fields)
+    new.filename = openai.file_name(form.files["file"].name)
     new.purpose, new.lifetime = fields.purpose, fields.lifetime
+
+
+def _is_anthropic() -> bool:
+    return "HTTP_ANTHROPIC_VERSION" in request.environ
+
+
+def _protocol() -> Any:
+    return anthropic if _is_anthropic() else openai
 
 
 def pieces_of(path: Path) -> Iterator[bytes]:

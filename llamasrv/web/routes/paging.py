@@ -25,3 +25,9 @@ def count_of(name: str, default: int, *, low: int, high: int = 2**53) -> int:
         bounds = f"from {low} to {high}" if high < 2**53 else f"of at least {low}"
         raise InvalidRequest(f"Invalid '{name}': expected an integer {bounds}.", param=name)
     return int(given)
+
+
+def anthropic_page_of_request() -> tuple[str | None, str | None, int]:
+    """The ids after and before which a page is asked for, and most items."""
+    query = request.args
+    return query.get("after_id") or None, query.get("before_id") or None, count_of("limit", 20, low=1, high=1000)
