@@ -1,4 +1,4 @@
-"""/v1/files: uploads, and what batches wrote. Anthropic's clients, who tell themselves by a header, get their shapes."""
+"""/v1/files: uploads, and what batches wrote. Anthropic's clients, told by their header, get Anthropic's shapes."""
 
 from __future__ import annotations
 
