@@ -133,6 +133,8 @@ def _names(folder: Path, headers: list[tuple[Path, Header]]) -> list[tuple[str, 
             repo = f"{cached['owner']}/{cached['repo']}"
             name = f"{repo}:{quant or header.file_type}"
             further += [repo, f"hf.co/{name}", f"hf.co/{repo}"]
+        elif len(inside) == 1:  # a folder for a model, as llama-server calls it
+            further.append(inside[0])
         elif len(inside) == 2:  # owner/repo, as pulled
             repo = "/".join(inside)
             tag = quant or header.file_type

@@ -65,6 +65,13 @@ def test_equal_file_names_are_told_apart_by_their_folders(put, tmp_path):
     assert set(names(tmp_path)) == {"one/m", "two/m"}
 
 
+def test_a_folder_of_its_own_is_a_name_of_a_model(put, tmp_path):
+    """llama-server knows a model in a folder by the folder; its clients found none of that name here."""
+    put("mine/model.gguf", "mine/mmproj-model.gguf", "two/a.gguf", "two/b.gguf")
+    found = names(tmp_path)
+    assert "mine" in found["model"] and not any("two" in aliases for aliases in found.values())
+
+
 def test_what_was_pulled_is_found_by_its_repository(put, tmp_path):
     put("Org/Repo-GGUF/m-Q8_0.gguf", "Org/Repo-GGUF/m-Q4_0.gguf")
     found = names(tmp_path)
