@@ -148,13 +148,16 @@ def _memory_table(need: memory.Need, found: fit.Fitted | None, free: int) -> Tab
         "weights (mapped from the file)": use.weights,
         f"KV ({need.cells} cells of {as_size(need.cell)})": use.context - need.states,
         "recurrent states": need.states,
+        "checkpoints (at most)": need.checkpoints,
         "work buffers (estimate)" if found is None else "work buffers": use.compute,
     }
     for name, size in parts.items():
         if size:
             table.add_row(name, _rounded(size))
     table.add_section()
-    table.add_row("needed", _rounded(use.total))
+    table.add_row("needed", _rounded(use.total + need.checkpoints))
+    if need.windows_save:
+        table.add_row("saved by sliding windows (--swa-full would take it)", _rounded(need.windows_save))
     table.add_row("free on this machine", _rounded(free))
     return table
 

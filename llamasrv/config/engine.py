@@ -279,6 +279,15 @@ _DECLARED: Mapping[str, Option] = {
         "ram", "size", "-cram", "--cache-ram", low=0, high=2**50, unit=2**20, words={"-1": 2**50},
         help="Memory outside KV for prefixes that had to leave it; a plain number counts MiB, 0 forgets them.",
     ),
+    "checkpoint_bytes": _cache(
+        "checkpoints", "size", "--cache-checkpoints", low=0, high=2**50, unit=2**20,
+        help="Memory outside KV for states of models that cannot be cut anywhere (recurrent, hybrid, sliding window), to "
+        "go back to where prompts part; a plain number counts MiB, 0 keeps none.",
+    ),
+    "swa_full": _engine(
+        "swa_full", "bool", "--swa-full",
+        help="Layers with a sliding window keep everything, not only what the window shows: more KV, no checkpoints.",
+    ),
     "disk_bytes": _cache(
         "disk", "size", "--cache-disk", low=0, high=2**50, unit=2**20,
         help="Disk for beginnings that several prompts had, so that a restart finds them; a plain number counts MiB, "

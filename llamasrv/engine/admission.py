@@ -62,7 +62,8 @@ class Admission:
         self.forget_saved(seq)
         if seq.admitted is None:
             seq.reused = seq.num_computed
-            self._metrics.note_reuse(match.source if match is not None else "", seq.num_computed)
+            seq.source = match.source if match is not None and seq.num_computed else ""
+            self._metrics.note_reuse(seq.source, seq.num_computed)
             self._metrics.last_wait = now - seq.arrived
             self._metrics.queue_time.observe(now - seq.arrived)
         seq.admitted = now

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from llamasrv.engine.channels import Doorbell, Mailbox
 from llamasrv.engine.core import EngineCore, Mail
 from llamasrv.engine.embedder import Embedder
-from llamasrv.engine.interface import Backend, LoadFailed, Progress
+from llamasrv.engine.interface import Backend, Checkpoints, LoadFailed, Progress
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions, Status
@@ -101,6 +101,7 @@ class EngineHost:
         board.model = ModelFacts(
             backend.info, backend.vocab, backend.generates, backend.context, backend.num_lanes, len(backend.adapters),
             backend.state_facts, backend.projector, backend.ubatch_size,
+            takes_checkpoints=backend.checkpoints is not Checkpoints.NONE and not backend.split,
         )  # fmt: skip
         board.set_status(Status("ready", 1.0))
 

@@ -56,7 +56,7 @@ class Sequence:
     __slots__ = (
         "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten", "num_exact",
-        "draft", "drafts", "media", "shift", "checkpoints",
+        "draft", "drafts", "media", "shift", "checkpoints", "source",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,7 @@ class Sequence:
         self.num_prompt = len(self.tokens)
         self.num_computed = 0
         self.reused = 0
+        self.source = ""  # where these tokens were
         self.num_forgotten = 0  # tokens that the timeline had, and has no more: context_shift.py
         self.num_exact: int | None = None  # first tokens whose KV was not moved; None: all
         self.lane: int | None = None  # while it is seated

@@ -27,6 +27,7 @@ class Row(NamedTuple):
     num_prompt: int
     num_computed: int
     num_reused: int
+    source: str  # where these were: one of metrics.SOURCES; "" for none
     num_generated: int
     max_tokens: int | None
     params: SamplingParams
@@ -35,8 +36,9 @@ class Row(NamedTuple):
 def row_of(seq: Sequence) -> Row:
     spec = seq.spec
     return Row(
-        seq.id, seq.lane, seq.num_prompt, seq.num_computed, seq.reused, seq.num_generated, spec.max_tokens, spec.params
-    )
+        seq.id, seq.lane, seq.num_prompt, seq.num_computed, seq.reused, seq.source, seq.num_generated, spec.max_tokens,
+        spec.params,
+    )  # fmt: skip
 
 
 class Snapshot(TypedDict):
@@ -65,6 +67,7 @@ class ModelFacts:
     state_facts: Mapping[str, object]  # what a saved state depends on beside the model
     projector: Projector | None = None  # where it takes images or sounds
     ubatch_size: int = 0  # most rows of a chunk that is computed whole
+    takes_checkpoints: bool = False  # it makes use of `SequenceSpec.boundaries`
 
 
 @dataclass(frozen=True, slots=True)

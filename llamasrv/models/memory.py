@@ -20,7 +20,7 @@ from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header
 
 # What engine/backend/context.py asks of llama.cpp beside the options.
-SPARE_STATES = 4  # recurrent lanes for idle prefixes
+SPARE_STATES = 4  # lanes for idle prefixes, where a lane costs a state or a window
 LEAST_OUTPUTS = 64  # rows of logits in one step
 
 LONGEST_EMBEDDING = 2048  # tokens, where the model allows more and the operator says nothing
@@ -36,6 +36,14 @@ REMOTE_CELLS = 16_384  # of one whose KV other machines hold: how much they have
 MOST_CELLS = 65_536  # of an automatic context, except where the model itself was trained on more
 LEAST_CELLS = 512
 PAD = 256  # llama.cpp rounds a context up to this
+
+# Which layers have a sliding window, where the file does not say: all but every n-th, and whether the first is without.
+_WINDOW_PERIODS = {
+    "afmoe": (4, False), "cohere2": (4, False), "cohere2moe": (4, True), "exaone-moe": (4, False), "gemma2": (2, False),
+    "gemma3": (6, False), "gemma3n": (5, False), "gpt-oss": (2, False), "laguna": (4, True), "llama4": (4, False),
+    "mellum": (4, False), "muse-glimmer": (4, False), "olmo2": (4, False), "plamo3": (8, False),
+    "smallthinker": (4, True),
+}  # fmt: skip
 
 # Bytes of one number in KV: bytes of a block / numbers in it.
 _CACHE_BYTES = {
@@ -54,14 +62,17 @@ class Need:
     cell: int  # KV of one cell
     states: int  # recurrent layers, all lanes
     buffers: int
+    windows: int = 0  # KV of the layers with a sliding window, where it is less than a share of the cells
+    windows_save: int = 0  # what these layers would take beyond that, if they kept everything
+    checkpoints: int = 0  # most that states take which bring sequences back
 
     @property
     def kv(self) -> int:
-        return self.cells * self.cell
+        return self.cells * self.cell + self.windows
 
     @property
     def total(self) -> int:
-        return self.weights + self.kv + self.states + self.buffers
+        return self.weights + self.kv + self.states + self.buffers + self.checkpoints
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,8 @@ class Shape:
     remote: bool = False  # other machines hold the layers that would be on a GPU
     gpu_layers: int | None = None  # None: all
     rope_freq_scale: float | None = None
+    swa_full: bool = False  # layers with a sliding window keep everything
+    checkpoint_bytes: int = 0
 
 
 def estimate(header: Header, cells: int, shape: Shape) -> Need:
@@ -91,12 +104,19 @@ def estimate(header: Header, cells: int, shape: Shape) -> Need:
     cells = _padded(cells, shape)
     own = cells // shape.parallel if shape.split else cells
     here = _share_here(header, shape)
+    windowed = _windowed(header, shape)
+    in_window = _window_cells(header, cells, shape)
+    whole = math.ceil(_cell_bytes(header, shape, windowed) * here) if windowed else 0
+    states = _state_bytes(header)
     return Need(
         cells=cells,
         context=min(own, train) if train else own,
         weights=math.ceil(header.size * here),
-        cell=math.ceil(_cell_bytes(header, shape) * here),
-        states=math.ceil(_state_bytes(header) * (shape.parallel + SPARE_STATES) * here),
+        cell=math.ceil(_cell_bytes(header, shape, [not slides for slides in windowed] if windowed else None) * here),
+        states=math.ceil(states * (shape.parallel + SPARE_STATES) * here),
+        windows=whole * in_window,
+        windows_save=whole * (cells - in_window),
+        checkpoints=shape.checkpoint_bytes if (windowed or _has_states(header)) and not shape.split else 0,
         buffers=_buffer_bytes(header, cells, shape) + (_embedding(header, shape)[1] if shape.embeddings else 0),
     )
 
@@ -139,7 +159,7 @@ def choose(header: Header, shape: Shape, available: int) -> Need:
     if shape.remote:
         wanted = min(wanted, REMOTE_CELLS)
     bare = estimate(header, LEAST_CELLS, shape)
-    free = available - bare.weights - bare.states
+    free = available - bare.weights - bare.states - bare.checkpoints
     cells = wanted
     # Buffers grow with the context too: come down until both fit.
     while cells > LEAST_CELLS and _grown(header, cells, shape) > free // 2:
@@ -163,17 +183,58 @@ def _padded(cells: int, shape: Shape) -> int:
     return math.ceil(cells / lanes / PAD) * PAD * lanes
 
 
-def _cell_bytes(header: Header, shape: Shape) -> int:
+def _windowed(header: Header, shape: Shape) -> list[bool]:
+    """Which layers have a sliding window that the library makes use of; [] where none has."""
+    if shape.swa_full or not header.number("attention.sliding_window"):
+        return []
+    layers = header.number("block_count")
+    pattern = header.get("attention.sliding_window_pattern")
+    if isinstance(pattern, list):
+        return [bool(slides) for slides in pattern[:layers]]
+    period, dense_first = _WINDOW_PERIODS.get(header.architecture, (0, False))
+    period = pattern if isinstance(pattern, int) and period else period
+    if period < 1:
+        return []
+    return [n % period != 0 if dense_first else n % period < period - 1 for n in range(layers)]
+
+
+def _window_cells(header: Header, cells: int, shape: Shape) -> int:
+    """Cells of a layer with a window: one window for each lane, and the rows of a ubatch."""
+    if shape.split:
+        return min(cells, _padded(header.number("attention.sliding_window") + shape.ubatch_size, shape))
+    lanes = shape.parallel + SPARE_STATES + 1
+    wanted = header.number("attention.sliding_window") * lanes + min(shape.ubatch_size, shape.batch_size)
+    return min(cells, math.ceil(wanted / PAD) * PAD)
+
+
+def _cell_bytes(header: Header, shape: Shape, counted: list[bool] | None = None) -> int:
+    """Of one cell, in the layers that are counted."""
     width_k, width_v = _CACHE_BYTES[shape.cache_type_k], _CACHE_BYTES[shape.cache_type_v]
     rank = header.number("attention.kv_lora_rank")
     layers = header.number("block_count")
     if rank:  # latent attention keeps one compressed row for all heads
+        layers = layers if counted is None else sum(counted)
         return math.ceil(layers * (rank + header.number("rope.dimension_count")) * width_k)
     heads = max(1, _largest(header.get("attention.head_count"), 1))
     head = header.number("embedding_length") // heads
     key, value = header.number("attention.key_length", head), header.number("attention.value_length", head)
-    rows = sum(_each_layer(header.get("attention.head_count_kv", header.get("attention.head_count")), layers))
+    rows_of = _kv_heads(header)
+    rows = sum(rows_of) if counted is None else sum(n for n, counts in zip(rows_of, counted) if counts)
     return math.ceil(rows * (key * width_k + value * width_v))
+
+
+def _kv_heads(header: Header) -> list[int]:
+    """Of each layer; 0 where it has a state instead."""
+    layers = header.number("block_count")
+    heads = _each_layer(header.get("attention.head_count_kv", header.get("attention.head_count")), layers)
+    every = header.number("full_attention_interval")
+    if every > 1 and header.number("ssm.state_size"):
+        heads = [count if n % every == every - 1 else 0 for n, count in enumerate(heads)]
+    return heads
+
+
+def _has_states(header: Header) -> bool:
+    return any(map(header.number, ("ssm.state_size", "shortconv.l_cache", "kda.head_dim", "wkv.head_size")))
 
 
 def _n_vocab(header: Header) -> int:
@@ -194,8 +255,7 @@ def _largest(value: Any, default: int) -> int:
 
 def _state_bytes(header: Header) -> int:
     """State of one sequence in the recurrent layers (Mamba, short convolutions), 32-bit numbers."""
-    heads = _each_layer(header.get("attention.head_count_kv", 0), header.number("block_count"))
-    layers = heads.count(0)
+    layers = _kv_heads(header).count(0)
     inner, state = header.number("ssm.inner_size"), header.number("ssm.state_size")
     window = max(0, header.number("ssm.conv_kernel") - 1)
     groups = header.number("ssm.group_count")

@@ -56,6 +56,7 @@ class Recipe:
     memory: int = 0  # bytes of this machine: weights, KV, buffers, as estimated
     context: int = 0  # most tokens of one sequence
     devices: Mapping[str, Share] = field(default_factory=dict)  # by name; what `fit` has chosen
+    windows_save: int = 0  # bytes of KV that sliding windows do without, as estimated
     # Chooses what goes where, by what is free now; given are the bytes of each device that other models would give
     # back. Raises LoadFailed.
     fit: Callable[[Mapping[str, int]], Recipe] | None = None

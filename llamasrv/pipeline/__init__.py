@@ -210,6 +210,7 @@ class Pipeline:
             logprobs=logprobs,
             prompt_logprobs=request.echo and request.logprobs is not None,
             cache_prompt=request.cache_prompt,
+            boundaries=served.boundaries(ready),
             keep=request.keep,
             discard=request.discard,
             slot=None if request.slot is None else request.slot % served.engine.model.num_lanes,

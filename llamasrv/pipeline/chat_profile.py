@@ -11,6 +11,7 @@ from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.request import ChatPrompt, Message
 from llamasrv.engine.interface import ModelInfo, Vocabulary
 from llamasrv.errors import InvalidRequest
+from llamasrv.pipeline.boundaries import message_marks
 
 _log = logging.getLogger("llamasrv")
 
@@ -23,6 +24,7 @@ class ChatProfile:
     format: ChatFormat
     spoken: Mapping[int, bytes]  # what control tokens write that are part of the format's marks
     thinks_when_told: bool  # the prompt opens the thinking block only where thinking is asked for
+    marks: frozenset[int]  # control tokens around messages
 
     @classmethod
     def of(cls, source: str, info: ModelInfo, vocab: Vocabulary) -> ChatProfile:
@@ -39,7 +41,7 @@ class ChatProfile:
         # As tokens of their own they never reach the parser as text, and what looks like them is content.
         format = replace(format, role_ends=tuple(mark for mark in format.role_ends if mark not in vocab.controls))
         spoken = {token: text.encode() for text, token in vocab.controls.items() if format.needs(text)}
-        return cls(template, format, spoken, _thinks_when_told(template))
+        return cls(template, format, spoken, _thinks_when_told(template), message_marks(template, vocab))
 
 
 def _thinks_when_told(template: ChatTemplate) -> bool:

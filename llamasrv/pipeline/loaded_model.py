@@ -33,6 +33,7 @@ from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import ModelInfo, Projector, Vocabulary
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
 from llamasrv.models.model import Model
+from llamasrv.pipeline.boundaries import boundaries
 from llamasrv.pipeline.chat_profile import ChatProfile
 from llamasrv.pipeline.detokenizer import ChatDetokenizer, Detokenizer, NumberedDetokenizer
 from llamasrv.pipeline.infill import encode_infill
@@ -229,6 +230,12 @@ class LoadedModel:
                 raise InvalidRequest("The prompt is empty, and this model has no BOS token.", param="prompt")
             prepared.tokens.append(start)
         return prepared
+
+    def boundaries(self, prepared: TokenizedPrompt) -> tuple[int, ...]:
+        """Where its messages begin, for an engine that can make use of it."""
+        if prepared.profile is None or not self.engine.model.takes_checkpoints:
+            return ()
+        return boundaries(prepared.tokens, prepared.profile.marks)
 
     def reader(self, prepared: TokenizedPrompt, request: GenerateRequest, index: int) -> Detokenizer:
         """What makes events of one choice's tokens."""

@@ -46,6 +46,8 @@ def shape_of(settings: Settings) -> memory.Shape:
         remote=bool(settings.engine.rpc),
         gpu_layers=settings.engine.gpu_layers,
         rope_freq_scale=settings.engine.rope_freq_scale,
+        swa_full=settings.engine.swa_full,
+        checkpoint_bytes=settings.engine.checkpoint_bytes,
     )
 
 

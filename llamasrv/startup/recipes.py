@@ -93,7 +93,7 @@ def _of_this_machine(settings: Settings, header: gguf.Header, need: memory.Need,
     less = partial(_half, options) if is_open else _nothing
     return Recipe(
         partial(_open, str(header.path), options, less), options, memory=need.total + _beside(options),
-        context=options.longest_sequence(need.context),
+        context=options.longest_sequence(need.context), windows_save=need.windows_save,
     )  # fmt: skip
 
 
@@ -135,13 +135,14 @@ def _fitted_when_loaded(
         shares = {name: Share(size, found.capacity[name]) for name, size in found.devices.items()}
         return Recipe(
             partial(_open, path, found.options, partial(less, found)), found.options,
-            memory=found.host + _beside(found.options) - found.beside, context=found.measured.context, fit=fitted,
+            memory=found.host + _beside(found.options) - found.beside + need.checkpoints,
+            context=found.measured.context, fit=fitted, windows_save=need.windows_save,
             devices={} if settings.engine.fit == "off" else shares,
         )  # fmt: skip
 
     return Recipe(
         partial(_open, path, full, _nothing), full, memory=need.total + _beside(full),
-        context=full.longest_sequence(need.context), fit=fitted,
+        context=full.longest_sequence(need.context), fit=fitted, windows_save=need.windows_save,
     )  # fmt: skip
 
 

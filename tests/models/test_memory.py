@@ -188,3 +188,39 @@ def test_cores_are_at_most_the_quota(machine, monkeypatch):
 def test_this_machine_has_memory_and_a_core():
     assert available_memory() > 0
     assert available_cores() >= 1
+
+
+def windowed(**more: object) -> Header:
+    """A header as of a small Gemma 3: five layers of six have a window."""
+    metadata = {
+        "block_count": 24, "embedding_length": 896, "attention.head_count": 14, "attention.head_count_kv": 2,
+        "feed_forward_length": 4864, "context_length": 32768, "attention.sliding_window": 32, **more,
+    }  # fmt: skip
+    named = {f"gemma3.{key}": value for key, value in metadata.items()}
+    named |= {"general.architecture": "gemma3", "tokenizer.ggml.tokens": Items(8, 151_936)}
+    return Header(Path("m.gguf"), 3, GIB, named, (), (Path("m.gguf"),))
+
+
+def test_layers_with_a_window_keep_what_it_shows():
+    full = estimate(windowed(), 8192, Shape(parallel=8, swa_full=True))
+    need = estimate(windowed(), 8192, Shape(parallel=8))
+    assert need.kv < 0.4 * full.kv and need.kv + need.windows_save == full.kv and full.windows_save == 0
+    assert need.windows == 20 * 2 * 128 * 2 * 1024  # 13 lanes of 32, and a ubatch of 512
+
+
+def test_a_window_as_long_as_the_context_saves_nothing():
+    need = estimate(windowed(**{"attention.sliding_window": 4096}), 2048, Shape())
+    assert need.windows_save == 0 and need.kv == estimate(windowed(), 2048, Shape(swa_full=True)).kv
+
+
+def test_checkpoints_count_where_a_memory_takes_them():
+    shape = Shape(checkpoint_bytes=GIB)
+    assert estimate(model(), 2048, shape).checkpoints == 0
+    assert estimate(windowed(), 2048, shape).checkpoints == GIB
+    hybrid = estimate(model(ssm__state_size=128, ssm__inner_size=256, full_attention_interval=4), 2048, shape)
+    assert hybrid.checkpoints == GIB and hybrid.cell == model_cell() // 4 and hybrid.states
+    assert hybrid.total == hybrid.weights + hybrid.kv + hybrid.states + hybrid.buffers + GIB
+
+
+def model_cell() -> int:
+    return estimate(model(), 2048, Shape()).cell

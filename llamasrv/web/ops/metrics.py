@@ -79,6 +79,8 @@ class ServiceCollector(Collector):
         families.gauges("llamasrv_", (
             ("model_loaded", "1 while the model is loaded.", int(loaded)),
             ("model_memory_bytes", "Memory that the loaded model takes, as estimated.", model.memory * loaded),
+            ("windows_saved_bytes", "KV that sliding windows do without, as estimated: --swa-full would take it.",
+             model.recipe.windows_save * loaded if model.recipe is not None else 0),
             ("load_progress", "Loaded share of the model.", model.progress),
         ), model=model.name)  # fmt: skip
         families.counters("llamasrv_", (
@@ -124,6 +126,7 @@ class ServiceCollector(Collector):
             ("preemptions", "Sequences that had to give their lane away.", m.preemptions),
             ("swaps", "Preempted sequences kept in host memory.", m.swaps),
             ("context_shifts", "Times that a sequence forgot tokens because its context was full.", m.context_shifts),
+            ("checkpoints", "States kept where prompts part.", m.checkpoints),
             ("evictions", "Prefixes dropped to make room.", m.evictions),
             ("prefixes_read", "Prefixes read from disk.", m.prefixes_read),
             ("prefixes_written", "Prefixes written to disk.", m.prefixes_written),
@@ -131,6 +134,9 @@ class ServiceCollector(Collector):
             ("restarts", "Contexts made anew after a failure.", m.restarts),
             ("unread", "Sequences given up because nobody read their answer.", m.unread),
         ), model=model)  # fmt: skip
+        for source, count in m.reused.items():
+            text = "Prompt tokens reused, by where they were."
+            families.counter("llamasrv_reused_tokens", text, count, model=model, source=source)
         for source, count in sorted(m.drafted.items()):
             families.counter(
                 "llamasrv_drafted_tokens", "Tokens tried as drafts, by their source.", count, model=model, source=source

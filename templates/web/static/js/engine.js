@@ -138,7 +138,26 @@ function manageButton(model) {
   } }, loaded ? "Unload" : "Load");
 }
 
-function drawModel({ running, waiting, cells, strip }) {
+const SOURCES = {
+  computed: "computed", running: "running lane", resident: "resident lane", checkpoint: "checkpoint", host: "host memory",
+  disk: "disk",
+};
+
+function drawSources(sources) {
+  const total = Object.values(sources).reduce((sum, count) => sum + count, 0);
+  const there = Object.entries(sources).filter(([, count]) => count);
+  byId("sources").replaceChildren(...there.map(([source, count]) => {
+    const span = make("span", { class: `source-${source}`, title: `${SOURCES[source]}: ${number(count)} tokens` });
+    span.style.width = `${100 * count / total}%`;
+    return span;
+  }));
+  byId("sources-text").textContent = there.length
+    ? there.map(([source, count]) => `${SOURCES[source]} ${number(count)} (${Math.round(100 * count / total)} %)`).join(", ")
+    : "no prompt yet";
+}
+
+function drawModel({ running, waiting, cells, strip, totals }) {
+  drawSources(totals.sources);
   byId("strip").replaceChildren(...strip.filter(([, length]) => length).map(([lane, length, state]) => {
     const span = make("span", { class: state, title: `lane ${lane}: ${length} cells, ${state === "held" ? "running" : "kept"}` });
     span.style.width = `${100 * length / Math.max(1, cells.total)}%`;
@@ -151,7 +170,7 @@ function drawModel({ running, waiting, cells, strip }) {
     const whole = seq.num_computed < seq.num_prompt ? seq.num_prompt : seq.max_tokens;
     const done = seq.num_computed < seq.num_prompt ? seq.num_computed : seq.num_generated;
     const progress = make("progress", whole ? { max: whole, value: Math.min(done, whole), "aria-label": "Progress" } : { "aria-label": "Progress" });
-    return make("tr", {}, ...[seq.id, seq.lane ?? "", state, seq.num_prompt, seq.num_reused, seq.num_generated]
+    return make("tr", {}, ...[seq.id, seq.lane ?? "", state, seq.num_prompt, seq.num_reused, SOURCES[seq.source] ?? "", seq.num_generated]
       .map((value) => make("td", {}, String(value))), make("td", {}, progress));
   }));
 }

@@ -1,0 +1,35 @@
+"""Where messages begin in a prompt: there other prompts may part from it. The engine, which knows no chat, is told these
+positions."""
+
+from __future__ import annotations
+
+from llamasrv.chat.template import ChatTemplate
+from llamasrv.domain.request import ChatPrompt, Message
+from llamasrv.engine.interface import Vocabulary
+from llamasrv.errors import InvalidRequest
+
+TOGETHER = 8  # tokens: marks so close to each other end one message and begin the next
+
+
+def message_marks(template: ChatTemplate, vocab: Vocabulary) -> frozenset[int]:
+    """The control tokens that a template writes around messages: those of a conversation that has no others."""
+    turns = (Message("user", "Hello there"), Message("assistant", "Hello"), Message("user", "Thanks"))
+    for messages in ((Message("system", "Be kind"), *turns), turns, turns[:1]):
+        try:
+            text = template.render(ChatPrompt(messages)).text
+        except InvalidRequest:
+            continue
+        return frozenset(token for token in vocab.tokenize(text) if vocab.is_control(token) and token != vocab.bos)
+    return frozenset()
+
+
+def boundaries(tokens: list[int], marks: frozenset[int]) -> tuple[int, ...]:
+    """Positions where a message ends and the next begins, ascending."""
+    found: list[int] = []
+    last = -TOGETHER
+    for at, token in enumerate(tokens):
+        if token in marks:
+            if at - last > TOGETHER:
+                found.append(at)
+            last = at
+    return tuple(found)
