@@ -24,7 +24,7 @@ def test_messages_part_where_one_ends_and_the_next_begins():
     texts = ["<|im_start|>system\nBe kind to everybody", "<|im_end|>\n<|im_start|>user\nHello there", "<|im_end|>\n<|im_start|>assistant\n"]
     tokens = VOCAB.tokenize("".join(texts))
     ends = [len(VOCAB.tokenize("".join(texts[:n]))) for n in range(3)]
-    assert boundaries(tokens, frozenset((IM_START, IM_END))) == tuple(ends)
+    assert boundaries(tokens, frozenset((IM_START, IM_END))) == tuple(ends[1:])
 
 
 def test_what_a_user_writes_is_no_mark():
