@@ -281,8 +281,8 @@ _DECLARED: Mapping[str, Option] = {
     ),
     "checkpoint_bytes": _cache(
         "checkpoints", "size", "--cache-checkpoints", low=0, high=2**50, unit=2**20,
-        help="Memory outside KV for states of models that cannot be cut anywhere (recurrent, hybrid, sliding window), to "
-        "go back to where prompts part; a plain number counts MiB, 0 keeps none.",
+        help="Memory outside KV for states of models that cannot be cut anywhere (recurrent, hybrid, sliding window), "
+        "to go back to where prompts part; a plain number counts MiB, 0 keeps none.",
     ),
     "swa_full": _engine(
         "swa_full", "bool", "--swa-full",

@@ -1,5 +1,5 @@
-"""Where messages begin in a prompt: there other prompts may part from it. The engine, which knows no chat, is told these
-positions."""
+"""Where messages begin in a prompt: there other prompts may part from it. The engine, which knows no chat, is told
+these positions."""
 
 from __future__ import annotations
 
