@@ -262,6 +262,14 @@ class Loader:
         self._fields_of = fields_of
 
     def load(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The checked values. Raises InvalidRequest."""
+        try:
+            return self.checked(body)
+        except ValidationError as error:
+            raise invalid_request(error.messages) from None
+
+    def checked(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The same for an object inside a field. Raises ValidationError, in front of which the field stands."""
         active = self._active
         if self._known is not None and not body.keys() <= self._known:
             _refuse_forms(body, body.keys() - self._known)
@@ -273,7 +281,7 @@ class Loader:
             try:
                 data[name] = deserialize(given.get(name, missing), name, given)
             except ValidationError as error:
-                raise invalid_request({name: error.messages}) from None
+                raise ValidationError({name: error.messages}) from None
         return data
 
 
