@@ -6,6 +6,7 @@ come from whoever has them: one table here says what each is for and which schem
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -294,9 +295,7 @@ def _name(schema: type) -> str:
 
 def _readable(path: str) -> str:
     """`/models/{name}` for `/models/<path:name>`."""
-    return "/".join(
-        "{" + step.strip("<>").rpartition(":")[2] + "}" if step.startswith("<") else step for step in path.split("/")
-    )
+    return re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", path)
 
 
 def _operation(
@@ -317,9 +316,8 @@ def _operation(
         },
     }
     parameters = [
-        {"name": step[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
-        for step in _readable(route.path).split("/")
-        if step.startswith("{")
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", _readable(route.path))
     ]
     parameters += [
         {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
