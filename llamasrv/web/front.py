@@ -34,7 +34,7 @@ class Front:
         self._admission = Admission(lambda: service.access, service.registry, route_finder(routes))
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        environ["PATH_INFO"] = meant(self._inside(environ))
+        environ["PATH_INFO"] = meant(self._inside(environ), environ)
         record = environ["llamasrv.record"] = RequestLog(environ, self._service.stats)
         found = self._admission.admit(environ)
         record.owner = found.owner

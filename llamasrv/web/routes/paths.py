@@ -8,6 +8,8 @@ operators close off in front of the server, like `/metrics`, has one spelling.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 _ODD = re.compile(r"/messages|.*//|.+/\Z|/(?:v1|api)/(?:v1|api)/")
 """Looked at more closely. Every other path is meant as it is."""
@@ -21,8 +23,9 @@ _WORK = re.compile(
 )
 
 
-def meant(path: str) -> str:
-    """`/v1/messages` for `/v1/v1//messages/` and `/messages`; `/api/chat` for `/v1/api/chat`; others as they are."""
+def meant(path: str, head: Mapping[str, Any] = {}) -> str:
+    """`/v1/messages` for `/v1/v1//messages/` and `/messages`; `/api/chat` for `/v1/api/chat`; others as they are. `head`
+    says who asks, where one path has two meanings; its names are WSGI's."""
     if not _ODD.match(path):
         return path
     plain = _SLASHES.sub("/", path).rstrip("/")
