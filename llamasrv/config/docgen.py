@@ -14,6 +14,8 @@ from llamasrv.config.option import as_toml_value, shown, written
 from llamasrv.config.settings import OPTIONS, TABLE_KEYS, Settings, value_of
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import WireSchema, rows
+from llamasrv.protocols.gemini.config import GenerationSchema
+from llamasrv.protocols.gemini.generate import GenerateContentSchema
 from llamasrv.protocols.llamacpp.completion import CompletionSchema
 from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema
 from llamasrv.protocols.ollama.generate import GenerateSchema as OllamaGenerateSchema
@@ -119,6 +121,8 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "responses": lambda: as_fields(ResponsesSchema),
         "transcriptions": lambda: as_fields(TranscriptionSchema),
         "messages": lambda: as_fields(MessagesSchema),
+        "gemini": lambda: as_fields(GenerateContentSchema),
+        "gemini-config": lambda: as_fields(GenerationSchema),
         "ollama-chat": lambda: as_fields(OllamaChatSchema),
         "ollama-generate": lambda: as_fields(OllamaGenerateSchema),
         "embeddings": lambda: as_fields(EmbeddingsSchema),

@@ -49,6 +49,22 @@ LLAMACPP_TYPES = {
 }
 """Status to `type`; every other one is `invalid_request_error`."""
 
+GEMINI_STATUSES = {
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "NOT_FOUND",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+"""Status to Google's name of it; every other one is `INVALID_ARGUMENT`."""
+
+_GOOGLE = "type.googleapis.com/google.rpc."
+
 OVERLOADED = 529  # Anthropic's status for a server that has too much to do
 
 
@@ -122,6 +138,24 @@ def llamacpp_body(error: LlamasrvError) -> bytes:
     return orjson.dumps({"error": body})
 
 
+def gemini_body(error: LlamasrvError) -> bytes:
+    message = error.message
+    if isinstance(error, ContextTooLong):
+        most = f"the maximum number of tokens allowed ({error.context})"
+        message = f"The input token count ({error.num_prompt}) exceeds {most}."
+    details: list[dict[str, Any]] = []
+    if error.param is not None:
+        violation = {"field": error.param, "description": message}
+        details.append({"@type": _GOOGLE + "BadRequest", "fieldViolations": [violation]})
+    if error.retry_after is not None:
+        details.append({"@type": _GOOGLE + "RetryInfo", "retryDelay": f"{error.retry_after:g}s"})
+    status = GEMINI_STATUSES.get(error.status, "INVALID_ARGUMENT")
+    body: dict[str, Any] = {"code": error.status, "message": message, "status": status}
+    if details:
+        body["details"] = details
+    return orjson.dumps({"error": body})
+
+
 class Dialect(NamedTuple):
     """How one protocol puts an error: its body, given the request's id, and its status."""
 
@@ -132,6 +166,7 @@ class Dialect(NamedTuple):
 OPENAI = Dialect(lambda error, request_id: openai_body(error), lambda error: error.status)
 ANTHROPIC = Dialect(anthropic_body, anthropic_status)
 OLLAMA = Dialect(ollama_body, ollama_status)
+GEMINI = Dialect(lambda error, request_id: gemini_body(error), lambda error: error.status)
 LLAMACPP = Dialect(lambda error, request_id: llamacpp_body(error), lambda error: error.status)
 
 NATIVE = (
@@ -139,7 +174,7 @@ NATIVE = (
     "/lora-adapters", "/v1/stream", "/chat/completions",
 )  # fmt: skip
 EXACT = {"/metrics": LLAMACPP}
-BY_PATH = (("/v1/messages", ANTHROPIC), ("/api/", OLLAMA), *((path, LLAMACPP) for path in NATIVE))
+BY_PATH = (("/v1/messages", ANTHROPIC), ("/api/", OLLAMA), ("/v1beta/", GEMINI), *((path, LLAMACPP) for path in NATIVE))
 
 
 def dialect(path: str, *, anthropic: bool = False) -> Dialect:

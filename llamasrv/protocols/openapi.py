@@ -16,6 +16,7 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import Count, Flag, Names, Number, Object, String, WireField, WireSchema
+from llamasrv.protocols.gemini.generate import GenerateContentSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.completion import CompletionSchema, InfillSchema
 from llamasrv.protocols.llamacpp.control import ControlSchema
@@ -67,6 +68,7 @@ EVENTS, LINES, TEXT = "text/event-stream", "application/x-ndjson", "text/plain"
 BYTES, JSON_LINES = "application/octet-stream", "application/x-jsonl"
 _PAGE = (("after", "an item's id"), ("limit", "most items"), ("order", "asc or desc"))
 _HELLO = [{"role": "user", "content": "Hello"}]
+_SAY_HELLO = [{"role": "user", "parts": [{"text": "Hello"}]}]
 _MODEL = (("model", "a name or alias; absent: the model that is served"),)
 _CONVERSATION = (("conv_id", "what was sent as X-Conversation-Id"),)
 
@@ -161,6 +163,20 @@ OPERATIONS: dict[str, Operation] = {
     "POST /v1/messages/count_tokens": Operation(
         "The tokens that a message's prompt has.", MessagesSchema, {"model": "llama", "messages": _HELLO}
     ),
+    "POST /v1beta/models/<path:name>:generateContent": Operation(
+        "A chat in Google's form.", GenerateContentSchema, {"contents": _SAY_HELLO}
+    ),
+    "POST /v1beta/models/<path:name>:streamGenerateContent": Operation(
+        "The same as a stream: a JSON array, or with `alt=sse` events.", GenerateContentSchema,
+        {"contents": _SAY_HELLO}, EVENTS, (("alt", "sse: as events"),),
+    ),
+    "POST /v1beta/models/<path:name>:countTokens": Operation(
+        "The tokens that a prompt has.", GenerateContentSchema, {"contents": _SAY_HELLO}
+    ),
+    "GET /v1beta/models": Operation(
+        "The models, for Google's clients.", query=(("pageSize", "most of them"), ("pageToken", "where to go on"))
+    ),
+    "GET /v1beta/models/<path:name>": Operation("One model, for Google's clients."),
     "POST /api/chat": Operation(
         "A chat in Ollama's form.", OllamaChatSchema, {"model": "llama", "messages": _HELLO, "stream": False}, LINES
     ),
@@ -252,7 +268,8 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "TokenIds": ("array",), "ToolChoiceField": ("string", "object"), "Tools": ("array",), "Encoding": ("string",),
     "Continue": ("boolean", "string"), "ReasoningFormat": ("string",), "Truncation": ("string",),
     "OneOf": ("string",), "SomeOf": ("array",), "Upload": ("string",),
-    "Template": ("string",), "ThreadField": ("object",),
+    "Template": ("string",), "ThreadField": ("object",), "Contents": ("array", "object"), "ToolConfig": ("object",),
+    "GenerationConfig": ("object",), "SchemaField": ("object",),
 }  # fmt: skip
 """Types of JSON that fields of these classes take."""
 

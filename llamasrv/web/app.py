@@ -13,6 +13,7 @@ from llamasrv.web.routes import (
     conversations,
     embeddings,
     files,
+    gemini,
     llamacpp,
     llamacpp_slots,
     llamacpp_control,
@@ -37,7 +38,7 @@ from llamasrv.web.streams.streaming import EventStream
 BLUEPRINTS = (
     ui.blueprint, ops.blueprint, audio.blueprint,
     openai.blueprint, responses.blueprint, conversations.blueprint, files.blueprint,
-    batches.blueprint, anthropic.blueprint,
+    batches.blueprint, anthropic.blueprint, gemini.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
     llamacpp_streams.blueprint, llamacpp_control.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint,
     models_pull.blueprint, openapi.blueprint, vertex.blueprint,

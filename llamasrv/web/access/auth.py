@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
+from urllib.parse import parse_qs
 
 from llamasrv.domain.key import Key
 from llamasrv.errors import Forbidden, Unauthorized
@@ -28,13 +29,15 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     ANY: (
         "/v1/models", "/models", "/v1/models/<path:name>", "/models/<path:name>", "/props", "/readyz",
         "/tools", "/cors-proxy", "/tokenize", "/detokenize", "/apply-template", "/openapi.json",
-        "/api/tags", "/api/show", "/api/ps", "/api/version",
+        "/api/tags", "/api/show", "/api/ps", "/api/version", "/v1beta/models", "/v1beta/models/<path:name>",
     ),
     "infer": (
         "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/completion", "/infill",
         "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens", "/v1/chat/completions/control",
         "/chat/completions/control",
         "/v1/audio/transcriptions", "/audio/transcriptions", "/v1/stream", "/v1/streams/lookup", "/predict",
+        "/v1beta/models/<path:name>:generateContent", "/v1beta/models/<path:name>:streamGenerateContent",
+        "/v1beta/models/<path:name>:countTokens",
         "/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate", "GET /lora-adapters",
         "/v1/responses", "/v1/responses/<id>", "/v1/responses/<id>/cancel", "/v1/responses/<id>/input_items",
         "/v1/responses/input_tokens", "/v1/responses/compact",
@@ -181,7 +184,11 @@ def _shown(environ: Mapping[str, Any]) -> str:
     scheme, _, rest = header.partition(" ")
     if scheme.lower() == "bearer":
         header = rest.strip()
-    return header or environ.get("HTTP_X_API_KEY", "").strip()
+    for name in ("HTTP_X_API_KEY", "HTTP_X_GOOG_API_KEY"):
+        header = header or environ.get(name, "").strip()
+    if not header and environ["PATH_INFO"].startswith("/v1beta/"):  # Google's examples put it there
+        header = next(iter(parse_qs(environ.get("QUERY_STRING", "")).get("key", [])), "").strip()
+    return header
 
 
 def _host_of(header: str) -> str:

@@ -18,14 +18,20 @@ _SLASHES = re.compile(r"/{2,}")
 _PREFIXES = re.compile(r"(?:/(?:v1|api))+(?=/(?:v1|api)/)")
 _BARE_MESSAGES = re.compile(r"/messages(?=\Z|/count_tokens\Z)")
 _WORK = re.compile(
-    r"/v1/.+|/api/(?:chat|generate|embed|embeddings|tags|ps|show|version)"
+    r"/v1/.+|/v1beta/.+|/api/(?:chat|generate|embed|embeddings|tags|ps|show|version)"
     r"|/chat/completions(?:/(?:input_tokens|control))?|/completions?|/embeddings?|/infill|/rerank|/reranking|/responses(?:/.+)?|/conversations(?:/.+)?"
 )
 
 
+_GOOGLE = re.compile(r"/v1/models/.+:(?:(?:g|streamG)enerateContent|countTokens)")
+"""What only Google's clients ask for."""
+
+
 def meant(path: str, head: Mapping[str, Any] = {}) -> str:
-    """`/v1/messages` for `/v1/v1//messages/` and `/messages`; `/api/chat` for `/v1/api/chat`; others as they are. `head`
-    says who asks, where one path has two meanings; its names are WSGI's."""
+    """`/v1/messages` for `/v1/v1//messages/` and `/messages`; `/api/chat` for `/v1/api/chat`; others as they are.
+    `head` says who asks, where one path has two meanings; its names are WSGI's."""
+    if path.startswith("/v1/models") and ("HTTP_X_GOOG_API_CLIENT" in head or _GOOGLE.fullmatch(path)):
+        return "/v1beta" + path[3:]  # where Google's `/v1` is OpenAI's
     if not _ODD.match(path):
         return path
     plain = _SLASHES.sub("/", path).rstrip("/")

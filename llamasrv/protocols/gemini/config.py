@@ -1,0 +1,156 @@
+"""`generationConfig`: how an answer is generated, and what form it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from llamasrv.domain.request import Content
+from llamasrv.protocols.common.sampling import INT_MAX
+from llamasrv.protocols.common.schema import (
+    Count,
+    Flag,
+    Ignored,
+    Invalid,
+    Loader,
+    Names,
+    Number,
+    Object,
+    Refusal,
+    Refused,
+    String,
+    WireField,
+    WireSchema,
+    wrong_type,
+)  # fmt: skip
+from llamasrv.protocols.gemini.schemas import json_schema
+from llamasrv.protocols.gemini.wire import camel, list_of, object_of
+from llamasrv.protocols.limits import Limits
+
+JSON, ENUM = "application/json", "text/x.enum"
+
+_LEVELS = ("minimal", "low", "medium", "high", "xhigh")
+
+
+class Thinking(NamedTuple):
+    """`on` and `effort` None: as the template has it."""
+
+    shown: bool = False
+    on: bool | None = None
+    budget: int | None = None
+    effort: str | None = None
+
+
+class ThinkingField(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Thinking:
+        given = object_of(value)
+        shown, budget, level = given.get("includeThoughts"), given.get("thinkingBudget"), given.get("thinkingLevel")
+        if shown is not None and type(shown) is not bool:
+            raise wrong_type("a boolean", shown, "includeThoughts")
+        if budget is not None and type(budget) is not int:
+            raise wrong_type("an integer", budget, "thinkingBudget")
+        if budget is not None and not -1 <= budget <= self.limits.max_tokens:
+            raise Invalid(f"integer out of range, got {budget}.", "thinkingBudget")
+        effort = level.lower() if type(level) is str else None
+        if level is not None and effort not in (*_LEVELS, "thinking_level_unspecified"):
+            raise Invalid(f"expected one of {', '.join(name.upper() for name in _LEVELS)}.", "thinkingLevel")
+        return Thinking(
+            shown is True,
+            None if budget is None or budget < 0 else budget > 0,
+            budget if budget is not None and budget > 0 else None,
+            effort if effort in _LEVELS else None,
+        )
+
+
+class Modalities(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
+        for i, kind in enumerate(list_of(value)):
+            if kind not in ("TEXT", "text", "MODALITY_UNSPECIFIED"):
+                raise Refusal("this model writes text only.", i)
+
+
+class MimeType(String):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        value = super()._deserialize(value, attr, data, **kwargs)
+        if value not in ("", "text/plain", JSON, ENUM):
+            raise Invalid(f"expected 'text/plain', '{JSON}' or '{ENUM}'.")
+        return value
+
+
+class SchemaField(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+        return json_schema(value)
+
+
+class GenerationSchema(WireSchema):
+    generates = True
+
+    temperature = Number(0, 2, "absent: the model's own default")
+    topP = Number(0, 1, "absent: the model's own default")
+    topK = Count(0, INT_MAX, "0: off")
+    candidateCount = Count(1, "choices")
+    maxOutputTokens = Count(1, "max_tokens")
+    stopSequences = Names("stops", "stop_chars")
+    seed = Count(-(2**31), 2**31 - 1)
+    presencePenalty = Number(-2, 2)
+    frequencyPenalty = Number(-2, 2)
+    responseLogprobs = Flag()
+    logprobs = Count(0, "top_logprobs", "needs `responseLogprobs`")
+    responseMimeType = MimeType("text/plain; application/json; text/x.enum with the `enum` of a schema")
+    responseSchema = SchemaField("enforced by a grammar")
+    responseJsonSchema = Object("the same as JSON schema")
+    thinkingConfig = ThinkingField("`thinkingBudget` (0: off, -1: no bound), `thinkingLevel`, `includeThoughts`")
+    responseModalities = Modalities("text only")
+    responseFormat = Refused("use `responseMimeType` and `responseJsonSchema`")
+    speechConfig = Refused("this model writes text only", harmless=({},))
+    imageConfig = Refused("this model writes text only", harmless=({},))
+    mediaResolution = Ignored()
+    audioTimestamp = Ignored()
+    enableEnhancedCivicAnswers = Ignored()
+    enableAffectiveDialog = Ignored()
+
+
+@lru_cache(maxsize=4)
+def _loader(limits: Limits) -> Loader:
+    return Loader(GenerationSchema, limits)
+
+
+class GenerationConfig(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        config = _loader(self.limits).checked(camel(value))
+        if "logprobs" in config and not config.get("responseLogprobs"):
+            raise Invalid("only allowed when 'responseLogprobs' is true.", "logprobs")
+        return config
+
+
+_NAMES = {
+    "temperature": "temperature", "topP": "top_p", "topK": "top_k", "presencePenalty": "presence_penalty",
+    "frequencyPenalty": "frequency_penalty",
+}  # fmt: skip
+
+
+def sampling_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given of SamplingParams, under its names."""
+    out = {_NAMES[name]: value for name, value in config.items() if name in _NAMES}
+    if "seed" in config:
+        out["seed"] = config["seed"] % 0xFFFFFFFF
+    return out
+
+
+def content_of(config: Mapping[str, Any]) -> Content | None:
+    """The form that the answer must have. Raises Invalid."""
+    kind = config.get("responseMimeType", "")
+    field = "responseJsonSchema" if "responseJsonSchema" in config else "responseSchema"
+    schema = config.get(field)
+    name = f"generationConfig.{field}"
+    if kind == ENUM:
+        values = schema.get("enum") if schema is not None else None
+        if type(values) is not list or not values or not all(type(value) is str and value for value in values):
+            raise Invalid("with 'text/x.enum' the schema must have an 'enum' of texts.", field)
+        return Content("choice", tuple(values), name=name)
+    if schema is not None:
+        return Content("json", schema, name=name)
+    return Content("json", None, name="generationConfig.responseMimeType") if kind == JSON else None

@@ -1,0 +1,125 @@
+"""generateContent, streamGenerateContent and countTokens under /v1beta: the request's schema.
+
+JSON in, GenerateRequest out. The model is named by the path, and whether the answer is streamed by the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.names import prompt_in
+from llamasrv.protocols.common.schema import Ignored, Loader, Refused, WireSchema, inside
+from llamasrv.protocols.common.thinking import thinking_variables
+from llamasrv.protocols.gemini.config import GenerationConfig, Thinking, content_of, sampling_of
+from llamasrv.protocols.gemini.contents import Contents, System
+from llamasrv.protocols.gemini.reply import AnswerOptions, AnswerReply
+from llamasrv.protocols.gemini.tools import ToolConfig, Tools, check_names
+from llamasrv.protocols.gemini.wire import camel
+from llamasrv.protocols.limits import Limits
+
+
+class GenerateContentSchema(WireSchema):
+    generates = True
+
+    contents = Contents(
+        "text, function calls and their results, thoughts; images and sounds where the model takes them", required=True
+    )
+    systemInstruction = System("a content of texts, or a text")
+    tools = Tools("`functionDeclarations`; tools that Google's servers run are refused")
+    toolConfig = ToolConfig("`functionCallingConfig`: AUTO, VALIDATED, ANY or NONE, `allowedFunctionNames`")
+    generationConfig = GenerationConfig("see the next table")
+    cachedContent = Refused("prefixes are kept by themselves", harmless=("",))
+    safetySettings = Ignored("nothing is moderated")
+    model = Ignored("the path names it")
+    labels = Ignored()
+    serviceTier = Ignored()
+    store = Ignored("nothing is stored")
+
+
+class Asked(NamedTuple):
+    """What the path says."""
+
+    model: str
+    stream: bool = False
+
+
+class GenerateContent:
+    """The endpoint, with its limits."""
+
+    names = prompt_in("contents")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._load = Loader(GenerateContentSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], asked: Asked, *, owner: str = "", timeout: float | None = None
+    ) -> tuple[GenerateRequest, AnswerOptions]:
+        data = self._load(camel(dict(body)))
+        config = data.get("generationConfig", {})
+        get = config.get
+        thinking: Thinking = get("thinkingConfig", Thinking())
+        tools, choice = data.get("tools", ()), data.get("toolConfig", ToolChoice())
+        with inside("toolConfig"):
+            check_names(choice, tools)
+        with inside("generationConfig"):
+            content = content_of(config)
+        top = get("logprobs", 0)
+        n = get("candidateCount", 1)
+        request = GenerateRequest(
+            prompts=(_prompt(data, thinking),),
+            model=asked.model,
+            sampling=sampling_of(config),
+            n=n,
+            max_tokens=get("maxOutputTokens"),
+            stop=get("stopSequences", ()),
+            logprobs=top if get("responseLogprobs") else None,
+            stream=asked.stream,
+            timeout=timeout,
+            owner=owner,
+            tool_choice=choice,
+            content=content,
+            thinking_budget=thinking.budget,
+        )
+        return request, AnswerOptions(thinking.shown, top if get("responseLogprobs") else None)
+
+    def parse_count(self, body: Mapping[str, Any], asked: Asked) -> GenerateRequest:
+        """The request of which only the prompt is wanted: as such, or inside `generateContentRequest`."""
+        wrapped = camel(dict(body)).get("generateContentRequest")
+        return self.parse(wrapped if type(wrapped) is dict else body, asked)[0]
+
+    def reply(self, options: AnswerOptions, *, model: str, fingerprint: str = "") -> AnswerReply:
+        return AnswerReply(options, model)
+
+
+def _prompt(data: dict[str, Any], thinking: Thinking) -> ChatPrompt:
+    messages: tuple[Message, ...] = data["contents"]
+    if data.get("systemInstruction") is not None:
+        messages = (Message("system", data["systemInstruction"]), *messages)
+    if not messages:
+        raise InvalidRequest("Invalid 'contents': there is nothing to answer.", param="contents")
+    last = messages[-1]
+    if last.tool_calls:
+        raise InvalidRequest(
+            "Invalid 'contents': the last content has function calls, which need their 'functionResponse' parts after "
+            "it.",
+            param="contents",
+        )
+    goes_on = last.role == "assistant"
+    return ChatPrompt(
+        messages,
+        tools=data.get("tools", ()),
+        template_kwargs=thinking_variables(thinking.on, thinking.effort),
+        add_generation_prompt=not goes_on,
+        continue_final_message=goes_on,
+    )
+
+
+def count_body(num_tokens: int) -> bytes:
+    details = [{"modality": "TEXT", "tokenCount": num_tokens}]
+    return orjson.dumps({"totalTokens": num_tokens, "promptTokensDetails": details})

@@ -1,0 +1,66 @@
+"""Google's `Schema`, a dialect of OpenAPI's, as JSON schema.
+
+Its types are in capitals, null is `nullable`, counts may be written as strings, properties have an order of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llamasrv.protocols.common.schema import Invalid
+from llamasrv.protocols.gemini.wire import Path, list_of, object_of
+
+_TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
+_COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+_SAME = ("description", "title", "enum", "pattern", "minimum", "maximum", "required", "default", "additionalProperties")
+_WIDTHS = ("int32", "int64", "float", "double", "enum")
+"""Values of `format` that say how a program stores it."""
+
+
+def json_schema(wire: Any, *path: int | str) -> dict[str, Any]:
+    """The JSON schema of a `Schema`. Raises ValidationError that names the place."""
+    given = object_of(wire, *path)
+    out: dict[str, Any] = {name: given[name] for name in _SAME if given.get(name) is not None}
+    kind = given.get("type")
+    if kind is not None:
+        kind = kind.lower() if type(kind) is str else ""
+        if kind not in (*_TYPES, "type_unspecified"):
+            raise Invalid(f"expected one of {', '.join(name.upper() for name in _TYPES)}.", *path, "type")
+        if kind in _TYPES:
+            out["type"] = kind
+    out |= {name: _count(given[name], *path, name) for name in _COUNTS if given.get(name) is not None}
+    if given.get("format") is not None and given["format"] not in _WIDTHS:
+        out["format"] = given["format"]
+    if given.get("items") is not None:
+        out["items"] = json_schema(given["items"], *path, "items")
+    if given.get("properties") is not None:
+        out["properties"] = _properties(given, path)
+    if given.get("anyOf") is not None:
+        branches = list_of(given["anyOf"], *path, "anyOf")
+        out["anyOf"] = [json_schema(branch, *path, "anyOf", i) for i, branch in enumerate(branches)]
+    return _nullable(out) if given.get("nullable") is True else out
+
+
+def _properties(given: dict[str, Any], path: Path) -> dict[str, Any]:
+    """In the order that was asked for, which is the one that they are written in."""
+    wire = given["properties"]
+    if type(wire) is not dict:
+        raise Invalid("expected an object of schemas.", *path, "properties", code="invalid_type")
+    order = given.get("propertyOrdering")
+    first = [name for name in order if type(name) is str and name in wire] if type(order) is list else []
+    names = list(dict.fromkeys([*first, *wire]))
+    return {name: json_schema(wire[name], *path, "properties", name) for name in names}
+
+
+def _count(value: Any, *path: int | str) -> int:
+    """64-bit numbers are strings in Google's JSON."""
+    if type(value) is str and value.isascii() and value.isdigit() and len(value) < 19:
+        return int(value)
+    if type(value) is not int or value < 0:
+        raise Invalid("expected a count.", *path)
+    return value
+
+
+def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {name: schema.pop(name) for name in ("description", "title") if name in schema}
+    return {**described, "anyOf": [schema, {"type": "null"}]}

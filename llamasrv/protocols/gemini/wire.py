@@ -1,0 +1,45 @@
+"""Google's JSON: names of fields in either spelling, and the kinds of values that are read in many places."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from llamasrv.protocols.common.schema import wrong_type
+
+Path = tuple[Any, ...]
+
+_UNDERSCORE = re.compile(r"_([a-z0-9])")
+
+
+def camel(wire: dict[str, Any]) -> dict[str, Any]:
+    """The object with its names as `inlineData`: Google takes `inline_data` for the same, and its examples use both."""
+    if not any("_" in name for name in wire):
+        return wire
+    return {_UNDERSCORE.sub(lambda match: match[1].upper(), name): value for name, value in wire.items()}
+
+
+def object_of(value: Any, *path: int | str) -> dict[str, Any]:
+    """An object, its names spelled one way."""
+    if type(value) is not dict:
+        raise wrong_type("an object", value, *path)
+    return camel(value)
+
+
+def list_of(value: Any, *path: int | str) -> list[Any]:
+    """An array. One object alone is an array of one, and nothing is an empty one."""
+    if value is None:
+        return []
+    if type(value) is dict:
+        return [value]
+    if type(value) is not list:
+        raise wrong_type("an array", value, *path)
+    return value
+
+
+def string_of(wire: dict[str, Any], key: str, *path: int | str, required: bool = True) -> Any:
+    """A text, or None where it is not `required`."""
+    value = wire.get(key)
+    if type(value) is not str and (required or value is not None):
+        raise wrong_type("a string", value, *path, key)
+    return value

@@ -1,0 +1,76 @@
+"""Google's routes, as its SDKs use them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flask import Blueprint, Response, request
+
+from llamasrv.models.model import Model
+from llamasrv.protocols.errors import gemini_body
+from llamasrv.protocols.gemini.generate import Asked, GenerateContent, count_body
+from llamasrv.protocols.gemini.models import ModelCard, list_body, model_body, page_of
+from llamasrv.web.http.body import read_json
+from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.generate import in_words_of, respond
+from llamasrv.web.service import Service
+from llamasrv.web.streams.streaming import Framing, unnamed
+
+EVENTS = Framing(unnamed, gemini_body, ping=None, reply_pings=True)  # Google's clients stumble over comments
+MODELS = "/v1beta/models"
+
+
+class _Array:
+    """Chunks as the elements of a JSON array, which is what a stream is unless the client asks for events."""
+
+    def __init__(self) -> None:
+        self._before = b"["
+
+    def frame(self, chunk: bytes) -> bytes:
+        before, self._before = self._before, b",\r\n"
+        return before + chunk
+
+    def framing(self) -> Framing:
+        return replace(EVENTS, frame=self.frame, content_type="application/json; charset=utf-8", last=b"]")
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("gemini", __name__)
+    limits = service.options.limits
+    endpoint = GenerateContent(limits)
+
+    @routes.post(f"{MODELS}/<path:name>:generateContent")
+    def generate_content(name: str) -> Response:
+        return answer(Asked(name), EVENTS)
+
+    @routes.post(f"{MODELS}/<path:name>:streamGenerateContent")
+    def stream_generate_content(name: str) -> Response:
+        return answer(Asked(name, stream=True), EVENTS if request.args.get("alt") == "sse" else _Array().framing())
+
+    def answer(named: Asked, framing: Framing) -> Response:
+        body = read_json(request.environ, limits)
+        owner = request.environ["llamasrv.record"].owner
+        asked, options = endpoint.parse(body, named, owner=owner, timeout=service.options.timeout)
+        return respond(service, endpoint, asked, options, framing)
+
+    @routes.post(f"{MODELS}/<path:name>:countTokens")
+    def count_tokens(name: str) -> Response:
+        asked = endpoint.parse_count(read_json(request.environ, limits), Asked(name))
+        with in_words_of(endpoint, asked):
+            return json_answer(count_body(service.pipeline.count(asked)))
+
+    @routes.get(MODELS)
+    def list_models() -> Response:
+        start, most = page_of(request.args.get("pageSize"), request.args.get("pageToken"))
+        return json_answer(list_body([_card(model) for model in service.registry.models], start, most))
+
+    @routes.get(f"{MODELS}/<path:name>")
+    def show_model(name: str) -> Response:
+        return json_answer(model_body(_card(service.registry.find(name))))
+
+    return routes
+
+
+def _card(model: Model) -> ModelCard:
+    able = model.details.capabilities
+    return ModelCard(model.name, model.context or None, "completion" in able, "thinking" in able)
