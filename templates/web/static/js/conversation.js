@@ -1,5 +1,7 @@
 // Conversations as trees: an edited or regenerated turn is a branch beside the old one. Kept in this browser alone.
 
+import { parts } from "./attachments.js";
+
 const PREFIX = "llamasrv:talk:";
 
 export class Conversation {
@@ -88,7 +90,7 @@ export class Conversation {
 
 function withPictures(turn) {
   if (!turn.pictures?.length) return turn.content;
-  return [{ type: "text", text: turn.content }, ...turn.pictures.map((url) => ({ type: "image_url", image_url: { url } }))];
+  return [...(turn.content ? [{ type: "text", text: turn.content }] : []), ...parts(turn.pictures)];
 }
 
 /** All that are kept, the latest first. */

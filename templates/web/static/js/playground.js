@@ -1,5 +1,6 @@
 // The playground: wires conversation, settings and stream to the page.
 
+import { Attachments, watch } from "./attachments.js";
 import { Conversation, forget, imported, stored } from "./conversation.js";
 import { highlight } from "./markdown.js";
 import { Sampling } from "./sampling.js";
@@ -20,10 +21,13 @@ const EXAMPLE_SCHEMA = {
 
 let talk = new Conversation(stored()[0]);
 let running = null; // AbortController of the answer that is being written
-let pictures = [];
 
 const sampling = new Sampling(byId("sliders"), keep);
 const messages = byId("messages");
+const attachments = new Attachments(byId("pictures"), { tell: status, write: (text) => {
+  const field = byId("prompt");
+  field.value = field.value ? `${field.value.trimEnd()}\n\n${text}` : text;
+} });
 
 // ---------------------------------------------------------------- settings
 
@@ -221,10 +225,10 @@ const act = {
 byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const field = byId("prompt");
-  if (running || (!field.value.trim() && !pictures.length)) return;
-  const turn = talk.add(talk.last(), { role: "user", content: field.value, ...(pictures.length ? { pictures } : {}) });
+  if (running || (!field.value.trim() && !attachments.urls.length)) return;
+  const turn = talk.add(talk.last(), { role: "user", content: field.value, ...(attachments.urls.length ? { pictures: attachments.urls } : {}) });
   field.value = "";
-  usePictures([]);
+  attachments.set([]);
   keep();
   drawAll();
   generate(turn);
@@ -292,23 +296,14 @@ byId("import-file").addEventListener("change", async () => {
   }
 });
 
-// ---------------------------------------------------------------- pictures
+// ---------------------------------------------------------------- attachments
 
-function usePictures(urls) {
-  pictures = urls;
-  byId("pictures").replaceChildren(...urls.map((url, i) => make("button", {
-    type: "button", class: "quiet", "aria-label": "Remove this image", onclick: () => usePictures(urls.filter((_, k) => k !== i)),
-  }, make("img", { src: url, alt: "", class: "picture" }))));
-}
-
-byId("picture-button").addEventListener("click", () => byId("picture-file").click());
-byId("picture-file").addEventListener("change", () => {
-  const [file] = byId("picture-file").files;
-  byId("picture-file").value = "";
-  if (!file) return;
-  const reader = new FileReader();
-  reader.addEventListener("load", () => usePictures([...pictures, reader.result]));
-  reader.readAsDataURL(file);
+watch(byId("main"), byId("prompt"), attachments);
+byId("attach-button").addEventListener("click", () => byId("attach-file").click());
+byId("attach-file").addEventListener("change", async () => {
+  const files = [...byId("attach-file").files];
+  byId("attach-file").value = "";
+  await attachments.add(files);
 });
 
 // ---------------------------------------------------------------- code
@@ -339,7 +334,7 @@ async function useModel() {
   try {
     const props = await json(`/props?model=${encodeURIComponent(name)}`);
     sampling.useDefaults(props.default_generation_settings.params);
-    byId("picture-button").hidden = !props.modalities?.vision;
+    byId("attach-file").accept = attachments.use(props.modalities);
   } catch { /* the sliders then begin where they are */ }
 }
 

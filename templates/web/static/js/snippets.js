@@ -40,6 +40,16 @@ for chunk in stream:
 `;
 }
 
+/** Parts as Anthropic writes them; it has no sounds. */
+function blocks(content) {
+  if (!Array.isArray(content)) return content;
+  return content.filter((part) => part.type !== "input_audio").map((part) => {
+    if (part.type !== "image_url") return part;
+    const [, media_type, data] = /^data:([^;,]+)[^,]*,(.*)$/s.exec(part.image_url.url) ?? [];
+    return { type: "image", source: data ? { type: "base64", media_type, data } : { type: "url", url: part.image_url.url } };
+  });
+}
+
 /** The same conversation in Anthropic's words. */
 function anthropicBody(body) {
   const system = body.messages.filter((m) => m.role === "system").map((m) => m.content).join("\n");
@@ -53,7 +63,7 @@ function anthropicBody(body) {
       const calls = message.tool_calls.map((c) => ({ type: "tool_use", id: c.id, name: c.function.name, input: JSON.parse(c.function.arguments || "{}") }));
       messages.push({ role: "assistant", content: [...(message.content ? [{ type: "text", text: message.content }] : []), ...calls] });
     } else {
-      messages.push({ role: message.role, content: message.content });
+      messages.push({ role: message.role, content: blocks(message.content) });
     }
   }
   const out = { model: body.model, max_tokens: body.max_tokens ?? 1024, messages: messages.map(({ role, content }) => ({ role, content })) };

@@ -1,5 +1,6 @@
 // How a turn looks: text, folded thinking, cards for calls, and the buttons under it.
 
+import { isSound, picture } from "./attachments.js";
 import { show } from "./markdown.js";
 import { make } from "./server.js";
 import { statsLine } from "./stream.js";
@@ -11,7 +12,7 @@ export function draw(turn, place, act, busy) {
   const box = make("article", { class: `turn ${turn.role}`, "data-turn": turn.id, "aria-label": NAMES[turn.role] });
   box.append(make("h2", {}, NAMES[turn.role]));
   if (turn.pictures?.length) {
-    box.append(make("p", { class: "row" }, ...turn.pictures.map((url) => make("img", { src: url, alt: "Image that was sent", class: "picture" }))));
+    box.append(make("p", { class: "row" }, ...turn.pictures.map((url) => picture(url, isSound(url) ? "Sound that was sent" : "Image that was sent"))));
   }
   if (turn.role === "assistant") box.append(thinking(turn, busy));
   const text = make("div", { class: turn.role === "assistant" ? "text" : "text plain" });
