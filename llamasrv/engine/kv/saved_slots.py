@@ -53,6 +53,12 @@ class SavedSlots:
         return found[0]
 
     def restore(self, number: int, entry: SavedState, memory: KVCacheManager) -> None:
+        if memory.backend.projector is None and min(entry.tokens) < 0:
+            raise InvalidRequest(
+                "Cannot restore media tokens without an mmproj: the slot has images or sounds. Start the server with "
+                "--mmproj.",
+                param="filename",
+            )
         if entry.data.nbytes > memory.host.limit:
             raise InvalidRequest("The state is larger than --cache-ram allows.", param="filename")
         memory.host.put(entry)

@@ -11,6 +11,7 @@ from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.fake_projector import FakeProjector
+from llamasrv.engine.kv.saved_slots import SavedSlotFiles
 from llamasrv.engine.sequence import State
 from llamasrv.errors import EngineFailure, InvalidRequest, Unsupported
 
@@ -322,3 +323,21 @@ def test_any_mix_gives_what_each_would_alone(drive, kind, can_cut, seed):
         items = stream.take()
         is_full = end_of(items).reason is FinishReason.CONTEXT
         assert text_of(items) == whole or (is_full and whole.startswith(text_of(items)))
+
+
+def test_a_saved_slot_with_an_image_comes_back_where_there_is_a_projector(see, drive, tmp_path):
+    files = SavedSlotFiles(tmp_path, {"model": "fake"})
+    first = see()
+    _, end = answer(first, "look: ", picture("cat"), "what is it?", max_tokens=20)
+    state = first.core.admission.slots.save(end.lane, first.core.memory)
+    files.write("talk", state)
+    assert min(state.tokens) < 0
+    again = see(idle_cells=0)
+    again.core.admission.slots.restore(0, files.read("talk")[0], again.core.memory)
+    again.core.memory._time.learn(64, 0, 1.0)  # computing is slow enough for states to be worth copying
+    _, end = answer(again, "look: ", picture("cat"), "what is it?", max_tokens=20)
+    assert end.num_reused == end.num_prompt - 1 and not again.backend.projector.encoded
+    blind = drive()
+    with pytest.raises(InvalidRequest, match="Cannot restore media tokens without an mmproj"):
+        blind.core.admission.slots.restore(0, files.read("talk")[0], blind.core.memory)
+    assert blind.core.memory.host.match(state.tokens, len(state.tokens), state.cache_key) is None
