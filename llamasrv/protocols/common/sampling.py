@@ -6,6 +6,7 @@ OpenAI's own names first, then the ones that local servers added. The values kee
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Union
 
 from llamasrv.domain.params import SAMPLER_ORDER
@@ -181,7 +182,7 @@ class SamplingSchema(WireSchema):
     num_ctx = Ignored("the context is set when the model loads")
     options = Ignored()
     keep_alive = Ignored()
-    priority = Ignored()
+    priority = Count(0, 100, "vLLM's: who brings a larger one waits for a place longer; 0: as everybody else")
     timings_per_token = Flag("llama.cpp's: each chunk of a stream has `timings`")
     return_progress = Flag("llama.cpp's: a stream tells how much of the prompt is computed, in `prompt_progress`")
     return_tokens = Ignored()
@@ -232,6 +233,11 @@ def extras_of(data: dict[str, Any]) -> Extras:
         stream and data.get("return_progress", False),
         data.get("verbose", False),
     )
+
+
+def priority_of(data: Mapping[str, Any]) -> int:
+    """Larger goes first: a client may stand back, and not push ahead of others."""
+    return -int(data.get("priority", 0))
 
 
 def slot_of(data: dict[str, Any]) -> int | None:

@@ -18,7 +18,7 @@ from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import prompt_of, token_ids
-from llamasrv.protocols.common.sampling import INT_MAX, SamplingSchema, extras_of, sampling_of, slot_of
+from llamasrv.protocols.common.sampling import INT_MAX, SamplingSchema, extras_of, priority_of, sampling_of, slot_of
 from llamasrv.protocols.common.schema import (
     Count,
     Flag,
@@ -224,6 +224,7 @@ def _request(
         logprobs=probs or None,
         cache_prompt=get("cache_prompt", True),
         cache_salt=get("cache_salt", ""),
+        priority=priority_of(data),
         keep=get("n_keep"),
         discard=get("n_discard", 0),
         slot=slot_of(data),

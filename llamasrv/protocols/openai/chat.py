@@ -24,7 +24,7 @@ from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool, 
 from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, sampling_of, slot_of, smallest
+from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, priority_of, sampling_of, slot_of, smallest
 from llamasrv.protocols.common.schema import (
     Count,
     Flag,
@@ -194,6 +194,7 @@ class ChatCompletions:
             logprobs=top if logprobs else None,
             cache_prompt=get("cache_prompt", True),
             cache_salt=get("cache_salt", ""),
+            priority=priority_of(data),
             slot=slot_of(data),
             adapters=get("lora"),
             stream=get("stream", False),

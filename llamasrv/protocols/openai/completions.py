@@ -19,7 +19,7 @@ from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Prompts
-from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, sampling_of, slot_of, smallest
+from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, priority_of, sampling_of, slot_of, smallest
 from llamasrv.protocols.common.schema import Count, Flag, Loader, String
 from llamasrv.protocols.common.wire import FINISH, dumps, logprob, new_id, usage_body
 from llamasrv.protocols.errors import openai_body
@@ -96,6 +96,7 @@ class Completions:
             echo=get("echo", False),
             cache_prompt=get("cache_prompt", True),
             cache_salt=get("cache_salt", ""),
+            priority=priority_of(data),
             slot=slot_of(data),
             adapters=get("lora"),
             stream=stream,

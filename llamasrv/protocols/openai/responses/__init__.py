@@ -19,7 +19,7 @@ from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolCh
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.sampling import extras_of, sampling_of, smallest
+from llamasrv.protocols.common.sampling import extras_of, priority_of, sampling_of, smallest
 from llamasrv.protocols.common.schema import Loader, inside
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.limits import Limits
@@ -208,6 +208,7 @@ def _request(data: dict[str, Any], turns: Turns, tools: ToolSet, told: Mapping[s
         logprobs=told["top_logprobs"] if told["logprobs"] and not compact else None,
         cache_prompt=get("cache_prompt", True),
         cache_salt=get("cache_salt", ""),
+        priority=priority_of(data),
         adapters=get("lora"),
         stream=get("stream", False),
         content=None if compact else _text(data).content or content_of(data),
