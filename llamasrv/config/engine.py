@@ -243,9 +243,22 @@ _DECLARED: Mapping[str, Option] = {
         help="The same request gives exactly the same answer whatever runs beside it; slower, no prefix is reused.",
     ),
     "spec": _engine(
-        "spec", "choice", "--spec", choices=("auto", "off", "ngram"),
-        help="What several tokens of a step are drafted from: the text that is there already (ngram), or all that is "
-        "at hand (auto). Drafts change when tokens come, not which; only what pays is drafted.",
+        "spec", "choice", "--spec", choices=("auto", "off", "ngram", "draft"),
+        help="What several tokens of a step are drafted from: the text that is there already (ngram), a smaller model "
+        "(draft), or all that is at hand (auto). Drafts change when tokens come, not which; only what pays is drafted.",
+    ),
+    "draft_model": _model(
+        "draft", "path", "-md", "--model-draft", "--spec-draft-model",
+        help="A smaller model of the same vocabulary whose words are tried as drafts, where measured times say that "
+        "this pays. It is loaded and unloaded with the model.",
+    ),
+    "draft_gpu_layers": _engine(
+        "draft_n_gpu_layers", "int", "-ngld", "--n-gpu-layers-draft", "--gpu-layers-draft", "--spec-draft-ngl", low=-1,
+        high=100_000, unset=("-1", "all", "auto"),
+        help="Layers of the draft model to place on a GPU; -1, all or auto: as many as there are.",
+    ),
+    "draft_most": _engine(
+        "draft_max", "int", "--spec-draft-n-max", low=1, high=31, help="Most tokens of one draft of the draft model."
     ),
     "queue_limit": _engine(
         "queue_limit", "int", "--queue-limit", low=0, high=100_000,

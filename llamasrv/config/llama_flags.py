@@ -126,6 +126,20 @@ def _rope_scale(text: str) -> dict[str, Any]:
         raise ValueError("must be a number above 0") from None
 
 
+_SPEC_TYPES = {"draft-simple": "draft", "ngram-simple": "ngram", "ngram-map-k": "ngram", "ngram-map-k4v": "ngram",
+               "ngram-mod": "ngram", "ngram-cache": "ngram", "none": "off"}  # fmt: skip
+
+
+def _spec(text: str) -> dict[str, Any]:
+    """llama-server's kinds of drafts."""
+    kinds = text.split(",")
+    unknown = [kind for kind in kinds if kind not in _SPEC_TYPES]
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is not there; there are {', '.join(_SPEC_TYPES)}")
+    wanted = {_SPEC_TYPES[kind] for kind in kinds} - {"off"}
+    return {"engine_spec": wanted.pop() if len(wanted) == 1 else "auto" if wanted else "off"}
+
+
 _VERBOSITY = {"0": "error", "1": "error", "2": "warning", "3": "info", "4": "debug", "5": "debug"}
 
 
@@ -145,7 +159,7 @@ def _masked(text: str) -> dict[str, Any]:
 
 _PINNING = "the system moves threads between the CPUs of --cpu-range"
 _ONE_SET = "the same threads compute steps of one row and of many"
-_CPU_DRAFT = "there are no draft models yet"
+_CPU_DRAFT = "a draft model runs with the settings of its target"
 _DOWNLOADS = "name the repository: --hf-repo OWNER/REPO:QUANT, or llamasrv pull"
 _TOOLS = "llamasrv runs no programs for clients; give tools with the request, and run them in the client"
 _VIDEO = "videos are not taken; send some of their frames as images"
@@ -410,15 +424,21 @@ FLAGS: tuple[Flag, ...] = (
         ("--spec-draft-cpu-moe, -cmoed, --cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_CPU_MOE"),
         ("--spec-draft-n-cpu-moe, --spec-draft-ncmoe, -ncmoed, --n-cpu-moe-draft N",
          "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE"),
-        ("--spec-draft-n-max N", "LLAMA_ARG_SPEC_DRAFT_N_MAX"),
-        ("--spec-draft-n-min N", "LLAMA_ARG_SPEC_DRAFT_N_MIN"),
-        ("--spec-draft-p-split, --draft-p-split P", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT"),
-        ("--spec-draft-p-min, --draft-p-min P", "LLAMA_ARG_SPEC_DRAFT_P_MIN"),
         ("--spec-draft-backend-sampling / --no-spec-draft-backend-sampling",
          "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING"),
         ("--spec-draft-device, -devd, --device-draft <dev1,dev2,..>", None),
-        ("--spec-draft-ngl, -ngld, --gpu-layers-draft, --n-gpu-layers-draft N", "LLAMA_ARG_N_GPU_LAYERS_DRAFT"),
-        ("--spec-draft-model, -md, --model-draft FNAME", "LLAMA_ARG_SPEC_DRAFT_MODEL"),
+    )),
+    same("--spec-draft-model, -md, --model-draft FNAME", "model.draft", "LLAMA_ARG_SPEC_DRAFT_MODEL"),
+    same("--spec-draft-ngl, -ngld, --gpu-layers-draft, --n-gpu-layers-draft N", "engine.draft_n_gpu_layers",
+         "LLAMA_ARG_N_GPU_LAYERS_DRAFT"),
+    same("--spec-draft-n-max N", "engine.draft_max", "LLAMA_ARG_SPEC_DRAFT_N_MAX"),
+    maps("--spec-type LIST", "--spec: none is off, draft-simple is draft, ngram-... is ngram; both are auto", _spec,
+         "LLAMA_ARG_SPEC_TYPE"),
+    *(already(spec, "how many tokens are tried is chosen in each step, by what they cost and how likely they are",
+              variable) for spec, variable in (
+        ("--spec-draft-n-min N", "LLAMA_ARG_SPEC_DRAFT_N_MIN"),
+        ("--spec-draft-p-split, --draft-p-split P", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT"),
+        ("--spec-draft-p-min, --draft-p-min P", "LLAMA_ARG_SPEC_DRAFT_P_MIN"),
         ("--spec-ngram-mod-n-min N", None),
         ("--spec-ngram-mod-n-max N", None),
         ("--spec-ngram-mod-n-match N", None),
@@ -433,7 +453,6 @@ FLAGS: tuple[Flag, ...] = (
         ("--spec-ngram-map-k4v-min-hits N", None),
         ("--spec-default", None),
     )),
-    later("--spec-type LIST", _CPU_DRAFT, "LLAMA_ARG_SPEC_TYPE", ok=("none",)),
     no("--spec-synth-len L", "its output would be no model's", "LLAMA_ARG_SPEC_SYNTH_LEN"),
     no("--spec-synth-rates P0,P1,...", "its output would be no model's", "LLAMA_ARG_SPEC_SYNTH_RATES"),
     *(no(spec, "llama-server took it away, too; use --spec-draft-n-max", variable) for spec, variable in (

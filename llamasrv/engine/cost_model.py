@@ -6,6 +6,7 @@ enough for prompts; what a few more rows cost goes by steps and is kept in a tab
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 _FORGET = 0.98
@@ -75,7 +76,7 @@ class RowTimes:
 
     BLOCK = 4
     _UNSEEN = 0.02  # growth of the time by each row that is beyond what was seen
-    _AGEING, _MOST_AGEING = 1e-4, 0.8
+    _AGEING, _MOST_AGEING = 5e-4, 0.4
     _LEVEL_RATE, _TIME_RATE, _FIRST = 0.15, 0.1, 4
 
     def __init__(self) -> None:
@@ -104,7 +105,10 @@ class RowTimes:
                 time = times[keys[0]]
             else:
                 low, high = keys[i - 1], keys[i]
-                time = times[low] + (times[high] - times[low]) * (key - low) / (high - low)
+                share = (key - low) / (high - low)
+                if low < self.BLOCK:
+                    share = math.sqrt(share)  # the second row costs most: one alone is bound by memory
+                time = times[low] + (times[high] - times[low]) * share
         else:
             time *= max(self._MOST_AGEING, 1.0 - self._AGEING * (self._steps - self._seen[key]))
         return time * self._level
@@ -114,6 +118,7 @@ class RowTimes:
             return
         self._steps += 1
         key = self.block(rows)
+        age = self._steps - self._seen.get(key, 0)
         self._seen[key] = self._steps
         known = self._times.get(key)
         if known is None:
@@ -123,8 +128,8 @@ class RowTimes:
         count = self._counts[key] = self._counts[key] + 1
         ratio = min(seconds / (known * self._level), 3.0)  # a step may stumble over anything
         if count <= self._FIRST:
-            # The first of a new shape pays for its graph.
-            self._times[key] = known * (min(ratio, 1.0) if count == 2 else 1.0 + (ratio - 1.0) / count)
+            self._times[key] = known * min(ratio, 1.0)  # the first of a new shape pays for its graph
         else:
             self._level *= 1.0 + self._LEVEL_RATE * (ratio - 1.0)
-            self._times[key] = known * (1.0 + self._TIME_RATE * (ratio - 1.0))
+            rate = max(self._TIME_RATE, min(0.5, self._AGEING * age))  # what is long ago counts less
+            self._times[key] = known * (1.0 + rate * (ratio - 1.0))

@@ -20,7 +20,7 @@ from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.batch import Batch, MediaRows
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.fake_projector import FakeProjector
-from llamasrv.engine.interface import Adapter, Checkpoints, ModelInfo, OutOfCells, Progress
+from llamasrv.engine.interface import Adapter, Checkpoints, DraftModel, ModelInfo, OutOfCells, Progress
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 BOS, IM_START, IM_END, END_OF_TEXT, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = range(256, 256 + len(SPECIALS))
@@ -142,6 +142,7 @@ class FakeBackend:
         self.can_roll_back, self.checkpoints = can_cut, checkpoints
         self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.embeddings = None if pooling is None else FakeEmbeddings(pooling, context=self.context)
+        self.draft_model: DraftModel | None = None
         self.adapters = adapters
         self.projector = projector
         self.timings: list[tuple[int, int, float]] = []

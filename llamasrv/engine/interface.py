@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -153,6 +153,37 @@ class Projector(Protocol):
     def close(self) -> None: ...
 
 
+class Timeline(NamedTuple):
+    """A sequence as a draft model sees it."""
+
+    lane: int
+    tokens: array[int]
+
+
+class Proposal(NamedTuple):
+    """What a draft model would write, and how far ahead of the next best each token was, in logits."""
+
+    tokens: list[int]
+    gaps: list[float]
+
+
+class DraftModel(Protocol):
+    """A model that drafts for another one, on lanes of the same numbers. Belongs to the engine thread."""
+
+    def lag(self, timeline: Timeline) -> int:
+        """How many tokens it has to compute before it can draft; at least 1."""
+
+    def advance(self, timeline: Timeline, most: int) -> bool:
+        """Compute at most so many of the tokens that are missing. Whether it lags one token only now."""
+
+    def propose(self, timelines: Sequence[Timeline], most: int) -> list[Proposal]:
+        """At most so many tokens for each; fewer or none where there is no room. They should lag little."""
+
+    def reset(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Backend(Protocol):
     """One model and its context. Everything but `info`, `vocab` and `projector` belongs to the engine thread."""
 
@@ -161,6 +192,7 @@ class Backend(Protocol):
     generates: bool  # False: it only makes embeddings, and nothing of the lanes below is used
     embeddings: EmbeddingBackend | None  # where it makes embeddings
     projector: Projector | None  # where it takes images or sounds
+    draft_model: DraftModel | None  # where one drafts for it
     adapters: tuple[Adapter, ...]  # LoRA adapters that `use` may name, by their place in here
     num_lanes: int
     num_cells: int

@@ -69,7 +69,10 @@ class EngineOptions:
     context_shift: bool = False  # a sequence whose context is full forgets tokens and goes on
     keep: int = 0  # first tokens that it does not forget, beside the start token; -1: its prompt
     deterministic: bool = False
-    spec: str = "auto"  # what drafts come from: auto, off, ngram
+    spec: str = "auto"  # what drafts come from: auto, off, ngram, draft
+    draft_model: Path | None = None  # a smaller model that drafts
+    draft_gpu_layers: int | None = None  # None: all
+    draft_most: int = 16  # tokens of one of its drafts
     queue_limit: int = 1024  # sequences that may wait
     step_target: float = 0.2  # seconds a step may take while anybody decodes
     swap_bytes: int = 1 << 30  # host memory for preempted sequences

@@ -54,6 +54,7 @@ class Plan:
     num_decodes: int = 0  # the first parts: one owed token each
     num_prompt: int = 0  # prompt tokens in the other parts
     num_drafted: int = 0  # rows more, for drafts of the decodes
+    draft_seconds: float = 0.0  # that a draft model took
     adapters: Adapters = ()  # of all parts
     encode: list[tuple[Sequence, int]] = field(default_factory=list)  # who needs rows, from which cell on
 
@@ -166,7 +167,7 @@ class Scheduler:
 
     def account(self, plan: Plan, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
-        self.cost.learn(plan.num_prompt, plan.num_decodes + plan.num_drafted, seconds)
+        self.cost.learn(plan.num_prompt, plan.num_decodes + plan.num_drafted, seconds - plan.draft_seconds)
         for seq, count in plan.parts:
             self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + count
 

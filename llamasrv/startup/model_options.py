@@ -27,9 +27,27 @@ DEMO_NAME = "demo"
 def needed_memory(settings: Settings, header: gguf.Header, *, available: int | None = None) -> memory.Need:
     """What the model will need; its context is chosen where the settings leave it open."""
     shape = shape_of(settings)
+    draft = draft_header(settings)
     if settings.engine.context_cells is not None:
-        return memory.estimate(header, settings.engine.context_cells, shape)
-    return memory.choose(header, shape, memory.available_memory() if available is None else available)
+        need = memory.estimate(header, settings.engine.context_cells, shape)
+    else:
+        available = memory.available_memory() if available is None else available
+        if draft is not None:  # what it needs at least; its KV is small beside its target's
+            available = max(0, available - memory.estimate(draft, memory.LEAST_CELLS, shape).total)
+        need = memory.choose(header, shape, available)
+    if draft is None:
+        return need
+    return dataclasses.replace(need, buffers=need.buffers + memory.estimate(draft, need.cells, shape).total)
+
+
+def draft_header(settings: Settings) -> gguf.Header | None:
+    """Of the draft model, where there is one. Raises ConfigError."""
+    path = settings.engine.draft_model
+    if path is None:
+        if settings.engine.spec == "draft":
+            raise ConfigError("engine.spec = 'draft': there is no draft model; name its file with --model-draft")
+        return None
+    return gguf.read_header(path)
 
 
 def shape_of(settings: Settings) -> memory.Shape:

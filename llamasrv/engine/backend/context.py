@@ -15,7 +15,9 @@ import numpy as np
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.backend.control_vector import steer
+from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.cores import CORES, spare_one
+from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, only_embeds
 from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, out_of_memory, reason
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
@@ -52,6 +54,7 @@ class LlamaBackend:
         self._options = options
         self._context: Any = None
         self.embeddings: LlamaEmbeddings | None = None
+        self.draft_model: LlamaDraftModel | None = None
         self.projector: LlamaProjector | None = None
         settle(options, path)
         self._model = load_model(path, options, progress, weights=weights)
@@ -111,6 +114,10 @@ class LlamaBackend:
             return
         self._slides = bool(self._n_swa) and not self.can_cut
         self._open_context()
+        if options.draft_model is not None and self.can_roll_back and not self.split:
+            self.draft_model = LlamaDraftModel(
+                str(options.draft_model), options, model, self.vocab, num_lanes=self._lanes_wanted
+            )
         self._stateful_only = bool(C.llama_model_is_recurrent(model))
         self.num_lanes = C.llama_n_seq_max(self._context) - self._spare_lane
         per_lane: int = C.llama_n_ctx_seq(self._context)
@@ -125,7 +132,8 @@ class LlamaBackend:
         self._on_gpu = on_gpu(options)
         self.idle_cells = options.idle_cells or (self.num_cells if self._on_gpu else 0)
         self.ubatch_size = C.llama_n_ubatch(self._context)
-        self._llama_batch = self._bind_batch()
+        self._bound = BoundBatch(self.batch)
+        self._llama_batch = self._bound.native
 
     def _open_context(self) -> None:
         o = self._options
@@ -167,22 +175,6 @@ class LlamaBackend:
     def model(self) -> Any:
         """The library's."""
         return self._model
-
-    def _bind_batch(self) -> Any:
-        """A llama_batch that lies on the arrays of `self.batch`."""
-        b = self.batch
-        self._one_lane = np.ones(b.capacity, np.int32)
-        self._lane_pointers = (b.lane.ctypes.data + 4 * np.arange(b.capacity)).astype(np.uint64)
-
-        def at(a: np.ndarray, kind: Any) -> Any:
-            return ctypes.cast(a.ctypes.data, ctypes.POINTER(kind))
-
-        batch: Any = C.llama_batch()
-        batch.token, batch.pos = at(b.token, C.llama_token), at(b.position, C.llama_pos)
-        batch.n_seq_id = at(self._one_lane, ctypes.c_int32)
-        batch.seq_id = ctypes.cast(self._lane_pointers.ctypes.data, ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
-        batch.logits = at(b.wants_logits, ctypes.c_int8)
-        return batch
 
     def use(self, adapters: Adapters) -> None:
         if adapters != self._used:  # a change costs a new graph
@@ -320,11 +312,16 @@ class LlamaBackend:
         C.llama_free(self._context)
         self._context = None
         self._open_context()
+        if self.draft_model is not None:
+            self.draft_model.reset()
 
     def close(self) -> None:
         if self.embeddings is not None:
             self.embeddings.close()
             self.embeddings = None
+        if self.draft_model is not None:
+            self.draft_model.close()
+            self.draft_model = None
         CORES.leave(self)
         if self.projector is not None:
             self.projector.close()

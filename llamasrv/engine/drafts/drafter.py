@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from llamasrv.engine.drafts.draft import Draft
+from llamasrv.engine.drafts.model_source import ModelSource
 from llamasrv.engine.drafts.policy import Guard, share
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
 from llamasrv.engine.interface import Backend
@@ -45,6 +46,9 @@ class Drafter:
         self._rests = False
         self._accepted = 0  # in this step
         self._ngram = options.spec in ("auto", "ngram")
+        self._model: ModelSource | None = None
+        if backend.draft_model is not None and options.spec in ("auto", "draft"):
+            self._model = ModelSource(backend.draft_model, self._rows, clock, most=options.draft_most)
         self.is_on = options.spec != "off" and not options.deterministic and backend.can_roll_back
 
     def draft(self, plan: Plan) -> None:
@@ -66,15 +70,44 @@ class Drafter:
                 drafts, num_decodes=plan.num_decodes, room=room, rows=self._rows, beside=beside,
                 margin=self._guard.margin,
             )  # fmt: skip
-            for seq, draft, count in zip(asked, drafts, counts):
-                assert seq.drafts is not None
-                seq.draft = seq.drafts.try_out(draft, count, seq.num_tokens)
-                plan.num_drafted += count
-            if plan.num_drafted:  # those without drafts are laid out together
-                n = plan.num_decodes
-                plan.parts[:n] = sorted(plan.parts[:n], key=lambda part: bool(part[0].draft))
+            self._try_out(plan, asked, drafts, counts)
         # What is indexed once is not to keep anybody from being asked for long.
         self._credit -= min(self._clock() - started, 4 * len(asked) * self._ask_seconds)
+        if self._model is not None and not plan.num_prompt:
+            started = self._clock()
+            self._ask_model(self._model, plan, room - plan.num_drafted)
+            plan.draft_seconds = self._clock() - started
+        if plan.num_drafted:  # those without drafts are laid out together
+            n = plan.num_decodes
+            plan.parts[:n] = sorted(plan.parts[:n], key=lambda part: bool(part[0].draft))
+
+    def _try_out(self, plan: Plan, asked: list[Sequence], drafts: list[Draft], counts: list[int]) -> None:
+        for seq, draft, count in zip(asked, drafts, counts):
+            assert seq.drafts is not None
+            seq.draft = seq.drafts.try_out(draft, count, seq.num_tokens)
+            plan.num_drafted += count
+
+    def _ask_model(self, model: ModelSource, plan: Plan, room: int) -> None:
+        """Of those for whom no text had anything."""
+        sequences = []
+        for seq, _ in plan.parts[: plan.num_decodes]:
+            if seq.state is State.DECODE and not seq.draft and seq.media is None:
+                if seq.drafts is None:
+                    seq.drafts = SequenceDrafts(seq.spec.prediction, ngram=self._ngram)
+                sequences.append(seq)
+        num_rows = plan.num_decodes + plan.num_drafted
+        found = model.propose(sequences, num_rows=num_rows, room=room, margin=self._guard.margin)
+        asked, drafts = [], []
+        for seq in sequences:
+            draft = found.get(seq.id)
+            if draft is not None and seq.constraint is not None:
+                draft = draft.first(seq.constraint.num_allowed(draft.tokens))
+            if draft is not None:
+                asked.append(seq)
+                drafts.append(draft)
+        if drafts:  # what they cost is spent
+            counts = share(drafts, num_decodes=num_rows, room=room, rows=self._rows, margin=1.0)
+            self._try_out(plan, asked, drafts, counts)
 
     def settle(self, seq: Sequence) -> None:
         """A sequence's tokens are chosen: those of its draft that it took are computed, the others leave its lane."""

@@ -72,7 +72,7 @@ class SequenceDrafts:
             self.acceptance.learn(draft.source, draft.kinds[i], True)
         if differs:
             self.acceptance.learn(draft.source, draft.kinds[accepted], False)
-        if accepted:
+        if accepted and draft.source in (NGRAM, PREDICTION):
             self.warm = WARM
         counts = self.counts
         self.counts = counts._replace(drafted=counts.drafted + count, accepted=counts.accepted + accepted)

@@ -13,7 +13,8 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.channels import End
 from llamasrv.engine.drafts.drafter import MOST_ROWS
-from llamasrv.engine.interface import Adapter, DecodeFailed, OutOfCells
+from llamasrv.engine.fake import _script
+from llamasrv.engine.interface import Adapter, DecodeFailed, OutOfCells, Proposal
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 
 LONG = "the same words again and again, and then the same words again and again, until it ends"
@@ -44,11 +45,45 @@ def told(items):
     return [item[:7] if isinstance(item, End) else item for item in items]
 
 
-def both(drive, submit, **options):
+class ScriptedDrafts:
+    """A draft model that knows what the fake model says, and is wrong at every `wrong`-th place."""
+
+    def __init__(self, wrong):
+        self.wrong = wrong
+
+    def lag(self, timeline):
+        return 1
+
+    def propose(self, timelines, most):
+        return [self._propose(timeline.tokens.tolist(), most) for timeline in timelines]
+
+    def _propose(self, tokens, most):
+        script, said = _script(tokens)
+        guesses = script[said : said + most]
+        places = range(len(tokens), len(tokens) + len(guesses))
+        guesses = [(t + 1) % 256 if self.wrong and at % self.wrong == 0 else t for t, at in zip(guesses, places)]
+        return Proposal(guesses, [3.0] * len(guesses))
+
+
+@pytest.fixture(params=["auto", "a draft model", "one that is often wrong", "one that is always wrong"])
+def drafts(request):
+    return request.param
+
+
+def drive_with(drive, drafts, **options):
+    if drafts in ("off", "auto"):
+        return drive(spec=drafts, **options)
+    names = {"num_lanes", "num_cells", "context", "batch_size", "ubatch_size", "can_share", "can_cut", "idle_cells"}
+    backend = RecordingBackend(**{name: options.pop(name) for name in list(options) if name in names})
+    backend.draft_model = ScriptedDrafts({"a draft model": 0, "one that is often wrong": 3}.get(drafts, 1))
+    return drive(backend, spec="draft", **options)
+
+
+def both(drive, submit, drafts="auto", **options):
     """What is heard without and with drafts, and the driver with."""
     heard = []
-    for spec in ("off", "auto"):
-        driver = drive(spec=spec, **options)
+    for spec in ("off", drafts):
+        driver = drive_with(drive, spec, **dict(options))
         streams = submit(driver)
         driver.finish()
         heard.append([told(stream.take()) for stream in streams])
@@ -60,21 +95,22 @@ def accepted(driver):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_one_sequence(drive, case):
-    off, on, driver = both(drive, lambda driver: [driver.submit(ASKED, **CASES[case])])
+def test_one_sequence(drive, drafts, case):
+    off, on, driver = both(drive, lambda driver: [driver.submit(ASKED, **CASES[case])], drafts)
     assert on == off
-    assert accepted(driver) > 0 or case in ("wild", "bias")
+    assert accepted(driver) > 0 or case in ("wild", "bias") or drafts == "one that is always wrong"
+    assert driver.engine.metrics.drafted
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_among_others(drive, case):
+def test_among_others(drive, drafts, case):
     def submit(driver):
         rng = random.Random(1)
         words = ["one", "two", "three", "four"]
         others = [chat(" ".join(rng.choices(words, k=20))) for _ in range(7)]
         return [driver.submit(prompt, **CASES[case]) for prompt in (ASKED, *others, ASKED)]
 
-    off, on, driver = both(drive, submit, parallel=6)
+    off, on, driver = both(drive, submit, drafts, parallel=6)
     assert on == off
 
 
@@ -107,7 +143,7 @@ GRAMMARS = {
 
 @pytest.mark.parametrize("logprobs", [None, 2])
 @pytest.mark.parametrize("grammar", GRAMMARS)
-def test_grammars(drive, grammar, logprobs):
+def test_grammars(drive, drafts, grammar, logprobs):
     def submit(driver):
         return [
             driver.submit(
@@ -117,7 +153,7 @@ def test_grammars(drive, grammar, logprobs):
             for seed in range(3)
         ]  # fmt: skip
 
-    off, on, _ = both(drive, submit)
+    off, on, _ = both(drive, submit, drafts)
     assert on == off
 
 
@@ -148,7 +184,7 @@ def test_masks_that_are_late(drive, monkeypatch):
 
 
 @pytest.mark.parametrize("tokens", [0, 5, 17])
-def test_a_thinking_budget(drive, tokens):
+def test_a_thinking_budget(drive, drafts, tokens):
     """The budget closes the block in the middle of a draft that goes on thinking."""
 
     def submit(driver):
@@ -157,8 +193,8 @@ def test_a_thinking_budget(drive, tokens):
         )
         return [driver.submit(ASKED, constraint=constraint(driver, budget=budget), max_tokens=100)]
 
-    off, on, driver = both(drive, submit)
-    assert on == off and accepted(driver) > 0
+    off, on, driver = both(drive, submit, drafts)
+    assert on == off and driver.engine.metrics.drafted
 
 
 def test_adapters(drive):
@@ -179,10 +215,10 @@ def test_adapters(drive):
 
 
 @pytest.mark.parametrize("can_share", [True, False])
-def test_preempted_again_and_again(drive, can_share):
+def test_preempted_again_and_again(drive, drafts, can_share):
     heard = []
-    for spec in ("off", "auto"):
-        driver = drive(spec=spec, can_share=can_share, swap_bytes=2_000)
+    for spec in ("off", drafts):
+        driver = drive_with(drive, spec, can_share=can_share, swap_bytes=2_000)
         streams = [driver.submit(ASKED, params=SamplingParams(temperature=0.7, seed=i)) for i in range(4)]
         for turn in range(60):
             driver.turn()
@@ -191,7 +227,7 @@ def test_preempted_again_and_again(drive, can_share):
             driver.core.memory.lanes.check()
         driver.finish()
         heard.append([told(stream.take())[:-1] for stream in streams])
-    assert heard[0] == heard[1] and accepted(driver) > 0
+    assert heard[0] == heard[1] and driver.engine.metrics.drafted
 
 
 def test_cancelled_in_the_middle(drive):

@@ -1,0 +1,233 @@
+"""A second, smaller model that says what the first one would probably write.
+
+Its lanes have the numbers of the target's. What a lane holds is remembered as tokens, so nothing needs to be told of
+rejections: before it drafts, whatever differs from the timeline is cut off and what is missing is computed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from llamasrv.engine.backend.bound_batch import BoundBatch
+from llamasrv.engine.backend.library import C, fast, forget_errors, reason
+from llamasrv.engine.backend.placement import load_model, place_context
+from llamasrv.engine.backend.vocabulary import LlamaVocabulary
+from llamasrv.engine.batch import Batch
+from llamasrv.engine.interface import LoadFailed, Proposal, Timeline
+from llamasrv.engine.kv.prefix_index import common_prefix
+from llamasrv.engine.machine import available_cpus
+from llamasrv.engine.options import EngineOptions
+
+MOST_DIFFERENCE = 128  # tokens that one vocabulary may have more than the other: padding
+FIRST_CHECKED = 5  # tokens before it are special ones that may be called otherwise
+WORTH_COPYING = 64  # tokens of another lane
+
+_logits_of = fast.llama_get_logits_ith
+_logits_of.argtypes, _logits_of.restype = list(C.llama_get_logits_ith.argtypes), C.llama_get_logits_ith.restype
+
+
+class LlamaDraftModel:
+    """Belongs to the engine thread."""
+
+    def __init__(
+        self, path: str, options: EngineOptions, target: Any, vocab: LlamaVocabulary, *, num_lanes: int
+    ) -> None:
+        """`target`: the model that it drafts for, with its vocabulary. Raises LoadFailed."""
+        self._options = replace(
+            options, gpu_layers=options.draft_gpu_layers, control_vectors=(), override_kv=(), override_tensor=(),
+        )  # fmt: skip
+        self._context: Any = None
+        self._num_lanes = num_lanes
+        self._model = load_model(path, self._options, lambda share: True)
+        self._path = path
+        self._size = vocab.size
+        try:
+            if C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model):
+                raise LoadFailed(f"{path}: a draft model has to take back what it wrote; this one is recurrent")
+            check_vocabularies(path, self._model, target)
+            self._batch = Batch(max(options.batch_size, num_lanes))
+            self._rows = BoundBatch(self._batch)
+            self.reset()
+        except BaseException:
+            self.close()
+            raise
+
+    def reset(self) -> None:
+        if self._context:
+            C.llama_free(self._context)
+            self._context = None
+        o = self._options
+        p = C.llama_context_default_params()
+        p.n_ctx = o.context_cells or 32768
+        p.n_batch = self._batch.capacity
+        p.n_ubatch = min(o.ubatch_size, p.n_batch)
+        p.n_seq_max = self._num_lanes
+        p.n_outputs_max = self._num_lanes
+        p.n_threads = o.threads or available_cpus()
+        p.n_threads_batch = o.threads_batch or p.n_threads
+        p.kv_unified = True
+        p.no_perf = True
+        place_context(p, o)
+        forget_errors()
+        self._context = C.llama_init_from_model(self._model, p)
+        if not self._context:
+            raise LoadFailed(f"{self._path}: cannot create a context of {p.n_ctx} tokens for drafts ({reason()})")
+        self._memory = C.llama_get_memory(self._context)
+        self._held = [array("i") for _ in range(self._num_lanes)]
+        self._vocab_size = int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(self._model)))
+
+    def close(self) -> None:
+        if self._context:
+            C.llama_free(self._context)
+            self._context = None
+        if self._model:
+            C.llama_model_free(self._model)
+            self._model = None
+
+    def lag(self, timeline: Timeline) -> int:
+        """How many tokens it has to compute before it can draft."""
+        return len(timeline.tokens) - self._known(timeline)
+
+    def _known(self, timeline: Timeline) -> int:
+        held = self._held[timeline.lane]
+        return min(common_prefix(held, timeline.tokens), len(timeline.tokens) - 1) if held else 0
+
+    def advance(self, timeline: Timeline, most: int) -> bool:
+        """Compute at most so many of the tokens that are missing. Whether it can draft in one call now."""
+        tokens, lane = timeline.tokens, timeline.lane
+        start = self._begin(timeline)
+        end = min(len(tokens) - 1, start + most)
+        b = self._batch
+        while start < end:
+            count = min(end - start, b.capacity)
+            b.token[:count], b.position[:count] = tokens[start : start + count], range(start, start + count)
+            b.lane[:count], b.wants_logits[:count] = lane, 0
+            if not self._decode(count, (lane,)):
+                return False
+            self._held[lane].extend(tokens[start : start + count])
+            start += count
+        return start >= len(tokens) - 1
+
+    def propose(self, timelines: Sequence[Timeline], most: int) -> list[Proposal]:
+        """What may follow each: at most so many tokens, with how far each was ahead of the next best (in logits). Those
+        it cannot compute get fewer, or none. Each lags one token, or a few."""
+        proposals = [Proposal([], []) for _ in timelines]
+        b, keep = self._batch, tuple(t.lane for t in timelines)
+        row, active, last = 0, [], []
+        for i, timeline in enumerate(timelines):
+            start = self._begin(timeline)
+            missing = timeline.tokens[start:]
+            end = row + len(missing)
+            if end > b.capacity:
+                continue
+            b.token[row:end], b.position[row:end] = missing, range(start, start + len(missing))
+            b.lane[row:end], b.wants_logits[row:end] = timeline.lane, 0
+            b.wants_logits[end - 1] = 1
+            self._held[timeline.lane].extend(missing)
+            row = end
+            active.append(i)
+            last.append(end - 1)
+        for step in range(most):
+            if not row or not self._decode(row, keep):
+                self._forget(keep)
+                return proposals
+            row, rows, going_on = 0, [], []
+            for i, at in zip(active, last):
+                token, gap = self._best(at)
+                if token >= self._size:
+                    continue
+                proposals[i].tokens.append(token)
+                proposals[i].gaps.append(gap)
+                going_on.append(i)
+                rows.append(token)
+            if step + 1 == most or not going_on:
+                break
+            for i, token in zip(going_on, rows):
+                timeline = timelines[i]
+                held = self._held[timeline.lane]
+                b.token[row], b.position[row], b.lane[row], b.wants_logits[row] = token, len(held), timeline.lane, 1
+                held.append(token)
+                row += 1
+            active, last = going_on, list(range(row))
+        return proposals
+
+    def _best(self, row: int) -> tuple[int, float]:
+        logits = np.ctypeslib.as_array(_logits_of(self._context, row), (self._vocab_size,))
+        token = int(logits.argmax())
+        best, logits[token] = float(logits[token]), -np.inf
+        return token, best - float(logits.max())
+
+    def _begin(self, timeline: Timeline) -> int:
+        """Cut off what a lane holds beside the timeline, or take over what another lane has of it; what is there."""
+        tokens, lane = timeline.tokens, timeline.lane
+        known = self._known(timeline)
+        if len(tokens) - known > WORTH_COPYING:
+            known = self._take_over(timeline, known)
+        if known < len(self._held[lane]):
+            C.llama_memory_seq_rm(self._memory, lane, known, -1)
+            del self._held[lane][known:]
+        return known
+
+    def _take_over(self, timeline: Timeline, known: int) -> int:
+        tokens, lane = timeline.tokens, timeline.lane
+        found = ((common_prefix(held, tokens), other) for other, held in enumerate(self._held) if held)
+        length, other = max(found, default=(0, lane))
+        length = min(length, len(tokens) - 1)
+        if other == lane or length < known + WORTH_COPYING:
+            return known
+        C.llama_memory_seq_rm(self._memory, lane, -1, -1)
+        C.llama_memory_seq_cp(self._memory, other, lane, 0, length)
+        self._held[lane] = tokens[:length]
+        return length
+
+    def _decode(self, num_rows: int, keep: Sequence[int]) -> bool:
+        """Where there is no room, other lanes are emptied first."""
+        native = self._rows.native
+        native.n_tokens = num_rows
+        code = C.llama_decode(self._context, native)
+        if code == 1 and any(held for lane, held in enumerate(self._held) if lane not in keep):
+            self._forget([lane for lane in range(self._num_lanes) if lane not in keep])
+            code = C.llama_decode(self._context, native)
+        if code:
+            self._forget(keep)
+        return bool(code == 0)
+
+    def _forget(self, lanes: Sequence[int]) -> None:
+        for lane in lanes:
+            C.llama_memory_seq_rm(self._memory, lane, -1, -1)
+            self._held[lane] = array("i")
+
+
+def check_vocabularies(path: str, draft: Any, target: Any) -> None:
+    """Raise LoadFailed where the tokens of two models do not mean the same."""
+    a, b = C.llama_model_get_vocab(draft), C.llama_model_get_vocab(target)
+
+    def fail(what: str) -> None:
+        raise LoadFailed(
+            f"{path}: its vocabulary is not that of the model that it shall draft for: {what}. A draft model is a "
+            "smaller one of the same family."
+        )
+
+    if C.llama_vocab_type(a) != C.llama_vocab_type(b):
+        fail("its kind is another one")
+    for name in ("bos", "eos"):
+        adds = getattr(C, f"llama_vocab_get_add_{name}")
+        token = getattr(C, f"llama_vocab_{name}")
+        if bool(adds(a)) != bool(adds(b)) or (adds(a) and token(a) != token(b)):
+            fail(f"it begins or ends a text otherwise ({name})")
+    sizes = C.llama_vocab_n_tokens(a), C.llama_vocab_n_tokens(b)
+    if abs(sizes[0] - sizes[1]) > MOST_DIFFERENCE:
+        fail(f"it has {sizes[0]} tokens, the other {sizes[1]}")
+    text = C.llama_vocab_get_text
+    for token in range(FIRST_CHECKED, min(sizes)):
+        if text(a, token) != text(b, token):
+            fail(f"token {token} is {_shown(text(a, token))} in one and {_shown(text(b, token))} in the other")
+
+
+def _shown(text: bytes) -> str:
+    return repr(text.decode("utf-8", "replace")[:40])

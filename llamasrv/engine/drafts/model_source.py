@@ -1,0 +1,137 @@
+"""Drafts of a model: another, smaller one that runs beside the first.
+
+Unlike texts it costs steps of its own, so it is asked only where drafts as good as its last ones would pay with those
+steps counted. A sequence it has not followed so far has to be computed first: that is weighed against what is left of
+the answer, and done in pieces. Where it does not pay, it is tried again more and more rarely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llamasrv.engine.cost_model import RowTimes
+from llamasrv.engine.drafts.acceptance import Acceptance
+from llamasrv.engine.drafts.draft import Draft
+from llamasrv.engine.interface import DraftModel, Timeline
+from llamasrv.engine.sequence import Sequence
+
+SOURCE = "draft"
+# Logits that a token is ahead of the next best: a guess is of the kind of the first that it reaches.
+GAPS = (4.0, 2.0, 1.0, 0.5)
+PRIORS = (0.95, 0.8, 0.65, 0.55, 0.4)
+LEAST_CHANCE = 0.05
+ANY, ANY_PRIOR = len(PRIORS), 0.7  # all kinds together: what is known before it has drafted
+PIECE = 256  # tokens computed at once for a sequence that it has not followed
+LIKELY_LEFT = 128  # tokens of an answer whose end nobody knows
+FIRST_TRIAL, LAST_TRIAL = 64, 4096  # steps without drafts after which one is tried all the same
+_RATE = 0.2
+
+
+class ModelSource:
+    """Of one context. Times are learnt: seconds of a call by the lanes in it, and of a token that is caught up with."""
+
+    def __init__(self, model: DraftModel, rows: RowTimes, clock: Callable[[], float], *, most: int) -> None:
+        self._model = model
+        self._rows = rows
+        self._clock = clock
+        self._most = most
+        self._call_seconds: dict[int, float] = {}  # by the number of lanes
+        self._token_seconds = 0.0
+        self._acceptance = Acceptance()  # of all sequences together
+        self._said: list[tuple[Sequence, int, int]] = []  # the first tokens of its last drafts, and their places
+        self._idle = 0
+        self._next_trial = FIRST_TRIAL
+
+    def propose(self, sequences: list[Sequence], *, num_rows: int, room: int, margin: float) -> dict[int, Draft]:
+        """Drafts by the id of their sequence, for those among `sequences` for which that pays. The step has `num_rows`
+        without them, and room for so many more."""
+        self._learn()
+        if not sequences or room < 1:
+            return {}
+        most = self._depth(len(sequences), num_rows, room, margin)
+        if not most:
+            self._idle += 1
+            if self._idle < self._next_trial:
+                return {}
+            self._idle, self._next_trial = 0, min(LAST_TRIAL, 2 * self._next_trial)
+            most = 1
+        ready = [seq for seq in sequences[:room] if self._follows(seq, most, num_rows)]
+        if not ready:
+            return {}
+        started = self._clock()
+        proposals = self._model.propose([Timeline(seq.lane or 0, seq.tokens) for seq in ready], most)
+        calls = max([1, *(len(proposal.tokens) for proposal in proposals)])
+        self._note(len(ready), (self._clock() - started) / calls)
+        drafts = {}
+        for seq, proposal in zip(ready, proposals):
+            assert seq.drafts is not None
+            left = seq.sampling.num_left - 1 if seq.sampling is not None else 0
+            draft = _draft(proposal.tokens[:left], proposal.gaps[:left], seq.drafts.acceptance)
+            if draft is not None:
+                self._said.append((seq, seq.num_tokens, draft.tokens[0]))
+                drafts[seq.id] = draft
+        return drafts
+
+    def _learn(self) -> None:
+        """How good its last drafts were, whether they were tried or not."""
+        said, self._said = self._said, []
+        for seq, place, token in said:
+            if place < seq.num_tokens:
+                right = seq.tokens[place] == token
+                self._acceptance.learn(SOURCE, ANY, right)
+                if right:
+                    self._next_trial = FIRST_TRIAL
+
+    def _depth(self, count: int, num_rows: int, room: int, margin: float) -> int:
+        """How many tokens to draft for each of so many sequences; 0 where it does not pay."""
+        chance = self._acceptance.chance(SOURCE, ANY, ANY_PRIOR)
+        plain = self._rows.predict(num_rows)
+        call = self._predict_call(count)
+        best, depth, reached, gained = margin, 0, 1.0, 0.0
+        for k in range(1, min(self._most, room // count) + 1):
+            reached *= chance
+            gained += reached * count
+            seconds = self._rows.predict(num_rows + k * count) + k * call
+            rate = (num_rows + gained) / num_rows * plain / seconds
+            if rate > best:
+                best, depth = rate, k
+        return depth
+
+    def _follows(self, seq: Sequence, most: int, num_rows: int) -> bool:
+        """Whether the model has computed what is there of a sequence, but for the last few tokens."""
+        assert seq.lane is not None and seq.sampling is not None
+        timeline = Timeline(seq.lane, seq.tokens)
+        lag = self._model.lag(timeline)
+        if lag <= most + 8:
+            return True
+        left = min(LIKELY_LEFT, seq.sampling.num_left)
+        if lag * self._token_seconds > left * self._rows.predict(num_rows) / num_rows * 0.2:
+            return False  # more than what it can be expected to save
+        started = self._clock()
+        follows = self._model.advance(timeline, PIECE)
+        seconds = (self._clock() - started) / min(lag, PIECE)
+        self._token_seconds += (seconds - self._token_seconds) * (_RATE if self._token_seconds else 1.0)
+        return follows
+
+    def _predict_call(self, count: int) -> float:
+        known = self._call_seconds
+        if not known:
+            return 0.0
+        nearest = min(known, key=lambda n: abs(n - count))
+        return known[nearest] * max(1.0, count / nearest) ** 0.5
+
+    def _note(self, count: int, seconds: float) -> None:
+        known = self._call_seconds.get(count)
+        self._call_seconds[count] = seconds if known is None else known + _RATE * (min(seconds, 3 * known) - known)
+
+
+def _draft(tokens: list[int], gaps: list[float], acceptance: Acceptance) -> Draft | None:
+    kinds, chances, chance = [], [], 1.0
+    for gap in gaps:
+        kind = next((i for i, least in enumerate(GAPS) if gap >= least), len(GAPS))
+        chance *= acceptance.chance(SOURCE, kind, PRIORS[kind])
+        if chance < LEAST_CHANCE:
+            break
+        kinds.append(kind)
+        chances.append(chance)
+    return Draft(SOURCE, tokens[: len(kinds)], kinds, chances) if kinds else None

@@ -1,0 +1,139 @@
+"""Drafts on real models: a draft model that agrees, one that does not, and texts that repeat themselves.
+
+Contexts stay below 512 cells with one thread: there a row is computed alike alone and beside others.
+"""
+
+from __future__ import annotations
+
+import pytest
+import tiny_models
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.interface import LoadFailed
+from test_engine_on_models import prompts
+
+SETTINGS = {"context_cells": 512, "batch_size": 128, "parallel": 4}
+PARAMS = [
+    SamplingParams(temperature=0, ignore_eos=True),
+    SamplingParams(temperature=0.9, seed=3, ignore_eos=True),
+    SamplingParams(temperature=0.7, seed=4, ignore_eos=True, repeat_penalty=1.2, presence_penalty=0.3),
+    SamplingParams(temperature=0, ignore_eos=True, dry_multiplier=0.8),
+]
+
+
+@pytest.fixture
+def other_path(tmp_path):
+    """Another model of the same vocabulary, with weights of its own."""
+    return str(tiny_models.KINDS["llama"](tmp_path / "other.gguf", seed=77))
+
+
+def cheap_drafts(engine):
+    """Times of which every draft pays: rows and calls of the draft model for nothing."""
+    rows = engine.core.scheduler.cost.rows
+    rows.predict = lambda n: 1.0 + n / 1000
+    rows.learn = lambda n, seconds: None
+    model = engine.core.drafter._model
+    if model is not None:
+        model._predict_call = lambda count: 0.001
+        model._token_seconds, model._clock = 0.0, lambda: 0.0
+
+
+def texts(engine, specs, at_turn=lambda turn: None):
+    return [result.tokens for result in engine.run(specs, at_turn=at_turn)]
+
+
+def specs(engine, count, **more):
+    return [
+        engine.sequence(prompt, params=PARAMS[i % len(PARAMS)], max_tokens=60, **more)
+        for i, prompt in enumerate(prompts(count, seed=9, longest=40))
+    ]
+
+
+def plain(real, **more):
+    engine = real("llama", spec="off", **SETTINGS)
+    return [texts(engine, [one])[0] for one in specs(engine, 4, **more)]
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_one_by_one_the_text_is_that_of_plain_decoding(real, model_path, other_path, agrees):
+    draft = model_path("llama") if agrees else other_path
+    engine = real("llama", spec="draft", draft_model=draft, **SETTINGS)
+    cheap_drafts(engine)
+    assert [texts(engine, [one])[0] for one in specs(engine, 4)] == plain(real)
+    metrics = engine.engine.metrics
+    assert metrics.drafted["draft"] > 40
+    share = metrics.accepted["draft"] / metrics.drafted["draft"]
+    assert share > 0.4 if agrees else share < 0.5
+
+
+def test_side_by_side_with_preemptions(real, model_path):
+    """Within rounding: among others a row is not computed as it is alone, with or without drafts."""
+    engine = real("llama", spec="draft", draft_model=model_path("llama"), **SETTINGS)
+    cheap_drafts(engine)
+    mine = specs(engine, 4, logprobs=5)
+    both = engine.run(mine, at_turn=lambda turn: engine.preempt(mine[turn % 4]) if turn % 5 == 4 else None)
+    reference = real("llama", spec="off", **SETTINGS)
+    alone = [reference.run([one])[0] for one in specs(reference, 4, logprobs=5)]
+    assert max(a.distance_to(b) for a, b in zip(alone, both)) < 0.15
+    assert [len(result.tokens) for result in both] == [60] * 4
+    assert engine.engine.metrics.accepted["draft"] > 20
+
+
+def test_with_logprobs_and_a_prompt_that_goes_on(real, model_path):
+    """What was drafted and rejected is neither in the lane that is kept nor in the draft model's."""
+    engine = real("llama", spec="draft", draft_model=model_path("llama"), idle_cells=512, **SETTINGS)
+    cheap_drafts(engine)
+    prompt = prompts(1, seed=3, longest=40)[0]
+    settings = {"params": PARAMS[0], "max_tokens": 20, "logprobs": 2}
+    first = engine.run([engine.sequence(prompt, **settings)])[0]
+    again = engine.run([engine.sequence([*prompt, *first.tokens], **settings)])[0]
+    reference = real("llama", spec="off", **SETTINGS)
+    expected = reference.run([reference.sequence([*prompt, *first.tokens], cache_prompt=False, **settings)])[0]
+    assert again.tokens == expected.tokens and again.distance_to(expected) < 0.15
+    assert again.end.num_reused >= len(prompt) + len(first.tokens) - 1
+
+
+@pytest.mark.parametrize("kind", ["llama", "swa"])
+def test_texts_that_repeat_themselves(real, kind):
+    engine = real(kind, spec="ngram", **SETTINGS)
+    reference = real(kind, spec="off", **SETTINGS)
+    cheap_drafts(engine)
+    settings = {"params": PARAMS[0], "max_tokens": 120}
+    asked = [[*p, *p] for p in prompts(3, seed=5, longest=40)]
+    for prompt in asked:
+        assert texts(engine, [engine.sequence(prompt, **settings)]) == texts(
+            reference, [reference.sequence(prompt, **settings)]
+        )
+    assert engine.engine.metrics.accepted.get("ngram", 0) > 0
+
+
+@pytest.mark.parametrize("kind", ["mamba", "hybrid"])
+def test_what_cannot_take_back_is_not_drafted_for(real, kind, model_path):
+    engine = real(kind, spec="auto", draft_model=model_path("llama"), **SETTINGS)
+    texts(engine, [engine.sequence([7, 8, 9] * 10, params=PARAMS[0], max_tokens=30)])
+    assert not engine.engine.metrics.drafted
+
+
+def test_another_vocabulary_is_refused_with_the_reason(model_path, tmp_path):
+    path = tmp_path / "words.gguf"
+    with open(model_path("llama"), "rb") as file:
+        path.write_bytes(file.read().replace("▁the".encode(), "▁das".encode()))
+    options = EngineOptions(draft_model=path, **SETTINGS)
+    with pytest.raises(LoadFailed, match=r"words\.gguf: its vocabulary is not that .*: token \d+ is '▁das' in one and '▁the'"):
+        open_model(model_path("llama"), options, lambda share: True)
+
+
+def test_a_recurrent_draft_model_is_refused(model_path):
+    with pytest.raises(LoadFailed, match="recurrent"):
+        open_model(model_path("llama"), EngineOptions(draft_model=model_path("mamba"), **SETTINGS), lambda share: True)
+
+
+def test_where_it_does_not_pay_it_is_not_asked(real, model_path):
+    engine = real("llama", spec="draft", draft_model=model_path("llama"), **SETTINGS)
+    rows = engine.core.scheduler.cost.rows
+    rows.predict = lambda n: 0.001 * n
+    engine.core.drafter._model._call_seconds = {1: 0.01}
+    texts(engine, [engine.sequence([7, 8, 9], params=PARAMS[0], max_tokens=60)])
+    assert not engine.engine.metrics.drafted
