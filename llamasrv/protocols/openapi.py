@@ -16,6 +16,7 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import Count, Flag, Names, Number, Object, String, WireField, WireSchema
+from llamasrv.protocols.gemini.embed import BatchEmbedSchema, EmbedContentSchema
 from llamasrv.protocols.gemini.generate import GenerateContentSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.completion import CompletionSchema, InfillSchema
@@ -173,6 +174,12 @@ OPERATIONS: dict[str, Operation] = {
     "POST /v1beta/models/<path:name>:countTokens": Operation(
         "The tokens that a prompt has.", GenerateContentSchema, {"contents": _SAY_HELLO}
     ),
+    "POST /v1beta/models/<path:name>:embedContent": Operation(
+        "One text to a vector, in Google's form.", EmbedContentSchema, {"content": _SAY_HELLO[0]}
+    ),
+    "POST /v1beta/models/<path:name>:batchEmbedContents": Operation(
+        "Texts to vectors, in Google's form.", BatchEmbedSchema, {"requests": [{"content": _SAY_HELLO[0]}]}
+    ),
     "GET /v1beta/models": Operation(
         "The models, for Google's clients.", query=(("pageSize", "most of them"), ("pageToken", "where to go on"))
     ),
@@ -269,7 +276,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "Continue": ("boolean", "string"), "ReasoningFormat": ("string",), "Truncation": ("string",),
     "OneOf": ("string",), "SomeOf": ("array",), "Upload": ("string",),
     "Template": ("string",), "ThreadField": ("object",), "Contents": ("array", "object"), "ToolConfig": ("object",),
-    "GenerationConfig": ("object",), "SchemaField": ("object",),
+    "Requests": ("array",), "GenerationConfig": ("object",), "SchemaField": ("object",),
 }  # fmt: skip
 """Types of JSON that fields of these classes take."""
 

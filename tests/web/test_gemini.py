@@ -98,6 +98,15 @@ def test_a_key_is_taken_where_googles_clients_put_it(start):
     assert client.get("/v1/models?key=secret").status_code == 401, "elsewhere a key in the URL is none"
 
 
+def test_texts_become_the_vectors_that_they_are_elsewhere(start):
+    client = start(pooling="mean").client
+    one, two = ({"content": {"parts": [{"text": text}]}} for text in ("Hello", "Bye"))
+    plain = client.post("/v1/embeddings", json={"model": "fake", "input": ["Hello", "Bye"]}).get_json()["data"]
+    found = ask(client, "batchEmbedContents", {"requests": [one, two]}).get_json()["embeddings"]
+    assert [vector["values"] for vector in found] == [vector["embedding"] for vector in plain]
+    assert ask(client, "embedContent", one).get_json()["embedding"] == found[0]
+
+
 # ---------------------------------------------------------------- what nobody thought of
 
 KEYS = [

@@ -52,6 +52,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     ),
     "embed": (
         "/v1/embeddings", "/embeddings", "/embedding", "/api/embed", "/api/embeddings",
+        "/v1beta/models/<path:name>:embedContent", "/v1beta/models/<path:name>:batchEmbedContents",
         "/v1/rerank", "/rerank", "/v1/reranking", "/reranking",
     ),
     # the pages themselves, which hold nothing: what they ask of the server takes a key

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from flask import Blueprint, Response, request
 
 from llamasrv.models.model import Model
 from llamasrv.protocols.errors import gemini_body
+from llamasrv.protocols.gemini.embed import EmbedContent
 from llamasrv.protocols.gemini.generate import Asked, GenerateContent, count_body
 from llamasrv.protocols.gemini.models import ModelCard, list_body, model_body, page_of
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.embeddings import compute
 from llamasrv.web.routes.generate import in_words_of, respond
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, unnamed
@@ -37,7 +40,7 @@ class _Array:
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("gemini", __name__)
     limits = service.options.limits
-    endpoint = GenerateContent(limits)
+    endpoint, embed = GenerateContent(limits), EmbedContent(limits)
 
     @routes.post(f"{MODELS}/<path:name>:generateContent")
     def generate_content(name: str) -> Response:
@@ -59,6 +62,14 @@ def blueprint(service: Service) -> Blueprint:
         with in_words_of(endpoint, asked):
             return json_answer(count_body(service.pipeline.count(asked)))
 
+    @routes.post(f"{MODELS}/<path:name>:embedContent")
+    def embed_content(name: str) -> Response:
+        return compute(service, _Embed(embed, name, batch=False), service.pipeline.submit_embed)
+
+    @routes.post(f"{MODELS}/<path:name>:batchEmbedContents")
+    def batch_embed_contents(name: str) -> Response:
+        return compute(service, _Embed(embed, name, batch=True), service.pipeline.submit_embed)
+
     @routes.get(MODELS)
     def list_models() -> Response:
         start, most = page_of(request.args.get("pageSize"), request.args.get("pageToken"))
@@ -69,6 +80,16 @@ def blueprint(service: Service) -> Blueprint:
         return json_answer(model_body(_card(service.registry.find(name))))
 
     return routes
+
+
+class _Embed:
+    """The endpoint for what the path says."""
+
+    names = EmbedContent.names
+
+    def __init__(self, endpoint: EmbedContent, model: str, *, batch: bool) -> None:
+        self.parse = partial(endpoint.parse, model=model, batch=batch)
+        self.whole = endpoint.whole
 
 
 def _card(model: Model) -> ModelCard:

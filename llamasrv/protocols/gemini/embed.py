@@ -1,0 +1,108 @@
+"""embedContent and batchEmbedContents under /v1beta: texts to vectors. The model is named by the path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+from marshmallow import ValidationError
+
+from llamasrv.domain.request import EmbedRequest, TextPart, TextPrompt
+from llamasrv.errors import Unsupported
+from llamasrv.protocols.common.names import prompt_in
+from llamasrv.protocols.common.sampling import INT_MAX
+from llamasrv.protocols.common.schema import Count, Ignored, Invalid, Loader, WireField, WireSchema, wrong_type
+from llamasrv.protocols.gemini.contents import Contents
+from llamasrv.protocols.gemini.wire import camel
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.embeddings import Made
+
+
+class Text(Contents):
+    """One content, whose parts are texts."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:  # type: ignore[override]
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        (message, *_) = super()._deserialize([value], attr, data, **kwargs) or (None,)
+        content = None if message is None else message.content
+        parts = (TextPart(content),) if isinstance(content, str) else content or ()
+        text = "\n".join(part.text for part in parts if isinstance(part, TextPart))
+        if not text or not all(isinstance(part, TextPart) for part in parts):
+            raise Invalid("expected parts with 'text'.", "parts")
+        return text
+
+
+class EmbedContentSchema(WireSchema):
+    content = Text("texts", required=True)
+    outputDimensionality = Count(1, INT_MAX, "the first so many numbers, normalised again; at most the model's own")
+    taskType = Ignored("write the model's own prefix in front of the text")
+    title = Ignored()
+    model = Ignored("the path names it")
+
+
+class Requests(WireField):
+    """Requests of embedContent."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        if type(value) is not list:
+            raise wrong_type("an array", value)
+        if not 0 < len(value) <= self.limits.inputs:
+            raise Invalid(f"expected 1 to {self.limits.inputs} requests, but got {len(value)}.")
+        load = Loader(EmbedContentSchema, self.limits).checked
+        out: list[dict[str, Any]] = []
+        for i, wire in enumerate(value):
+            if type(wire) is not dict:
+                raise wrong_type("an object", wire, i)
+            try:
+                out.append(load(camel(wire)))
+            except ValidationError as error:
+                raise ValidationError({i: error.messages}) from None  # type: ignore[dict-item]
+        first = out[0].get("outputDimensionality")
+        for i, asked in enumerate(out):
+            if asked.get("outputDimensionality") != first:
+                raise Invalid("must be the same in all requests.", i, "outputDimensionality")
+        return out
+
+
+class BatchEmbedSchema(WireSchema):
+    requests = Requests("each as for embedContent, all of one size", required=True)
+
+
+class EmbedOptions(NamedTuple):
+    batch: bool = False
+
+
+class EmbedContent:
+    """Both endpoints, with their limits."""
+
+    names = prompt_in("content")
+
+    def __init__(self, limits: Limits) -> None:
+        self._load_one = Loader(EmbedContentSchema, limits).load
+        self._load_batch = Loader(BatchEmbedSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, model: str, batch: bool, owner: str = "", timeout: float | None = None
+    ) -> tuple[EmbedRequest, EmbedOptions]:
+        given = camel(dict(body))
+        asked = self._load_batch(given)["requests"] if batch else [self._load_one(given)]
+        request = EmbedRequest(
+            tuple(TextPrompt(one["content"]) for one in asked),
+            model=model,
+            dimensions=asked[0].get("outputDimensionality"),
+            timeout=timeout,
+            owner=owner,
+        )
+        return request, EmbedOptions(batch)
+
+    def whole(self, options: EmbedOptions, made: Made) -> bytes:
+        if made.pooling == "none":
+            raise Unsupported(
+                "This model gives a vector for each token (pooling none), which this endpoint has no shape for: "
+                "use /embedding."
+            )
+        found = [{"values": vector} for vector in made.vectors]
+        body = {"embeddings": found} if options.batch else {"embedding": found[0]}
+        return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
