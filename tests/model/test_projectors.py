@@ -15,6 +15,7 @@ from engine_driver import GREEDY
 from llamasrv.domain.media import MediaChunk, MediaInput
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.kv.saved_slots import SavedSlotFiles
 from llamasrv.errors import InvalidRequest
 
 TOLERANCE = 0.001  # of log-probabilities, with 32-bit KV: only the order of sums differs
@@ -287,3 +288,39 @@ def test_a_file_that_is_no_projector_is_refused(real, model_path, tmp_path):
 def test_a_ubatch_grows_to_what_is_seen_as_a_whole(seeing):
     real = seeing("gemma3", ubatch_size=8, batch_size=8)
     assert real.backend.ubatch_size >= 16 and real.backend.batch.capacity >= 16
+
+
+@pytest.mark.parametrize("kind", ["llava", "qwen2vl"])
+def test_an_image_in_the_file_of_a_slot_is_neither_encoded_nor_computed_again(seeing, helper, kind, tmp_path):
+    media = image()
+    row, _ = helper(kind).log_probabilities(BEFORE, media, AFTER)
+    files = SavedSlotFiles(tmp_path, {"model": kind})
+    first, second = seeing(kind), seeing(kind)
+    (result,) = first.run([prompt(first, BEFORE, media, AFTER)])
+    files.write("talk", first.core.admission.slots.save(result.end.lane, first.core.memory))
+    second.core.admission.slots.restore(0, files.read("talk")[0], second.core.memory)
+    second.core.memory.host.worth = -1.0
+    spec = prompt(second, BEFORE, media, AFTER)
+    (again,) = second.run([spec])
+    assert difference(again, row) < TOLERANCE and again.end.num_reused >= spec.media[-1].end
+    assert second.engine.metrics.chunks_encoded == 0
+
+
+@pytest.mark.parametrize("kind", ["pixtral", "qwen3vl"])
+def test_after_a_restart_an_image_comes_from_disk(seeing, helper, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda fd: None)  # what only a power cut could lose is not waited for
+    media, settings = image(), {"disk_bytes": 1 << 26, "disk_folder": tmp_path, "digest": kind}
+    row, _ = helper(kind).log_probabilities(BEFORE, media, AFTER)
+    engines = [seeing(kind, **settings)]
+    engines[0].core.scheduler.cost.prompt_seconds = lambda count: count * 0.01  # as if the model were large
+    for tail in (" one", " two"):
+        engines[0].run([prompt(engines[0], BEFORE, media, tail)])
+    while engines[0].core.disk._writing:
+        engines[0].engine.take_mail(1)
+    assert engines[0].core.disk.num_written == 1
+    again = seeing(kind, **settings)
+    again.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01
+    spec = prompt(again, BEFORE, media, AFTER)
+    (result,) = again.run([spec])
+    assert difference(result, row) < TOLERANCE and result.end.num_reused >= spec.media[-1].end
+    assert again.engine.metrics.chunks_encoded == 0

@@ -3,6 +3,7 @@
 gemma3     16 rows, seen as a whole              idefics3   slices with text between them
 pixtral    any size, a row behind every line     llava      64 rows, no text around them
 qwen2vl    any size, M-RoPE                      qwen3vl    the same, and rows for the first layers
+           (llava-hybrid: beside states that cannot be cut)
 ultravox   sound, 375 rows for 30 seconds        omni       images of gemma3 and sound of ultravox in one file
 """
 
@@ -22,7 +23,7 @@ MARKS = (
 TYPES = {"qwen2vl": "qwen2vl_merger", "qwen3vl": "qwen3vl_merger", "llava": "mlp"}
 TEXT = {
     "gemma3": "swa", "omni": "swa", "qwen2vl": "mrope", "qwen3vl": "deep", "idefics3": "llama", "pixtral": "llama",
-    "llava": "llama", "ultravox": "llama",
+    "llava": "llama", "ultravox": "llama", "llava-hybrid": "hybrid",
 }  # fmt: skip
 """Projectors, and the kind of text model that each is tried with."""
 KINDS = tuple(TEXT)
@@ -33,6 +34,8 @@ def text_model(path: pathlib.Path, kind: str) -> pathlib.Path:
     match TEXT[kind]:
         case "swa":
             return tiny_models.swa(path, marks=MARKS)
+        case "hybrid":
+            return tiny_models.hybrid(path)
         case "llama":
             return tiny_models.llama(path, marks=MARKS)
         case name:
@@ -170,6 +173,6 @@ def projector(path: pathlib.Path, kind: str, *, seed: int = 3) -> pathlib.Path:
     elif kind == "ultravox":
         w.audio()
     else:
-        w.vision(kind)
+        w.vision(kind.partition("-")[0])
     w.close()
     return path
