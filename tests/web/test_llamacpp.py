@@ -277,3 +277,10 @@ def test_two_last_messages_of_the_assistant_are_refused_where_llama_server_does(
     refused = client.post("/chat/completions", json={"messages": messages})
     assert refused.status_code == 400 and "'messages'" in refused.get_json()["error"]["message"]
     assert client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 4}).status_code == 200
+
+
+def test_a_beginning_in_several_texts_is_gone_on_with_as_llama_server_does(client):
+    begun = [{"type": "text", "text": "You"}, {"type": "text", "text": "said"}]
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": begun}]
+    prompt = client.post("/apply-template", json={"messages": messages}).get_json()["prompt"]
+    assert prompt.endswith("<|im_start|>assistant\nYou\n\nsaid")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -20,7 +21,7 @@ from llamasrv.domain.events import (
     ToolCallArguments,
     ToolCallStart,
 )
-from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool, ToolCall
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, TextPart, Tool, ToolCall
 from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
@@ -220,15 +221,8 @@ class ChatCompletions:
     def prompt(self, data: dict[str, Any], tools: tuple[Tool, ...]) -> ChatPrompt:
         messages: tuple[Message, ...] = data["messages"]
         continued = data.get("continue_final_message", False)
-        last = messages[-1]
         if self._native and "continue_final_message" not in data and "add_generation_prompt" not in data:
-            # llama-server goes on with what the assistant is said to have begun.
-            if last.role == "assistant" and len(messages) > 1 and messages[-2].role == "assistant":
-                raise InvalidRequest(
-                    "Invalid 'messages': at most one message of the assistant may be the last. Join them.",
-                    param="messages",
-                )
-            continued = last.role == "assistant" and bool(last.content) and not last.tool_calls
+            messages, continued = _going_on(messages)
         if continued:
             if data.get("add_generation_prompt"):
                 raise InvalidRequest(
@@ -262,6 +256,21 @@ class ChatCompletions:
 
     def reply(self, options: ChatOptions, *, model: str, fingerprint: str) -> ChatReply:
         return ChatReply(options, model, fingerprint, native=self._native)
+
+
+def _going_on(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], bool]:
+    """llama-server goes on with what the assistant is said to have begun: its texts, with an empty line between two."""
+    *before, last = messages
+    if last.role != "assistant":
+        return messages, False
+    if before and before[-1].role == "assistant":
+        raise InvalidRequest(
+            "Invalid 'messages': at most one message of the assistant may be the last. Join them.", param="messages"
+        )
+    if type(last.content) is tuple:
+        text = "\n\n".join(part.text for part in last.content if isinstance(part, TextPart))
+        messages = (*before, replace(last, content=text))
+    return messages, bool(last.content) and not last.tool_calls
 
 
 def _verbosity(data: Mapping[str, Any]) -> dict[str, Any]:
