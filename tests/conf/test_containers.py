@@ -1,0 +1,174 @@
+"""Container files, compose and Kubernetes manifests: as their tools and schemas want them, and true to the server.
+
+No image is built and no cluster is there: what is checked is what is written. The tools are in tox's environment
+`containers`; without them their tests skip, the others do not.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from faults.front import CONF
+from serving import RunningService
+
+from llamasrv.config import OPTIONS, load
+from llamasrv.domain.key import Key
+from llamasrv.web.service import WebOptions
+
+yaml = pytest.importorskip("yaml")
+
+IMAGES = ("Containerfile", "Containerfile.cuda")
+HADOLINT = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
+
+
+def installed(module):
+    reason = f"{module} is not installed; tox -e containers has it"
+    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=reason)
+
+
+def compose():
+    return yaml.safe_load((CONF / "compose.yml").read_text())
+
+
+def manifests():
+    return {one["kind"]: one for one in yaml.safe_load_all((CONF / "kubernetes.yml").read_text())}
+
+
+def pod():
+    return manifests()["Deployment"]["spec"]["template"]["spec"]
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """What the configuration in the cluster says."""
+    path = tmp_path / "llamasrv.toml"
+    path.write_text(manifests()["ConfigMap"]["data"]["llamasrv.toml"])
+    return load(config=path, environ={})
+
+
+# Tools and schemas
+
+
+@pytest.mark.skipif(HADOLINT is None, reason="hadolint is not installed; tox -e containers has it")
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_container_file_passes_the_linter(name):
+    done = subprocess.run([HADOLINT, "--failure-threshold", "info", CONF / name], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@installed("check_jsonschema")
+def test_compose_has_the_shape_of_its_schema():
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", CONF / "compose.yml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+@installed("kubernetes_validate")
+@pytest.mark.parametrize("kind", sorted(manifests()))
+def test_a_manifest_has_the_shape_of_its_schema(kind):
+    import kubernetes_validate
+
+    kubernetes_validate.validate(manifests()[kind], kubernetes_validate.latest_version(), strict=True)
+
+
+# What they say of the server
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_is_made_of_what_is_there_and_runs_without_rights(name):
+    text = (CONF / name).read_text().replace("\\\n", " ")
+    for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (CONF.parent / source).exists(), source
+    stage = text.rpartition("\nFROM ")[2]
+    assert re.search(r"^USER 10001:10001$", stage, re.MULTILINE) and '"/models"' in stage
+    assert re.search(r"^HEALTHCHECK .*health\.py", stage, re.MULTILINE) and "\nEXPOSE 8080" in stage
+    assert text.index("ARG CMAKE_ARGS") < text.index("pip install")
+    flags = re.findall(r'"(--[\w-]+)"', stage)
+    assert flags and set(flags) <= {flag for option in OPTIONS for flag in option.flags}
+
+
+def test_the_services_find_each_other_where_the_shipped_files_say():
+    services = compose()["services"]
+    assert set(services) == {"llamasrv", "nginx", "prometheus", "grafana"}
+    assert all(services[name]["network_mode"] == "service:llamasrv" for name in ("nginx", "prometheus", "grafana"))
+    assert "server 127.0.0.1:8080" in (CONF / "nginx.conf").read_text()
+    assert "listen 8000" in (CONF / "nginx.conf").read_text()
+    assert yaml.safe_load((CONF / "prometheus.yml").read_text())["scrape_configs"][0]["static_configs"][0]["targets"] == ["127.0.0.1:8080"]
+    assert all(port.startswith("127.0.0.1:") for port in services["llamasrv"]["ports"])
+    for service in services.values():
+        for volume in service["volumes"]:
+            if volume.startswith("./"):
+                assert (CONF / volume.partition(":")[0]).is_file(), volume
+    for content in compose()["configs"].values():
+        assert yaml.safe_load(content["content"])["apiVersion"] == 1
+
+
+def test_a_pod_has_the_time_to_finish_its_answers(settings):
+    (container,) = pod()["containers"]
+    server, waits = settings.server, int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert server.host == "0.0.0.0" and server.drain_timeout > 30
+    assert pod()["terminationGracePeriodSeconds"] >= waits + server.drain_notice + server.drain_timeout + 10
+    assert float(compose()["services"]["llamasrv"]["stop_grace_period"].removesuffix("s")) >= 30 + 10
+
+
+def test_a_pod_runs_without_rights_and_reads_what_is_mounted(settings):
+    (container,) = pod()["containers"]
+    assert pod()["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(mounts) == {volume["name"] for volume in pod()["volumes"]}
+    assert str(settings.models.dir) == mounts["models"]
+    assert settings.server.api_key_file.parent == Path(mounts["keys"])
+
+
+def test_one_replica_at_a_time_may_go_and_all_are_found():
+    found = manifests()
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert found["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert found["Service"]["spec"]["selector"].items() <= labels.items()
+    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert found["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
+    backend = found["Ingress"]["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    assert backend["name"] == found["Service"]["metadata"]["name"]
+    assert "$http_x_prefix_key" in found["Ingress"]["metadata"]["annotations"]["nginx.ingress.kubernetes.io/upstream-hash-by"]
+
+
+@pytest.mark.parametrize("keys", [False, True])
+def test_the_health_check_tells_whether_the_server_is_ready(keys, tmp_path):
+    key = Key("probe", Key.of("probe", "secret").digest)
+    running = RunningService(web=WebOptions(keys=(key,) if keys else ()))
+    (tmp_path / "key").write_text("secret\n")
+
+    def check(**environ):
+        command = [sys.executable, CONF / "health.py"]
+        environ = {**os.environ, "PORT": str(port), **environ}
+        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
+
+    from threading import Thread
+    from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, *arguments):
+            pass
+
+    server = make_server("127.0.0.1", 0, running.app, handler_class=Quiet)
+    port = server.server_port
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        assert check(KEY_FILE=str(tmp_path / "key")).returncode == 0
+        if keys:
+            refused = check()
+            assert refused.returncode == 1 and "not ready: HTTP Error 401" in refused.stderr
+    finally:
+        server.shutdown()
+        server.server_close()
+        running.close()
+    assert check().returncode == 1

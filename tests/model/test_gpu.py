@@ -1,0 +1,97 @@
+"""What only a GPU shows: plans against the memory of a real device, and what a step costs beside the decode.
+
+GPU_MODEL names a model to measure with (7B in Q4 for the figures that are asked for); without it a tiny one is made,
+and the figures are not judged.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+
+import pytest
+from model import tiny_models
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.backend import measure as library
+from llamasrv.engine.backend import rpc
+from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.use import HOST
+from llamasrv.models import fit, gguf
+
+pytestmark = pytest.mark.skipif(
+    not rpc.local_devices() or not library.can_measure(),
+    reason="llama-cpp-python finds no GPU here (CMAKE_ARGS=-DGGML_CUDA=on builds one that looks for it)",
+)
+MODEL = os.environ.get("GPU_MODEL", "")
+CONTEXT = {"context_cells": 8192, "parallel": 32}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return MODEL or str(tiny_models.llama(tmp_path_factory.mktemp("gpu") / "m.gguf", layers=8))
+
+
+def free():
+    return {name: left for name, _, _, left in rpc.described()}
+
+
+def test_a_device_holds_what_was_measured(path):
+    """The driver's own context is there before, and is nobody's model."""
+    options = EngineOptions(**CONTEXT)
+    measured = library.measure(path, options)
+    open_model(path, options, lambda share: True).close()
+    before = free()
+    backend = open_model(path, options, lambda share: True)
+    try:
+        for name in measured.devices:
+            size = measured.uses[name].total
+            assert before[name] - free()[name] == pytest.approx(size, rel=0.05, abs=64 << 20)
+    finally:
+        backend.close()
+
+
+def test_a_plan_for_less_than_all_is_kept(path):
+    header, options = gguf.read_header(path), EngineOptions(**CONTEXT)
+    full = library.measure(path, options)
+    spare = tuple(left - full.uses[name].total * 2 // 3 for name, (left, _) in full.devices.items())
+    found = fit.fit(header, EngineOptions(parallel=32, context_cells=8192, fit_target=spare), 8192, partial(library.measure, path))
+    assert not found.excess and found.measured.uses[HOST].total > full.uses[HOST].total
+    backend = open_model(path, found.options, lambda share: True)
+    for name, use in library.breakdown(backend.contexts[0]).items():
+        assert name == HOST or use.total <= found.capacity[name]
+    backend.close()
+
+
+def test_everything_is_placed_where_there_is_room(path):
+    found = fit.fit(gguf.read_header(path), EngineOptions(**CONTEXT), 8192, partial(library.measure, path))
+    device = next(iter(found.measured.devices))
+    assert found.options.gpu_layers is None and found.measured.uses[device].weights > 0
+
+
+@pytest.mark.parametrize(("sequences", "most"), [(8, 0.001), (32, 0.002)])
+def test_a_step_costs_little_beside_the_decode(path, real_engine, sequences, most):
+    """Seconds of a step in which the GPU waits for this side: no more than `most`, and no more than a tenth of it."""
+    engine = real_engine(path, **CONTEXT, batch_size=2048, ubatch_size=512)
+    decode, spent = engine.backend.decode, [0.0]
+
+    def timed():
+        began = time.perf_counter()
+        decode()
+        spent[0] += time.perf_counter() - began
+
+    engine.backend.decode = timed
+    sampling = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
+    steps = []
+
+    def at_turn(turn):
+        steps.append((time.perf_counter(), spent[0]))
+
+    engine.run([engine.sequence([5 + n, 6, 7], params=sampling, max_tokens=200) for n in range(sequences)], at_turn=at_turn)
+    (first, first_spent), (last, last_spent) = steps[20], steps[-20]
+    total, inside = (last - first) / (len(steps) - 40), (last_spent - first_spent) / (len(steps) - 40)
+    print(f"{sequences} sequences: {total * 1000:.2f} ms a step, {(total - inside) * 1000:.2f} ms beside the decode")
+    if MODEL:
+        assert total - inside <= most and (total - inside) <= 0.1 * total
