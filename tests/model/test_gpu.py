@@ -12,6 +12,7 @@ from functools import partial
 
 import pytest
 from model import tiny_models
+from model.conftest import RealEngine
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend import measure as library
@@ -72,9 +73,9 @@ def test_everything_is_placed_where_there_is_room(path):
 
 
 @pytest.mark.parametrize(("sequences", "most"), [(8, 0.001), (32, 0.002)])
-def test_a_step_costs_little_beside_the_decode(path, real_engine, sequences, most):
+def test_a_step_costs_little_beside_the_decode(path, sequences, most):
     """Seconds of a step in which the GPU waits for this side: no more than `most`, and no more than a tenth of it."""
-    engine = real_engine(path, **CONTEXT, batch_size=2048, ubatch_size=512)
+    engine = RealEngine(path, **CONTEXT, batch_size=2048, ubatch_size=512)
     decode, spent = engine.backend.decode, [0.0]
 
     def timed():
@@ -93,5 +94,6 @@ def test_a_step_costs_little_beside_the_decode(path, real_engine, sequences, mos
     (first, first_spent), (last, last_spent) = steps[20], steps[-20]
     total, inside = (last - first) / (len(steps) - 40), (last_spent - first_spent) / (len(steps) - 40)
     print(f"{sequences} sequences: {total * 1000:.2f} ms a step, {(total - inside) * 1000:.2f} ms beside the decode")
+    engine.engine.host.close()
     if MODEL:
         assert total - inside <= most and (total - inside) <= 0.1 * total
