@@ -211,10 +211,21 @@ class EmbedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RerankRequest:
-    """How well each document answers the query."""
+    """How well the second text of each pair answers the first."""
 
-    query: str
-    documents: tuple[str, ...]
+    pairs: tuple[tuple[str, str], ...]
+    model: str | None = None
+    truncate: bool = False
+    timeout: float | None = None
+    owner: str = ""
+    keep_alive: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifyRequest:
+    """Which class each text belongs to."""
+
+    texts: tuple[str, ...]
     model: str | None = None
     truncate: bool = False
     timeout: float | None = None

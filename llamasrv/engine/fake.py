@@ -320,6 +320,7 @@ class FakeEmbeddings:
     def __init__(self, pooling: str, *, context: int = 512, group_tokens: int = 1024, group_inputs: int = 32) -> None:
         self.pooling = pooling
         self.size = 1 if pooling == "rank" else 32
+        self.labels = ("match",) if pooling == "rank" else ()
         self.context, self.group_tokens, self.group_inputs = context, max(context, group_tokens), group_inputs
         self.closed = False
 
@@ -331,7 +332,8 @@ class FakeEmbeddings:
 
     def _one(self, tokens: np.ndarray) -> np.ndarray:
         if self.pooling == "rank":
-            query, document = np.split(tokens, np.flatnonzero(tokens == IM_END)[:1])
+            parts = np.split(tokens, np.flatnonzero(tokens == IM_END)[:1])
+            query, document = parts[0], parts[-1]  # the same, of a text alone
             return np.array([len(np.intersect1d(query, document)) - 4], np.float32)
         rows = np.eye(32, dtype=np.float32)[tokens % 32] + np.float32(0.01)
         return pooled(rows, self.pooling)

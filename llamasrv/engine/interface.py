@@ -113,6 +113,7 @@ class EmbeddingBackend(Protocol):
 
     size: int  # numbers of a vector; scores where it ranks
     pooling: str  # none, mean, cls, last or rank
+    labels: tuple[str, ...]  # of its classes, one for each number, where it ranks
     context: int  # most tokens of one input
     group_tokens: int  # most tokens that are computed together; at least `context`
     group_inputs: int  # most inputs that are computed together

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.request import ChatPrompt, EmbedRequest, GenerateRequest, RerankRequest
+from llamasrv.domain.request import ChatPrompt, ClassifyRequest, EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import LlamasrvError, Unavailable
@@ -22,7 +22,7 @@ from llamasrv.pipeline.adapters import chosen
 from llamasrv.pipeline.best_of import BestOf
 from llamasrv.pipeline.constraint import ConstraintBuilder
 from llamasrv.pipeline.echo import Echo
-from llamasrv.pipeline.embed import Embeddings, EmbeddingWork, Ranking, RankingWork
+from llamasrv.pipeline.embed import ClassificationWork, Embeddings, EmbeddingWork, Ranking, RankingWork
 from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.load_wait import LoadWait
 from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
@@ -235,6 +235,11 @@ class Pipeline:
     def embed(self, request: EmbedRequest) -> Embeddings:
         """Vectors for prompts. Waits for them; who wants to give up meanwhile takes `submit_embed`."""
         return self.submit_embed(request).result()
+
+    def submit_classify(self, request: ClassifyRequest) -> ClassificationWork:
+        """Start computing. Raises everything that can be known to be wrong."""
+        with self.lease(request.model, keep_alive=request.keep_alive) as served:
+            return ClassificationWork(served, request)
 
     def rerank(self, request: RerankRequest) -> Ranking:
         return self.submit_rerank(request).result()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from llamasrv.domain.request import EmbedRequest, RerankRequest, TextPrompt
+from llamasrv.domain.request import ClassifyRequest, EmbedRequest, RerankRequest, TextPrompt
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine.embedder import Embedded, finished
 from llamasrv.engine.interface import EmbeddingBackend
@@ -49,6 +49,17 @@ class Ranking:
     @property
     def probabilities(self) -> tuple[float, ...]:
         return self.scores if self.probable else tuple(map(_sigmoid, self.scores))
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """For each text how likely each class is, in the order of `labels`; they add up to 1 where there are several."""
+
+    model: str
+    labels: tuple[str, ...]
+    probabilities: tuple[tuple[float, ...], ...]
+    prompt_tokens: int
+
 
 AS_IT_IS, EUCLIDEAN = -1, 2  # llama.cpp's numbers for how a vector is scaled
 
@@ -136,17 +147,51 @@ class RankingWork(Work):
             raise Unsupported(
                 "This model cannot rank documents. Use a reranking model, or --pooling rank.", param="model"
             )
-        size = sum(map(len, request.documents)) + len(request.query) * len(request.documents)
+        size = sum(len(query) + len(document) for query, document in request.pairs)
         encode = partial(_pairs, served, backend, request)
         inputs = off_hub(encode) if size > LONG_TEXT else encode()
         super().__init__(served, inputs, timeout=request.timeout)
-        # llama.cpp ends these in a softmax.
-        self._probable = served.info.architecture in ("qwen3", "qwen3vl")
+        self._probable = _ends_in_softmax(served)
 
     def result(self) -> Ranking:
         """Waits for it. Raises what went wrong."""
         scores = tuple(float(numbers[0]) for numbers in self._wait())
         return Ranking(self.model, scores, self._probable, self.num_prompt)
+
+
+class ClassificationWork(Work):
+    """A ClassifyRequest under way."""
+
+    def __init__(self, served: LoadedModel, request: ClassifyRequest) -> None:
+        backend = _backend(served)
+        if backend.pooling != "rank":
+            raise Unsupported("This model cannot classify texts: it has no classification head.", param="model")
+        prompts = EmbedRequest(tuple(map(TextPrompt, request.texts)), truncate=request.truncate)
+        encode = partial(_tokens, served, backend, prompts)
+        inputs = off_hub(encode) if sum(map(len, request.texts)) > LONG_TEXT else encode()
+        super().__init__(served, inputs, timeout=request.timeout)
+        self._labels = backend.labels
+        self._probable = _ends_in_softmax(served)
+
+    def result(self) -> Classes:
+        """Waits for it. Raises what went wrong."""
+        numbers = [[float(number) for number in row] for row in self._wait()]
+        found = tuple(map(tuple, numbers)) if self._probable else tuple(map(_probabilities, numbers))
+        return Classes(self.model, self._labels, found, self.num_prompt)
+
+
+def _ends_in_softmax(served: LoadedModel) -> bool:
+    """Whether llama.cpp's own graph does, for the heads of these."""
+    return served.info.architecture in ("qwen3", "qwen3vl")
+
+
+def _probabilities(numbers: Sequence[float]) -> tuple[float, ...]:
+    """A softmax over several classes; of one number, how likely it is."""
+    if len(numbers) == 1:
+        return (_sigmoid(numbers[0]),)
+    top = max(numbers)
+    weights = [math.exp(number - top) for number in numbers]
+    return tuple(weight / sum(weights) for weight in weights)
 
 
 def _sigmoid(value: float) -> float:
@@ -176,8 +221,8 @@ def _tokens(served: LoadedModel, backend: EmbeddingBackend, request: EmbedReques
 
 def _pairs(served: LoadedModel, backend: EmbeddingBackend, request: RerankRequest) -> list[list[int]]:
     return [
-        _bounded(_pair(served, request.query, document), served, backend, truncate=request.truncate)
-        for document in request.documents
+        _bounded(_pair(served, query, document), served, backend, truncate=request.truncate)
+        for query, document in request.pairs
     ]
 
 

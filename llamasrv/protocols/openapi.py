@@ -33,10 +33,12 @@ from llamasrv.protocols.ollama.manage import CopySchema, CreateSchema, PullSchem
 from llamasrv.protocols.ollama.models import NameSchema
 from llamasrv.protocols.openai.batches import BatchSchema
 from llamasrv.protocols.openai.chat import ChatSchema
+from llamasrv.protocols.openai.classify import ClassifySchema
 from llamasrv.protocols.openai.completions import CompletionsSchema
 from llamasrv.protocols.openai.conversations import ConversationSchema, ItemsSchema, MetadataSchema
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
+from llamasrv.protocols.openai.score import ScoreSchema
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
 from llamasrv.protocols.openai.transcriptions import TranscriptionSchema
 
@@ -151,6 +153,10 @@ OPERATIONS: dict[str, Operation] = {
     "POST /v1/rerank": Operation(
         "Documents by how well they answer a query.", RerankSchema, {"query": "fruit", "documents": ["apple", "stone"]}
     ),
+    "POST /v1/score": Operation(
+        "How well texts go together, in vLLM's form.", ScoreSchema, {"text_1": "fruit", "text_2": ["apple", "stone"]}
+    ),
+    "POST /v1/classify": Operation("The classes of texts, in vLLM's form.", ClassifySchema, {"input": "Hello"}),
     "GET /v1/models": Operation("The models, for OpenAI's and Anthropic's clients."),
     "GET /v1/models/<path:name>": Operation("One model, by name or alias."),
     "POST /models": Operation("Fetch a model. Off unless the operator allows it.", PullSchema, {"model": "org/name"}),
@@ -276,7 +282,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "Continue": ("boolean", "string"), "ReasoningFormat": ("string",), "Truncation": ("string",),
     "OneOf": ("string",), "SomeOf": ("array",), "Upload": ("string",),
     "Template": ("string",), "ThreadField": ("object",), "Contents": ("array", "object"), "ToolConfig": ("object",),
-    "Requests": ("array",), "GenerationConfig": ("object",), "SchemaField": ("object",),
+    "Texts": ("string", "array"), "Requests": ("array",), "GenerationConfig": ("object",), "SchemaField": ("object",),
 }  # fmt: skip
 """Types of JSON that fields of these classes take."""
 

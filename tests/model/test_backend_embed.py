@@ -11,7 +11,7 @@ from engine_driver import spec
 import tiny_models
 from serving import wait_until
 
-from llamasrv.domain.request import EmbedRequest, RerankRequest, TextPrompt, TokenPrompt
+from llamasrv.domain.request import ClassifyRequest, EmbedRequest, RerankRequest, TextPrompt, TokenPrompt
 from llamasrv.engine.backend import embed as backend_embed
 from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.engine import Engine, EngineOptions
@@ -209,14 +209,20 @@ def test_dimensions_beyond_the_models_are_refused(pipeline):
 
 def test_documents_are_ranked(pipeline):
     served = pipeline("ranker")
-    ranking = served.rerank(RerankRequest("the thing", ("in the thing", "er", "thing er")))
+    ranking = served.rerank(RerankRequest(tuple(("the thing", text) for text in ("in the thing", "er", "thing er"))))
     assert len(ranking.scores) == 3 and len(set(ranking.scores)) == 3
-    again = served.rerank(RerankRequest("the thing", ("thing er",)))
+    again = served.rerank(RerankRequest((("the thing", "thing er"),)))
     assert again.scores[0] == pytest.approx(ranking.scores[2], abs=1e-4)
     with pytest.raises(Unsupported):
         served.embed(EmbedRequest((TextPrompt("a"),)))
 
 
+def test_texts_are_classified_by_a_model_with_a_head(pipeline):
+    found = pipeline("ranker").submit_classify(ClassifyRequest(("the thing", "er"))).result()
+    assert len(found.labels) == len(found.probabilities[0]) == len(found.probabilities[1])
+    assert all(0 < number < 1 for numbers in found.probabilities for number in numbers)
+
+
 def test_a_model_that_does_not_rank_says_so(pipeline):
     with pytest.raises(Unsupported):
-        pipeline("bert").rerank(RerankRequest("a", ("b",)))
+        pipeline("bert").rerank(RerankRequest((("a", "b"),)))

@@ -93,3 +93,42 @@ def test_nothing_is_left_open(embedding):
         embedding.client.post("/v1/embeddings", json={"input": ["a"] * 100})
     wait_until(lambda: embedding.engine.num_open == 0)
     assert embedding.engine.embedder.metrics.inputs == 500
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/score"])
+def test_texts_are_scored_pair_by_pair(start, path):
+    client = start(pooling="rank").client
+    one = client.post(path, json={"text_1": "abc", "text_2": ["abcd", "xyz"]}).get_json()
+    assert (one["object"], one["model"]) == ("list", "fake") and one["usage"]["prompt_tokens"] > 0
+    assert [found["index"] for found in one["data"]] == [0, 1] and {found["object"] for found in one["data"]} == {"score"}
+    assert 0 < one["data"][1]["score"] < one["data"][0]["score"] < 1
+    each = client.post(path, json={"queries": ["abc", "xyz"], "documents": ["abcd", "xyz"]}).get_json()
+    assert each["data"][0]["score"] == one["data"][0]["score"]
+
+
+@pytest.mark.parametrize(
+    "body, param",
+    [
+        ({"text_1": "a"}, "text_2"),
+        ({"text_2": "a"}, "text_1"),
+        ({"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
+        ({"text_1": "a", "text_2": []}, "text_2"),
+        ({"text_1": "a", "text_2": [1]}, "text_2[0]"),
+    ],
+)
+def test_a_wrong_score_request_is_named(start, body, param):
+    answer = start(pooling="rank").client.post("/v1/score", json=body)
+    assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("path", ["/v1/classify", "/classify"])
+def test_texts_are_classified(start, path):
+    body = start(pooling="rank").client.post(path, json={"input": ["abc", "abcdefgh"]}).get_json()
+    assert [found["index"] for found in body["data"]] == [0, 1]
+    assert {found["label"] for found in body["data"]} == {"match"} and body["data"][0]["num_classes"] == 1
+    assert body["data"][0]["probs"][0] < body["data"][1]["probs"][0]
+
+
+def test_a_model_without_a_head_neither_scores_nor_classifies(embedding):
+    assert embedding.client.post("/v1/score", json={"text_1": "a", "text_2": "b"}).status_code == 400
+    assert embedding.client.post("/v1/classify", json={"input": "a"}).status_code == 400

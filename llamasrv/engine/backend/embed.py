@@ -98,6 +98,11 @@ class LlamaEmbeddings:
             raise LoadFailed(f"{path}: cannot rank documents: the model has no classification head")
         self._open_context()
         self.size: int = C.llama_model_n_cls_out(model) if self.pooling == "rank" else C.llama_model_n_embd_out(model)
+        self.labels = self._labels_of(model) if self.pooling == "rank" else ()
+
+    def _labels_of(self, model: Any) -> tuple[str, ...]:
+        named = [C.llama_model_cls_label(model, i) for i in range(self.size)]
+        return tuple(f"LABEL_{i}" if name is None else name.decode("utf-8", "replace") for i, name in enumerate(named))
 
     @property
     def context_handle(self) -> Any:

@@ -113,7 +113,7 @@ class RerankEndpoint:
             raw=get("raw_scores", not tei),
         )
         request = RerankRequest(
-            data["query"], texts, model=get("model"), truncate=get("truncate", False), timeout=timeout, owner=owner
+            tuple((data["query"], text) for text in texts), model=get("model"), truncate=get("truncate", False), timeout=timeout, owner=owner
         )
         return request, options
 

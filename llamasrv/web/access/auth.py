@@ -54,6 +54,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/v1/embeddings", "/embeddings", "/embedding", "/api/embed", "/api/embeddings",
         "/v1beta/models/<path:name>:embedContent", "/v1beta/models/<path:name>:batchEmbedContents",
         "/v1/rerank", "/rerank", "/v1/reranking", "/reranking",
+        "/v1/score", "/score", "/v1/classify", "/classify",
     ),
     # the pages themselves, which hold nothing: what they ask of the server takes a key
     PAGE: ("/", "/ui/engine", "/ui/api", "/ui/static/<version>/<path:name>"),

@@ -1,4 +1,4 @@
-"""Routes that compute vectors and scores: OpenAI's embeddings, llama.cpp's, and reranking under its four names."""
+"""Routes that compute vectors and scores: OpenAI's embeddings, llama.cpp's, reranking under its four names, vLLM's score and classify."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from flask import Blueprint, Response, request
 from llamasrv.domain.events import Usage
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.llamacpp.embedding import EitherEmbedding, NativeEmbedding
+from llamasrv.protocols.openai.classify import ClassifyEndpoint
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
+from llamasrv.protocols.openai.score import ScoreEndpoint
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of
@@ -34,7 +36,7 @@ def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("embeddings", __name__)
     limits = service.options.limits
     openai, native, rerank = EmbeddingsEndpoint(limits), NativeEmbedding(limits), RerankEndpoint(limits)
-    either = EitherEmbedding(limits)
+    either, score, classify = EitherEmbedding(limits), ScoreEndpoint(limits), ClassifyEndpoint(limits)
 
     @routes.post("/v1/embeddings")
     def embeddings() -> Response:
@@ -54,6 +56,16 @@ def blueprint(service: Service) -> Blueprint:
     @routes.post("/reranking")
     def reranking() -> Response:
         return compute(service, rerank, service.pipeline.submit_rerank)
+
+    @routes.post("/v1/score")
+    @routes.post("/score")
+    def scores() -> Response:
+        return compute(service, score, service.pipeline.submit_rerank)
+
+    @routes.post("/v1/classify")
+    @routes.post("/classify")
+    def classes() -> Response:
+        return compute(service, classify, service.pipeline.submit_classify)
 
     return routes
 

@@ -108,7 +108,7 @@ RANKED = Ranking("m", (0.0, 2.0, -1.0), False, 9)
 
 def test_documents_come_back_by_score():
     request, options = rerank.parse({"query": "q", "documents": ["a", {"text": "b"}, "c"], "top_n": 2, "model": "m"})
-    assert (request.query, request.documents, request.model) == ("q", ("a", "b", "c"), "m")
+    assert (request.pairs, request.model) == ((("q", "a"), ("q", "b"), ("q", "c")), "m")
     assert json.loads(rerank.whole(options, RANKED)) == {
         "model": "m",
         "object": "list",

@@ -1,0 +1,74 @@
+"""POST /v1/classify: which of a model's classes texts belong to, in vLLM's shape.
+
+JSON in, ClassifyRequest out; Classes in, JSON out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+from llamasrv.domain.request import ClassifyRequest
+from llamasrv.protocols.common.names import prompt_in
+from llamasrv.protocols.common.schema import Count, Ignored, Loader, String, WireSchema
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.score import Texts, listed
+
+
+class Classified(Protocol):
+    """What the pipeline made of a request."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def labels(self) -> Sequence[str]: ...
+
+    @property
+    def probabilities(self) -> Sequence[Sequence[float]]: ...
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+
+class ClassifySchema(WireSchema):
+    input = Texts("a text, or several", required=True)
+    model = String("a name or alias; absent: the model that is served")
+    truncate_prompt_tokens = Count(-1, 2**31 - 1, "any number: a text that is too long is cut; absent: it is refused")
+    user = Ignored()
+    priority = Ignored()
+
+
+class ClassifyOptions(NamedTuple):
+    """Nothing of the request shapes its reply."""
+
+
+class ClassifyEndpoint:
+    names = prompt_in("input")
+
+    def __init__(self, limits: Limits) -> None:
+        self._load = Loader(ClassifySchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[ClassifyRequest, ClassifyOptions]:
+        data = self._load(body)
+        cut = "truncate_prompt_tokens" in data
+        request = ClassifyRequest(data["input"], model=data.get("model"), truncate=cut, timeout=timeout, owner=owner)
+        return request, ClassifyOptions()
+
+    def whole(self, options: ClassifyOptions, found: Classified) -> bytes:
+        data = []
+        for index, probabilities in enumerate(found.probabilities):
+            best = max(range(len(probabilities)), key=probabilities.__getitem__)
+            data.append(
+                {
+                    "index": index,
+                    "label": found.labels[best],
+                    "probs": probabilities,
+                    "num_classes": len(probabilities),
+                }
+            )
+        return orjson.dumps(listed("classify", found.model, found.prompt_tokens, data))

@@ -1,0 +1,97 @@
+"""POST /v1/score: how well texts go together, in vLLM's shape. JSON in, RerankRequest out; Ranking in, JSON out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import orjson
+
+from llamasrv.domain.request import RerankRequest
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.names import prompt_in
+from llamasrv.protocols.common.schema import Count, Ignored, Invalid, Loader, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.rerank import Ranked
+
+
+class Texts(WireField):
+    """A text, or several."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
+        if type(value) is str:
+            return (value,)
+        if type(value) is not list:
+            raise wrong_type("a text or an array of texts", value)
+        if not value:
+            raise Invalid("empty array.", code="empty_array")
+        if len(value) > self.limits.inputs:
+            raise Invalid(f"array too long. Expected at most {self.limits.inputs} texts, but got {len(value)}.")
+        for i, text in enumerate(value):
+            if type(text) is not str:
+                raise wrong_type("a text", text, i)
+        return tuple(value)
+
+
+class ScoreSchema(WireSchema):
+    text_1 = Texts("one text for all of `text_2`, or as many")
+    text_2 = Texts("what it is compared with")
+    queries = Texts("the same as `text_1`")
+    documents = Texts("the same as `text_2`")
+    data_1 = Texts("the same as `text_1`")
+    data_2 = Texts("the same as `text_2`")
+    model = String("a name or alias; absent: the model that is served")
+    truncate_prompt_tokens = Count(-1, 2**31 - 1, "any number: a pair that is too long is cut; absent: it is refused")
+    user = Ignored()
+    priority = Ignored()
+
+
+class ScoreOptions(NamedTuple):
+    """Nothing of the request shapes its reply."""
+
+
+class ScoreEndpoint:
+    names = prompt_in("text_2")
+
+    def __init__(self, limits: Limits) -> None:
+        self._load = Loader(ScoreSchema, limits).load
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[RerankRequest, ScoreOptions]:
+        data = self._load(body)
+        first, second = (self._texts(data, names) for names in (("text_1", "queries", "data_1"),
+                                                                ("text_2", "documents", "data_2")))  # fmt: skip
+        if len(first) == 1:
+            first *= len(second)
+        if len(first) != len(second):
+            raise InvalidRequest(
+                f"Invalid 'text_1': expected one text or {len(second)}, as many as in 'text_2', but got {len(first)}.",
+                param="text_1",
+            )
+        cut = "truncate_prompt_tokens" in data
+        pairs = tuple(zip(first, second))
+        return RerankRequest(pairs, model=data.get("model"), truncate=cut, timeout=timeout, owner=owner), ScoreOptions()
+
+    def _texts(self, data: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name in data:
+                texts: tuple[str, ...] = data[name]
+                return texts
+        raise InvalidRequest(
+            f"Missing required parameter: '{names[0]}'.", param=names[0], code="missing_required_parameter"
+        )
+
+    def whole(self, options: ScoreOptions, ranked: Ranked) -> bytes:
+        data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(ranked.probabilities)]
+        return orjson.dumps(listed("score", ranked.model, ranked.prompt_tokens, data))
+
+
+def listed(kind: str, model: str, tokens: int, data: list[Any]) -> dict[str, Any]:
+    """vLLM's list of what was found."""
+    return {
+        "id": f"{kind}-{uuid4().hex}", "object": "list", "created": int(time.time()), "model": model, "data": data,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0},
+    }  # fmt: skip
