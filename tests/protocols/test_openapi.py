@@ -88,7 +88,7 @@ def test_what_is_honoured_has_a_type(described):
 
 
 NEED_MORE = (
-    "/models", "/v1/batches", "/v1/messages/batches", "/api/create", "/api/copy", "/api/pull", "/slots", "/api/blobs", "/v1/score",
+    "/models", "/v1/batches", "/v1/messages/batches", "/api/create", "/api/copy", "/api/pull", "/slots", "/api/blobs", "/v1/score", "/score", "/classify",
     "/v1/classify",
 )  # fmt: skip
 """Routes that need a file, a folder or another model to be there."""
