@@ -112,8 +112,9 @@ class RerankEndpoint:
             with_text=get("return_text" if tei else "return_documents", False),
             raw=get("raw_scores", not tei),
         )
+        pairs = tuple((data["query"], text) for text in texts)
         request = RerankRequest(
-            tuple((data["query"], text) for text in texts), model=get("model"), truncate=get("truncate", False), timeout=timeout, owner=owner
+            pairs, model=get("model"), truncate=get("truncate", False), timeout=timeout, owner=owner
         )
         return request, options
 

@@ -1,4 +1,4 @@
-"""Routes that compute vectors and scores: OpenAI's embeddings, llama.cpp's, reranking under its four names, vLLM's score and classify."""
+"""Routes that compute vectors and scores: OpenAI's embeddings, llama.cpp's, reranking, vLLM's score and classify."""
 
 from __future__ import annotations
 
