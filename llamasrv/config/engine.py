@@ -303,8 +303,7 @@ _DECLARED: Mapping[str, Option] = {
     ),
     "disk_bytes": _cache(
         "disk", "size", "--cache-disk", low=0, high=2**50, unit=2**20,
-        help="Disk for beginnings that several prompts had, so that a restart finds them; a plain number counts MiB, "
-        "0 keeps none.",
+        help="Disk for prefixes, so that a restart finds them; a plain number counts MiB, 0 keeps none.",
     ),
     "disk_folder": _cache(
         "disk_dir", "path", "--cache-disk-dir", help="The folder for them (~/.cache/llamasrv/prefixes)."

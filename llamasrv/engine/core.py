@@ -20,6 +20,8 @@ from llamasrv.engine.channels import Doorbell, Mailbox, Stream
 from llamasrv.engine.context_shift import shift
 from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.kv.disk_tier import DiskTier
+from llamasrv.engine.kv.disk_writer import DiskWriter
+from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells
 from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.media.encoder import Encoded, Encoder
@@ -50,9 +52,10 @@ class EngineCore:
 
     def __init__(
         self, backend: Backend, options: EngineOptions, *, mailbox: Mailbox[Mail], doorbell: Doorbell, board: Board,
-        metrics: EngineMetrics, pool: NativePool, clock: Callable[[], float],
+        metrics: EngineMetrics, pool: NativePool, prefixes: KeptPrefixes, clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self.backend = backend
+        self.prefixes = prefixes
         self.options = options
         self.mailbox = mailbox
         self.metrics = metrics
@@ -75,6 +78,8 @@ class EngineCore:
         """One turn of the loop; with `wait`, sleep while there is nothing to do. True when something was computed."""
         self._take_mail(wait)
         worked = bool(self.waiting or self.running) and self.step()
+        if self._writer is not None:
+            self._writer.tick(self.clock(), self.running)
         self._pace.stuck = not worked
         self._publish()
         if not self.running:
@@ -109,13 +114,19 @@ class EngineCore:
     def reset(self) -> None:
         """A fresh context. Nobody may be seated."""
         self.backend.reset()
+        self.prefixes.clear()
         self._forget_context()
         self._failed_in_a_row = 0
 
-    def close(self, error: LlamasrvError) -> None:
-        """Fail what is open, what is in the mailbox included. Nothing is accepted any more."""
+    def close(self, error: LlamasrvError, *, keep: bool = True) -> None:
+        """Fail what is open, what is in the mailbox included. Nothing is accepted any more. What was computed stays in
+        host memory and on disk, if it is to `keep`."""
         self._take_mail(wait=False)
         self.fail_all(error)
+        if keep and self.backend.generates and not self.backend.split:
+            self.memory.save_all()
+            if self._writer is not None:
+                self._writer.write_all()
         self._publish()
         self._doorbell.ring()
 
@@ -392,9 +403,10 @@ class EngineCore:
 
     def _forget_context(self) -> None:
         self.memory = KVCacheManager(
-            self.backend, cache_bytes=self.options.cache_bytes, time=self.scheduler.cost, metrics=self.metrics,
-            checkpoint_bytes=self.options.checkpoint_bytes, disk=self.disk,
+            self.backend, prefixes=self.prefixes.open(self.backend, self.options), time=self.scheduler.cost,
+            metrics=self.metrics, disk=self.disk,
         )  # fmt: skip
+        self._writer = None if self.disk is None else DiskWriter(self.memory, self.disk, self.scheduler.cost)
         self.admission = Admission(self.memory, self.backend, self.options, self.metrics)
         self.drafter = Drafter(
             self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock
@@ -422,7 +434,7 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
         facts={"model": options.digest, **backend.state_facts}, largest=options.cache_bytes,
         adapter_digests=tuple(adapter.digest for adapter in backend.adapters), can_cut=backend.can_cut_saved,
         work=pool.queue(1).put, post=lambda call: core.mailbox.put((EngineCore.call, partial(call[0], call[1]))),
-        give=lambda entry: core.memory.host.put(entry), metrics=core.metrics,
+        give=lambda state: core.memory.take_back(state), metrics=core.metrics,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.view import Board, ModelFacts, View, Snapshot
 from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, QueueFull, Unavailable, Unsupported
 
@@ -51,9 +52,11 @@ class Engine:
         name: str = "model",
         clock: Callable[[], float] = time.monotonic,
         metrics: EngineMetrics | None = None,
+        prefixes: KeptPrefixes | None = None,
         on_status: Callable[[], None] | None = None,
     ) -> None:
-        """`metrics` of an engine before this one go on; `on_status` is called, on any thread, whenever that changes."""
+        """`metrics` and `prefixes` of an engine before this one go on; `on_status` is called, on any thread, whenever
+        that changes."""
         self.name = name
         self.options = options or EngineOptions()
         self.metrics = metrics or EngineMetrics()
@@ -70,7 +73,7 @@ class Engine:
         self._draining = self._stopping = False
         shared = Shared(
             self._mailbox, self._doorbell, self._board, self.metrics, self.embedder, self.grammars, pool,
-            should_stop=lambda: self._stopping,
+            prefixes or KeptPrefixes(), should_stop=lambda: self._stopping,
         )  # fmt: skip
         self._host: EngineHost | None = EngineHost(open_backend, self.options, shared, name=name, clock=clock)
         self._thread = RealThread(self._host.run)
@@ -233,6 +236,10 @@ class Engine:
     def erase_slot(self, number: int) -> int:
         """Forget what a lane was left with; how many tokens that were."""
         return self.ask(lambda core: core.admission.slots.erase(number, core.memory))
+
+    def take_over(self, prefixes: KeptPrefixes) -> None:
+        """Go on with what an engine of the same model has kept, as far as it is of use here."""
+        self.ask(lambda core: core.prefixes.take_over(prefixes))
 
     def ask(self, act: Callable[[EngineCore], R], timeout: float = 60.0) -> R:
         """Have the engine thread call `act` between two steps; its result, or what it raised."""

@@ -16,6 +16,7 @@ from llamasrv.engine.channels import Doorbell, Mailbox
 from llamasrv.engine.core import EngineCore, Mail
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import Backend, Checkpoints, LoadFailed, Progress
+from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions, Status
@@ -39,6 +40,7 @@ class Shared:
     embedder: Embedder
     grammars: GrammarCompiler
     pool: NativePool
+    prefixes: KeptPrefixes
     should_stop: Callable[[], bool]
 
 
@@ -60,6 +62,7 @@ class EngineHost:
         self._shared = shared
         self._name = name
         self._clock = clock
+        self._broken = False  # the context cannot be asked for anything
 
     def run(self) -> None:
         shared = self._shared
@@ -92,7 +95,7 @@ class EngineHost:
                 shared.grammars.open(backend.vocab)
             self.core = EngineCore(
                 backend, self._options, mailbox=shared.mailbox, doorbell=shared.doorbell, board=board,
-                metrics=shared.metrics, pool=shared.pool, clock=self._clock,
+                metrics=shared.metrics, pool=shared.pool, prefixes=shared.prefixes, clock=self._clock,
             )  # fmt: skip
         except BaseException:
             backend.close()
@@ -121,6 +124,7 @@ class EngineHost:
             self.core.reset()
         except Exception:
             log.exception("the engine cannot be restarted")
+            self._broken = True
             board.set_status(Status("failed", reason="the engine failed and cannot be restarted"))
             return False
         board.set_status(Status("ready", 1.0))
@@ -129,7 +133,7 @@ class EngineHost:
     def close(self) -> None:
         """Fail what is open, free everything."""
         shared = self._shared
-        self.core.close(Unavailable(STOPPING))
+        self.core.close(Unavailable(STOPPING), keep=not self._broken)
         shared.board.set_status(Status("stopped"))
         shared.embedder.close()
         self.core.discard()

@@ -68,6 +68,7 @@ class Loader:
         self._queue: list[Model] = []  # models that wait for memory, in their order
         self._leaving: dict[Model, Engine] = {}  # engines that take no new work and end with what they have
         self._failures = Failures(clock)
+        self._kept: list[Model] = []  # with prefixes and without an engine, the one unloaded last at the end
         self.draining = False  # nothing is loaded any more
         self._stopping = False
 
@@ -154,8 +155,9 @@ class Loader:
         recipe = model.recipe
         assert recipe is not None, model.name
         model.current = engine = Engine(
-            recipe.open_backend, recipe.options, name=model.name, metrics=model.metrics, on_status=self.notice.tell
-        )
+            recipe.open_backend, recipe.options, name=model.name, metrics=model.metrics, prefixes=model.prefixes,
+            on_status=self.notice.tell,
+        )  # fmt: skip
         engine.start()
         while not self.notice.wait(lambda: engine.status.state != "loading", TOLD_EVERY):
             log.info("loading %s: %d %%", model.name, engine.status.progress * 100)
@@ -270,20 +272,38 @@ class Loader:
         give_back()
         model.num_unloads += 1
         self.room.give(model)
+        self._bound_prefixes(model)
+
+    def _bound_prefixes(self, latest: Model) -> None:
+        """What unloaded models keep of their prefixes is no more, in all, than the one that was unloaded last may
+        have: the others', unloaded longest ago, go for it."""
+        self._kept = [model for model in self._kept if model is not latest and model.current is None] + [latest]
+        options = latest.recipe.options if latest.recipe is not None else None
+        most = options.cache_bytes + options.checkpoint_bytes if options is not None else 0
+        for model in self._kept[:-1]:
+            if sum(kept.prefixes.used for kept in self._kept) > most and model.current is None and not model.phase:
+                model.prefixes.clear()
 
     def changed(self, model: Model) -> None:
         """Something about it has changed that needs no loading: what was made from it is made anew."""
         for forget in self.on_unload:
             forget(model)
 
-    def retire(self, model: Model) -> None:
-        """It is no longer served: unload it once nobody uses it any more. Returns when that is so."""
+    def retire(self, model: Model, successor: Model | None = None) -> None:
+        """It is no longer served: unload it once nobody uses it any more. Returns when that is so. What it kept of its
+        prefixes is the `successor`'s, if that is the same file with other options."""
         model.retired = True
         while self._coming(model) or model.phase or model.current is not None:
             self.notice.wait(lambda: not self._coming(model), POLL)
             self.unload(model)
             if self.draining:
                 return
+        if successor is not None:
+            with contextlib.suppress(LlamasrvError):
+                if successor.current is not None:
+                    successor.current.take_over(model.prefixes)
+                elif not successor.phase:
+                    successor.prefixes = model.prefixes
 
     # time
 

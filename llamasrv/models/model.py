@@ -13,6 +13,7 @@ from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.domain.defaults import ChatDefaults
 from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.engine.interface import Adapter, Backend, Progress, Projector
+from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.errors import InvalidRequest, ModelUnavailable, Unavailable
 from llamasrv.models.details import Details
@@ -110,6 +111,7 @@ class Model:
         self.key = key  # equal for two models made from the same options and files
         self.created = int(time.time())
         self.metrics = engine.metrics if engine is not None else EngineMetrics()  # of all its engines, in turn
+        self.prefixes = KeptPrefixes()  # of its last engine, while it has none
         self.keep_alive = keep_alive  # seconds that it stays without a request; negative: for ever
         self.stay = keep_alive  # the same, as the last request wished
         self.current = engine

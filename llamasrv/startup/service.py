@@ -249,5 +249,6 @@ def update_models(registry: Registry, settings: Settings) -> None:
     loader.load_timeout, loader.on_demand = settings.models.load_timeout, settings.models.autoload
     for old in before.values():
         if old not in models:
-            threading.Thread(target=loader.retire, args=(old,), daemon=True).start()
+            successor = next((model for model in models if model.name == old.name), None)
+            threading.Thread(target=loader.retire, args=(old, successor), daemon=True).start()
     _load_those_of_the_start(registry)

@@ -20,10 +20,12 @@ GREEDY = SamplingParams(temperature=0)
 class Driver:
     """An engine whose turns are taken one by one, with a clock that only the test moves."""
 
-    def __init__(self, backend, **options):
+    def __init__(self, backend, *, prefixes=None, **options):
         self.now = 0.0
         self.backend = backend
-        self.engine = HandEngine(lambda progress: backend, EngineOptions(**options), clock=lambda: self.now)
+        self.engine = HandEngine(
+            lambda progress: backend, EngineOptions(**options), clock=lambda: self.now, prefixes=prefixes
+        )
         self.engine.open()
         self.core = self.engine.core
         self.sequences = self.engine.arrived

@@ -59,6 +59,10 @@ class Checkpoints:
     def __len__(self) -> int:
         return len(self._there)
 
+    def points(self) -> list[Checkpoint]:
+        """What is worth least first."""
+        return sorted(self._there.values(), key=lambda point: point.value)
+
     def along(self, tokens: array[int], limit: int, cache_key: CacheKey) -> dict[int, Checkpoint]:
         """Those of beginnings of `tokens[:limit]`, by their lengths, the shortest first."""
         group = self._groups.get(key_of(tokens, cache_key))

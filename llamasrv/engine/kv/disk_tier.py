@@ -21,8 +21,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from llamasrv.atomic_file import replacing
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.channels import Mailbox
@@ -46,10 +44,13 @@ SHUTDOWN = 10.0  # seconds for what is being written when the engine ends
 class StoredState(Entry):
     """A prefix on disk. `asked` is when reading it began, None while nobody wants it."""
 
-    __slots__ = ("path", "size", "asked")
+    __slots__ = ("path", "size", "asked", "points")
 
-    def __init__(self, path: Path, tokens: array[int], cache_key: CacheKey, size: int) -> None:
+    def __init__(
+        self, path: Path, tokens: array[int], cache_key: CacheKey, size: int, points: tuple[int, ...] = ()
+    ) -> None:
         super().__init__(tokens, cache_key)
+        self.points = points  # lengths of the checkpoints beside its state
         self.path = path
         self.size = size  # bytes of its state
         self.asked: float | None = None
@@ -123,10 +124,20 @@ class DiskTier:
         best, most = None, KEY_LENGTH - 1
         for stored in self._index.get(key_of(tokens, cache_key), ()):
             common = min(common_prefix(stored.tokens, tokens), limit)
-            common = usable_length(common, stored.length, can_cut=self.can_cut, cuts=cuts, media=media)
+            points = sorted({*(cuts or ()), *stored.points})
+            common = usable_length(common, stored.length, can_cut=self.can_cut, cuts=points, media=media)
             if common > most and stored.size <= self.largest:
                 best, most = stored, common
         return (best, most) if best is not None else None
+
+    @property
+    def is_writing(self) -> bool:
+        return bool(self._writing)
+
+    def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> int:
+        """The most of `tokens[:limit]` that a file begins with, whether it can be used or not."""
+        entries = self._index.get(key_of(tokens, cache_key), ())
+        return max((min(common_prefix(e.tokens, tokens), limit) for e in entries), default=0)
 
     def covers(self, tokens: array[int], length: int, cache_key: CacheKey) -> bool:
         """Whether all of `tokens[:length]` is there, or will be in a moment."""
@@ -149,11 +160,12 @@ class DiskTier:
         """One at a time: while one is written no other is begun."""
         return 0 < size <= self.largest and not self._writing and not self.covers(tokens, length, cache_key)
 
-    def put(self, state: SavedState) -> None:
-        if self._writing or not 0 < state.data.nbytes <= self.largest:
+    def put(self, state: SavedState, *, queue: bool = False) -> None:
+        """One at a time, unless it is to `queue`."""
+        if (self._writing and not queue) or not 0 < state.data.nbytes <= self.largest:
             return
         self._writing.append((state.tokens, state.cache_key))
-        self._work(lambda: self._write(state.tokens, state.cache_key, state.data))
+        self._work(lambda: self._write(state))
 
     def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
         for stored in [s for s in self._index.get(key_of(tokens, cache_key), ()) if s.tokens == tokens]:
@@ -178,7 +190,15 @@ class DiskTier:
         if stored is not None:
             self.num_written += 1
             self._metrics.prefixes_written += 1
+            self._outgrow(stored)
             self._add(stored)
+
+    def _outgrow(self, stored: StoredState) -> None:
+        """A conversation that went on needs no file of what it was a turn ago."""
+        for other in list(self._index.get(key_of(stored.tokens, stored.cache_key), ())):
+            is_prefix = common_prefix(other.tokens, stored.tokens) == other.length
+            if is_prefix and other.asked is None and stored.length > other.length > stored.length // 2:
+                self.drop(other.tokens, other.cache_key)
 
     def _add(self, stored: StoredState) -> None:
         self._index.setdefault(key_of(stored.tokens, stored.cache_key), []).append(stored)
@@ -199,13 +219,15 @@ class DiskTier:
                 stored.path.unlink()
         self._post((self._have_read, (stored, entry)))
 
-    def _write(self, tokens: array[int], cache_key: CacheKey, data: np.ndarray) -> None:
+    def _write(self, state: SavedState) -> None:
         stored: StoredState | None = None
         gone: list[Path] = []
         try:
-            has_room, gone = self._make_room(data.nbytes)
+            size = state.data.nbytes + sum(point.data.nbytes for point in state.points)
+            has_room, gone = self._make_room(size)
             if has_room:
-                stored = StoredState(self._put(tokens, cache_key, data), tokens, cache_key, data.nbytes)
+                points = tuple(point.length for point in state.points)
+                stored = StoredState(self._put(state), state.tokens, state.cache_key, size, points)
         except Exception as error:
             log.warning("a prefix cannot be written to %s: %s", self._folder, error)
         self._post((self._have_written, (stored, gone)))
@@ -215,15 +237,22 @@ class DiskTier:
             head = state_file.read_head(file, self._facts)
             file.seek(4 * head.num_tokens, os.SEEK_CUR)
             data = state_file.read_state(file, head)
+            points = state_file.read_points(file, head)
         os.utime(stored.path)  # used last now
-        return SavedState(stored.tokens, data, stored.cache_key, origin="disk")
+        state = SavedState(stored.tokens, data, stored.cache_key, origin="disk")
+        state.points = tuple(SavedState(stored.tokens[:length], point, stored.cache_key) for length, point in points)
+        return state
 
-    def _put(self, tokens: array[int], cache_key: CacheKey, data: np.ndarray) -> Path:
-        named = [(self._digests[number], scale) for number, scale in cache_key.adapters]
-        name = hashlib.sha256(json.dumps([named, cache_key.scope]).encode() + tokens.tobytes()).hexdigest()[:32]
+    def _put(self, state: SavedState) -> Path:
+        tokens, key = state.tokens, state.cache_key
+        named = [(self._digests[number], scale) for number, scale in key.adapters]
+        name = hashlib.sha256(json.dumps([named, key.scope]).encode() + tokens.tobytes()).hexdigest()[:32]
         path = self._folder / f"{name}{ENDING}"
+        points = [(point.length, point.data) for point in state.points if point.length < state.length]
         with replacing(path, durable=True) as file:
-            state_file.write(file, tokens, data, facts=self._facts, scope=cache_key.scope, adapters=named)
+            state_file.write(
+                file, tokens, state.data, facts=self._facts, scope=key.scope, adapters=named, points=points
+            )
         return path
 
     def _make_room(self, need: int) -> tuple[bool, list[Path]]:
@@ -264,4 +293,6 @@ class DiskTier:
                 continue
             if all(digest in numbers for digest, _ in head.adapters):
                 adapters = tuple(sorted((numbers[digest], float(scale)) for digest, scale in head.adapters))
-                self._add(StoredState(path, tokens, CacheKey(adapters, head.scope), head.num_bytes))
+                points = tuple(length for length, *_ in head.points)
+                size = head.num_bytes + sum(size for _, size, *_ in head.points)
+                self._add(StoredState(path, tokens, CacheKey(adapters, head.scope), size, points))

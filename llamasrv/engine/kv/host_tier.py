@@ -21,9 +21,10 @@ ENTRY_BYTES = 600  # of an entry without its state and its tokens, measured
 
 
 class SavedState(Entry):
-    """A prefix with its KV: `data` are the backend's own bytes. `origin` is the tier that it came from."""
+    """A prefix with its KV: `data` are the backend's own bytes. `origin` is the tier that it came from; `points` are
+    checkpoints that come or go with it."""
 
-    __slots__ = ("data", "origin")
+    __slots__ = ("data", "origin", "points")
 
     def __init__(
         self, tokens: array[int], data: np.ndarray, cache_key: CacheKey = EVERYBODY, *, origin: str = "host"
@@ -31,6 +32,7 @@ class SavedState(Entry):
         super().__init__(tokens, cache_key)
         self.data = data
         self.origin = origin
+        self.points: tuple[SavedState, ...] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -56,6 +58,10 @@ class HostTier:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def entries(self) -> list[SavedState]:
+        """What was used last first."""
+        return list(reversed(self._entries.values()))
 
     def put(self, entry: SavedState) -> None:
         """Keep it, unless it is larger than the limit. Entries that are a prefix of it go."""

@@ -14,14 +14,14 @@ from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.interface import Backend
-from llamasrv.engine.interface import Checkpoints as Kind
 from llamasrv.engine.kv.checkpointing import Checkpointing
-from llamasrv.engine.kv.checkpoints import Checkpoint, Checkpoints
+from llamasrv.engine.kv.checkpoints import Checkpoint
+from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.kv.lane_tier import LaneTier
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Match, PrefixIndex, common_prefix
-from llamasrv.engine.kv.host_tier import HostTier, SavedState
+from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.tier import Tier
 from llamasrv.engine.cost_model import CostModel
 
@@ -38,19 +38,17 @@ class KVCacheManager:
         self,
         backend: Backend,
         *,
-        cache_bytes: int,
+        prefixes: KeptPrefixes,
         time: CostModel,
         metrics: EngineMetrics,
-        checkpoint_bytes: int = 0,
         disk: DiskTier | None = None,
     ) -> None:
         self.backend = backend
+        self.prefixes = prefixes
         self.lanes = LaneTable(backend.num_lanes, backend.num_cells)
         self.cache = PrefixIndex(can_cut=backend.can_cut)
-        self.checkpoints = Checkpoints(
-            checkpoint_bytes if backend.checkpoints is not Kind.NONE else 0, whole=backend.checkpoints is Kind.WHOLE
-        )
-        self.host = HostTier(cache_bytes, can_cut=backend.can_cut_saved)
+        self.checkpoints = prefixes.checkpoints
+        self.host = prefixes.host
         self.disk = disk
         # Whether who begins alike may wait for what one of them computes.
         self._follow = bool(self.checkpoints.limit) if not backend.can_cut else backend.can_share
@@ -249,6 +247,23 @@ class KVCacheManager:
             self.host.put(SavedState(tokens[:length], self.backend.save(lane), cache_key))
         self.drop(lane)
         self._metrics.evictions += 1
+
+    def save_all(self) -> None:
+        """Before the context goes: what idle lanes have moves to host memory, as far as that holds it."""
+        room = self.host.limit
+        for lane in reversed(list(self.lanes.resident)):
+            room -= self.backend.saved_size(lane)
+            if room < 0:
+                self.drop(lane)
+        while self.lanes.resident:
+            self.evict()
+
+    def take_back(self, state: SavedState) -> None:
+        """A state that was on disk waits in host memory, with its checkpoints."""
+        for point in state.points:
+            self.checkpoints.put(point)
+        state.points = ()
+        self.host.put(state)
 
     def clear_idle(self) -> None:
         """Idle prefixes keep no more cells than the backend bears without slowing down."""

@@ -4,6 +4,7 @@
     head                                  JSON: see `Head`
     tokens                                32-bit each
     state                                 the backend's own bytes
+    points                                states of beginnings of these tokens, one after another
 
 Everything is checked before it is believed; what is wrong is a ValueError with half a sentence. Knows no folders.
 """
@@ -15,14 +16,14 @@ import os
 import struct
 import zlib
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import BinaryIO
 
 import numpy as np
 
 MAGIC = b"llamasrv state\n"
-FORMAT = 3
+FORMAT = 4
 MOST_HEAD = 65_536  # bytes
 MOST_TOKENS = 1 << 30
 
@@ -39,6 +40,7 @@ class Head:
     kind: str  # numpy's name for its numbers
     tokens_check: int
     state_check: int
+    points: list[tuple[int, int, int, str]]  # tokens, bytes, check and kind of each
     format: int = FORMAT
 
 
@@ -50,19 +52,23 @@ def as_facts(facts: Mapping[str, object]) -> dict[str, object]:
 
 def write(
     file: BinaryIO, tokens: array[int], state: np.ndarray, *, facts: dict[str, object], scope: str = "",
-    adapters: list[tuple[str, float]] | None = None,
+    adapters: list[tuple[str, float]] | None = None, points: Sequence[tuple[int, np.ndarray]] = (),
 ) -> int:  # fmt: skip
-    """How many bytes were written."""
+    """How many bytes were written. `points` are states of so many first tokens each."""
     data = np.ascontiguousarray(state)
     raw, numbers = data.data.cast("B"), tokens.tobytes()
+    others = [(length, np.ascontiguousarray(point)) for length, point in points]
     head = json.dumps(asdict(Head(
         facts=facts, scope=scope, adapters=adapters or [], num_tokens=len(tokens), num_bytes=data.nbytes,
         kind=data.dtype.str, tokens_check=zlib.crc32(numbers), state_check=zlib.crc32(raw),
+        points=[(length, o.nbytes, zlib.crc32(o.data.cast("B")), o.dtype.str) for length, o in others],
     ))).encode()  # fmt: skip
     start = MAGIC + struct.pack("<II", len(head), zlib.crc32(head)) + head + numbers
     file.write(start)
     file.write(raw)
-    return len(start) + data.nbytes
+    for _, point in others:
+        file.write(point.data.cast("B"))
+    return len(start) + data.nbytes + sum(point.nbytes for _, point in others)
 
 
 def read_head(file: BinaryIO, facts: dict[str, object]) -> Head:
@@ -85,7 +91,10 @@ def read_head(file: BinaryIO, facts: dict[str, object]) -> Head:
         raise ValueError("it was saved with another model or another build of llama.cpp")
     if not 0 < head.num_tokens < MOST_TOKENS or head.num_bytes <= 0:
         raise ValueError("its sizes are inconsistent")
-    if os.fstat(file.fileno()).st_size != file.tell() + 4 * head.num_tokens + head.num_bytes:
+    if not all(0 < length < head.num_tokens and size > 0 for length, size, _, _ in head.points):
+        raise ValueError("its sizes are inconsistent")
+    rest = 4 * head.num_tokens + head.num_bytes + sum(size for _, size, _, _ in head.points)
+    if os.fstat(file.fileno()).st_size != file.tell() + rest:
         raise ValueError("it is truncated")
     return head
 
@@ -101,7 +110,16 @@ def read_tokens(file: BinaryIO, head: Head) -> array[int]:
 
 def read_state(file: BinaryIO, head: Head) -> np.ndarray:
     """After the tokens."""
-    data = np.empty(head.num_bytes, np.uint8)
-    if file.readinto(data.data) != len(data) or zlib.crc32(data.data) != head.state_check:  # type: ignore[attr-defined]
+    return _read_bytes(file, head.num_bytes, head.state_check, head.kind)
+
+
+def read_points(file: BinaryIO, head: Head) -> list[tuple[int, np.ndarray]]:
+    """After the state."""
+    return [(length, _read_bytes(file, size, check, kind)) for length, size, check, kind in head.points]
+
+
+def _read_bytes(file: BinaryIO, size: int, check: int, kind: str) -> np.ndarray:
+    data = np.empty(size, np.uint8)
+    if file.readinto(data.data) != len(data) or zlib.crc32(data.data) != check:  # type: ignore[attr-defined]
         raise ValueError("its state is damaged")
-    return data.view(head.kind)
+    return data.view(kind)

@@ -58,7 +58,7 @@ MOST_EARLY = 5  # workers in a row that end before they serve; then another star
 EXTEND_START = 30  # seconds that a start may go on without news
 SPARE_CONNECTIONS = 64  # above the limit, to be told so
 LAST_WORDS = 2.0  # seconds that streams have to write their final event
-ENGINE_STOP = 5.0  # seconds for the engine thread to end
+ENGINE_STOP = 12.0  # seconds for the engine thread to end, what it writes to disk included
 
 
 class Worker(GeventWorker):

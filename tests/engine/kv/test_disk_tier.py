@@ -186,8 +186,8 @@ import sys
 from array import array
 from pathlib import Path
 import numpy as np
-from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.kv.disk_tier import DiskTier
+from llamasrv.engine.kv.host_tier import SavedState
 os.fsync = lambda fd: None
 disk = DiskTier(
     Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, work=print, post=lambda mail: mail[0](mail[1]),
@@ -195,7 +195,7 @@ disk = DiskTier(
 )
 for n in range(200):
     data = np.full(2**18, n, np.int32)
-    disk._write(array("i", [n] * 50), CacheKey(), data)
+    disk._write(SavedState(array("i", [n] * 50), data))
     print(n, flush=True)
 """
 
@@ -256,15 +256,17 @@ def test_a_system_prompt_is_warm_after_a_restart(tmp_path):
     again.end()
 
 
-def test_only_what_two_prompts_had_in_common_is_written(tmp_path):
+def test_what_two_prompts_had_in_common_is_written_at_once_and_the_rest_at_the_end(tmp_path):
     served = Served(tmp_path)
     served.ask(chat(SYSTEM + "one secret"))
     served.ask(chat(SYSTEM + "two secret"))
     served.written(1)
-    served.end()
     written = b"".join(path.read_bytes() for path in tmp_path.rglob(f"*{ENDING}"))
     assert np.array(list(b"system"), np.int32).tobytes() in written
     assert np.array(list(b"secret"), np.int32).tobytes() not in written
+    served.end()
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob(f"*{ENDING}"))
+    assert np.array(list(b"secret"), np.int32).tobytes() in written
 
 
 def test_going_on_with_a_conversation_writes_nothing(tmp_path):
@@ -309,8 +311,8 @@ def test_two_scopes_keep_the_same_beginning_apart(tmp_path):
         for end in ("one", "two"):
             served.ask(chat(SYSTEM + end), scope=scope)
         served.written(number)
-    served.end()
     assert len(list(tmp_path.rglob(f"*{ENDING}"))) == 2
+    served.end()
 
 
 def test_a_large_state_is_not_copied_while_others_are_at_work(tmp_path, monkeypatch):

@@ -1,0 +1,94 @@
+"""What goes to disk, and when: prefixes that would be missed if the process ended.
+
+Looks every few seconds whether one is worth a file and has none yet; a kill loses what came since. At the end of the
+engine all that is worth a file is written.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.cost_model import CostModel
+from llamasrv.engine.kv.disk_tier import DiskTier
+from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv.manager import BUSY_BYTES, WORTH_WRITING, KVCacheManager
+from llamasrv.engine.sequence import Sequence, State
+
+EVERY = 20.0  # seconds between two looks; a file that was written is followed by the next at once
+MOST_POINTS, MOST_WHOLE = 8, 2  # checkpoints in one file
+GROWN = 0.1  # share of a prefix that is new since it was written, for it to be written again
+
+
+class _Candidate(NamedTuple):
+    tokens: array[int]
+    length: int
+    cache_key: CacheKey
+    size: Callable[[], int]
+    data: Callable[[], np.ndarray]
+
+
+class DiskWriter:
+    """Belongs to the engine thread."""
+
+    def __init__(self, memory: KVCacheManager, disk: DiskTier, time: CostModel) -> None:
+        self._memory = memory
+        self._disk = disk
+        self._time = time
+        self._next: float | None = None
+
+    def tick(self, now: float, running: list[Sequence]) -> None:
+        """Between two steps: hand one prefix over, if it is time and one is worth it."""
+        if self._next is None:
+            self._next = now + EVERY
+        if now < self._next or self._disk.is_writing:
+            return
+        for found in self._candidates(running):
+            if self._is_missed(found) and self._disk.wants(found.tokens, found.length, found.cache_key, found.size()):
+                if found.size() <= BUSY_BYTES or len(running) < 2:
+                    self._disk.put(self._state(found))
+                    return
+        self._next = now + EVERY
+
+    def write_all(self) -> None:
+        """At the end: everything that is worth a file, what was used last first."""
+        for found in self._candidates([]):
+            if self._is_missed(found) and found.size() <= self._disk.largest:
+                self._disk.put(self._state(found), queue=True)
+
+    def _candidates(self, running: list[Sequence]) -> Iterator[_Candidate]:
+        memory = self._memory
+        for lane in reversed(list(memory.lanes.resident)):
+            tokens, length = memory.cache.tokens(lane), memory.lanes.lengths[lane]
+            yield self._of_lane(lane, tokens[:length], memory.cache.cache_key(lane))
+        for entry in memory.host.entries():
+            yield _of_entry(entry)
+        for seq in running:
+            if seq.lane is not None and seq.state is State.DECODE and seq.num_exact is None and not seq.draft:
+                yield self._of_lane(seq.lane, seq.tokens[: seq.num_computed], seq.spec.cache_key)
+
+    def _of_lane(self, lane: int, tokens: array[int], cache_key: CacheKey) -> _Candidate:
+        backend = self._memory.backend
+        return _Candidate(
+            tokens, len(tokens), cache_key, lambda: backend.saved_size(lane), lambda: backend.save(lane)
+        )
+
+    def _is_missed(self, found: _Candidate) -> bool:
+        there = self._disk.common(found.tokens, found.length, found.cache_key)
+        new = found.length - there
+        return new > GROWN * found.length and self._time.prompt_seconds(new) >= WORTH_WRITING
+
+    def _state(self, found: _Candidate) -> SavedState:
+        points = self._memory.checkpoints.along(found.tokens, found.length, found.cache_key)
+        state = SavedState(found.tokens[: found.length], found.data(), found.cache_key)
+        most = MOST_WHOLE if self._memory.checkpoints.whole else MOST_POINTS
+        state.points = tuple(points.values())[-most:]
+        return state
+
+
+def _of_entry(entry: SavedState) -> _Candidate:
+    return _Candidate(entry.tokens, entry.length, entry.cache_key, lambda: entry.data.nbytes, lambda: entry.data)

@@ -1,0 +1,52 @@
+"""What stays of a model's prefixes when its engine ends: states in host memory, for the next engine of the same model.
+
+An engine opens it and has it to itself until it ends. What was made with another file, library or number format is
+forgotten then.
+"""
+
+from __future__ import annotations
+
+from llamasrv.engine.interface import Backend
+from llamasrv.engine.interface import Checkpoints as Kind
+from llamasrv.engine.kv.checkpoints import Checkpoints
+from llamasrv.engine.kv.host_tier import HostTier
+from llamasrv.engine.options import EngineOptions
+
+
+class KeptPrefixes:
+    """The tiers in host memory."""
+
+    def __init__(self) -> None:
+        self.host = HostTier(0)
+        self.checkpoints = Checkpoints(0)
+        self._made_for: object = None
+
+    @property
+    def used(self) -> int:
+        """Bytes."""
+        return self.host.used + self.checkpoints.used
+
+    def open(self, backend: Backend, options: EngineOptions) -> KeptPrefixes:
+        """For an engine; empty, unless the last one's states are of use to it."""
+        kind = backend.checkpoints
+        limits = options.cache_bytes, options.checkpoint_bytes if kind is not Kind.NONE else 0
+        adapters = [adapter.digest for adapter in backend.adapters]
+        made_for = options.digest, dict(backend.state_facts), adapters, kind, backend.can_cut_saved, limits
+        if made_for != self._made_for:
+            self._made_for = made_for
+            self.host = HostTier(limits[0], can_cut=backend.can_cut_saved)
+            self.checkpoints = Checkpoints(limits[1], whole=kind is Kind.WHOLE)
+        return self
+
+    def take_over(self, other: KeptPrefixes) -> None:
+        """What another one has that was made for the same."""
+        if other._made_for is not None and other._made_for == self._made_for and other is not self:
+            for state in reversed(other.host.entries()):
+                self.host.put(state)
+            for point in other.checkpoints.points():
+                self.checkpoints.put(point)
+        other.clear()
+
+    def clear(self) -> None:
+        self._made_for = None
+        self.host, self.checkpoints = HostTier(0), Checkpoints(0)
