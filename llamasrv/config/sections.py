@@ -28,7 +28,10 @@ _log = partial(option_field, "log")
 class ModelSection:
     """The one model that the command line names."""
 
-    path: Path | None = _model("path", None, "-m", "--model", help="The GGUF file to serve.")
+    path: Path | None = _model(
+        "path", None, "-m", "--model",
+        help="The GGUF file to serve, or hf:OWNER/REPO:QUANT to fetch and serve one of the Hub.",
+    )  # fmt: skip
     alias: tuple[str, ...] = _model(
         "list", (), "-a", "--alias", help="Further names that clients may call the model by, separated by commas."
     )

@@ -143,8 +143,14 @@ def value_of(settings: Settings, option: Option) -> Any:
     return getattr(getattr(settings, section), field)
 
 
+HUB = "hf:"
+
+
 def fitting(settings: Settings, given: Mapping[str, Any]) -> Settings:
-    """A smaller batch than the default of the smaller unit inside it makes that smaller, too, unless both are given."""
+    """A smaller batch than the default of the smaller unit inside it makes that smaller, too, unless both are given. A
+    model that is hf:OWNER/REPO:QUANT is one of the Hub's."""
+    if (path := str(settings.model.path or "")).startswith(HUB):
+        settings = settings.having(model={"path": None, "hf_repo": path.removeprefix(HUB)})
     batch = settings.engine.batch_size
     if "engine_ubatch_size" not in given and settings.engine.ubatch_size > batch:
         return settings.having(engine={"ubatch_size": batch})

@@ -429,3 +429,10 @@ def test_several_addresses_are_listened_on():
     """An address of IPv6 goes into brackets; gunicorn took its last part for a port that is missing."""
     settings = settings_with(server_host="127.0.0.1,::1,/run/l.sock", server_port=80)
     assert settings.addresses == ["127.0.0.1:80", "[::1]:80", "unix:/run/l.sock"]
+
+
+def test_a_model_of_the_hub_is_named_like_a_file(toml):
+    model = load({"model_path": "hf:owner/repo:Q4_K_M"}, environ={}).model
+    assert (model.path, model.hf_repo) == (None, "owner/repo:Q4_K_M")
+    settings = load({}, environ={}, config=toml('[models.mine]\npath = "hf:owner/repo"'))
+    assert settings.of(settings.tables[0]).model.hf_repo == "owner/repo"
