@@ -184,16 +184,22 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @click.option("--sequences", default="1,2,4,8,16", metavar="LIST", help="How many at once.  [1,2,4,8,16]")
 @click.option("--tokens", default=128, type=click.IntRange(8, 100_000), metavar="INT", help="Tokens of each.  [128]")
+@click.option("--text", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+              help="Compare drafts with none instead, on answers to this text: one prompt, or a JSON string a line.")
 @with_options("model", "engine", "cache")
-def bench(settings: Settings, model: Path | None, sequences: str, tokens: int) -> int:
-    """Measure MODEL: the kernels alone, the server over HTTP, and their ratio."""
+def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, text: Path | None) -> int:
+    """Measure MODEL: the kernels alone, the server over HTTP, and their ratio; or with --text, what drafts gain."""
+    from llamasrv.commands import bench_drafts
     from llamasrv.commands.bench import run
 
     if model is not None:
         settings = settings.having(model={"path": model})
     if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", sequences) or not all(1 <= int(n) <= 256 for n in sequences.split(",")):
         raise ConfigError(f"--sequences {sequences!r}: must be numbers from 1 to 256, separated by commas")
-    return run(settings, tuple(int(n) for n in sequences.split(",")), tokens)
+    levels = tuple(int(n) for n in sequences.split(","))
+    if text is not None:
+        return bench_drafts.run(settings, levels, tokens, text)
+    return run(settings, levels, tokens)
 
 
 @cli.command()

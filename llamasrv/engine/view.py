@@ -31,13 +31,16 @@ class Row(NamedTuple):
     num_generated: int
     max_tokens: int | None
     params: SamplingParams
+    num_drafted: int = 0
+    num_accepted: int = 0  # of these
 
 
 def row_of(seq: Sequence) -> Row:
-    spec = seq.spec
+    spec, drafts = seq.spec, seq.drafts
+    counts = (0, 0) if drafts is None else drafts.counts[:2]
     return Row(
         seq.id, seq.lane, seq.num_prompt, seq.num_computed, seq.reused, seq.source, seq.num_generated, spec.max_tokens,
-        spec.params,
+        spec.params, *counts,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def _busy(sequence: Mapping[str, Any], context: int) -> dict[str, Any]:
     return {
         "id": -1 if lane is None else lane,
         "n_ctx": context,
-        "speculative": False,
+        "speculative": bool(sequence.get("num_drafted")),
         "is_processing": True,
         "id_task": sequence["id"],
         "n_prompt_tokens": sequence["num_prompt"],

@@ -142,7 +142,8 @@ def _describe(model: Model) -> dict[str, Any]:
 def _figures(model: Model) -> dict[str, Any]:
     """Of one loaded model. Totals since the start: who shows them takes differences."""
     snapshot, m = model.engine.snapshot(), model.engine.metrics
-    fields = ("id", "lane", "num_prompt", "num_computed", "num_reused", "source", "num_generated", "max_tokens")
+    fields = ("id", "lane", "num_prompt", "num_computed", "num_reused", "source", "num_generated", "max_tokens",
+              "num_drafted", "num_accepted")  # fmt: skip
     return {
         "running": [{field: seq[field] for field in fields} for seq in snapshot["running"]],
         "waiting": [{field: seq[field] for field in fields} for seq in snapshot["waiting"]],
@@ -153,6 +154,8 @@ def _figures(model: Model) -> dict[str, Any]:
             "generated": m.generated_tokens,
             "prompt": m.prompt_tokens,
             "cached": m.cached_tokens,
+            "drafted": m.drafted,
+            "accepted": m.accepted,
             "sources": {"computed": m.prompt_tokens, **m.reused},
             "steps": m.steps,
             "parts": {name: histogram.total for name, histogram in m.parts.items()},

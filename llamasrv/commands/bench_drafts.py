@@ -1,0 +1,148 @@
+"""`llamasrv bench --text FILE`: what drafts gain on the user's own text.
+
+Two servers with the same options, one of them without drafts, answer the same prompts in turns: the speed of a machine
+that others use, too, changes by the minute.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from llamasrv import startup
+from llamasrv.commands import server
+from llamasrv.config import Settings
+from llamasrv.errors import ConfigError
+from llamasrv.startup import model_options
+
+TURNS = 3
+PATIENCE = 600.0  # seconds for one answer
+MOST_PROMPTS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One number of sequences, measured without drafts and with them."""
+
+    level: int
+    plain: float  # tokens/s
+    drafting: float
+    drafted: int
+    accepted: int
+    num_same: int  # answers that are the same text
+    num_answers: int
+
+
+def run(settings: Settings, levels: tuple[int, ...], tokens: int, path: Path) -> int:
+    """Measure at each number of sequences, and print the table."""
+    prompts = read(path)
+    if settings.engine.spec == "off":
+        raise ConfigError("--spec off is what drafts are compared with; leave it out, or name a source of drafts")
+    most = max(levels)
+    if most > settings.engine.parallel:
+        settings = settings.having(engine={"parallel": most})
+    settings = startup.prepare(settings)
+    console = Console()
+    turns: list[Turn] = []
+    with console.status("loading") as status:
+        for turn in measure(settings, levels, tokens, prompts):
+            turns.append(turn)
+            status.update(f"{turn.level} sequences: {turn.plain:,.1f} tokens/s, with drafts {turn.drafting:,.1f}")
+    console.print(table(settings, turns, tokens))
+    return 0
+
+
+def read(path: Path) -> list[str]:
+    """The prompts of a file: a line each where it is JSON strings by line, else the file as one."""
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text") from None
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise ConfigError(f"{path}: there is nothing in it")
+    if not all(line.startswith('"') for line in lines):
+        return [text]
+    try:
+        return [str(json.loads(line)) for line in lines[:MOST_PROMPTS]]
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: a line that begins with a quotation mark is not JSON: {error}") from None
+
+
+def measure(settings: Settings, levels: tuple[int, ...], tokens: int, prompts: list[str]) -> Iterator[Turn]:
+    plain = settings.having(engine={"spec": "off"})
+    with server.running(plain) as url_plain, server.running(settings) as url_drafting:
+        urls = [(url_plain, plain), (url_drafting, settings)]
+        for url, own in urls:
+            _answers(url, own, prompts[:1], 1, min(tokens, 16))  # connections, caches and code paths warm
+        for level in levels:
+            asked = [prompts[i % len(prompts)] for i in range(max(level, len(prompts)))]
+            for turn in range(TURNS):
+                order = urls if turn % 2 else urls[::-1]
+                found = {url: _answers(url, own, asked, level, tokens) for url, own in order}
+                (rate, texts, _, _), (drafting, other, drafted, accepted) = found[url_plain], found[url_drafting]
+                same = sum(a == b for a, b in zip(texts, other))
+                yield Turn(level, rate, drafting, drafted, accepted, same, len(texts))
+
+
+def _answers(
+    url: str, settings: Settings, prompts: list[str], level: int, tokens: int
+) -> tuple[float, list[str], int, int]:
+    """Tokens/s of these answers, `level` of them at once; the texts; tokens drafted and accepted."""
+    keys = settings.api_keys()
+
+    def ask(prompt: str) -> dict[str, Any]:
+        body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, "temperature": 0}
+        head = {"Content-Type": "application/json", "Authorization": f"Bearer {keys[0] if keys else 'none'}"}
+        request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), head)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
+                answer: dict[str, Any] = json.load(reply)
+                return answer
+        except urllib.error.HTTPError as error:
+            reason = error.read(2000).decode("utf-8", "replace")
+            raise ConfigError(f"the server answered {error.code}: {reason}") from None
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(level) as pool:
+        replies = list(pool.map(ask, prompts))
+    seconds = time.perf_counter() - started
+    timings = [reply.get("timings", {}) for reply in replies]
+    return (
+        sum(reply["usage"]["completion_tokens"] for reply in replies) / seconds,
+        [str(reply["choices"][0]["message"]) for reply in replies],
+        sum(times.get("draft_n", 0) for times in timings),
+        sum(times.get("draft_n_accepted", 0) for times in timings),
+    )
+
+
+def table(settings: Settings, turns: list[Turn], tokens: int) -> Table:
+    made = Table(
+        "sequences", "without, tokens/s", "with drafts, tokens/s", "ratio", "from", "to", "drafts taken", "same text",
+        title=f"{model_options.served_name(settings)}: answers of up to {tokens} tokens, drafts from "
+        f"{settings.engine.spec}, medians of {TURNS} turns",
+    )  # fmt: skip
+    for column in made.columns:
+        column.justify = "right"
+    for level in dict.fromkeys(turn.level for turn in turns):
+        here = [turn for turn in turns if turn.level == level]
+        ratios = [turn.drafting / turn.plain for turn in here]
+        drafted, accepted = sum(turn.drafted for turn in here), sum(turn.accepted for turn in here)
+        made.add_row(
+            str(level), f"{statistics.median(t.plain for t in here):,.1f}",
+            f"{statistics.median(t.drafting for t in here):,.1f}",
+            *(f"{ratio:.2f}" for ratio in (statistics.median(ratios), min(ratios), max(ratios))),
+            f"{accepted} of {drafted}", f"{sum(t.num_same for t in here)} of {sum(t.num_answers for t in here)}",
+        )  # fmt: skip
+    return made
