@@ -32,6 +32,7 @@ LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue co
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
 SMALLEST_CHUNK = 16  # prompt tokens a step at least, so that prompts advance beside any load
 GUESTS = 4  # one place more for so many, for owners who would have none
+ROWS_BESIDE = 0.05  # seconds that a step of rows may take beside decodes, and twice a step of theirs
 CHUNK_SECONDS = 0.5  # longest step while nobody decodes: newcomers are noticed, cancels heard
 DEFERRED_SECONDS = 0.05  # longest step for those who can be deferred: whoever comes waits for its end
 CROWDED_SECONDS = 1.0  # longest step while far more short prompts wait than sequences decode
@@ -154,8 +155,15 @@ class Scheduler:
         ready = [s for s in media if s not in gone]
         others = bool(decodes) or any(s not in media for s in prompts)
 
+        # Unlike a piece of a prompt, such a step brings no token to those that decode: it is as long as two of theirs.
+        seconds = CHUNK_SECONDS
+        if decodes:
+            seconds = min(self.target, ROWS_BESIDE + 2 * self.cost.predict(0, len(decodes)))
+        elif others:
+            seconds = self.target
+
         def budget() -> int:
-            return max(SMALLEST_CHUNK, self.cost.prompt_tokens_within(self.target if others else CHUNK_SECONDS, 0))
+            return max(SMALLEST_CHUNK, self.cost.prompt_tokens_within(seconds, 0))
 
         plan.parts = self._media.parts(ready, others_wait=others, cells=cells, budget=budget)
         if plan.parts:

@@ -10,10 +10,11 @@ from media_prompts import picture, prompt, sound
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
+from llamasrv.engine.channels import Mailbox
 from llamasrv.engine.fake_projector import FakeProjector
 from llamasrv.engine.kv.saved_slots import SavedSlotFiles
 from llamasrv.engine.sequence import State
-from llamasrv.errors import EngineFailure, InvalidRequest, Unsupported
+from llamasrv.errors import EngineFailure, InvalidRequest, Unavailable, Unsupported
 
 
 @pytest.fixture
@@ -341,3 +342,35 @@ def test_a_saved_slot_with_an_image_comes_back_where_there_is_a_projector(see, d
     with pytest.raises(InvalidRequest, match="Cannot restore media tokens without an mmproj"):
         blind.core.admission.slots.restore(0, files.read("talk")[0], blind.core.memory)
     assert blind.core.memory.host.match(state.tokens, len(state.tokens), state.cache_key) is None
+
+
+def test_an_engine_that_closes_does_not_wait_for_an_encode(see):
+    """The encoder's own thread, as in a server: what it works at is given up."""
+    driver = see()
+    driver.encodes = False
+    begun = Mailbox()
+
+    def encode(media, chunks, stop):
+        begun.put(True)
+        while not stop():
+            pass
+        return []
+
+    driver.backend.projector.encode = encode
+    driver.core.encoder.start()
+    stream = ask(driver, picture("cat"))
+    driver.turn()
+    assert begun.take(10)
+    driver.core.close(Unavailable("over"))
+    driver.core.encoder.close()
+    assert end_of(stream.take()).reason is FinishReason.FAILED
+
+
+@pytest.mark.parametrize("mrope", [False, True])
+def test_drafts_behind_an_image_are_cut_back_to_the_right_place(see, mrope):
+    """Positions behind an M-RoPE image are less than the number of tokens before them."""
+    driver = see(mrope=mrope, spec="ngram")
+    words = "one two three four five six seven eight nine ten " * 3
+    text, _ = answer(driver, picture("cat"), words, max_tokens=250)
+    assert text == f"You said: [image]{words}"
+    assert sum(driver.engine.metrics.drafted.values()) > 0
