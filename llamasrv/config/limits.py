@@ -16,33 +16,39 @@ class LimitsSection:
 
     n_predict: int | None = _limits(
         "int", None, "-n", "--n-predict", "--predict", low=-1, high=16_777_216, unset=("-1",),
-        help="Tokens generated for one choice where a request does not say; -1: until the context is full.",
+        help="Maximum tokens per choice when a request does not set one; -1: until the context is full.",
     )  # fmt: skip
     answer_tokens: int | None = _limits(
         "int", None, "--max-answer-tokens", low=-1, high=16_777_216, unset=("-1",),
-        help="Most tokens generated for one choice, also when a request asks for more; -1: until the context is full.",
+        help="Upper bound on tokens per choice, whatever a request asks for; -1: until the context is full.",
     )  # fmt: skip
     timeout: float | None = _limits(
         "float", 3600.0, "-to", "--timeout", low=0.0, high=1_000_000.0, unset=("0",),
-        help="Most seconds for one request, waiting included; 0 is no limit.",
+        help="Maximum seconds per request, including waiting; 0 is no limit.",
     )  # fmt: skip
-    body_bytes: int = _limits("size", 4 * 2**20, "--max-body-bytes", low=1024, high=2**40, help="Largest request body.")
+    body_bytes: int = _limits(
+        "size", 4 * 2**20, "--max-body-bytes", low=1024, high=2**40,
+        help="Maximum size of a request body.",
+    )  # fmt: skip
     body_seconds: float = _limits(
         "float", 30.0, "--body-timeout", low=0.1, high=3600.0,
-        help="Seconds without a byte of a request's body after which it is refused with 408.",
+        help="Refuse a request with 408 when no byte of its body arrives for this many seconds.",
     )  # fmt: skip
-    json_depth: int = _limits("int", 100, "--max-json-depth", low=5, high=500, help="Deepest nesting of a JSON body.")
+    json_depth: int = _limits(
+        "int", 100, "--max-json-depth", low=5, high=500,
+        help="Maximum nesting depth of a JSON body.",
+    )  # fmt: skip
     messages: int = _limits(
-        "int", 10_000, "--max-messages", low=1, high=1_000_000, help="Most messages in one conversation."
+        "int", 10_000, "--max-messages", low=1, high=1_000_000, help="Maximum messages per conversation."
     )
-    parts: int = _limits("int", 1_000, "--max-parts", low=1, high=1_000_000, help="Most content parts of one message.")
-    tools: int = _limits("int", 1_024, "--max-tools", low=1, high=65_536, help="Most tools of one request.")
+    parts: int = _limits("int", 1_000, "--max-parts", low=1, high=1_000_000, help="Maximum content parts per message.")
+    tools: int = _limits("int", 1_024, "--max-tools", low=1, high=65_536, help="Maximum tools per request.")
     prompts: int = _limits(
-        "int", 512, "--max-prompts", low=1, high=65_536, help="Most prompts of one completions request."
+        "int", 512, "--max-prompts", low=1, high=65_536, help="Maximum prompts per completions request."
     )
     inputs: int = _limits(
         "int", 2048, "--max-inputs", low=1, high=65_536,
-        help="Most inputs of one embeddings request, and documents of one ranking.",
+        help="Maximum inputs per embeddings request, or documents per reranking request.",
     )  # fmt: skip
     choices: int = _limits(
         "int",
@@ -50,17 +56,20 @@ class LimitsSection:
         "--max-choices",
         low=1,
         high=65_536,
-        help="Most choices of one request: prompts times n (or best_of).",
+        help="Maximum choices per request: prompts times n (or best_of).",
     )
-    stops: int = _limits("int", 16, "--max-stops", low=1, high=1024, help="Most stop strings of one request.")
-    stop_chars: int = _limits("int", 256, "--max-stop-chars", low=1, high=65_536, help="Longest stop string.")
+    stops: int = _limits("int", 16, "--max-stops", low=1, high=1024, help="Maximum stop strings per request.")
+    stop_chars: int = _limits(
+        "int", 256, "--max-stop-chars", low=1, high=65_536,
+        help="Maximum length of a stop string, in characters.",
+    )  # fmt: skip
     logit_bias: int = _limits(
-        "int", 10_000, "--max-logit-bias", low=1, high=1_000_000, help="Most entries of logit_bias."
+        "int", 10_000, "--max-logit-bias", low=1, high=1_000_000, help="Maximum entries in logit_bias."
     )
     top_logprobs: int = _limits(
-        "int", 20, "--max-top-logprobs", low=0, high=1_000, help="Most alternatives told for each token."
+        "int", 20, "--max-top-logprobs", low=0, high=1_000, help="Maximum alternatives per token in top_logprobs."
     )
     background: int = _limits(
         "int", 16, "--max-background", low=0, high=1_000,
-        help="Most responses that go on without their client at once; further ones are refused with 429.",
+        help="Maximum number of background responses at once; further ones get 429.",
     )  # fmt: skip

@@ -16,17 +16,18 @@ class SamplingSection:
 
     temperature: float | None = _sampling(
         "float", None, "--temp", "--temperature", low=0.0, high=100.0, key="temp",
-        help="Temperature (llama.cpp: 0.8); 0 is greedy."
+        help="Temperature; 0 is greedy (llama.cpp's default: 0.8)."
     )
     top_k: int | None = _sampling(
-        "int", None, "--top-k", low=0, high=1_000_000, help="Keep the k likeliest tokens (40); 0 is off."
+        "int", None, "--top-k", low=0, high=1_000_000, help="Keep the k most likely tokens (40); 0 is off."
     )
     top_p: float | None = _sampling(
-        "float", None, "--top-p", low=0.0, high=1.0, help="Keep the likeliest tokens that sum up to p (0.95); 1 is off."
+        "float", None, "--top-p", low=0.0, high=1.0,
+        help="Keep the most likely tokens whose probabilities add up to p (0.95); 1 is off."
     )
     min_p: float | None = _sampling(
         "float", None, "--min-p", low=0.0, high=1.0,
-        help="Drop tokens less likely than p times the likeliest (0.05); 0 is off.",
+        help="Drop tokens less likely than p times the most likely one (0.05); 0 is off.",
     )  # fmt: skip
     typical_p: float | None = _sampling(
         "float", None, "--typical", "--typical-p", low=0.0, high=1.0, key="typical",
@@ -34,30 +35,32 @@ class SamplingSection:
     )
     top_n_sigma: float | None = _sampling(
         "float", None, "--top-nsigma", "--top-n-sigma", low=-1.0, high=100.0,
-        help="Keep tokens within n standard deviations of the best logit (-1: off).",
+        help="Keep tokens within n standard deviations of the top logit (-1: off).",
     )  # fmt: skip
     dynatemp_range: float | None = _sampling(
-        "float", None, "--dynatemp-range", low=0.0, high=100.0, help="Dynamic temperature, range (0: off)."
+        "float", None, "--dynatemp-range", low=0.0, high=100.0, help="Dynamic temperature: range (0: off)."
     )
     dynatemp_exponent: float | None = _sampling(
         "float", None, "--dynatemp-exp", low=0.0, high=100.0, key="dynatemp_exp",
-        help="Dynamic temperature, exponent (1.0)."
+        help="Dynamic temperature: exponent (1.0)."
     )
     xtc_probability: float | None = _sampling(
-        "float", None, "--xtc-probability", low=0.0, high=1.0, help="Chance of excluding the top choices (0: off)."
+        "float", None, "--xtc-probability", low=0.0, high=1.0, help="XTC: chance of excluding the top choices (0: off)."
     )
     xtc_threshold: float | None = _sampling(
-        "float", None, "--xtc-threshold", low=0.0, high=1.0, help="Probability from which a choice is a top one (0.1)."
+        "float", None, "--xtc-threshold", low=0.0, high=1.0, help="XTC: minimum probability of a top choice (0.1)."
     )
     repeat_penalty: float | None = _sampling(
-        "float", None, "--repeat-penalty", low=0.01, high=100.0, help="Divides logits of recent tokens (1.0: off)."
+        "float", None, "--repeat-penalty", low=0.01, high=100.0,
+        help="Penalty that divides the logits of recent tokens (1.0: off)."
     )
     repeat_last_n: int | None = _sampling(
         "int", None, "--repeat-last-n", low=-1, high=16_777_216,
-        help="Tokens that the penalties look back (64); -1 is the whole context.",
+        help="Number of recent tokens the penalties consider (64); -1 is the whole context.",
     )  # fmt: skip
     presence_penalty: float | None = _sampling(
-        "float", None, "--presence-penalty", low=-100.0, high=100.0, help="Subtracted once from used tokens (0: off)."
+        "float", None, "--presence-penalty", low=-100.0, high=100.0,
+        help="Penalty subtracted once from the logit of a token that has occurred (0: off)."
     )
     frequency_penalty: float | None = _sampling(
         "float",
@@ -65,20 +68,22 @@ class SamplingSection:
         "--frequency-penalty",
         low=-100.0,
         high=100.0,
-        help="Subtracted for each use of a token (0: off).",
+        help="Penalty subtracted for each occurrence of a token (0: off).",
     )
     dry_multiplier: float | None = _sampling(
-        "float", None, "--dry-multiplier", low=0.0, high=100.0, help="DRY penalty against repeated phrases (0: off)."
+        "float", None, "--dry-multiplier", low=0.0, high=100.0,
+        help="DRY: strength of the penalty against repeated phrases (0: off)."
     )
     dry_base: float | None = _sampling(
-        "float", None, "--dry-base", low=1.0, high=100.0, help="DRY: how fast the penalty grows (1.75)."
+        "float", None, "--dry-base", low=1.0, high=100.0, help="DRY: growth of the penalty per repeated token (1.75)."
     )
     dry_allowed_length: int | None = _sampling(
-        "int", None, "--dry-allowed-length", low=0, high=100_000, help="DRY: repeated tokens that are free (2)."
+        "int", None, "--dry-allowed-length", low=0, high=100_000,
+        help="DRY: longest repetition without a penalty, in tokens (2)."
     )
     dry_penalty_last_n: int | None = _sampling(
         "int", None, "--dry-penalty-last-n", low=-1, high=16_777_216,
-        help="DRY: tokens to look back (64); -1 is the whole context.",
+        help="DRY: number of recent tokens to scan (64); -1 is the whole context.",
     )  # fmt: skip
     mirostat: int | None = _sampling(
         "int", None, "--mirostat", low=0, high=2, help="Mirostat version (0: off); replaces the other filters."
@@ -97,6 +102,9 @@ class SamplingSection:
         "(penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature).",
     )  # fmt: skip
     seed: int | None = _sampling(
-        "int", None, "-s", "--seed", low=-1, high=4_294_967_295, help="Seed of requests that bring none (-1: fresh)."
+        "int", None, "-s", "--seed", low=-1, high=4_294_967_295, help="Seed for requests without one (-1: random)."
     )
-    ignore_eos: bool | None = _sampling("bool", None, "--ignore-eos", help="Go on past the model's end token (false).")
+    ignore_eos: bool | None = _sampling(
+        "bool", None, "--ignore-eos",
+        help="Continue past the model's end token (false).",
+    )  # fmt: skip
