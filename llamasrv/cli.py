@@ -213,6 +213,15 @@ def check(settings: Settings, print_config: bool) -> int:
 
 
 @cli.command()
+@with_options()
+def doctor(settings: Settings) -> int:
+    """Print what a report of a fault needs: versions, machine, devices, options, models, the last error. No secrets."""
+    from llamasrv.commands.doctor import run
+
+    return run(settings)
+
+
+@cli.command()
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.argument("kind", metavar="TYPE")

@@ -396,3 +396,13 @@ def test_the_operator_says_how_long_an_answer_is_where_the_request_does_not(serv
         connection.request("POST", "/v1/completions", json.dumps({"prompt": "Hello", "ignore_eos": True, **wish}))
         assert json.loads(connection.getresponse().read())["usage"]["completion_tokens"] == count
     connection.close()
+
+
+def test_doctor_tells_what_a_report_needs_and_no_secret(run, tiny, tmp_path):
+    log = tmp_path / "log"
+    log.write_text("x ERROR an old one\nx WARNING not that\nx ERROR the last one\nx INFO nor that\n")
+    code, out, _ = run("doctor", "--model", tiny, "--api-key", "sk-secret", "--log-file", log, "--port", "1", "-t", "1")
+    assert code == 0 and "sk-secret" not in out
+    for told in ("llama-cpp-python 0.", "CPUs", "LLAMASRV_API_KEY=***", f"{tiny.stem}: ", "nothing answers at", "the last one"):
+        assert told in out, told
+    assert "an old one" not in out and "not that" not in out

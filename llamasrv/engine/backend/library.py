@@ -22,7 +22,7 @@ if not openmp.alone:
 import llama_cpp
 import llama_cpp.llama_cpp as C
 
-__all__ = ["VERSION", "C", "fast", "forget_errors", "mtmd", "offloads", "reason"]
+__all__ = ["VERSION", "C", "fast", "forget_errors", "mtmd", "offloads", "reason", "system_info"]
 
 VERSION: str = llama_cpp.__version__
 
@@ -74,6 +74,11 @@ def reason() -> str:
         return "the library gave no reason"
     cause = next((line for line in errors if "error loading model" in line), errors[-1])
     return re.sub(r"^\w+: (error loading model: )?", "", cause)
+
+
+def system_info() -> str:
+    """What the library found of the CPU, and what it was built for."""
+    return str(C.llama_print_system_info().decode("utf-8", "replace")).strip(" |\n")
 
 
 def out_of_memory() -> bool:

@@ -1,0 +1,116 @@
+"""`llamasrv doctor`: what a report of a fault needs, to be pasted as it is. No keys, no prompts, no names of the user.
+
+    versions, the machine, its devices, the options that were changed, the models, what a running server says
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from llamasrv import startup
+from llamasrv.commands.server import connect
+from llamasrv.config import Settings, as_environment
+from llamasrv.config.settings import OPTIONS
+from llamasrv.engine.backend.library import system_info
+from llamasrv.engine.backend.rpc import described
+from llamasrv.engine.machine import available_cores, available_cpus
+from llamasrv.errors import ConfigError
+from llamasrv.models.memory import as_gib, available_memory
+from llamasrv.startup import model_list
+
+PACKAGES = ("llamasrv", "llama-cpp-python", "llguidance", "flask", "gunicorn", "gevent", "numpy", "huggingface-hub")
+TAIL = 2**18  # bytes of the log that are looked through
+_FAULT = re.compile(r"\b(ERROR|CRITICAL)\b|\"level\": ?\"(error|critical)\"", re.IGNORECASE)
+
+
+def run(settings: Settings) -> int:
+    for title, lines in (
+        ("versions", _versions()), ("machine", _machine()), ("devices", _devices()),
+        ("options", _options(settings)), ("models", _models(settings)), ("server", _server(settings)),
+        ("last error in the log", _last_error(settings.log.file)),
+    ):  # fmt: skip
+        print(title)
+        for line in lines:
+            print("  " + line.replace(str(Path.home()), "~"))
+    return 0
+
+
+def _versions() -> Iterator[str]:
+    yield f"python {platform.python_version()} ({sys.implementation.name}), {platform.platform()}"
+    for name in PACKAGES:
+        try:
+            yield f"{name} {version(name)}"
+        except PackageNotFoundError:
+            yield f"{name}: not installed"
+
+
+def _machine() -> Iterator[str]:
+    yield f"{available_cpus()} CPUs, {available_cores()} cores, {platform.machine()}; {as_gib(available_memory())} of memory free"
+    yield f"llama.cpp: {system_info()}"
+
+
+def _devices() -> Iterator[str]:
+    found = [f"{name}: {text} ({as_gib(total)}, {as_gib(free)} free)" for name, text, total, free in described()]
+    yield from found or ["none beside the CPU"]
+
+
+def _options(settings: Settings) -> Iterator[str]:
+    """Those that are not as they come, wherever they were given."""
+    secret = {option.variable for option in OPTIONS if option.secret}
+    found = sorted(as_environment(settings).items())
+    for name, value in found:
+        yield f"{name}={'***' if name in secret else value}"
+    if not found:
+        yield "all as they come"
+
+
+def _models(settings: Settings) -> Iterator[str]:
+    try:
+        models = model_list.models(startup.filled_in(settings))
+    except ConfigError as error:
+        yield f"error: {error}"
+        return
+    for model in models:
+        details = model.details
+        told = (details.architecture, details.quantisation, as_gib(details.size), f"context {details.context}")
+        yield f"{model.name}: " + ", ".join(str(one) for one in told if one)
+    if not models:
+        yield "none"
+
+
+def _server(settings: Settings) -> Iterator[str]:
+    """What a server with these settings says of itself, if one runs."""
+    try:
+        connection = connect(settings.url, 2.0)
+        connection.request("GET", "/health")
+        reply = connection.getresponse()
+        body = reply.read(4096)
+    except (OSError, http.client.HTTPException, ConfigError):
+        yield f"nothing answers at {settings.url}"
+        return
+    try:
+        error = json.loads(body).get("error", {}).get("message", "")
+    except (ValueError, AttributeError):
+        error = "this is no llamasrv"
+    yield f"{settings.url}/health: {reply.status} {error}".rstrip()
+
+
+def _last_error(file: Path | None) -> Iterator[str]:
+    if file is None:
+        yield "no log file (--log-file); under systemd: journalctl -u llamasrv -p err -n 1"
+        return
+    try:
+        with file.open("rb") as log:
+            log.seek(max(0, file.stat().st_size - TAIL))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        yield f"{file}: {error.strerror}"
+        return
+    yield next((line[:500] for line in reversed(lines) if _FAULT.search(line)), "none")
