@@ -52,7 +52,8 @@ def _versions() -> Iterator[str]:
 
 
 def _machine() -> Iterator[str]:
-    yield f"{available_cpus()} CPUs, {available_cores()} cores, {platform.machine()}; {as_gib(available_memory())} of memory free"
+    cores = f"{available_cpus()} CPUs, {available_cores()} cores, {platform.machine()}"
+    yield f"{cores}; {as_gib(available_memory())} of memory free"
     yield f"llama.cpp: {system_info()}"
 
 
