@@ -100,6 +100,9 @@ class ModelsSection:
         "path", None, "--models-dir",
         help="Models folder: every GGUF file in it is served, and downloads go there.",
     )  # fmt: skip
+    lora_dir: Path | None = _models(
+        "path", None, "--lora-dir", help="A folder whose LoRA adapters may be loaded while a model is served."
+    )
     manage: bool = _models(
         "bool", False, "--models-manage", help="Allow clients to download, load, unload and delete models over HTTP."
     )

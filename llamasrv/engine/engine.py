@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeVar, cast
 from weakref import WeakSet
 
@@ -20,11 +21,11 @@ from llamasrv.engine.channels import Doorbell, End, Mailbox, RealThread, Stream
 from llamasrv.engine.core import EngineCore, Mail
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.host import STOPPING, EngineHost, Shared
-from llamasrv.engine.interface import Backend, ModelInfo, Progress, Vocabulary
+from llamasrv.engine.interface import Backend, LoadFailed, ModelInfo, Progress, Vocabulary
 from llamasrv.engine.media.check import check_media
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
-from llamasrv.engine.options import EngineOptions, Status
+from llamasrv.engine.options import Adapter, EngineOptions, Status
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sequence import Sequence
@@ -240,6 +241,23 @@ class Engine:
     def take_over(self, prefixes: KeptPrefixes) -> None:
         """Go on with what an engine of the same model has kept, as far as it is of use here."""
         self.ask(lambda core: core.prefixes.take_over(prefixes))
+
+    # adapters
+
+    def load_adapter(self, adapter: Adapter) -> None:
+        """Load one more LoRA adapter, between two steps: the last by number. Raises InvalidRequest."""
+
+        def add(core: EngineCore) -> None:
+            try:
+                core.backend.add_adapter(adapter)
+            except LoadFailed as error:
+                raise InvalidRequest(str(error), param="path") from None
+            if core.memory.disk is not None:
+                core.memory.disk.know(adapter.digest)
+
+        self.ask(add)
+        model = self.model
+        self._board.model = replace(model, num_adapters=model.num_adapters + 1)
 
     def ask(self, act: Callable[[EngineCore], R], timeout: float = 60.0) -> R:
         """Have the engine thread call `act` between two steps; its result, or what it raised."""

@@ -171,6 +171,9 @@ class FakeBackend:
     def used_cells(self) -> int:
         return len({id(cell) for lane in self._cells for cell in lane})
 
+    def add_adapter(self, adapter: Adapter) -> None:
+        self.adapters += (adapter,)
+
     def use(self, adapters: Adapters) -> None:
         assert all(0 <= number < len(self.adapters) and scale for number, scale in adapters)
         self._used = adapters

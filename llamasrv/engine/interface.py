@@ -214,6 +214,9 @@ class Backend(Protocol):
     front_end_load: float  # the share of the next step for which the HTTP side will want a core; may be more than 1
     idle_cells: int  # cells that idle prefixes may keep before they slow decodes down noticeably
 
+    def add_adapter(self, adapter: Adapter) -> None:
+        """Load one more; it is the last of `adapters`. Raises LoadFailed."""
+
     def use(self, adapters: tuple[tuple[int, float], ...]) -> None:
         """Compute with these adapters and scales from now on. Raises DecodeFailed."""
 

@@ -106,6 +106,7 @@ class Model:
         self.max_tokens = max_tokens  # most tokens of one choice, also where a request asks for more
         self.shares_prefixes = shares_prefixes  # between owners
         self.standing_adapters: Adapters = ()  # of requests that name none
+        self.added_adapters: tuple[Adapter, ...] = ()  # while it is served; loaded again whenever it is
         self.at_start = at_start  # loaded when the server starts, without being asked for
         self.is_found = is_found  # in the folder of models, and named nowhere else
         self.key = key  # equal for two models made from the same options and files
@@ -202,7 +203,7 @@ class Model:
     def adapters(self) -> tuple[Adapter, ...]:
         """LoRA adapters that a request may choose."""
         options = self.recipe.options if self.recipe is not None else self.current and self.current.options
-        return options.adapters if options else ()
+        return (options.adapters if options else ()) + self.added_adapters
 
     @property
     def stop(self) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ class Registry:
         """Serve these from now on. `aliases` are further names, each for the name of a model."""
         if not models:
             raise ValueError("at least one model is needed")
+        self._aliases = aliases
         exact: dict[str, Model] = {}
         folded: dict[str, Model] = {}
         catch_all: Model | None = None
@@ -59,6 +60,10 @@ class Registry:
             for adapter in model.adapters
             if (full := canonical(f"{name}:{adapter.name}")) not in folded
         }
+
+    def renew(self) -> None:
+        """A model has got another adapter, which is a name of its own."""
+        self.replace(self.models, self._aliases)
 
     @property
     def default(self) -> Model:

@@ -239,7 +239,8 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "GET /lora-adapters": Operation("The adapters that `lora` of a request may name.", query=_MODEL),
     "POST /lora-adapters": Operation(
-        "Which adapters count where a request names none; those not in the list do not.", None,
+        "Which adapters count where a request names none; those not in the list do not. An object with `path`, `name` "
+        "and `scale` loads one more, from the folder of --lora-dir.", None,
         [{"id": 0, "scale": 0.5}], query=_MODEL,
     ),
     "GET /v1/stream": Operation(

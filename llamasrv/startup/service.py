@@ -23,6 +23,7 @@ from llamasrv.engine import machine
 from llamasrv.errors import ConfigError, InvalidRequest
 from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources
+from llamasrv.models import adapters
 from llamasrv.models.loader import Loader
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
@@ -111,6 +112,7 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
         stalled_seconds=settings.server.stall_timeout / 10,
         slow_seconds=settings.log.slow_seconds,
         manage=settings.models.manage,
+        lora_folder=settings.models.lora_dir,
         metrics=settings.server.metrics,
         verbose=settings.log.verbose,
         router=settings.model.path is None and not settings.model.fake and model_list.names_several(settings),
@@ -170,6 +172,7 @@ def build(settings: Settings) -> Service:
         memory_limit=settings.models.memory, load_timeout=settings.models.load_timeout,
         most_loaded=settings.models.max, on_demand=settings.models.autoload, check=check,
     )  # fmt: skip
+    loader.on_load.append(adapters.load_again)
     registry = Registry(
         model_list.models(settings), loader=loader, aliases=settings.aliases, any_name=settings.models.names == "any"
     )

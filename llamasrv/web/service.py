@@ -53,6 +53,7 @@ class WebOptions:
     ui: bool = True  # pages for browsers
     prefix: str = ""  # of all paths, without a slash at its end
     router: bool = False  # no model is named: they are loaded as requests ask for them
+    lora_folder: Path | None = None  # of adapters that may be loaded while a model is served; None: none may
     manage: bool = False  # clients may pull, load, unload and delete models
     files_folder: Path | None = None  # where files and batches are kept; None: in the state directory
     files_bytes: int = 0  # most bytes of files; 0: there are no files and no batches

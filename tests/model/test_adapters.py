@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import tiny_models
 
@@ -67,3 +69,22 @@ def test_a_file_that_is_no_adapter_of_this_model_fails_the_load(real, adapters, 
     for path in (model_path("llama"), str(other), str(tmp_path / "none.gguf")):
         with pytest.raises(LoadFailed, match=rf"{path}: not a LoRA adapter"):
             real("llama", adapters=(Adapter("bad", path),))
+
+
+def test_one_that_is_loaded_between_two_steps_computes_like_one_of_the_start(real, adapters):
+    """A sequence that runs meanwhile does not notice."""
+    early = real("llama", deterministic=True, context_cells=512, parallel=4, adapters=adapters)
+    late = real("llama", deterministic=True, context_cells=512, parallel=4, adapters=adapters[:1])
+    ask = (prompt(1), settings(1, ((1, 1.0),)))
+    (wanted,) = early.run([early.sequence(ask[0], **ask[1])])
+    (plain,) = early.run([early.sequence(prompt(2), **settings(2, ()))])
+
+    def at_turn(turn):
+        if turn == 5:
+            late.backend.add_adapter(adapters[1])
+
+    (meanwhile,) = late.run([late.sequence(prompt(2), **settings(2, ()))], at_turn=at_turn)
+    assert meanwhile.same_as(plain)
+    late.engine._board.model = replace(late.engine.model, num_adapters=2)
+    (found,) = late.run([late.sequence(ask[0], **ask[1])])
+    assert found.same_as(wanted)

@@ -11,8 +11,9 @@ import pytest
 from engine_driver import spec
 from serving import wait_until
 
-from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.interface import Adapter, LoadFailed
 from llamasrv.errors import ModelUnavailable, Unavailable
+from llamasrv.models import adapters
 from llamasrv.models import loader as module
 from llamasrv.models.failures import MOST_FAILURES
 from llamasrv.models.loader import HOLD_AFTER
@@ -553,3 +554,13 @@ def test_a_model_that_fits_no_device_is_told_with_the_reason(farm):
     with pytest.raises(ModelUnavailable, match="3.0 GiB on GPU0"):
         f.loader.wait(f["a"], 10)
     assert f.opened == []
+
+
+def test_adapters_that_were_added_are_loaded_again(farm):
+    """They were listed, and gone, once their model had made room and come back."""
+    f = farm(limit=10).add("a", "b")
+    f.loader.on_load.append(adapters.load_again)
+    f.load("a")
+    adapters.add(f["a"], Adapter("sql", "/sql.gguf"))
+    f.load("b", "a")
+    assert f["a"].engine.model.num_adapters == 1 and [one.name for one in f["a"].adapters] == ["sql"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from model import tiny_models
 from serving import RunningService
 
 from llamasrv.engine.engine import EngineOptions
+from llamasrv.domain.key import Key
 from llamasrv.engine.interface import Adapter
+from llamasrv.web.service import WebOptions
 
 ADAPTERS = (Adapter("sql", "/models/sql.gguf"), Adapter("Polite", "/models/polite.gguf", 0.5))
 
@@ -69,6 +72,75 @@ def test_what_cannot_be_set_changes_nothing(client, body):
     reply = client.post("/lora-adapters", json=body)
     assert reply.status_code == 400 and reply.get_json()["error"]["message"]
     assert answer(client) == "You said, sql 2: hi"
+
+
+# While a model is served
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "adapters"
+    place.mkdir()
+    tiny_models.lora(place / "french.gguf")
+    tiny_models.lora(tmp_path / "outside.gguf")
+    tiny_models.llama(place / "model.gguf")
+    (place / "link.gguf").symlink_to(tmp_path / "outside.gguf")
+    return place
+
+
+@pytest.fixture
+def loading(folder):
+    service = RunningService(
+        options=EngineOptions(parallel=4, adapters=ADAPTERS), adapters=ADAPTERS, web=WebOptions(lora_folder=folder)
+    )
+    yield service.app.test_client()
+    service.close()
+
+
+def test_one_more_is_loaded_from_the_operators_folder(loading):
+    reply = loading.post("/lora-adapters", json={"path": "french.gguf", "scale": 0.25})
+    assert reply.get_json() == {"success": True, "id": 2, "name": "french"}
+    assert [one["name"] for one in loading.get("/lora-adapters").get_json()] == ["sql", "Polite", "french"]
+    assert answer(loading, "fake:french") == "You said, french 0.25: hi"
+    assert answer(loading, lora=[{"id": 2, "scale": 3}]) == "You said, french 3: hi"
+    assert answer(loading) == "You said: hi"  # it counts where it is named
+    assert "fake:french" in [card["id"] for card in loading.get("/v1/models").get_json()["data"]]
+    assert loading.post("/lora-adapters", json={"path": "french.gguf", "name": "other"}).get_json()["id"] == 3
+
+
+@pytest.mark.parametrize(
+    "body, line",
+    [
+        ({"path": "none.gguf"}, "There is no file 'none.gguf'"),
+        ({"path": "../outside.gguf"}, "There is no file"),
+        ({"path": "link.gguf"}, "There is no file"),
+        ({"path": "/etc/passwd"}, "There is no file"),
+        ({"path": "a\0b"}, "There is no file"),
+        ({"path": "model.gguf"}, "is not a LoRA adapter"),
+        ({"path": "french.gguf", "name": "SQL"}, "there is an adapter 'SQL' already"),
+        ({"path": "french.gguf", "name": "a:b"}, "expected up to 64 letters"),
+        ({"path": "french.gguf", "scale": "much"}, "scale"),
+        ({"name": "x"}, "path is required"),
+        ({"path": 3}, "path"),
+    ],
+)
+def test_what_is_no_adapter_of_the_folder_is_refused(loading, body, line):
+    reply = loading.post("/lora-adapters", json=body)
+    assert reply.status_code == 400 and line in reply.get_json()["error"]["message"]
+    assert len(loading.get("/lora-adapters").get_json()) == 2
+
+
+def test_without_a_folder_none_is_loaded(client):
+    reply = client.post("/lora-adapters", json={"path": "french.gguf"})
+    assert reply.status_code in (400, 501) and "--lora-dir" in reply.get_json()["error"]["message"]
+
+
+def test_loading_one_needs_the_scope_admin(folder):
+    key = Key("ann", Key.of("ann", "secret").digest, scopes=("infer",))
+    service = RunningService(web=WebOptions(keys=(key,), lora_folder=folder))
+    reply = service.client.post("/lora-adapters", json={"path": "french.gguf"}, headers={"X-Api-Key": "secret"})
+    assert reply.status_code == 403
+    service.close()
 
 
 def test_completions_take_them_too(client):

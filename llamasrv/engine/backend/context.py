@@ -34,7 +34,7 @@ from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch, MediaRows
 from llamasrv.engine.interface import Checkpoints, DecodeFailed, LoadFailed, NoMemory, OutOfCells, Progress
 from llamasrv.engine.machine import available_cpus
-from llamasrv.engine.options import EngineOptions, stretched
+from llamasrv.engine.options import Adapter, EngineOptions, stretched
 
 MAX_LANES = 256  # LLAMA_MAX_SEQ
 CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7}
@@ -175,6 +175,10 @@ class LlamaBackend:
     def model(self) -> Any:
         """The library's."""
         return self._model
+
+    def add_adapter(self, adapter: Adapter) -> None:
+        self._adapters += load_adapters(self._model, (adapter,), reason)
+        self.adapters += (adapter,)
 
     def use(self, adapters: Adapters) -> None:
         if adapters != self._used:  # a change costs a new graph

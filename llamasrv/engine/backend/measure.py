@@ -73,8 +73,18 @@ def measure(path: str, options: EngineOptions) -> Measured:
     """What the model would take with these options, and what is free. Raises LoadFailed."""
     # What neither changes the layout nor may touch this thread is left out; an adapter would be read whole.
     bare = dataclasses.replace(
-        options, adapters=(), control_vectors=(), mmproj=None, cpu_range=(), prio=0, load_mode="none"
+        options, adapters=(), control_vectors=(), mmproj=None, draft_model=None, cpu_range=(), prio=0, load_mode="none"
     )
+    if options.draft_model is None:
+        return _measured(path, bare)
+    draft = dataclasses.replace(bare, gpu_layers=options.draft_gpu_layers, override_kv=(), override_tensor=())
+    first, beside = _measured(path, bare), _measured(str(options.draft_model), draft)
+    for name, use in beside.uses.items():
+        first.uses[name] = first.uses.get(name, Use()) + use
+    return first
+
+
+def _measured(path: str, bare: EngineOptions) -> Measured:
     backend = LlamaBackend(path, bare, lambda share: True, weights=False)
     try:
         uses: dict[str, Use] = {HOST: Use(0, 0, backend.vocab.size * _WORD_BYTES)}

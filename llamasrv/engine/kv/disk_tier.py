@@ -100,6 +100,10 @@ class DiskTier:
             log.warning("prefixes are not kept in %s: %s", folder, error.strerror)
             self.limit = self.largest = 0
 
+    def know(self, adapter_digest: str) -> None:
+        """One more adapter, which prefixes may have been computed with."""
+        self._digests += (adapter_digest,)
+
     def close(self) -> None:
         """Finish what is being written, within bounds."""
         ended: Mailbox[bool] = Mailbox()

@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 
 from llamasrv.protocols.common.lora import Lora
-from llamasrv.protocols.common.schema import Loader, WireSchema
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.schema import Loader, Number, String, WireSchema
 from llamasrv.protocols.limits import Limits
 
 
@@ -19,13 +20,29 @@ class StandingSchema(WireSchema):
     lora = Lora('[{"id", "scale"}]: adapters that are not in it do not count')
 
 
+class LoadSchema(WireSchema):
+    """The body where it is an object: one more adapter, from a file in the operator's folder."""
+
+    path = String("a file in the folder of `--lora-dir`")
+    name = String("what requests call it; absent: the file's name")
+    scale = Number(-100.0, 100.0, "what it counts where a request names it without one; absent: 1")
+
+
 class StandingAdapters:
     def __init__(self, limits: Limits) -> None:
         self._load = Loader(StandingSchema, limits).load
+        self._load_one = Loader(LoadSchema, limits).load
 
     def parse(self, body: list[Any]) -> tuple[tuple[str, float], ...]:
         """(name or number, scale) of each."""
         return self._load({"lora": body})["lora"]
+
+    def parse_one(self, body: dict[str, Any]) -> tuple[str, str, float]:
+        """Path, name and scale of one to be loaded."""
+        data = self._load_one(body)
+        if not data.get("path"):
+            raise InvalidRequest("path is required", param="path", code="missing_required_parameter")
+        return data["path"], data.get("name", ""), data.get("scale", 1.0)
 
 
 def adapters_body(adapters: Iterable[tuple[str, str]], standing: Iterable[tuple[int, float]]) -> bytes:
@@ -38,3 +55,7 @@ def adapters_body(adapters: Iterable[tuple[str, str]], standing: Iterable[tuple[
         }
         for n, (name, path) in enumerate(adapters)
     ])  # fmt: skip
+
+
+def loaded_body(number: int, name: str) -> bytes:
+    return orjson.dumps({"success": True, "id": number, "name": name})

@@ -31,11 +31,11 @@ def read_json(environ: dict[str, Any], limits: Limits) -> dict[str, Any]:
     return parse_json(_read_text(environ, limits), limits.json_depth)
 
 
-def read_json_array(environ: dict[str, Any], limits: Limits) -> list[Any]:
-    """The request's body as a JSON array."""
+def read_json_value(environ: dict[str, Any], limits: Limits) -> dict[str, Any] | list[Any]:
+    """The request's body as a JSON object or array."""
     body = _parsed(_read_text(environ, limits), limits.json_depth)
-    if type(body) is not list:
-        raise InvalidRequest("The request's body must be a JSON array.", code="invalid_json")
+    if type(body) is not list and type(body) is not dict:
+        raise InvalidRequest("The request's body must be a JSON array or an object.", code="invalid_json")
     return body
 
 

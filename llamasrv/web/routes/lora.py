@@ -1,12 +1,19 @@
-"""llama.cpp's list of a model's LoRA adapters, and which of them count where a request names none."""
+"""llama.cpp's list of a model's LoRA adapters, and which of them count where a request names none. An object in place
+of the list loads one more, from a folder that the operator named."""
 
 from __future__ import annotations
 
+from threading import Lock
+
 from flask import Blueprint, Response, request
 
+from llamasrv.engine.channels import off_hub
+from llamasrv.errors import Unsupported
+from llamasrv.models import adapters
+from llamasrv.models.model import Model
 from llamasrv.pipeline.adapters import chosen
-from llamasrv.protocols.llamacpp.lora import StandingAdapters, adapters_body
-from llamasrv.web.http.body import read_json_array
+from llamasrv.protocols.llamacpp.lora import StandingAdapters, adapters_body, loaded_body
+from llamasrv.web.http.body import read_json_value
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
 
@@ -14,7 +21,7 @@ from llamasrv.web.service import Service
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("lora", __name__)
     limits = service.options.limits
-    standing = StandingAdapters(limits)
+    standing, loading = StandingAdapters(limits), Lock()
 
     @routes.get("/lora-adapters")
     def list_adapters() -> Response:
@@ -24,9 +31,22 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/lora-adapters")
     def change_adapters() -> Response:
-        asked = standing.parse(read_json_array(request.environ, limits))
+        body = read_json_value(request.environ, limits)
         model = service.registry.find(request.args.get("model"))
+        if isinstance(body, dict):
+            return load_adapter(model, *standing.parse_one(body))
+        asked = standing.parse(body)
         model.standing_adapters = chosen(model.adapters, None, asked)
         return json_answer(b'{"success":true}')
+
+    def load_adapter(model: Model, path: str, name: str, scale: float) -> Response:
+        folder = service.options.lora_folder
+        if folder is None:
+            raise Unsupported("This server loads no adapters while it runs. Start it with --lora-dir.")
+        with loading:  # one after the other: numbers are given in their order
+            adapter = off_hub(adapters.found, folder, path, name, scale)
+            number = adapters.add(model, adapter)
+            service.registry.renew()
+        return json_answer(loaded_body(number, adapter.name))
 
     return routes

@@ -1,0 +1,60 @@
+"""LoRA adapters that are loaded while a model is served: files of a folder that the operator named.
+
+Knows no protocol.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from llamasrv.engine.interface import Adapter
+from llamasrv.errors import ConfigError, InvalidRequest
+from llamasrv.models import gguf
+from llamasrv.models.details import digest
+from llamasrv.models.model import Model
+
+MOST = 64  # of one model
+_NAME = re.compile(r"[\w.-]{1,64}")
+
+
+def found(folder: Path, text: str, name: str, scale: float) -> Adapter:
+    """The adapter in that file, called by the file's own name where `name` is empty. Raises InvalidRequest: also for a
+    file outside the folder, which is told like one that is not there."""
+    folder = folder.resolve()
+    try:
+        path = (folder / text).resolve()
+        there = path.is_relative_to(folder) and path.is_file()
+    except (OSError, ValueError):
+        there = False
+    if not there:
+        raise InvalidRequest(f"There is no file {text[:200]!r} in the folder of adapters.", param="path")
+    try:
+        header = gguf.read_header(path)
+    except ConfigError:
+        header = None
+    if header is None or header.metadata.get("general.type") != "adapter":
+        raise InvalidRequest(f"{text[:200]!r} is not a LoRA adapter.", param="path")
+    name = name or path.stem
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest("Invalid 'name': expected up to 64 letters, digits, dots and dashes.", param="name")
+    return Adapter(name, str(path), scale, digest(header))
+
+
+def add(model: Model, adapter: Adapter) -> int:
+    """Load it into a model that is loaded, and whenever it is loaded again; its number. Raises InvalidRequest."""
+    there = model.adapters
+    if adapter.name.lower() in (one.name.lower() for one in there):
+        raise InvalidRequest(f"Invalid 'name': there is an adapter '{adapter.name}' already.", param="name")
+    if len(there) >= MOST:
+        raise InvalidRequest(f"There are {MOST} adapters already, which is the most.", param="path")
+    with model.lease():
+        model.engine.load_adapter(adapter)
+    model.added_adapters += (adapter,)
+    return len(there)
+
+
+def load_again(model: Model) -> None:
+    """When it has been loaded."""
+    for adapter in model.added_adapters:
+        model.engine.load_adapter(adapter)
