@@ -92,7 +92,9 @@ class LoadedModel:
             template_error = str(error)
         defaults = defaults_of(model, info.sampling_defaults, engine.context)
         sizes = (info.num_params, info.size_bytes, engine.context)
-        facts = (__version__, info.name, sizes, source, sorted(defaults.items()))
+        facts: tuple[Any, ...] = (__version__, info.name, sizes, source, sorted(defaults.items()))
+        if engine.options.mmproj_digest:
+            facts += (engine.options.mmproj_digest,)
         return cls(
             model=model,
             engine=engine,
