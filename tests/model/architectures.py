@@ -51,6 +51,7 @@ _EXPERTS = {
     "qwen3moe", "deepseek2", "glm4moe", "minimax-m2", "hunyuan-moe", "ernie4_5-moe", "dots1", "ernie4_5",
 }  # fmt: skip
 _LAYERS = {"llama4": 4, "deepseek4": 4, "nemotron_h": 3, "nemotron_h_moe": 3, "gemma3": 6}
+_EVERY = {"gemma3": 6}  # layers, one of which sees everything
 _PATTERN_BY_LAYER = {"cohere2moe", "mimo2", "spark2_5", "granite_swa"}
 
 
@@ -80,7 +81,7 @@ def facts(arch: str) -> dict[str, object]:
         "attention.layer_norm_rms_epsilon": 1e-5, "attention.group_norm_epsilon": 1e-5,
         "attention.group_norm_groups": 8, "attention.q_lora_rank": 64 if arch == "deepseek4" else 512,
         "attention.kv_lora_rank": 512, "attention.relative_buckets_count": 8, "attention.sliding_window": WINDOW,
-        "attention.sliding_window_pattern": [n % 2 for n in range(layers)] if arch in _PATTERN_BY_LAYER else 2,
+        "attention.sliding_window_pattern": [n % 2 for n in range(layers)] if arch in _PATTERN_BY_LAYER else _EVERY.get(arch, 2),
         "attention.indexer.head_count": 64, "attention.indexer.key_length": 128, "attention.indexer.top_k": 131072,
         "rope.dimension_sections": [8, 12, 12, 0] if arch == "bailingmoe3" else [head // 4] * 4,
         "residual_scale": 3.5, "attn_res.block_size": 12, "activation.situ_beta": 4.0,

@@ -47,7 +47,7 @@ class Builder:
     def of(cls, writer: gguf.GGUFWriter) -> Builder:
         """Of a file that somebody else has begun."""
         builder = cls.__new__(cls)
-        builder.w = writer
+        builder.w, builder.marks = writer, ()
         return builder
 
     def vocabulary(self) -> None:
