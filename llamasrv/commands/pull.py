@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -20,7 +21,7 @@ from rich.progress import Progress as Bars
 from llamasrv.config import Settings, paths
 from llamasrv.errors import ConfigError
 from llamasrv.models.pull import Progress, PullFailed, pull, pulled
-from llamasrv.startup.model_options import repository
+from llamasrv.startup.model_options import draft_repository, repository
 
 EX_UNAVAILABLE = 69
 LINES_EVERY = 5.0  # seconds, where there is no terminal
@@ -53,22 +54,24 @@ def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
 def fetch(settings: Settings, *, endpoint: str | None = None) -> None:
     """Pull the models that are named by their repositories, where they are not there yet; `endpoint` as for `pull`.
     Raises ConfigError."""
-    _fetch(settings, endpoint)
-    for table in settings.tables:
-        _fetch(settings.of(table).having(model={"offline": settings.model.offline}), endpoint)
-
-
-def _fetch(settings: Settings, endpoint: str | None) -> None:
-    name = repository(settings)
+    if settings.model.offline:
+        return
     folder = settings.models.dir or paths.models_dir()
+    for own in (settings, *map(settings.of, settings.tables)):
+        for name, key in ((repository(own), "hf_repo"), (draft_repository(own), "draft_repo")):
+            if name is not None:
+                _fetch(name, folder, f"model.{key} = {getattr(own.model, key)!r}", endpoint)
+
+
+def _fetch(name: str, folder: Path, where: str, endpoint: str | None) -> None:
     try:
-        if name is None or settings.model.offline or pulled(name, folder) is not None:
+        if pulled(name, folder) is not None:
             return
         display = _Display(Console(stderr=True))
         with display:
             pull(name, folder, report=display.show, endpoint=endpoint)
     except PullFailed as error:
-        raise ConfigError(f"model.hf_repo = {settings.model.hf_repo!r}: {error}") from None
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _say(what: dict[str, object]) -> None:

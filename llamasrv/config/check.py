@@ -25,6 +25,8 @@ def check_together(s: Settings) -> None:
         refuse("model_hf_repo", "give the repository or the model, not both")
     if s.model.hf_file is not None and s.model.hf_repo is None:
         refuse("model_hf_file", "name its repository, too: --hf-repo OWNER/REPO")
+    if s.model.draft_repo is not None and s.engine.draft_model is not None:
+        refuse("model_draft_repo", "give the repository of the draft model or its file, not both")
     if s.model.fake and s.engine.rpc:
         refuse("engine_rpc", "a fake model is computed nowhere else")
     if s.model.chat_template is not None and s.model.chat_template_file is not None:

@@ -408,7 +408,6 @@ FLAGS: tuple[Flag, ...] = (
     *(later(spec, _CPU_DRAFT, variable) for spec, variable in (
         ("--spec-draft-type-k, -ctkd, --cache-type-k-draft TYPE", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K"),
         ("--spec-draft-type-v, -ctvd, --cache-type-v-draft TYPE", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"),
-        ("--spec-draft-hf, -hfd, -hfrd, --hf-repo-draft <user>/<model>[:quant]", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"),
         ("--spec-draft-threads, -td, --threads-draft N", None),
         ("--spec-draft-threads-batch, -tbd, --threads-batch-draft N", None),
         ("--spec-draft-cpu-mask, -Cd, --cpu-mask-draft M", None),
@@ -428,6 +427,8 @@ FLAGS: tuple[Flag, ...] = (
          "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING"),
         ("--spec-draft-device, -devd, --device-draft <dev1,dev2,..>", None),
     )),
+    same("--spec-draft-hf, -hfd, -hfrd, --hf-repo-draft <user>/<model>[:quant]", "model.draft_repo",
+         "LLAMA_ARG_SPEC_DRAFT_HF_REPO"),
     same("--spec-draft-model, -md, --model-draft FNAME", "model.draft", "LLAMA_ARG_SPEC_DRAFT_MODEL"),
     same("--spec-draft-ngl, -ngld, --gpu-layers-draft, --n-gpu-layers-draft N", "engine.draft_n_gpu_layers",
          "LLAMA_ARG_N_GPU_LAYERS_DRAFT"),

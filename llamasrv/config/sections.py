@@ -72,6 +72,10 @@ class ModelSection:
         help="Hugging Face repository to serve, OWNER/REPO[:QUANT]. Downloaded first unless it is already there.",
     )  # fmt: skip
     hf_file: str | None = _model("text", None, "-hff", "--hf-file", help="File to use from that repository.")
+    draft_repo: str | None = _model(
+        "text", None, "-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf",
+        help="Hugging Face repository of the draft model, OWNER/REPO[:QUANT], instead of --model-draft.",
+    )  # fmt: skip
     offline: bool = _model(
         "bool", False, "--offline",
         help="Serve --hf-repo from what has already been downloaded; never access the network.",

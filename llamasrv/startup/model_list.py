@@ -53,9 +53,7 @@ def models(settings: Settings) -> list[Model]:
     found = _folder(settings)
     made = list(_named(settings, found))
     shown = {table.name for table in settings.tables if table.shows_file}
-    taken = {
-        path.resolve() for model in made if (path := model.details.path) is not None and model.name not in shown
-    }
+    taken = {path.resolve() for model in made if model.name not in shown for path in _files_of(model)}
     names = {canonical(model.name) for model in made}
     several = len(made) + len(found) > 1
     for one in found:
@@ -69,6 +67,14 @@ def models(settings: Settings) -> list[Model]:
     if not made:
         made.append(the_one(settings.having(model={"path": paths.demo_model()})))
     return _default_first(settings, made)
+
+
+def _files_of(model: Model) -> Iterator[Path]:
+    """What need not be served once more: its file, and that of its draft model."""
+    if model.details.path is not None:
+        yield model.details.path
+    if model.recipe is not None and model.recipe.options.draft_model is not None:
+        yield model.recipe.options.draft_model
 
 
 def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:

@@ -92,35 +92,50 @@ def template_source(settings: Settings) -> str | None:
 def repository(settings: Settings) -> str | None:
     """What --hf-repo and --hf-file name, as `llamasrv pull` takes it."""
     repo = settings.model.hf_repo
-    if repo is None:
-        return None
+    return None if repo is None else _reference(repo, settings.model.hf_file)
+
+
+def draft_repository(settings: Settings) -> str | None:
+    """The same of the draft model."""
+    repo = settings.model.draft_repo
+    return None if repo is None else _reference(repo)
+
+
+def _reference(repo: str, file: str | None = None) -> str:
     bare, _, quant = repo.removeprefix("hf:").partition(":")
-    wanted = settings.model.hf_file or quant
+    wanted = file or quant
     return f"hf:{bare}:{wanted}" if wanted else f"hf:{bare}"
 
 
 def with_pulled(settings: Settings) -> Settings:
     """The settings with the file that was pulled for --hf-repo, called by the name of the repository."""
     located = with_file(settings)
-    if located is settings or settings.model.alias:
+    if settings.model.hf_repo is None or settings.model.path is not None or settings.model.alias:
         return located
     return located.having(model={"alias": ((repository(settings) or "").removeprefix("hf:"),)})
 
 
 def with_file(settings: Settings) -> Settings:
-    """The settings with the file of the repository that they name. Raises ConfigError where it is not here."""
-    name = repository(settings)
-    if name is None or settings.model.path is not None:
-        return settings
+    """The settings with the files of the repositories that they name. Raises ConfigError for one that is not here."""
+    name, draft = repository(settings), draft_repository(settings)
+    if draft is not None and settings.engine.draft_model is None:
+        path = _file_of(draft, settings, f"model.draft_repo = {settings.model.draft_repo!r}")
+        settings = settings.having(engine={"draft_model": path})
+    if name is not None and settings.model.path is None:
+        path = _file_of(name, settings, f"model.hf_repo = {settings.model.hf_repo!r}")
+        settings = settings.having(model={"path": path})
+    return settings
+
+
+def _file_of(name: str, settings: Settings, where: str) -> Path:
     folder = settings.models.dir or paths.models_dir()
     try:
         path = pulled(name, folder)
     except PullFailed as error:
-        raise ConfigError(f"model.hf_repo = {settings.model.hf_repo!r}: {error}") from None
+        raise ConfigError(f"{where}: {error}") from None
     if path is None:
-        raise ConfigError(f"model.hf_repo = {settings.model.hf_repo!r}: it is not in {folder}; `llamasrv pull {name}` "
-                          "fetches it")  # fmt: skip
-    return settings.having(model={"path": path})
+        raise ConfigError(f"{where}: it is not in {folder}; `llamasrv pull {name}` fetches it")
+    return path
 
 
 def chat_defaults(settings: Settings) -> ChatDefaults:

@@ -378,6 +378,16 @@ def test_a_preset_names_a_repository_and_may_hide_its_entry(cached, tmp_path, sw
     assert ("o/a:F32" in made[0].aliases) is not listed
 
 
+@pytest.mark.parametrize("switch", ["dedup-cache-models = 1\n", ""])
+def test_a_preset_names_the_repository_of_its_draft_model(cached, tmp_path, switch):
+    hub = cached("o/a", "a-F32.gguf")
+    cached("o/small", "small-F32.gguf")
+    text = f"[mine]\nhf-repo = o/a\nspec-draft-hf = o/small\n{switch}"
+    mine, *others = model_list.models(preset(tmp_path, text, models_dir=hub))
+    assert mine.recipe.options.draft_model.name == "small-F32.gguf"
+    assert [model.name for model in others] == ([] if switch else ["o/a:F32", "o/small:F32"])
+
+
 def test_a_section_may_be_named_by_its_repository(cached, tmp_path):
     cached("o/a", "a-F32.gguf")
     (only,) = model_list.models(preset(tmp_path, "[o/a:F32]\nc = 512\n"))

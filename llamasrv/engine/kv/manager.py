@@ -82,7 +82,8 @@ class KVCacheManager:
                 continue
             entry, length = found
             seconds = self._time.prompt_seconds(length - at_hand)
-            if seconds > tier.worth and (taken := tier.take(entry, length, seconds)) is not None:
+            worth = 0.0 if entry.is_wanted else tier.worth
+            if seconds > worth and (taken := tier.take(entry, length, seconds)) is not None:
                 match, at_hand = taken, length
         if match is None:
             return None

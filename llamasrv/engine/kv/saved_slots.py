@@ -61,6 +61,7 @@ class SavedSlots:
             )
         if entry.data.nbytes > memory.host.limit:
             raise InvalidRequest("The state is larger than --cache-ram allows.", param="filename")
+        entry.is_wanted = True
         memory.host.put(entry)
         self.left(number, entry.tokens, entry.cache_key)
 

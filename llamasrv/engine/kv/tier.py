@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 class Entry:
     """A prefix that a tier has: the timeline `tokens`, all of it, of one cache key."""
 
-    __slots__ = ("tokens", "cache_key")
+    __slots__ = ("tokens", "cache_key", "is_wanted")
 
     def __init__(self, tokens: array[int], cache_key: CacheKey) -> None:
         self.tokens = tokens
         self.cache_key = cache_key
+        self.is_wanted = False  # somebody brought it back by name: it is used whatever computing it would cost
 
     @property
     def length(self) -> int:
