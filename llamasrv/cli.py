@@ -6,6 +6,7 @@ or model, 64 for a wrong command line. Commands are imported when they are calle
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -146,6 +147,7 @@ def cli() -> None:
 @with_options()
 def serve(settings: Settings) -> None:
     """Serve a model over HTTP until a signal ends it."""
+    gc.disable()  # until all modules are there: what they make stays, and would be looked through again and again
     from llamasrv.commands.serve import run
 
     run(settings)

@@ -10,9 +10,9 @@ from gunicorn import util
 from gunicorn.app.base import Application
 
 from llamasrv import config, startup
-from llamasrv.commands.pull import fetch
 from llamasrv.config import Settings, paths
 from llamasrv.errors import ConfigError
+from llamasrv.startup.model_options import repository
 
 
 class Server(Application):
@@ -27,7 +27,10 @@ class Server(Application):
 
 def run(settings: Settings) -> None:
     """Serve until a signal; raises ConfigError before anything is started."""
-    fetch(settings)
+    if repository(settings) or any(repository(settings.of(table)) for table in settings.tables):
+        from llamasrv.commands.pull import fetch  # with its bars, which nothing else here needs
+
+        fetch(settings)
     settings = startup.prepare(settings)
     check_address(settings)
     config.use(settings)

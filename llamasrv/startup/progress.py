@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 log = logging.getLogger("llamasrv")
 
@@ -15,17 +17,12 @@ log = logging.getLogger("llamasrv")
 class LoadingDisplay:
     """Told the loaded share again and again; shows it."""
 
-    def __init__(self, name: str, *, console: Console | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._console = console or Console(stderr=True)
         self._last_line = time.monotonic()
         self._bar: Progress | None = None
-        if self._console.is_terminal:
-            # Drawn only when told: the bar's own thread would be one more beside the engine's.
-            self._bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
-                console=self._console, transient=True, auto_refresh=False,
-            )  # fmt: skip
+        if sys.stderr.isatty():
+            self._bar = _bar()
             self._task = self._bar.add_task(self._words(0.0), total=1.0)
 
     def __enter__(self) -> LoadingDisplay:
@@ -48,3 +45,14 @@ class LoadingDisplay:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def _bar() -> Progress:
+    """Drawn only when told: the bar's own thread would be one more beside the engine's."""
+    from rich.console import Console  # takes a while, and a service has no terminal
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
+        console=Console(stderr=True), transient=True, auto_refresh=False,
+    )  # fmt: skip

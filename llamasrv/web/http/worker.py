@@ -383,6 +383,8 @@ def when_ready(server: Any) -> None:
         reopen()
         pass_on(signal.SIGUSR1)()
 
+    gc.freeze()  # else a collection in the worker would write to memory that both have
+    gc.enable()
     server.handle_hup = reload
     server.handle_usr1 = reopen_log
     server.handle_usr2 = pass_on(signal.SIGUSR2)  # gunicorn's own would load every model a second time
