@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from llamasrv.domain.events import Failed, Finished, FinishReason, Pace, PromptProgress, Reasoning, Text, Usage
+from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Pace, PromptProgress, Reasoning, Text, Usage
 from llamasrv.errors import EngineFailure
 from llamasrv.protocols.reader import METHODS
 from llamasrv.protocols.writer import Writer
@@ -65,4 +67,4 @@ def test_a_whole_reply_is_folded_by_the_same_dispatch():
 
 @pytest.mark.parametrize("kind", METHODS)
 def test_every_kind_of_event_has_its_method(kind):
-    assert set(Sample._methods) == set(METHODS) and callable(Sample._methods[kind])
+    assert set(METHODS) == set(get_args(Event)) and callable(getattr(Sample, METHODS[kind]))

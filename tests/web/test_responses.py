@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from protocols.openai.responses_client import add_up
@@ -462,7 +464,7 @@ def test_another_server_sees_it_and_can_cancel_or_delete_it(start, tmp_path, mon
     error(get(other.client, ids[0], stream="true"), 503)
     assert other.client.post(f"/v1/responses/{ids[0]}/cancel").get_json()["status"] == "cancelled"
     assert other.client.delete(f"/v1/responses/{ids[1]}").status_code == 200
-    wait_until(lambda: all(run.cancelled for run in list(one.service.background._runs.values())))
+    wait_until(lambda: all(run.cancelled for run in one.service.background))
     held.let_go()
     wait_until(lambda: not len(one.service.background))
     assert get(one.client, ids[0]).get_json()["status"] == "cancelled"
@@ -555,13 +557,13 @@ def test_a_failure_before_anything_is_a_real_error(own):
     error(create(own.client, stream=True), 500)
 
 
-def test_what_a_client_did_not_wait_for_is_not_stored(start):
-    service = start(web=WebOptions(keepalive=0.05))
+def test_what_a_client_did_not_wait_for_is_not_stored(start, tmp_path):
+    service = start(web=WebOptions(keepalive=0.05), store=f"sqlite:///{tmp_path}/responses.db")
     held = Held(service)
     response = create(service.client, stream=True)
     assert next(iter(response.response)) == b": ping\n\n"
     response.close()
     held.let_go()
     wait_until(lambda: service.engine.num_open == 0)
-    with service.store._connection() as db:
+    with closing(sqlite3.connect(tmp_path / "responses.db")) as db:
         assert db.execute("SELECT count(*) FROM responses").fetchone() == (0,)

@@ -124,9 +124,9 @@ def test_a_name_belongs_to_its_key():
 
 def test_only_the_end_of_a_long_stream_is_kept(running, monkeypatch):
     monkeypatch.setattr(resume, "MOST_BYTES", 20)
-    kept = running.service.streams._kept["", "j"] = resume.ResumableStream("j")
+    kept = running.service.streams.hold("", resume.ResumableStream("j"))
     for piece in (b"12345678", b"abcdefgh", b"ABCDEFGH"):
-        kept._add(piece)
+        kept.add(piece)
     kept.completed = resume.time.time()
     refused = follow(running.client, "j", 7)
     assert refused.status_code == 400 and "8" in refused.get_json()["error"]["message"]
@@ -138,7 +138,7 @@ def test_who_falls_too_far_behind_is_told(monkeypatch):
     kept = resume.ResumableStream("a")
     follower = resume.StreamReader(kept, 0, keepalive=1.0)
     for piece in (b"12345678", b"abcdefgh", b"ABCDEFGH"):
-        kept._add(piece)
+        kept.add(piece)
     kept.completed = 1.0
     assert b"bytes before 16 are no longer kept" in next(follower)
     assert list(follower) == []
@@ -150,9 +150,9 @@ def test_nothing_follows_what_tells_that_it_fell_behind(monkeypatch):
     kept = resume.ResumableStream("a")
     follower = resume.StreamReader(kept, 0, keepalive=0.01)
     for piece in (b"12345678", b"abcdefgh"):
-        kept._add(piece)
+        kept.add(piece)
     assert next(follower).endswith(b"data: [DONE]\n\n")
-    kept._add(b"more")
+    kept.add(b"more")
     assert list(follower) == []
 
 
@@ -163,7 +163,7 @@ def test_a_silent_stream_of_lines_gets_no_comments(monkeypatch):
     def scripted(start, timeout):
         read.append(start)
         if len(read) == 3:
-            kept._add(b"{}\n")
+            kept.add(b"{}\n")
         return ResumableStream.read(kept, start, 0) if len(read) < 5 else None
 
     ResumableStream = resume.ResumableStream
@@ -185,7 +185,7 @@ def test_reading_on_costs_what_is_read_and_not_what_is_kept():
     """Each read went through all pieces: a stream of n pieces took n * n steps for each reader."""
     kept = resume.ResumableStream("a")
     for _ in range(20_000):
-        kept._add(b"data: {}\n\n")
+        kept.add(b"data: {}\n\n")
     began = time.perf_counter()
     for start in range(0, kept.total, 10):
         kept.read(max(start, kept.total - 10), 0)
@@ -203,12 +203,12 @@ def test_the_oldest_ended_one_makes_room_and_running_ones_do_not(monkeypatch):
     monkeypatch.setattr(resume, "MOST_STREAMS", 2)
     streams = resume.Streams()
     for n, name in enumerate("ab"):
-        kept = streams._kept["", name] = resume.ResumableStream(name)
+        kept = streams.hold("", resume.ResumableStream(name))
         kept.completed = resume.time.time() + n
     assert streams.name_of("", {resume.HEADER: "c"}) == "c"
-    assert [name for _, name in streams._kept] == ["b"]
+    assert [kept.name for kept in streams.matching("", ["a", "b"])] == ["b"]
     for name in "bc":
-        streams._kept["", name] = resume.ResumableStream(name)
+        streams.hold("", resume.ResumableStream(name))
     with pytest.raises(QueueFull):
         streams.name_of("", {resume.HEADER: "d"})
     assert streams.name_of("", {resume.HEADER: "c"}) == "c"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -37,6 +37,9 @@ class Background:
         self.memory = memory
         self._most = most
         self._runs: dict[tuple[str, str], BackgroundRun] = {}
+
+    def __iter__(self) -> Iterator[BackgroundRun]:
+        return iter(list(self._runs.values()))
 
     def __len__(self) -> int:
         return len(self._runs)

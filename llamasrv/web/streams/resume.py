@@ -56,7 +56,7 @@ class ResumableStream:
     def _read(self) -> None:
         try:
             for data in self._body:
-                self._add(data)
+                self.add(data)
         except Exception:
             log.exception("a stream that is kept broke off")
         finally:
@@ -65,7 +65,8 @@ class ResumableStream:
                 self.completed = time.time()
                 self._news.notify_all()
 
-    def _add(self, data: bytes) -> None:
+    def add(self, data: bytes) -> None:
+        """What its reader would get next. The oldest of too much is forgotten."""
         with self._news:
             self._data += data
             self._sizes.append(len(data))
@@ -175,13 +176,18 @@ class Streams:
         """The same response, whose body goes on without its reader; unless it was ended while it was `opening`."""
         if self._opening.get((owner, name)) is not run:
             return response
-        kept = self._kept[owner, name] = ResumableStream(name, framing)
+        kept = self.hold(owner, ResumableStream(name, framing))
         body: Any = response.response
         whole = isinstance(body, list)  # it had ended before it could begin
         kept.begin(_Whole(body) if whole else body)
         if not whole:
             response.response = StreamReader(kept, 0, keepalive=keepalive)
         return response
+
+    def hold(self, owner: str, kept: ResumableStream) -> ResumableStream:
+        """Keep it under its name, in the place of an earlier one."""
+        self._kept[owner, kept.name] = kept
+        return kept
 
     def find(self, owner: str, name: str) -> ResumableStream:
         self._sweep()

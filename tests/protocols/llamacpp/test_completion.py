@@ -209,8 +209,9 @@ def test_probabilities_are_told_on_request():
 
 def test_a_banned_end_is_among_the_biases():
     """`ignore_eos` bans the tokens that end an answer; clients see that in `logit_bias`, null for minus infinity."""
-    made = reply()
-    made._running.params = SamplingParams(ignore_eos=True, logit_bias=((3, 1.5),))
+    made, running = reply(), Running()
+    made.begin(running)
+    running.params = SamplingParams(ignore_eos=True, logit_bias=((3, 1.5),))
     biases = whole(made, END, USAGE)["generation_settings"]["logit_bias"]
     assert biases == [{"token": 3, "bias": 1.5}, {"token": 2, "bias": None}, {"token": 7, "bias": None}]
 
