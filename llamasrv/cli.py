@@ -57,7 +57,7 @@ def with_options(*sections: str) -> Callable[[Function], Function]:
             command = _foreign_flag(flag)(command)  # type: ignore[assignment]
         return click.option(
             "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE",
-            help=f"A TOML file with options; {config.CONFIG_VARIABLE} names one, too.",
+            help=f"TOML configuration file; {config.CONFIG_VARIABLE} may name it, too.",
         )(command)  # fmt: skip
 
     return decorate
@@ -155,8 +155,8 @@ def serve(settings: Settings) -> None:
 
 @cli.command()
 @click.argument("url", required=False)
-@click.option("--system", metavar="TEXT", help="The system prompt.")
-@click.option("--name", "model", metavar="NAME", help="Which of the server's models to talk to.")
+@click.option("--system", metavar="TEXT", help="System prompt.")
+@click.option("--name", "model", metavar="NAME", help="Model to talk to, if the server has several.")
 @with_options()
 def chat(settings: Settings, url: str | None, system: str | None, model: str | None) -> int:
     """Talk to the server at URL, or to a model, in the terminal.
@@ -170,7 +170,7 @@ def chat(settings: Settings, url: str | None, system: str | None, model: str | N
 
 @cli.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--json", "as_json", is_flag=True, help="Print progress as JSON, one object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print progress as JSON, one object per line.")
 @with_options("models")
 def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     """Fetch models from the Hugging Face Hub: NAME is hf:owner/repo, with :QUANT or :FILE.gguf where it matters.
@@ -184,8 +184,11 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
 
 @cli.command()
 @click.argument("model", required=False, type=click.Path(path_type=Path))
-@click.option("--sequences", default="1,2,4,8,16", metavar="LIST", help="How many at once.  [1,2,4,8,16]")
-@click.option("--tokens", default=128, type=click.IntRange(8, 100_000), metavar="INT", help="Tokens of each.  [128]")
+@click.option("--sequences", default="1,2,4,8,16", metavar="LIST", help="Numbers of parallel sequences.  [1,2,4,8,16]")
+@click.option(
+    "--tokens", default=128, type=click.IntRange(8, 100_000), metavar="INT",
+    help="Tokens per sequence.  [128]",
+)  # fmt: skip
 @click.option("--text", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
               help="Compare drafts with none instead, on answers to this text: one prompt, or a JSON string a line.")
 @with_options("model", "engine", "cache")
@@ -205,10 +208,10 @@ def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, t
 
 
 @cli.command()
-@click.option("--print-config", is_flag=True, help="Print all options as they are, keys hidden, as TOML.")
+@click.option("--print-config", is_flag=True, help="Print the resolved configuration as TOML, with secrets hidden.")
 @with_options()
 def check(settings: Settings, print_config: bool) -> int:
-    """Say whether a configuration is right, and what memory it will need."""
+    """Check a configuration and say how much memory it will need."""
     from llamasrv.commands.check import run
 
     return run(settings, print_config)
@@ -227,10 +230,16 @@ def doctor(settings: Settings) -> int:
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.argument("kind", metavar="TYPE")
-@click.option("--threads", "-t", default=0, type=click.IntRange(0, 1024), metavar="INT", help="Threads.  [all cores]")
-@click.option("--allow-requantize", "again", is_flag=True, help="Also of what is quantised already, which loses more.")
+@click.option(
+    "--threads", "-t", default=0, type=click.IntRange(0, 1024), metavar="INT",
+    help="Number of threads.  [all cores]",
+)  # fmt: skip
+@click.option(
+    "--allow-requantize", "again", is_flag=True,
+    help="Also requantise tensors that are quantised already, at a further loss.",
+)  # fmt: skip
 def quantize(source: Path, target: Path, kind: str, threads: int, again: bool) -> int:
-    """Write the model IN as OUT, in the number format TYPE (Q4_K_M, Q8_0, ...)."""
+    """Quantise the model IN to OUT as TYPE (Q4_K_M, Q8_0, ...)."""
     from llamasrv.commands.quantize import run
 
     return run(source, target, kind, threads, again)
@@ -238,15 +247,16 @@ def quantize(source: Path, target: Path, kind: str, threads: int, again: bool) -
 
 @cli.command()
 @click.argument("name")
-@click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="The file of keys, to add the entry to.")
+@click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="Keys file to add the entry to.")
 @click.option(
-    "--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=SCOPES, help="What it opens.  [all]"
-)
-@click.option("--requests-per-minute", type=click.IntRange(1), metavar="INT", help="Most requests a minute.")
-@click.option("--tokens-per-minute", type=click.IntRange(1), metavar="INT", help="Most tokens a minute.")
-@click.option("--concurrency", type=click.IntRange(1), metavar="INT", help="Most requests at once.")
+    "--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=SCOPES,
+    help="What the key may be used for.  [all]",
+)  # fmt: skip
+@click.option("--requests-per-minute", type=click.IntRange(1), metavar="INT", help="Maximum requests per minute.")
+@click.option("--tokens-per-minute", type=click.IntRange(1), metavar="INT", help="Maximum tokens per minute.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="INT", help="Maximum requests at once.")
 def key(name: str, file: Path | None, scopes: tuple[str, ...], **bounds: int | None) -> int:
-    """Make an API key for NAME. It is printed here and nowhere kept: the file of keys has its digest."""
+    """Create an API key for NAME. It is printed once and stored nowhere; the keys file holds its digest."""
     from llamasrv.commands.key import run
 
     return run(name, file, scopes, bounds)
@@ -255,9 +265,12 @@ def key(name: str, file: Path | None, scopes: tuple[str, ...], **bounds: int | N
 @cli.command()
 @click.option("--host", default="127.0.0.1", metavar="TEXT", help="Address to listen on.  [127.0.0.1]")
 @click.option("--port", default=50052, type=click.IntRange(1, 65535), metavar="INT", help="Port.  [50052]")
-@click.option("--threads", "-t", default=0, type=click.IntRange(0, 1024), metavar="INT", help="Threads.  [all cores]")
+@click.option(
+    "--threads", "-t", default=0, type=click.IntRange(0, 1024), metavar="INT",
+    help="Number of threads.  [all cores]",
+)  # fmt: skip
 def rpc(host: str, port: int, threads: int) -> int:
-    """Compute layers for a server on another machine, which names this one with --rpc.
+    """Compute layers for a server on another machine that names this one with --rpc.
 
     Whoever can connect may use it: only within a network that you trust.
     """
@@ -269,12 +282,15 @@ def rpc(host: str, port: int, threads: int) -> int:
 @cli.command()
 @click.option(
     "--chat-template", "--chat-template-file", "template", required=True, type=click.Path(path_type=Path),
-    metavar="FILE", help="The Jinja source of the model's chat template.",
+    metavar="FILE", help="Jinja source of the model's chat template.",
 )  # fmt: skip
-@click.option("--request", type=click.Path(path_type=Path), metavar="FILE", help="The chat request, as JSON.")
-@click.option("--stream", is_flag=True, help="Print deltas, one a line, of a text that comes character by character.")
+@click.option("--request", type=click.Path(path_type=Path), metavar="FILE", help="Chat request, as JSON.")
+@click.option(
+    "--stream", is_flag=True,
+    help="Print deltas, one per line, as if the text arrived character by character.",
+)  # fmt: skip
 def parse(template: Path, request: Path | None, stream: bool) -> int:
-    """Print the message that a client would get for what a model wrote (on standard input), as JSON."""
+    """Print, as JSON, the message a client would get for the model output on standard input."""
     from llamasrv.commands.parse import run
 
     return run(template, request, stream)
@@ -283,7 +299,7 @@ def parse(template: Path, request: Path | None, stream: bool) -> int:
 @cli.group(invoke_without_command=True)
 @with_options("model", "models", "engine", "server")
 def models(settings: Settings) -> int:
-    """List the models that would be served, and what a running server has loaded. `models rm NAME` deletes one."""
+    """List the models that would be served, and those a running server has loaded. `models rm NAME` deletes one."""
     from llamasrv.commands.models import run
 
     context = click.get_current_context()
@@ -293,10 +309,10 @@ def models(settings: Settings) -> int:
 
 @models.command()
 @click.argument("name")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def rm(settings: Settings, name: str, yes: bool) -> int:
-    """Delete the files of the model NAME from the folder of models."""
+    """Delete the files of the model NAME from the models folder."""
     from llamasrv.commands.models import remove_model
 
     return remove_model(settings, name, asked=yes)
