@@ -266,7 +266,8 @@ _DECLARED: Mapping[str, Option] = {
         help="Layers of the draft model to offload to the GPU; -1, all or auto: all of them.",
     ),
     "draft_most": _engine(
-        "draft_max", "int", "--spec-draft-n-max", low=1, high=31, help="Maximum tokens per draft."
+        "draft_max", "int", "--spec-draft-n-max", low=1, high=1024,
+        help="Maximum tokens per draft of the draft model; more than 31 are never tried.",
     ),
     "queue_limit": _engine(
         "queue_limit", "int", "--queue-limit", low=0, high=100_000,

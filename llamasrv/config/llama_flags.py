@@ -3,7 +3,6 @@
 same       an option of the same name, short form and meaning
 maps       another option does it; `sets` gives its value
 already    accepted: llamasrv does that anyway, or it has no effect here
-later      not there yet
 no         refused, with what to use instead
 
 A specification is written as llama-server's own help writes it, the names that negate after a slash. `ok` are values
@@ -70,10 +69,6 @@ def maps(spec: str, note: str, sets: Sets, variable: str | None = None) -> Flag:
 
 def already(spec: str, note: str, variable: str | None = None, off: str = "") -> Flag:
     return Flag(spec, "already", variable, note, off=off)
-
-
-def later(spec: str, note: str, variable: str | None = None, ok: tuple[str, ...] = (), off: str = "") -> Flag:
-    return Flag(spec, "later", variable, note, ok=ok, off=off)
 
 
 def no(spec: str, note: str, variable: str | None = None, ok: tuple[str, ...] = ()) -> Flag:
@@ -143,6 +138,12 @@ def _spec(text: str) -> dict[str, Any]:
 _VERBOSITY = {"0": "error", "1": "error", "2": "warning", "3": "info", "4": "debug", "5": "debug"}
 
 
+def _checkpoints(text: str) -> dict[str, Any]:
+    if not re.fullmatch(r"-?\d{1,6}", text):
+        raise ValueError("must be a whole number")
+    return {"cache_checkpoints": 0} if int(text) == 0 else {}
+
+
 def _verbosity(text: str) -> dict[str, Any]:
     if text not in _VERBOSITY:
         raise ValueError("must be a whole number, 0 to 5")
@@ -159,7 +160,8 @@ def _masked(text: str) -> dict[str, Any]:
 
 _PINNING = "the system moves threads between the CPUs of --cpu-range"
 _ONE_SET = "the same threads compute steps of one row and of many"
-_CPU_DRAFT = "a draft model runs with the settings of its target"
+_AS_TARGET = "a draft model runs with the settings of its target"
+_DRAFT_PLACE = "a draft model lies where its target does; --spec-draft-ngl 0 keeps it on the CPU"
 _DOWNLOADS = "name the repository: --hf-repo OWNER/REPO:QUANT, or llamasrv pull"
 _TOOLS = "llamasrv runs no programs for clients; give tools with the request, and run them in the client"
 _VIDEO = "videos are not taken; send some of their frames as images"
@@ -212,13 +214,13 @@ FLAGS: tuple[Flag, ...] = (
     already("--cache-reuse N", "prefixes of any length are reused; a part that has moved is computed anew",
             "LLAMA_ARG_CACHE_REUSE"),
     already("-sps, --slot-prompt-similarity SIMILARITY", "the longest prefix that any sequence computed is reused"),
-    no("-ctxcp, --ctx-checkpoints, --swa-checkpoints N", "checkpoints are bounded by memory: --cache-checkpoints",
-       "LLAMA_ARG_CTX_CHECKPOINTS"),
-    no("-cms, --checkpoint-min-step N", "llamasrv chooses where checkpoints are worth it",
-       "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
+    maps("-ctxcp, --ctx-checkpoints, --swa-checkpoints N", "0: --cache-checkpoints 0; else memory bounds them",
+         _checkpoints, "LLAMA_ARG_CTX_CHECKPOINTS"),
+    already("-cms, --checkpoint-min-step N", "checkpoints are kept where prompts are likely to part",
+            "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
     same("--slot-save-path PATH", "cache.slot_save_path"),
-    no("-lcs, --lookup-cache-static FNAME", "there is no lookup decoding"),
-    no("-lcd, --lookup-cache-dynamic FNAME", "there is no lookup decoding"),
+    no("-lcs, --lookup-cache-static FNAME", "drafts are looked up in the text that is there, not in files"),
+    no("-lcd, --lookup-cache-dynamic FNAME", "drafts are looked up in the text that is there, not in files"),
     # How the model is computed
     same("-fa, --flash-attn [on|off|auto]", "engine.flash_attn", "LLAMA_ARG_FLASH_ATTN"),
     same("-ctk, --cache-type-k TYPE", "engine.cache_type_k", "LLAMA_ARG_CACHE_TYPE_K"),
@@ -405,7 +407,7 @@ FLAGS: tuple[Flag, ...] = (
     already("--prefill-assistant / --no-prefill-assistant", "a last message of the assistant is continued",
             "LLAMA_ARG_PREFILL_ASSISTANT", off="send add_generation_prompt: true with the request"),
     # Speculation
-    *(later(spec, _CPU_DRAFT, variable) for spec, variable in (
+    *(already(spec, _AS_TARGET, variable) for spec, variable in (
         ("--spec-draft-type-k, -ctkd, --cache-type-k-draft TYPE", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K"),
         ("--spec-draft-type-v, -ctvd, --cache-type-v-draft TYPE", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"),
         ("--spec-draft-threads, -td, --threads-draft N", None),
@@ -419,12 +421,14 @@ FLAGS: tuple[Flag, ...] = (
         ("--spec-draft-cpu-strict-batch, --cpu-strict-batch-draft <0|1>", None),
         ("--spec-draft-prio-batch, --prio-batch-draft N", None),
         ("--spec-draft-poll-batch, --poll-batch-draft <0|1>", None),
+        ("--spec-draft-backend-sampling / --no-spec-draft-backend-sampling",
+         "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING"),
+    )),
+    *(no(spec, _DRAFT_PLACE, variable) for spec, variable in (
         ("--spec-draft-override-tensor, -otd, --override-tensor-draft <tensor name pattern>=<buffer type>,...", None),
         ("--spec-draft-cpu-moe, -cmoed, --cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_CPU_MOE"),
         ("--spec-draft-n-cpu-moe, --spec-draft-ncmoe, -ncmoed, --n-cpu-moe-draft N",
          "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE"),
-        ("--spec-draft-backend-sampling / --no-spec-draft-backend-sampling",
-         "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING"),
         ("--spec-draft-device, -devd, --device-draft <dev1,dev2,..>", None),
     )),
     same("--spec-draft-hf, -hfd, -hfrd, --hf-repo-draft <user>/<model>[:quant]", "model.draft_repo",

@@ -42,8 +42,6 @@ class Taken:
             self.notes.append(f"{where}: nothing to do: {flag.note}")
         elif text in flag.ok or (text == OFF and not flag.hint):
             self.notes.append(f"{where}: nothing to do")
-        elif flag.verdict == "later":
-            raise ConfigError(f"{where}: not there yet: {flag.note}")
         else:
             raise ConfigError(f"{where}: not supported: {flag.note}")
 

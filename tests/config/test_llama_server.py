@@ -111,13 +111,12 @@ def test_other_urls_are_refused(given, url):
 VALUES = {"N": "1", "": None}
 
 
-@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.verdict in ("no", "later")], ids=lambda flag: flag.long_name)
+@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.verdict == "no"], ids=lambda flag: flag.long_name)
 def test_what_cannot_be_honoured_ends_with_one_line_that_says_what_to_do(flag, given):
     for name in flag.names:
         with pytest.raises(ConfigError) as refusal:
             given("serve", "--fake", name, *(["7"] if flag.hint else []))
-        words = "not there yet: " if flag.verdict == "later" else "not supported: "
-        assert str(refusal.value).startswith(flag.long_name) and words + flag.note in str(refusal.value)
+        assert str(refusal.value).startswith(flag.long_name) and "not supported: " + flag.note in str(refusal.value)
     for value in flag.ok:
         assert any("nothing to do" in note for note in given("serve", "--fake", flag.names[0], value).notes)
     for name in flag.negations:

@@ -48,7 +48,7 @@ class Drafter:
         self._ngram = options.spec in ("auto", "ngram")
         self._model: ModelSource | None = None
         if backend.draft_model is not None and options.spec in ("auto", "draft"):
-            self._model = ModelSource(backend.draft_model, self._rows, clock, most=options.draft_most)
+            self._model = ModelSource(backend.draft_model, self._rows, clock, most=min(MOST_TOKENS, options.draft_most))
         self.is_on = options.spec != "off" and not options.deterministic and backend.can_roll_back
 
     def draft(self, plan: Plan) -> None:
