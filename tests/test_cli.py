@@ -164,6 +164,24 @@ def test_check_tells_model_and_memory(run, tiny):
         assert name in out
 
 
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        (["--device", "GPU7"], "there is no device 'GPU7'; there are "),
+        (["--tensor-split", "1,1,1,1,1,1,1,1,1"], "--tensor-split names 9 devices; there are "),
+        (["--main-gpu", "99"], "--main-gpu 99 does not exist; there are "),
+        (["--override-tensor", "ffn=GPU7"], "there is no buffer type 'GPU7'; there are CPU"),
+        (["--override-tensor", "nothing_of_it=CPU"], "no tensor of "),
+        (["--override-tensor", "(=CPU"], "--override-tensor '(=CPU': "),
+        (["--tensor-split", "1,1", "--n-gpu-layers", "0"], "no layer is placed on any"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_a_placement_that_the_machine_does_not_have_is_refused(run, tiny, command, arguments, line):
+    code, told = one_line(*run(command, "--model", tiny, "--port", "0", *arguments))
+    assert code == 78 and line in told
+
+
 def test_check_shows_which_turns_of_a_template_come_back(run):
     code, out, _ = run("check", "--chat-template", "chatml")
     trips = json.loads(out)["round_trip"]

@@ -25,7 +25,7 @@ from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.failures import Failures
 from llamasrv.models.memory import as_gib, available_memory, give_back, resident_memory
 from llamasrv.models.model import Model
-from llamasrv.models.remote import reach
+from llamasrv.models.remote import reach_all
 from llamasrv.models.room import ON_THEIR_WAY, Room
 
 log = logging.getLogger("llamasrv")
@@ -203,9 +203,11 @@ class Loader:
 
     def _fit(self, model: Model) -> None:
         """Choose what goes where, by what is free on the devices beside the models that could make room."""
-        if model.recipe is not None and model.recipe.fit is not None:
-            for endpoint in model.recipe.options.rpc:
-                reach(endpoint)  # the library would end the process
+        if model.recipe is None:
+            return
+        computing = (other.recipe for other in self.room if other.recipe is not None)
+        reach_all(model.recipe.options.rpc, {endpoint for recipe in computing for endpoint in recipe.options.rpc})
+        if model.recipe.fit is not None:
             model.recipe = off_hub(model.recipe.fit, self.room.on_devices())
 
     def _wait_for_room(self, model: Model) -> None:

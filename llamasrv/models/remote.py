@@ -6,6 +6,7 @@ The library ends the process where it cannot reach one, so they are asked for be
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection, Iterable
 
 from llamasrv.errors import Unavailable
 
@@ -22,3 +23,11 @@ def reach(endpoint: str) -> None:
         except OSError as error:
             reason = error.strerror or str(error) or "no answer"
             raise Unavailable(f"The RPC server {endpoint} cannot be reached ({reason}).") from None
+
+
+def reach_all(endpoints: Iterable[str], busy: Collection[str]) -> None:
+    """The same of several. Those that are busy with another model of this process are not asked: each takes one
+    connection at a time, which the library shares."""
+    for endpoint in endpoints:
+        if endpoint not in busy:
+            reach(endpoint)

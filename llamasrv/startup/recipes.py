@@ -127,10 +127,10 @@ def _fitted_when_loaded(
         found = choose(asked, held) if can_measure() else None
         if found is None or not found.measured.devices:
             try:
-                need = _need(_on_the_cpu(settings), header, known, several=several)
+                here = _need(_on_the_cpu(settings), header, known, several=several)
             except ConfigError as error:
                 raise LoadFailed(str(error)) from None
-            return dataclasses.replace(_of_this_machine(_on_the_cpu(settings), header, need, known), fit=fitted)
+            return dataclasses.replace(_of_this_machine(_on_the_cpu(settings), header, here, known), fit=fitted)
         log.info("%s: %s", header.path.name, told(found))
         shares = {name: Share(size, found.capacity[name]) for name, size in found.devices.items()}
         return Recipe(

@@ -27,7 +27,6 @@ from llamasrv.models import adapters
 from llamasrv.models.loader import Loader
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
-from llamasrv.models.remote import reach
 from llamasrv.models.trial import Trials
 from llamasrv.pipeline.media import MediaOptions
 from llamasrv.protocols.limits import Limits
@@ -163,8 +162,6 @@ def build(settings: Settings) -> Service:
         """A file that was never loaded here goes through a process of its own: it could take others down with it.
         One that other machines hold may be too large for that."""
         machines = model.recipe.options.rpc if model.recipe is not None else ()
-        for endpoint in machines:
-            reach(endpoint)
         if settings.models.check and len(registry.models) > 1 and not machines:
             trials.check(model.details, settings.models.load_timeout)
 

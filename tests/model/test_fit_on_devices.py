@@ -15,6 +15,8 @@ import pytest
 from model.test_rpc import Helper, with_rpc
 from model import tiny_models
 
+from llamasrv import startup
+from llamasrv.config import load
 from llamasrv.engine.backend import measure as library
 from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.engine import EngineOptions
@@ -157,3 +159,45 @@ def test_a_model_larger_than_all_says_so_at_once(devices, large):
     with pytest.raises(LoadFailed, match=r"it needs .* on RPC\d, where 1 MiB may be used") as refusal:
         stated(large, devices, [MIB, MIB], gpu_layers=7)
     assert "\n" not in str(refusal.value) and time.monotonic() - began < 10
+
+
+@with_rpc
+def test_the_model_that_leaves_is_the_one_on_the_device_that_lacks_room(devices, large, tmp_path, monkeypatch):
+    """Three models, two devices with room for one each: the least recently used of all stays where it is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    plain = EngineOptions(rpc=devices, context_cells=256, **SMALL)
+    measured = library.measure(large, plain)
+    totals = [total for _, total in measured.devices.values()]
+    room = sum(measured.uses[name].total for name in measured.devices) * 3 // 2
+    tables = "".join(
+        f'[models.{name}]\npath = "{large}"\ntensor_split = {split}\n' for name, split in (("a", "[1, 0]"), ("b", "[0, 1]"), ("c", "[1, 0]"))
+    )
+    target = ", ".join(f'"{total - room}B"' for total in totals)
+    config = tmp_path / "llamasrv.toml"
+    config.write_text(f"""[models]
+check = false
+[store]
+url = "none"
+[engine]
+rpc = {list(devices)}
+ctx_size = 256
+parallel = 4
+batch_size = 256
+ubatch_size = 128
+fit_target = [{target}]
+{tables}""")
+    service = startup.build(load(config=config, environ={}))
+    registry = service.registry
+    try:
+        def bring(name):
+            registry.loader.load(registry.find(name))
+            assert registry.loader.wait(registry.find(name), 60), registry.find(name).failure
+            return {one for one in "abc" if registry.find(one).state == "loaded"}
+
+        assert bring("b") == {"b"} and bring("a") == {"a", "b"}
+        registry.find("b").last_used -= 1000
+        assert bring("c") == {"b", "c"}
+        on = {name: {device for device, share in registry.find(name).devices.items() if share.size} for name in "bc"}
+        assert len(on["b"]) == len(on["c"]) == 1 and on["b"] != on["c"]
+    finally:
+        assert registry.stop(30)

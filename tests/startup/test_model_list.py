@@ -13,6 +13,7 @@ from llamasrv import config, startup
 from llamasrv.config import paths
 from llamasrv.startup import model_list, recipes
 from llamasrv.config import Settings
+from llamasrv.engine.interface import LoadFailed, NoMemory
 from llamasrv.engine.options import Adapter, EngineOptions
 from llamasrv.errors import ConfigError, InvalidRequest, ModelNotFound
 from llamasrv.models import memory
@@ -421,3 +422,50 @@ def test_a_preset_is_read_again_where_that_is_asked_for(cached, tmp_path):
     updates.refresh()
     assert [model.name for model in registry.models] == ["two", "three", "o/a:F32"]
     assert registry.stop(10)
+
+
+# Memory that is missing
+
+
+@pytest.fixture
+def opening(monkeypatch):
+    """What `open_model` is called with; it fails for memory as often as `failing` says."""
+    from llamasrv.engine.backend import context
+
+    class Opening(list):
+        failing = 0
+
+    calls = Opening()
+
+    def open_model(path, options, progress):
+        calls.append(options.context_cells)
+        if len(calls) <= calls.failing:
+            raise NoMemory(f"{path}: cannot create a context of {options.context_cells} tokens")
+        return "backend"
+
+    monkeypatch.setattr(context, "open_model", open_model)
+    return calls
+
+
+def test_a_load_that_fails_for_memory_is_tried_once_with_less(folder, opening):
+    place, progress = folder("m.gguf"), print
+    recipe = model_list.models(settings_with(model_path=place / "m.gguf"))[0].recipe
+    opening.failing = 1
+    assert recipe.open_backend(progress) == "backend"
+    assert opening == [recipe.options.context_cells, recipe.options.context_cells // 2]
+
+
+def test_then_it_says_what_to_do(folder, opening):
+    recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf"))[0].recipe
+    opening.failing = 2
+    with pytest.raises(LoadFailed, match="a smaller plan failed as well. Close what else uses the memory"):
+        recipe.open_backend(print)
+    assert len(opening) == 2
+
+
+def test_a_context_that_was_asked_for_is_not_made_smaller(folder, opening):
+    recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf", engine_ctx_size=4096))[0].recipe
+    opening.failing = 1
+    with pytest.raises(NoMemory, match="4096"):
+        recipe.open_backend(print)
+    assert opening == [4096]
