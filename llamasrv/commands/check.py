@@ -104,6 +104,7 @@ def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> 
         "served context": f"{need.context} tokens for one sequence, {need.cells} cells for all",
         "in parallel": str(settings.engine.parallel),
         "threads": f"{settings.engine.threads}, {settings.engine.threads_batch} for batches",
+        "drafts": _drafts(settings, header),
         "chat template": _template(settings, header),
         "listens at": settings.url,
         "keys": str(len(keys.of(settings))) if keys.of(settings) else "none needed",
@@ -111,6 +112,20 @@ def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> 
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def _drafts(settings: Settings, header: gguf.Header) -> str:
+    """What several tokens of a step may come from."""
+    engine = settings.engine
+    draft = model_options.draft_header(settings)
+    if engine.deterministic or engine.spec == "off":
+        return "off" if engine.spec == "off" else "off, since answers are to be deterministic"
+    sources = ["prompts, answers and predictions"] if engine.spec != "draft" else ["predictions"]
+    if draft is not None and engine.spec != "ngram":
+        sources.append(f"{engine.draft_model} ({_rounded(draft.size)})")
+    layers = header.number("nextn_predict_layers")
+    unused = f"; not from its {layers} MTP layer{'s' * (layers > 1)}, which llamasrv does not load" if layers else ""
+    return f"from {', '.join(sources)}, where they pay{unused}"
 
 
 def _plan_table(found: fit.Fitted, free: int) -> Table:

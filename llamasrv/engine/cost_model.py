@@ -70,13 +70,13 @@ class RowTimes:
 
     Two rows can cost 2.4 times one, and eight no more than five, so no line fits: there is a time for each number of
     rows up to a block, and for each whole block above. A level that follows all of them at once takes up what changes
-    for all: longer contexts, other load on the machine. Numbers that were never seen are taken for cheap, and those not
-    seen for long for cheaper than they were, so that they are tried.
+    for all: longer contexts, other load on the machine. Numbers that were never seen are taken for a little cheaper
+    than those that were suggest, and those not seen for long for cheaper than they were, so that they are tried.
     """
 
     BLOCK = 4
-    _UNSEEN = 0.02  # growth of the time by each row that is beyond what was seen
-    _AGEING, _MOST_AGEING = 5e-4, 0.4
+    _UNSEEN = 0.04  # growth of the time by each row, where only one number of rows was seen
+    _AGEING, _MOST_AGEING = 1e-4, 0.6
     _LEVEL_RATE, _TIME_RATE, _FIRST = 0.15, 0.1, 4
 
     def __init__(self) -> None:
@@ -100,7 +100,9 @@ class RowTimes:
                 return 1.0 + self._UNSEEN * rows
             i = bisect_left(keys, key)
             if i == len(keys):
-                time = times[keys[-1]] * (1.0 + self._UNSEEN * (key - keys[-1]))
+                high, low = keys[-1], keys[-2] if i > 1 else 0
+                slope = (times[high] - times[low]) / (high - low) if low else times[high] * self._UNSEEN
+                time = times[high] + max(0.0, slope) / 2 * (key - high)
             elif not i:
                 time = times[keys[0]]
             else:
@@ -131,5 +133,5 @@ class RowTimes:
             self._times[key] = known * min(ratio, 1.0)  # the first of a new shape pays for its graph
         else:
             self._level *= 1.0 + self._LEVEL_RATE * (ratio - 1.0)
-            rate = max(self._TIME_RATE, min(0.5, self._AGEING * age))  # what is long ago counts less
+            rate = max(self._TIME_RATE, min(0.5, 5 * self._AGEING * age))  # what is long ago counts less
             self._times[key] = known * (1.0 + rate * (ratio - 1.0))
