@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 import tiny_models
-from browsing import say, serious
+from browsing import answers, say, serious
 
 
 def test_it_moves_while_requests_run(serve, visit):
@@ -23,6 +23,19 @@ def test_it_moves_while_requests_run(serve, visit):
     before = int(live.get_attribute("body", "data-snapshots"))
     live.locator(f"body:not([data-snapshots='{before}'])").wait_for()
     assert live.inner_text("#models tbody td:nth-child(2)") == "loaded"
+
+
+def test_it_shows_where_the_tokens_of_prompts_came_from(serve, visit):
+    server = serve("--fake")
+    live = visit(server.url + "/ui/engine")
+    page = visit(server.url)
+    page.locator("body[data-ready]").wait_for()
+    say(page, "the same words again")
+    live.locator("#sources .source-computed").wait_for()
+    answers(page)
+    say(page, "and on with it")
+    live.locator("#sources .source-resident").wait_for()
+    assert "resident lane" in live.inner_text("#sources-text")
 
 
 def test_those_who_wait_are_shown_too(serve, visit):

@@ -109,6 +109,15 @@ def test_a_histogram_is_cumulative(start):
     assert buckets == sorted(buckets) and buckets[-1] > 0
 
 
+def test_reused_tokens_are_counted_by_where_they_were(start):
+    client = start().client
+    for _ in range(2):
+        client.post("/v1/chat/completions", json=HELLO)
+    counted = {s.labels["source"]: s.value for s in families(client)["llamasrv_reused_tokens"].samples}
+    assert set(counted) == {"running", "resident", "checkpoint", "host", "disk"}
+    assert counted["resident"] > 10 and counted["running"] == counted["disk"] == 0
+
+
 def test_what_is_switched_off_is_501(start):
     """llama-server's status for it, and its words of an error."""
     client = start(web=WebOptions(slots=False, metrics=False)).client
