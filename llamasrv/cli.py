@@ -218,6 +218,20 @@ def check(settings: Settings, print_config: bool) -> int:
 
 
 @cli.command()
+@click.option("--days", default=30, type=click.IntRange(1, 400), metavar="INT", help="How many, today included.  [30]")
+@click.option("--by", default="key,model", metavar="LIST", help="Of day, key and model.  [key,model]")
+@with_options("store")
+def usage(settings: Settings, days: int, by: str) -> int:
+    """Who used how many tokens, by key and model, as the server's store has it."""
+    from llamasrv.commands.usage import run
+
+    names = tuple(name.strip() for name in by.split(","))
+    if not set(names) <= {"day", "key", "model"} or len(set(names)) < len(names):
+        raise ConfigError(f"--by {by!r}: must be some of day, key and model, separated by commas")
+    return run(settings, days, names)
+
+
+@cli.command()
 @with_options()
 def doctor(settings: Settings) -> int:
     """Print what a report of a fault needs: versions, machine, devices, options, models, the last error. No secrets."""

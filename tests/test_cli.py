@@ -26,6 +26,7 @@ from llamasrv.commands import bench
 from llamasrv.config import OPTIONS, check
 from llamasrv.errors import ConfigError
 from llamasrv.config.option import PREFIX
+from llamasrv.store import StoreOptions, Used, day_of, open_store
 
 
 @pytest.fixture
@@ -424,3 +425,15 @@ def test_doctor_tells_what_a_report_needs_and_no_secret(run, tiny, tmp_path):
     for told in ("llama-cpp-python 0.", "CPUs", "LLAMASRV_API_KEY=***", f"{tiny.stem}: ", "nothing answers at", "the last one"):
         assert told in out, told
     assert "an old one" not in out and "not that" not in out
+
+
+def test_usage_is_a_table_by_key_and_model(run, tmp_path):
+    url = f"sqlite:///{tmp_path}/responses.db"
+    store = open_store(url, StoreOptions())
+    store.add_usage([Used(day_of(time.time()), "ann", "m", 2, 1200, 100, 30, 3600.0)])
+    store.close()
+    code, out, _ = run("usage", "--store", url)
+    assert code == 0 and all(told in out for told in ("ann", "1,200", "1.00")) and "day" not in out
+    assert "day" in run("usage", "--store", url, "--by", "day,key")[1]
+    assert run("usage", "--store", url, "--by", "colour")[0] == 78
+    assert run("usage", "--store", "memory")[0] == 78

@@ -256,6 +256,10 @@ OPERATIONS: dict[str, Operation] = {
         ("GET /tools", "POST /tools", "GET /cors-proxy", "POST /cors-proxy"),
         Operation("llama-server's; never offered here.", status=403),
     ),
+    "GET /v1/usage": Operation(
+        "Tokens by day, key and model: a key's own, or all with the scope `admin`.",
+        query=(("since", "YYYY-MM-DD; default 30 days ago"), ("until", "YYYY-MM-DD"), ("key", "only this one's")),
+    ),
     "GET /health": Operation("503 while the model loads, then 200."),
     "GET /livez": Operation("200 as long as the process answers."),
     "GET /readyz": Operation("200 if the next request would be taken, else 503 with the reason."),

@@ -1,4 +1,4 @@
-"""Where stored responses live: bytes under an owner and an id, for as long as they are of use.
+"""Where stored responses live: bytes under an owner and an id, for as long as they are of use. And who used how much.
 
     Entry       one response as it is kept: its content is a protocol's own business
     Store       what every kind offers; `open_store` picks one by URL
@@ -11,7 +11,8 @@ Knows no protocol and no HTTP.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
@@ -22,6 +23,7 @@ CHAIN = 10_000  # most turns of one conversation
 CHAIN_BYTES = 2**26  # and most bytes of it that are read at once
 
 DAY = 86_400.0
+USAGE_DAYS = 400  # that totals of a day are kept
 
 
 class Entry(NamedTuple):
@@ -31,6 +33,19 @@ class Entry(NamedTuple):
     body: bytes
     previous: str | None = None
     lease: float | None = None
+
+
+class Used(NamedTuple):
+    """What a key used of a model on a day (UTC, YYYY-MM-DD)."""
+
+    day: str
+    owner: str
+    model: str
+    requests: int = 0
+    prompt: int = 0  # tokens
+    cached: int = 0  # of those
+    generated: int = 0
+    seconds: float = 0.0  # of requests, their waiting included
 
 
 class StoreOptions(NamedTuple):
@@ -68,6 +83,12 @@ class Store(Protocol):
     def delete(self, owner: str, id: str) -> bool:
         """Whether it was there."""
 
+    def add_usage(self, used: Sequence[Used]) -> None:
+        """Add to what is known of those days, keys and models."""
+
+    def usage(self, first: str, last: str) -> list[Used]:
+        """Of these days, the first and the last included, in their order."""
+
     def close(self) -> None: ...
 
 
@@ -100,6 +121,11 @@ def sqlite_path(url: str) -> Path:
     if parts.netloc or not path:
         raise ConfigError(f"store.url = {url!r}: expected sqlite:///FILE, with a fourth slash for an absolute path")
     return Path(path).expanduser()
+
+
+def day_of(seconds: float) -> str:
+    """The day of a time since the epoch, as totals are kept by."""
+    return datetime.fromtimestamp(seconds, timezone.utc).date().isoformat()
 
 
 def pack(body: bytes) -> bytes:

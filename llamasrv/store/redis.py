@@ -1,17 +1,21 @@
 """Responses in Redis, for several servers that share them. Age is bounded by expiry, size by Redis's own `maxmemory`.
 
     llamasrv:response:OWNER:ID    a hash: body, previous, lease
+    llamasrv:usage:DAY            a hash: OWNER:MODEL:FIGURE
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date, timedelta
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from llamasrv.errors import ConfigError
-from llamasrv.store import CHAIN, CHAIN_BYTES, Entry, StoreError, StoreOptions, pack, unpack, unpack_all
+from llamasrv.store import (
+    CHAIN, CHAIN_BYTES, DAY, USAGE_DAYS, Entry, StoreError, StoreOptions, Used, pack, unpack, unpack_all,
+)  # fmt: skip
 
 try:
     import redis
@@ -84,6 +88,30 @@ class RedisStore:
     def delete(self, owner: str, id: str) -> bool:
         with _told():
             return bool(self._db.delete(_key(owner, id)))
+
+    def add_usage(self, used: Sequence[Used]) -> None:
+        with _told(), self._db.pipeline() as pipe:
+            for one in used:
+                key = f"llamasrv:usage:{one.day}"
+                for name, number in one._asdict().items():
+                    if name not in ("day", "owner", "model"):
+                        pipe.hincrbyfloat(key, f"{quote(one.owner, safe='')}:{quote(one.model, safe='')}:{name}", number)
+                pipe.expire(key, int(USAGE_DAYS * DAY))
+            pipe.execute()
+
+    def usage(self, first: str, last: str) -> list[Used]:
+        found: dict[tuple[str, str, str], dict[str, float]] = {}
+        day = date.fromisoformat(first)
+        with _told():
+            while day <= date.fromisoformat(last):
+                for field, number in self._db.hgetall(f"llamasrv:usage:{day}").items():
+                    owner, model, name = map(unquote, field.decode().split(":"))
+                    found.setdefault((day.isoformat(), owner, model), {})[name] = float(number)
+                day += timedelta(days=1)
+        return [
+            Used(*place, **{name: n if name == "seconds" else int(n) for name, n in numbers.items()})  # type: ignore
+            for place, numbers in sorted(found.items())
+        ]
 
     def close(self) -> None:
         self._db.close()

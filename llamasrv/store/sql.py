@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from llamasrv.errors import ConfigError
-from llamasrv.store import CHAIN, CHAIN_BYTES, Entry, StoreError, StoreOptions, pack, unpack, unpack_all
+from llamasrv.store import (
+    CHAIN, CHAIN_BYTES, DAY, USAGE_DAYS, Entry, StoreError, StoreOptions, Used, day_of, pack, unpack, unpack_all,
+)  # fmt: skip
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -28,6 +30,29 @@ CREATE TABLE IF NOT EXISTS {table} (
     PRIMARY KEY (owner, id)
 );
 CREATE INDEX IF NOT EXISTS {table}_used ON {table} (used, size);
+CREATE TABLE IF NOT EXISTS {table}_usage (
+    day TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    model TEXT NOT NULL,
+    requests BIGINT NOT NULL,
+    prompt BIGINT NOT NULL,
+    cached BIGINT NOT NULL,
+    generated BIGINT NOT NULL,
+    seconds DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (day, owner, model)
+);
+"""
+_ADD_USAGE = """
+INSERT INTO {table}_usage AS u (day, owner, model, requests, prompt, cached, generated, seconds)
+VALUES (:day, :owner, :model, :requests, :prompt, :cached, :generated, :seconds)
+ON CONFLICT (day, owner, model) DO UPDATE SET requests = u.requests + excluded.requests,
+    prompt = u.prompt + excluded.prompt, cached = u.cached + excluded.cached,
+    generated = u.generated + excluded.generated, seconds = u.seconds + excluded.seconds
+"""
+_OLD_USAGE = "DELETE FROM {table}_usage WHERE day < :first"
+_USAGE = """
+SELECT day, owner, model, requests, prompt, cached, generated, seconds FROM {table}_usage
+WHERE day >= :first AND day <= :last ORDER BY day, owner, model
 """
 _PUT = """
 INSERT INTO {table} (owner, id, previous, used, lease, size, body)
@@ -142,6 +167,16 @@ class SqlStore:
     def delete(self, owner: str, id: str) -> bool:
         with self._connection() as db:
             return self._run(db, _DELETE, {"owner": owner, "id": id}).rowcount > 0
+
+    def add_usage(self, used: Sequence[Used]) -> None:
+        with self._connection() as db:
+            for one in used:
+                self._run(db, _ADD_USAGE, one._asdict())
+            self._run(db, _OLD_USAGE, {"first": day_of(time.time() - USAGE_DAYS * DAY)})
+
+    def usage(self, first: str, last: str) -> list[Used]:
+        with self._connection() as db:
+            return [Used(*row) for row in self._run(db, _USAGE, {"first": first, "last": last}).fetchall()]
 
     def close(self) -> None:
         while self._idle:

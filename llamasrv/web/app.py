@@ -28,6 +28,7 @@ from llamasrv.web.routes import (
     ops,
     responses,
     ui,
+    usage,
     vertex,
 )  # fmt: skip
 from llamasrv.web.service import Service
@@ -41,7 +42,7 @@ BLUEPRINTS = (
     batches.blueprint, anthropic.blueprint, gemini.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
     llamacpp_streams.blueprint, llamacpp_control.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint,
-    models_pull.blueprint, openapi.blueprint, vertex.blueprint,
+    models_pull.blueprint, openapi.blueprint, usage.blueprint, vertex.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 

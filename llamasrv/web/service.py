@@ -22,6 +22,7 @@ from llamasrv.store.batches import BatchStore
 from llamasrv.store.files import FileStore
 from llamasrv.web.access.auth import Access
 from llamasrv.web.ops.request_log import RequestStats
+from llamasrv.web.ops.usage import UsageBook
 from llamasrv.web.streams.background import Background
 from llamasrv.web.streams.batches import BatchRunner
 from llamasrv.web.streams.conversations import ConversationStore
@@ -82,7 +83,9 @@ class Service:
         self.serve_models_of: Callable[[Any], None] = lambda settings: None  # go on with the models of other settings
         self.threads = Threads(store)
         self.conversations = ConversationStore(store)
-        self.background = Background(Memory(store), options.limits.background)
+        self.usage = UsageBook(store)
+        self.stats.usage = self.usage
+        self.background = Background(Memory(store), options.limits.background, self.usage)
         kept = options.files_folder or paths.state_dir()
         self.files = FileStore(kept / "files", options.files_bytes)
         self.batches = BatchRunner(BatchStore(kept / "batches"), self.files, kept / "batches" / ".lock")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 import stat
 import threading
+import time
 from contextlib import closing
 
 import pytest
 
 from llamasrv.errors import ConfigError
-from llamasrv.store import DAY, ConversationTooLong, Entry, StoreOptions, open_store
+from llamasrv.store import DAY, ConversationTooLong, Entry, StoreOptions, Used, day_of, open_store
 
 
 def entry(id, previous=None, body=b"{}", lease=None):
@@ -277,3 +278,20 @@ def test_nothing_is_kept_where_that_is_wanted():
 def test_a_wrong_url_ends_the_start(url):
     with pytest.raises(ConfigError, match="^store.url"):
         open_store(url, StoreOptions())
+
+
+def test_usage_adds_up_by_day_key_and_model(store, owner):
+    one = Used(day_of(time.time()), owner, "a:b", 1, 10, 4, 5, 0.5)
+    store.add_usage([one, one._replace(model="other")])
+    store.add_usage([one._replace(prompt=1)])
+    mine = [used for used in store.usage(one.day, one.day) if used.owner == owner]
+    both = one._replace(requests=2, prompt=11, cached=8, generated=10, seconds=1.0)
+    assert mine == [both, one._replace(model="other")]
+
+
+def test_usage_is_told_of_the_days_asked_for(store, owner):
+    now = time.time()
+    days = [day_of(now - n * DAY) for n in range(4)]
+    store.add_usage([Used(day, owner, "m", 1, 2, 0, 3, 0.25) for day in days])
+    found = [used.day for used in store.usage(days[2], days[1]) if used.owner == owner]
+    assert found == [days[2], days[1]]

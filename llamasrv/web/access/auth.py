@@ -27,7 +27,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     OPEN: ("/health", "/v1/health", "/livez"),
     # any key at all: what is here, and is it ready
     ANY: (
-        "/v1/models", "/models", "/v1/models/<path:name>", "/models/<path:name>", "/props", "/readyz",
+        "/v1/models", "/models", "/v1/models/<path:name>", "/models/<path:name>", "/props", "/readyz", "/v1/usage",
         "/tools", "/cors-proxy", "/tokenize", "/detokenize", "/apply-template", "/openapi.json",
         "/api/tags", "/api/show", "/api/ps", "/api/version", "/v1beta/models", "/v1beta/models/<path:name>",
     ),

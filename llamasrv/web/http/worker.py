@@ -291,6 +291,7 @@ class Worker(GeventWorker):
         stopped = self.registry.stop(1.0 if self._hurry else ENGINE_STOP)
         self._hurry = False
         self._wait(LAST_WORDS)
+        self.service.usage.flush()
         if self._spans is not None:
             self._spans.close()
         if not stopped:

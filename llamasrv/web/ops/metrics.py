@@ -74,6 +74,10 @@ class ServiceCollector(Collector):
             families.gauge("llamasrv_key_open", "Requests of a key that are running.", quota.num_open, key=name)
             families.counter("llamasrv_key_refused", "Requests over a key's bounds.", quota.num_refused, key=name)
 
+        for (key, model, kind), number in sorted(self._service.usage.tokens.items()):
+            text = "Tokens of a key's requests: prompt, cached (of those), generated."
+            families.counter("llamasrv_key_tokens", text, number, key=key, model=model, kind=kind)
+
     def _model(self, families: _Families, model: Model) -> None:
         loaded = model.state == "loaded"
         families.gauges("llamasrv_", (

@@ -16,6 +16,7 @@ from typing import Any
 from llamasrv.domain.events import Usage
 from llamasrv.engine.metrics import SECONDS, Histogram
 from llamasrv.web.access.quota import Quota
+from llamasrv.web.ops.usage import UsageBook
 
 log = logging.getLogger("llamasrv.request")
 
@@ -32,6 +33,7 @@ class RequestStats:
         self.seconds: dict[str, Histogram] = {}  # by route
         self.num_open = 0
         self.slow_seconds: float | None = None  # from here on a request gets a line of its own; None: never
+        self.usage: UsageBook | None = None  # totals by key
         self.on_close: Callable[[RequestLog, int], None] | None = None  # after the last byte, with the status
 
     def enter(self, record: RequestLog, status: int, seconds: float) -> None:
@@ -88,6 +90,8 @@ class RequestLog:
         if self.quota is not None:
             usage = self.usage or Usage()
             self.quota.leave(usage.prompt_tokens + usage.completion_tokens)
+        if self.usage is not None and self.model is not None and stats.usage is not None:
+            stats.usage.note(self.owner, self.model, self.usage, seconds)
         slow = stats.slow_seconds is not None and stats.slow_seconds <= seconds
         if slow or log.isEnabledFor(logging.INFO):
             log.log(

@@ -20,6 +20,7 @@ from llamasrv.errors import LlamasrvError, QueueFull, Unavailable
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored
 from llamasrv.web.access.quota import Quota
+from llamasrv.web.ops.usage import UsageBook
 from llamasrv.web.streams.memory import Memory, ResponseNotFound
 from llamasrv.web.streams.streaming import Running, settle
 
@@ -33,8 +34,9 @@ LEASE = 30.0  # seconds after which whoever did not renew it is gone
 class Background:
     """Those of this process, at most `most` at once."""
 
-    def __init__(self, memory: Memory, most: int) -> None:
+    def __init__(self, memory: Memory, most: int, usage: UsageBook) -> None:
         self.memory = memory
+        self._usage = usage
         self._most = most
         self._runs: dict[tuple[str, str], BackgroundRun] = {}
 
@@ -68,6 +70,7 @@ class Background:
             run.work()
         finally:
             del self._runs[run.owner, run.id]
+            self._usage.note(run.owner, run.queued["model"], run.usage, run.seconds)
 
     def find(self, owner: str, id: str) -> BackgroundRun | None:
         return self._runs.get((owner, id))
@@ -106,6 +109,15 @@ class BackgroundRun:
 
     def cancel(self) -> None:
         self._running.cancel()
+
+    @property
+    def usage(self) -> Usage:
+        """What it has cost; as a whole, once it is done."""
+        return self._usage
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begun
 
     def chunks(self, start: int, timeout: float | None) -> list[bytes]:
         """The events from number `start` on; waits for one. [] after `timeout` seconds, or if it ended before."""

@@ -1,0 +1,81 @@
+"""Who used how much: totals by key, model and day.
+
+Counted in memory as requests end, and added to the store every few seconds, so that a request waits for no store. What
+was counted and not yet stored is lost with a killed process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+
+from llamasrv.domain.events import Usage
+from llamasrv.engine.channels import off_hub
+from llamasrv.errors import LlamasrvError
+from llamasrv.store import Store, Used, day_of
+
+log = logging.getLogger("llamasrv")
+
+EVERY = 10.0  # seconds between two visits to the store
+
+
+class UsageBook:
+    """`store` None: totals of this process, of its days."""
+
+    def __init__(self, store: Store | None) -> None:
+        self.tokens: Counter[tuple[str, str, str]] = Counter()  # since the start, by key, model and kind
+        self._store = store
+        self._pending: dict[tuple[str, str, str], Used] = {}
+        self._told: dict[tuple[str, str, str], Used] = {}  # where there is no store
+        self._next = 0.0
+        self._lock = threading.Lock()
+
+    def note(self, owner: str, model: str, usage: Usage, seconds: float) -> None:
+        """A request has ended."""
+        for kind, number in (
+            ("prompt", usage.prompt_tokens), ("cached", usage.cached_tokens), ("generated", usage.completion_tokens),
+        ):  # fmt: skip
+            self.tokens[owner, model, kind] += number
+        now = time.time()
+        new = Used(
+            day_of(now), owner, model, 1, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, seconds
+        )
+        self._pending[new[:3]] = _sum(self._pending.get(new[:3]), new)
+        if now >= self._next:
+            self._next = now + EVERY
+            threading.Thread(target=self.flush, daemon=True, name="usage").start()
+
+    def flush(self) -> None:
+        """Put into the store what was counted since the last time. What it does not take is kept for the next one."""
+        with self._lock:
+            pending, self._pending = self._pending, {}
+            if not pending:
+                return
+            try:
+                self._add(list(pending.values()))
+            except LlamasrvError as error:
+                log.warning("usage is not stored: %s", error.message)
+                for place, used in pending.items():
+                    self._pending[place] = _sum(self._pending.get(place), used)
+
+    def _add(self, used: list[Used]) -> None:
+        if self._store is None:
+            for one in used:
+                self._told[one[:3]] = _sum(self._told.get(one[:3]), one)
+        elif self._store.blocks:
+            off_hub(self._store.add_usage, used)
+        else:
+            self._store.add_usage(used)
+
+    def between(self, first: str, last: str) -> list[Used]:
+        """Totals of these days, the first and the last included. Raises StoreError."""
+        self.flush()
+        if self._store is None:
+            return sorted(used for used in self._told.values() if first <= used.day <= last)
+        return off_hub(self._store.usage, first, last) if self._store.blocks else self._store.usage(first, last)
+
+
+def _sum(old: Used | None, new: Used) -> Used:
+    return new if old is None else Used(*new[:3], *(a + b for a, b in zip(old[3:], new[3:])))  # type: ignore[arg-type]

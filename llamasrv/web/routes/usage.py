@@ -1,0 +1,50 @@
+"""GET /v1/usage: who used how much, by day, key and model. A key sees its own; one with the scope `admin` sees all."""
+
+from __future__ import annotations
+
+import time
+from datetime import date
+
+import orjson
+from flask import Blueprint, Response, request
+
+from llamasrv.errors import InvalidRequest
+from llamasrv.store import DAY, day_of
+from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.service import Service
+
+DAYS = 30  # shown where nothing is said
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("usage", __name__)
+
+    @routes.get("/v1/usage")
+    def usage() -> Response:
+        now = time.time()
+        first, last = _day("since", now - DAYS * DAY), _day("until", now)
+        owner = request.environ["llamasrv.record"].owner
+        sees_all = service.access.allows(owner, "admin")
+        wanted = request.args.get("key") if sees_all else owner
+        data = [
+            {
+                "date": used.day, "key": used.owner, "model": used.model, "requests": used.requests,
+                "prompt_tokens": used.prompt, "cached_tokens": used.cached, "completion_tokens": used.generated,
+                "seconds": round(used.seconds, 3),
+            }
+            for used in service.usage.between(first, last)
+            if wanted is None or used.owner == wanted
+        ]  # fmt: skip
+        return json_answer(orjson.dumps({"object": "list", "data": data}))
+
+    return routes
+
+
+def _day(name: str, otherwise: float) -> str:
+    given = request.args.get(name)
+    if not given:
+        return day_of(otherwise)
+    try:
+        return date.fromisoformat(given).isoformat()
+    except ValueError:
+        raise InvalidRequest(f"Invalid '{name}': expected a day as YYYY-MM-DD.", param=name) from None
