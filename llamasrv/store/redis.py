@@ -93,9 +93,10 @@ class RedisStore:
         with _told(), self._db.pipeline() as pipe:
             for one in used:
                 key = f"llamasrv:usage:{one.day}"
+                whose = f"{quote(one.owner, safe='')}:{quote(one.model, safe='')}"
                 for name, number in one._asdict().items():
                     if name not in ("day", "owner", "model"):
-                        pipe.hincrbyfloat(key, f"{quote(one.owner, safe='')}:{quote(one.model, safe='')}:{name}", number)
+                        pipe.hincrbyfloat(key, f"{whose}:{name}", number)
                 pipe.expire(key, int(USAGE_DAYS * DAY))
             pipe.execute()
 
