@@ -16,7 +16,7 @@ from dataclasses import asdict
 from socket import socket, socketpair
 from typing import Any
 
-from llamasrv.errors import InvalidMedia
+from llamasrv.errors import InvalidMedia, Unavailable
 from llamasrv.media import sniff
 from llamasrv.media.child import receive, send
 from llamasrv.media.limits import MediaLimits
@@ -69,7 +69,7 @@ class Decoder:
 
     def warm(self) -> None:
         """Have a child ready, so that the first request does not wait for one."""
-        with self._places:
+        with self._places, contextlib.suppress(Unavailable):
             self._put_back(self._take())
 
     def close(self) -> None:
@@ -113,7 +113,10 @@ class Decoder:
             if child.is_alive and time.monotonic() - child.rested < IDLE_SECONDS:
                 return child
             child.close()
-        return _Child(self.limits.memory)
+        try:
+            return _Child(self.limits.memory)
+        except OSError as error:
+            raise Unavailable(f"Images and sounds cannot be decoded now: {error.strerror}.") from None
 
     def _put_back(self, child: _Child) -> None:
         now = child.rested = time.monotonic()

@@ -43,6 +43,7 @@ class Pipeline:
         self._served: dict[Model, LoadedModel] = {}
         if registry.loader is not None:
             registry.loader.on_load.append(self._prepare)
+            registry.loader.on_load.append(self._warm_decoder)
             registry.loader.on_unload.append(self._forget)
 
     def open(self, name: str | None, *, keep_alive: float | None = None, timeout: float | None = None) -> LoadedModel:
@@ -118,6 +119,11 @@ class Pipeline:
     def _prepare(self, model: Model) -> LoadedModel:
         served = self._served[model] = off_hub(LoadedModel.of, model)
         return served
+
+    def _warm_decoder(self, model: Model) -> None:
+        """The first image does not wait for a process to start."""
+        if model.details.projector is not None:
+            self.media.decoder.warm()
 
     def _forget(self, model: Model) -> None:
         self._served.pop(model, None)

@@ -89,11 +89,11 @@ class MediaReader:
                 size += len(media.data or b"")
                 if size > limits.decoded_bytes:
                     raise InvalidMedia(
-                        f"Decoded, the images and sounds of this request take more than {limits.decoded_bytes} bytes."
+                        f"decoded, the images and sounds of this request take more than {limits.decoded_bytes} bytes"
                     )
                 found.add(part, self._measured(projector, media))
             except InvalidRequest as error:
-                raise error.but(param=part.param) from None
+                raise _placed(error, part) from None
         return found
 
     def read_windows(
@@ -119,7 +119,7 @@ class MediaReader:
                 found.add(piece, self._measured(projector, window))
                 times.append((start / rate, end / rate))
         except InvalidRequest as error:
-            raise error.but(param=part.param) from None
+            raise _placed(error, part) from None
         return prompts, found, times
 
     def close(self) -> None:
@@ -190,6 +190,13 @@ def _with(prompt: ChatPrompt, sound: MediaPart) -> ChatPrompt:
             message = replace(message, content=parts)
         messages.append(message)
     return replace(prompt, messages=tuple(messages))
+
+
+def _placed(error: InvalidRequest, part: MediaPart) -> InvalidRequest:
+    """The error with the place of what it is about."""
+    if not isinstance(error, InvalidMedia):
+        return error.but(param=part.param)
+    return InvalidMedia(f"Invalid '{part.param or part.kind or 'media'}': {error.message}.", param=part.param)
 
 
 def _hash(how: bytes, data: bytes) -> bytes:
