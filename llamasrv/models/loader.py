@@ -73,11 +73,6 @@ class Loader:
         self._stopping = False
 
     @property
-    def memory(self) -> int:
-        """Bytes that the models in memory take, as estimated."""
-        return self.room.taken
-
-    @property
     def models(self) -> list[Model]:
         """Those that take memory: loaded, or on their way in or out."""
         return list(self.room)

@@ -35,6 +35,7 @@ class Room:
 
     @property
     def taken(self) -> int:
+        """Bytes that the models in memory take, as estimated."""
         return sum(self._taken.values())
 
     def take(self, model: Model) -> None:

@@ -86,7 +86,7 @@ def test_a_failure_is_told_to_who_waits(farm):
     f.loader.load(f["a"])
     with pytest.raises(ModelUnavailable, match=r"'a' could not be loaded: a\.gguf: no good") as caught:
         f.loader.wait(f["a"], 10)
-    assert caught.value.status == 503 and f["a"].state == "failed" and not f.loader.memory
+    assert caught.value.status == 503 and f["a"].state == "failed" and not f.loader.room.taken
 
 
 def test_a_failure_is_remembered_for_a_while_and_then_tried_again(farm):
@@ -197,7 +197,7 @@ def test_what_nobody_uses_goes_after_a_while(farm, monkeypatch):
     assert f.loaded == {"a"} and f["a"].expires_at is not None
     f["a"].last_used -= 6
     f.loader.tick()
-    assert f.loaded == set() and f["a"].num_unloads == 1 and not f.loader.memory and f["a"].expires_at is None
+    assert f.loaded == set() and f["a"].num_unloads == 1 and not f.loader.room.taken and f["a"].expires_at is None
 
 
 def test_for_ever_is_for_ever(farm):
@@ -270,7 +270,7 @@ def test_the_least_recently_used_makes_room(farm):
     f.load("a", "b")
     f["a"].touch()
     f.load("c")
-    assert f.loaded == {"a", "c"} and f.loader.memory == 20
+    assert f.loaded == {"a", "c"} and f.loader.room.taken == 20
 
 
 def test_no_more_make_room_than_have_to(farm):
@@ -284,7 +284,7 @@ def test_no_more_are_loaded_than_may_be(farm):
     f.load("a", "b")
     f["a"].touch()
     f.load("c")
-    assert f.loaded == {"a", "c"} and f.loader.memory == 20
+    assert f.loaded == {"a", "c"} and f.loader.room.taken == 20
 
 
 def test_one_at_a_time_may_be_any(farm):
@@ -476,7 +476,7 @@ def test_many_ask_for_more_than_fits(farm, monkeypatch):
                 stream.wait(1)
                 stream.take()
             done.append(model.name)
-            most.append(f.loader.memory)
+            most.append(f.loader.room.taken)
 
     threads = [in_background(ask, seed) for seed in range(8)]
     for thread in threads:
@@ -486,7 +486,7 @@ def test_many_ask_for_more_than_fits(farm, monkeypatch):
     unloads = sum(model.num_unloads for model in f.models.values())
     wait_until(lambda: not any(model.phase for model in f.models.values()))
     assert loads == len(f.opened) > 3 and loads - unloads == len(f.loaded) <= 2
-    assert f.loader.memory == 10 * len(f.loaded)
+    assert f.loader.room.taken == 10 * len(f.loaded)
 
 
 # Devices
