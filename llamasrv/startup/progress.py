@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
 log = logging.getLogger("llamasrv")
@@ -17,12 +18,13 @@ log = logging.getLogger("llamasrv")
 class LoadingDisplay:
     """Told the loaded share again and again; shows it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, console: Console | None = None) -> None:
+        """`console` None: standard error."""
         self.name = name
         self._last_line = time.monotonic()
         self._bar: Progress | None = None
-        if sys.stderr.isatty():
-            self._bar = _bar()
+        if sys.stderr.isatty() if console is None else console.is_terminal:
+            self._bar = _bar(console)
             self._task = self._bar.add_task(self._words(0.0), total=1.0)
 
     def __enter__(self) -> LoadingDisplay:
@@ -47,12 +49,12 @@ class LoadingDisplay:
             self._bar.stop()
 
 
-def _bar() -> Progress:
+def _bar(console: Console | None) -> Progress:
     """Drawn only when told: the bar's own thread would be one more beside the engine's."""
     from rich.console import Console  # takes a while, and a service has no terminal
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     return Progress(
         TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
-        console=Console(stderr=True), transient=True, auto_refresh=False,
+        console=console or Console(stderr=True), transient=True, auto_refresh=False,
     )  # fmt: skip
