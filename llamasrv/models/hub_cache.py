@@ -26,10 +26,10 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path.home() / ".cache" / "huggingface" / "hub"
 
 
-def snapshot(repo: str, revision: str = "main", *, environ: Mapping[str, str] = os.environ) -> Path | None:
+def snapshot(repo: str, revision: str = "main", *, cache: Path | None = None) -> Path | None:
     """The folder of a repository's files, as they were fetched last; None where it was not. `revision`: a branch, a tag
-    or a commit."""
-    here = folder(environ) / f"models--{repo.replace('/', '--')}"
+    or a commit. `cache`: another folder that is laid out so."""
+    here = (cache or folder()) / f"models--{repo.replace('/', '--')}"
     try:
         commit = (here / "refs" / revision).read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):

@@ -129,11 +129,12 @@ def pull(
 
 
 def pulled(text: str, folder: Path) -> Path | None:
-    """The first part of a model that was pulled into `folder` before, or that lies in the Hub's own cache; None where
-    there is neither."""
+    """The first part of a model that was pulled into `folder` before, or that lies in the Hub's own cache, which
+    `folder` may be; None where there is neither."""
     reference = Reference.parse(text)
-    cached = hub_cache.snapshot(reference.repo, reference.revision)
-    return _first_in(folder / reference.repo, reference) or (cached and _first_in(cached, reference))
+    cached = (hub_cache.snapshot(reference.repo, reference.revision, cache=cache) for cache in (folder, None))
+    places = (folder / reference.repo, *(place for place in cached if place is not None))
+    return next(filter(None, (_first_in(place, reference) for place in places)), None)
 
 
 def _first_in(here: Path, reference: Reference) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 
 import pytest
@@ -469,3 +470,12 @@ def test_a_context_that_was_asked_for_is_not_made_smaller(folder, opening):
     with pytest.raises(NoMemory, match="4096"):
         recipe.open_backend(print)
     assert opening == [4096]
+
+
+def test_a_folder_that_is_such_a_cache_goes_before_the_hubs_own(cached, tmp_path):
+    """A preset's file was taken from the one, and its entry was listed from the other."""
+    hub = cached("o/a", "a-F32.gguf")
+    copy = tmp_path / "copy"
+    shutil.copytree(hub, copy)
+    (only,) = model_list.models(preset(tmp_path, "[mine]\nhf-repo = o/a\ndedup-cache-models = 1\n", models_dir=copy))
+    assert copy in only.details.path.parents
