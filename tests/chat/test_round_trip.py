@@ -66,6 +66,9 @@ def test_the_load_warns_once_of_what_is_unsure(caplog, monkeypatch):
         specials: tuple[str, ...] = ()
         controls: dict[str, int] = {}
 
+        def tokenize(self, text):
+            return []
+
     monkeypatch.setattr(ChatTemplate, "format", property(lambda self: GENERIC.__class__("x", unsure=("call",))))
     with caplog.at_level(logging.WARNING, "llamasrv"):
         ChatProfile.of(fallback_source(), Info(), Vocab())
