@@ -7,7 +7,8 @@ gives way. Belongs to the engine thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from llamasrv.engine.sampling.state import SamplingState
 from llamasrv.engine.sequence import Sequence, State
 from llamasrv.engine.kv.saved_slots import SavedSlots
 from llamasrv.engine.kv.host_tier import SavedState
+
+log = logging.getLogger("llamasrv.engine")
 
 
 class Lease(NamedTuple):
@@ -41,6 +44,24 @@ class Admission:
         self._backend = backend
         self._options = options
         self._metrics = metrics
+
+    def seat_all(
+        self, admitted: Iterable[tuple[Sequence, Match | None]], clock: Callable[[], float]
+    ) -> tuple[list[Sequence], list[Sequence]]:
+        """Seat those that a plan lets in. Returns who is seated, and who could not be: each fails alone."""
+        seated: list[Sequence] = []
+        failed: list[Sequence] = []
+        for i, (seq, match) in enumerate(admitted):
+            try:
+                if i and seq.saved is None:
+                    match = self.memory.lookup(seq)  # an admission before this one may have moved what was matched
+                self.seat(seq, match, clock())
+            except Exception:
+                log.exception("sequence %d cannot be admitted", seq.id)
+                failed.append(seq)
+            else:
+                seated.append(seq)
+        return seated, failed
 
     def seat(self, seq: Sequence, match: Match | None, now: float) -> None:
         """Give a waiting sequence a lane that starts with the match. Raises whatever made that impossible."""

@@ -19,18 +19,19 @@ from llamasrv.engine.admission import Admission
 from llamasrv.engine.channels import Doorbell, Mailbox, Stream
 from llamasrv.engine.context_shift import shift
 from llamasrv.engine.drafts.drafter import Drafter
+from llamasrv.engine.kv.checkpointing import stop_at_checkpoints
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.disk_writer import DiskWriter
 from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells
 from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.media.encoder import Encoded, Encoder
-from llamasrv.engine.media.turns import lacks_rows
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.outputs import Outputs
-from llamasrv.engine.pacing import IDLE_CHECK, MASK_CHECK, Pace
+from llamasrv.engine.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pace
+from llamasrv.engine.refused_steps import RefusedSteps
 from llamasrv.engine.sampling.state import Choice, Ending
 from llamasrv.engine.sampling.step_sampler import StepSampler
 from llamasrv.engine.scheduler import Plan, Pool, scheduler_for
@@ -43,8 +44,6 @@ log = logging.getLogger("llamasrv.engine")
 Mail = tuple[Callable[..., None], object]
 """A method of EngineCore, and its argument."""
 
-MAX_FAILED_STEPS = 3  # in a row; then the context is made anew
-EXPIRY_CHECK = 0.05  # seconds between two looks at deadlines
 
 
 class EngineCore:
@@ -67,8 +66,8 @@ class EngineCore:
         self._outputs = Outputs(self._sampler, backend, self._note_first_token)
         self._pace = Pace(self.scheduler.cost, coalesce=options.coalesce, alone=options.deterministic)
         self._doorbell, self._board = doorbell, board
-        self._failed_in_a_row = 0
-        self._next_expiry_check = 0.0
+        self._refused = RefusedSteps(self)
+        self._deadlines = Deadlines()
         self.encoder = _open_encoder(self)
         self.disk = _open_disk(self, pool)
         self._forget_context()
@@ -88,7 +87,9 @@ class EngineCore:
 
     def step(self) -> bool:
         started = self.clock()
-        self._expire(started)
+        for seq in self._deadlines.passed(started, self.running, self.waiting):
+            error = DeadlineExceeded("The request's time limit passed.")
+            self.end(seq, Ending(FinishReason.DEADLINE, error=error))
         for seq, outcome in self._outputs.overdue():
             self._advance(seq, outcome)
         plan = self._plan(started)
@@ -116,7 +117,7 @@ class EngineCore:
         self.backend.reset()
         self.prefixes.clear()
         self._forget_context()
-        self._failed_in_a_row = 0
+        self._refused.in_a_row = 0
 
     def close(self, error: LlamasrvError, *, keep: bool = True) -> None:
         """Fail what is open, what is in the mailbox included. Nothing is accepted any more. What was computed stays in
@@ -148,24 +149,21 @@ class EngineCore:
         self._board.is_stale = True
         for seq in sequences:
             if seq.media is not None:
-                self._look_ahead(seq)
-
-    def encoded(self, result: Encoded) -> None:
-        assert self.encoder is not None
-        self.encoder.take(result)
+                assert self.encoder is not None
+                self.encoder.look_ahead(seq, self.memory.lookup(seq))
 
     def cancel(self, stream: Stream) -> None:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
-            self._end(seq, Ending(FinishReason.CANCELLED))
+            self.end(seq, Ending(FinishReason.CANCELLED))
 
     def give_up_unread(self, stream: Stream) -> None:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
             self.metrics.unread += 1
-            self._end(seq, Ending(FinishReason.FAILED, error=TooSlow("The client did not read the response in time.")))
+            self.end(seq, Ending(FinishReason.FAILED, error=TooSlow("The client did not read the response in time.")))
 
     def fail_all(self, error: LlamasrvError) -> None:
         for seq in [*self.running, *self.waiting]:
-            self._end(seq, Ending(FinishReason.FAILED, error=error.but()))
+            self.end(seq, Ending(FinishReason.FAILED, error=error.but()))
 
     def answer(self, question: tuple[Callable[[EngineCore], object], Stream]) -> None:
         act, stream = question
@@ -200,15 +198,6 @@ class EngineCore:
 
     # plan and its consequences
 
-    def _expire(self, now: float) -> None:
-        if now < self._next_expiry_check:
-            return
-        self._next_expiry_check = now + EXPIRY_CHECK
-        here = (*self.running, *self.waiting)
-        for seq in [s for s in here if s.spec.deadline is not None and now >= s.spec.deadline]:
-            error = DeadlineExceeded("The request's time limit passed.")
-            self._end(seq, Ending(FinishReason.DEADLINE, error=error))
-
     def _plan(self, now: float) -> Plan:
         lanes, waiting = self.memory.lanes, self.waiting
         if self._outputs.late or (self.encoder is not None and self.encoder.num_waiting):
@@ -225,45 +214,32 @@ class EngineCore:
             self._admit(plan)
             room = self.scheduler.batch_size - sum(count for _, count in plan.parts)
             plan.parts = [(seq, _with_forced(seq, count, room // len(plan.admit))) for seq, count in plan.parts]
-        self._stop_at_checkpoints(plan)
+        stop_at_checkpoints(plan)
         if self.running:
             self.memory.clear_idle()
         self.drafter.draft(plan)
         self.memory.make_room(sum(count for _, count in plan.parts) + plan.num_drafted)
 
-    def _stop_at_checkpoints(self, plan: Plan) -> None:
-        """End the part of a sequence where its state is to be kept; the others' are not touched."""
-        parts = plan.parts
-        for i in range(plan.num_decodes, len(parts)):
-            seq, count = parts[i]
-            ahead = next((at - seq.num_computed for at in seq.checkpoints if at > seq.num_computed), count)
-            if ahead < count:
-                parts[i] = (seq, ahead)
-        plan.num_prompt = sum(count for _, count in parts[plan.num_decodes :])
-
     def _admit(self, plan: Plan) -> None:
         """Seat those that the plan lets in. One that cannot be seated fails alone."""
-        failed = set()
-        for i, (seq, match) in enumerate(plan.admit):
-            try:
-                if i and seq.saved is None:
-                    match = self.memory.lookup(seq)  # an admission before this one may have moved what was matched
-                self.admission.seat(seq, match, self.clock())
-            except Exception:
-                log.exception("sequence %d cannot be admitted", seq.id)
-                failed.add(seq.id)
-                error = EngineFailure("Computing this request could not be begun.")
-                self._end(seq, Ending(FinishReason.FAILED, error=error))
-            else:
-                self.running.append(seq)
-                if seq.media is not None and self.encoder is not None:
-                    self.encoder.computed(seq)
-                if seq.spec.reports_progress:
-                    tell_progress(seq, self.clock())
+        seated, failed = self.admission.seat_all(plan.admit, self.clock)
+        for seq in failed:
+            error = EngineFailure("Computing this request could not be begun.")
+            self.end(seq, Ending(FinishReason.FAILED, error=error))
+        self.running += seated
+        for seq in seated:
+            self._note_computed(seq)
         self.waiting = [s for s in self.waiting if s.lane is None]
         self._board.is_stale = True
         if failed:
-            plan.parts = [part for part in plan.parts if part[0].id not in failed]
+            plan.parts = [part for part in plan.parts if part[0] not in failed]
+
+    def _note_computed(self, seq: Sequence) -> None:
+        """More of it is in KV than before."""
+        if seq.spec.reports_progress:
+            tell_progress(seq, self.clock())
+        if seq.media is not None and self.encoder is not None and seq.media.rows:
+            self.encoder.computed(seq)
 
     def preempt(self, seq: Sequence, *, save: bool = True) -> None:
         """Take its lane from a running sequence; it goes on later from where it was."""
@@ -271,13 +247,6 @@ class EngineCore:
         self.running.remove(seq)
         self.waiting.insert(0, seq)
         self._board.is_stale = True
-
-    def _look_ahead(self, seq: Sequence) -> None:
-        """Have its images and sounds encoded while it waits, but those that are in KV or will be in a moment."""
-        match = self.memory.lookup(seq)
-        cell = 0 if match is None else match.length + match.coming
-        if lacks_rows(seq, cell):
-            self._encode(seq, cell)
 
     def _encode(self, seq: Sequence, cell: int) -> None:
         """It waits for the rows of its images and sounds from this cell on."""
@@ -303,49 +272,21 @@ class EngineCore:
         except OutOfCells:
             self.drafter.withdraw(plan)
             if not plan.num_drafted:
-                self._relieve(plan)
+                self._refused.out_of_cells(plan)
             return False
         except DecodeFailed as e:
             self.drafter.withdraw(plan)
-            log.error("a step failed: %s", e)
-            self._step_failed(plan, fatal=e.fatal)
+            self._refused.failed(plan, e)
             return False
-        self._failed_in_a_row = 0
+        self._refused.in_a_row = 0
         for seq, count in plan.parts:
             seq.num_computed += count
             self.memory.lanes.extend(seq.lane, count)  # type: ignore[arg-type]  # all are seated
             if seq.checkpoints:
                 self.memory.checkpointing.take(seq)
-            if seq.spec.reports_progress:
-                tell_progress(seq, self.clock())
-            if seq.media is not None and self.encoder is not None and seq.media.rows:
-                self.encoder.computed(seq)
+            self._note_computed(seq)
         self._sampler.wait_for_masks(masks)
         return True
-
-    def _relieve(self, plan: Plan) -> None:
-        """The library found no cells although the books say there are some: give way one by one."""
-        if self.memory.lanes.resident:
-            self.memory.evict()
-        elif len(self.running) > 1:
-            self.preempt(max(self.running, key=lambda s: (s.admitted or 0.0, s.id)))
-        else:
-            self._fail_parts(plan, "The KV cache has no room left for this request.")
-
-    def _step_failed(self, plan: Plan, *, fatal: bool) -> None:
-        """Only the sequences of this batch fail; what their lanes hold is not trusted again."""
-        self.metrics.failed_steps += 1
-        self._failed_in_a_row += 1
-        self._fail_parts(plan, "Decoding failed for this request.")
-        if fatal or self._failed_in_a_row >= MAX_FAILED_STEPS:
-            for seq in list(self.running):
-                self.preempt(seq, save=False)
-            self.metrics.restarts += 1
-            self.reset()
-
-    def _fail_parts(self, plan: Plan, message: str) -> None:
-        for seq, _ in plan.parts:
-            self._end(seq, Ending(FinishReason.FAILED, error=EngineFailure(message)))
 
     # deliver
 
@@ -369,14 +310,14 @@ class EngineCore:
         if ending is not None:
             if ending.error is not None:
                 log.warning("sequence %d failed: %s", seq.id, ending.error)
-            self._end(seq, ending)
+            self.end(seq, ending)
 
     def _note_first_token(self, seq: Sequence) -> None:
         if seq.first_token is None:
             seq.first_token = self.clock()
             self._pace.urgent = True
 
-    def _end(self, seq: Sequence, ending: Ending) -> None:
+    def end(self, seq: Sequence, ending: Ending) -> None:
         """Every sequence ends here, once; its client hears of it."""
         (self.waiting if seq.lane is None else self.running).remove(seq)
         if self.encoder is not None:
@@ -417,10 +358,15 @@ def _open_encoder(core: EngineCore) -> Encoder | None:
     projector = core.backend.projector
     if projector is None:
         return None
-    return Encoder(
-        projector, core.options.media_bytes, post=lambda result: core.mailbox.put((EngineCore.encoded, result)),
-        fail=lambda seq, error: core._end(seq, Ending(FinishReason.FAILED, error=error)), metrics=core.metrics,
+
+    def post(result: Encoded) -> None:
+        core.mailbox.put((EngineCore.call, partial(encoder.take, result)))
+
+    encoder = Encoder(
+        projector, core.options.media_bytes, post=post,
+        fail=lambda seq, error: core.end(seq, Ending(FinishReason.FAILED, error=error)), metrics=core.metrics,
     )  # fmt: skip
+    return encoder
 
 
 def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:

@@ -1,16 +1,17 @@
 """When the engine thread sleeps, and when it wakes its readers.
 
-`sleep_seconds` is the whole waiting policy, without a clock; `Pace` remembers what it depends on.
+`sleep_seconds` is the whole waiting policy, without a clock; `Pace` remembers what it depends on. And whose time is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.sequence import Sequence
 
 IDLE_CHECK = 1.0  # seconds without work after which the books are checked
+EXPIRY_CHECK = 0.05  # seconds between two looks at deadlines
 STUCK_CHECK = 0.05  # seconds after which those whom nothing could be done for are looked at again
 MASK_CHECK = 0.002  # seconds that a step with nothing but late masks waits for them before it looks at the mail
 WINDOW_ALONE, WINDOW_BURST = 0.03, 0.1  # of the next step: so long the first waits for others
@@ -88,3 +89,17 @@ class Pace:
             return False
         self._woke, self.urgent = now, False
         return True
+
+
+class Deadlines:
+    """Looks at them every EXPIRY_CHECK seconds, not at every step."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def passed(self, now: float, *groups: Iterable[Sequence]) -> list[Sequence]:
+        """Whose deadline is over."""
+        if now < self._next:
+            return []
+        self._next = now + EXPIRY_CHECK
+        return [s for group in groups for s in group if s.spec.deadline is not None and now >= s.spec.deadline]

@@ -112,8 +112,13 @@ class LlamaBackend:
             self.context, self.num_lanes, self.num_cells = self.embeddings.context, 1, 1
             self.ubatch_size, self.idle_cells, self.max_outputs = 1, 0, 1
             return
+        self._open_to_generate(options)
+
+    def _open_to_generate(self, options: EngineOptions) -> None:
+        """The context for answers, the draft model beside it, and what both have room for."""
         self._slides = bool(self._n_swa) and not self.can_cut
         self._open_context()
+        model = self._model
         if options.draft_model is not None and self.can_roll_back and not self.split:
             self.draft_model = LlamaDraftModel(
                 str(options.draft_model), options, model, self.vocab, num_lanes=self._lanes_wanted

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.kv.checkpoints import Checkpoint, Checkpoints
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.sequence import Sequence
+
+if TYPE_CHECKING:
+    from llamasrv.engine.scheduler import Plan
 
 LEAST = 32  # tokens that a checkpoint has to spare beyond the one before it
 APART = 256  # tokens between two beginnings of messages that both get one, but for the last two
@@ -105,3 +109,14 @@ def checkpoint_places(num_prompt: int, start: int, boundaries: Iterable[int], br
         if start < at < num_prompt and at >= LEAST and min(abs(at - other) for other in near) >= apart:
             kept.insert(i, at)
     return kept
+
+
+def stop_at_checkpoints(plan: Plan) -> None:
+    """End the part of a sequence where its state is to be kept; the others' are not touched."""
+    parts = plan.parts
+    for i in range(plan.num_decodes, len(parts)):
+        seq, count = parts[i]
+        ahead = next((at - seq.num_computed for at in seq.checkpoints if at > seq.num_computed), count)
+        if ahead < count:
+            parts[i] = (seq, ahead)
+    plan.num_prompt = sum(count for _, count in parts[plan.num_decodes :])

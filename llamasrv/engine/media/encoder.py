@@ -22,6 +22,8 @@ import numpy as np
 from llamasrv.domain.media import MediaChunk, MediaInput, MediaSpan
 from llamasrv.engine.channels import Mailbox, RealThread
 from llamasrv.engine.interface import Projector
+from llamasrv.engine.kv.prefix_index import Match
+from llamasrv.engine.media.turns import lacks_rows
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.sequence import Sequence, State
 from llamasrv.errors import EngineFailure, LlamasrvError
@@ -87,6 +89,13 @@ class Encoder:
         self._served.discard(seq)
         self._line.append((seq, seq.media.missing(cell)))
         self._go_on()
+
+    def look_ahead(self, seq: Sequence, match: Match | None) -> None:
+        """Have the images and sounds of a newcomer encoded while it waits, but those that are in KV or will be in a
+        moment."""
+        cell = 0 if match is None else match.length + match.coming
+        if lacks_rows(seq, cell):
+            self.want(seq, cell)
 
     def computed(self, seq: Sequence) -> None:
         """Some of its rows are in KV now: it holds them no longer."""

@@ -1,0 +1,52 @@
+"""Steps that the library did not compute: for want of cells, or because it failed. Belongs to the engine thread."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.engine.interface import DecodeFailed
+from llamasrv.engine.sampling.state import Ending
+from llamasrv.engine.scheduler import Plan
+from llamasrv.errors import EngineFailure
+
+if TYPE_CHECKING:
+    from llamasrv.engine.core import EngineCore
+
+log = logging.getLogger("llamasrv.engine")
+
+MOST = 3  # failed steps in a row; then the context is made anew
+
+
+class RefusedSteps:
+    def __init__(self, core: EngineCore) -> None:
+        self.in_a_row = 0  # that failed
+        self._core = core
+
+    def out_of_cells(self, plan: Plan) -> None:
+        """The library found no cells although the books say there are some: give way one by one."""
+        core = self._core
+        if core.memory.lanes.resident:
+            core.memory.evict()
+        elif len(core.running) > 1:
+            core.preempt(max(core.running, key=lambda s: (s.admitted or 0.0, s.id)))
+        else:
+            self._fail(plan, "The KV cache has no room left for this request.")
+
+    def failed(self, plan: Plan, error: DecodeFailed) -> None:
+        """Only the sequences of this batch fail; what their lanes hold is not trusted again."""
+        log.error("a step failed: %s", error)
+        core = self._core
+        core.metrics.failed_steps += 1
+        self.in_a_row += 1
+        self._fail(plan, "Decoding failed for this request.")
+        if error.fatal or self.in_a_row >= MOST:
+            for seq in list(core.running):
+                core.preempt(seq, save=False)
+            core.metrics.restarts += 1
+            core.reset()
+
+    def _fail(self, plan: Plan, message: str) -> None:
+        for seq, _ in plan.parts:
+            self._core.end(seq, Ending(FinishReason.FAILED, error=EngineFailure(message)))
