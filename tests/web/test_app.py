@@ -29,7 +29,7 @@ def error(response):
 
 @pytest.mark.parametrize(
     "path",
-    ["/nope", "/v1", "//metrics", "/metrics/", "/V1/models", "/v1/files",
+    ["/nope", "/v1", "//metrics", "/metrics/", "/V1/models", "/v1/fine_tuning/jobs",
      "/\0", "/%00", "/v1/../v1/models", "/\xff"],
 )  # fmt: skip
 def test_an_unknown_path_is_404_in_json(client, path):

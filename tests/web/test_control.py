@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from llamasrv.domain.key import Key
+from llamasrv.engine.options import EngineOptions
 from llamasrv.web.service import WebOptions
 
 THINKS = (
@@ -58,7 +59,8 @@ def control(running, id, path=PATH, headers=None, **body):
 
 @pytest.fixture
 def thinking(start):
-    return start(model={"chat_template": THINKS})
+    # A step is a token: drafts would think ahead.
+    return start(model={"chat_template": THINKS}, options=EngineOptions(parallel=8, spec="off"))
 
 
 @pytest.mark.parametrize("path", [PATH, "/chat/completions"])
