@@ -1,7 +1,7 @@
 """When the engine thread sleeps, and when it wakes its readers.
 
-`sleep_seconds` is the whole waiting policy, without a clock; `Pace` remembers what it depends on; `Deadlines` finds whose
-time is over.
+`sleep_seconds` is the whole waiting policy, without a clock; `Pace` remembers what it depends on; `Deadlines` finds
+whose time is over.
 """
 
 from __future__ import annotations
