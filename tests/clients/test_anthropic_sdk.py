@@ -155,4 +155,4 @@ def test_too_long_is_told_in_the_words_that_agents_wait_for(client):
 
 def test_a_route_that_is_not_there_is_an_error_of_its_class(client):
     with pytest.raises(anthropic.NotFoundError):
-        client.messages.batches.list()
+        client.get("/v1/organizations", cast_to=object)

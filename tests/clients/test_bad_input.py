@@ -24,7 +24,7 @@ TABLE = [
     (CHAT, b"[" * 100_000, 400, None),
     (CHAT, b'{"messages":' * 100_000, 400, None),
     (CHAT, b'{"messages": [{"role": "user", "content": "\\udc00"}]}', 400, "content"),
-    (CHAT, b" " * (5 << 20), 413, None),
+    (CHAT, b" " * (33 << 20), 413, None),
     (CHAT, {}, 400, "messages"),
     (CHAT, {"messages": []}, 400, "messages"),
     (CHAT, {"messages": "Hello"}, 400, "messages"),

@@ -139,7 +139,7 @@ def test_a_prompt_that_is_too_long_is_told_as_clients_expect(client):
 
 def test_an_unknown_route_is_json(client):
     with pytest.raises(openai.NotFoundError) as caught:
-        client.files.list()
+        client.fine_tuning.jobs.list()
     assert caught.value.code == "unknown_url"
 
 

@@ -26,6 +26,8 @@ CHAT = {
 ANN = {"Authorization": "Bearer ann-secret"}
 BOB = {"Authorization": "Bearer bob-secret"}
 
+STEP_BY_STEP = EngineOptions(parallel=8, spec="off")  # a token a step: drafts would think ahead
+
 
 class Held:
     """A chat whose computing stops after some steps until it is let go on."""
@@ -59,8 +61,7 @@ def control(running, id, path=PATH, headers=None, **body):
 
 @pytest.fixture
 def thinking(start):
-    # A step is a token: drafts would think ahead.
-    return start(model={"chat_template": THINKS}, options=EngineOptions(parallel=8, spec="off"))
+    return start(model={"chat_template": THINKS}, options=STEP_BY_STEP)
 
 
 @pytest.mark.parametrize("path", [PATH, "/chat/completions"])
@@ -112,7 +113,7 @@ def test_a_chat_that_has_ended_is_not_found(thinking):
 
 def test_another_keys_chat_is_not_found(start):
     keys = (replace(Key.of("ann", "ann-secret"), concurrency=1), Key.of("bob", "bob-secret"))
-    running = start(model={"chat_template": THINKS}, web=WebOptions(keys=keys))
+    running = start(model={"chat_template": THINKS}, web=WebOptions(keys=keys), options=STEP_BY_STEP)
     held = Held(running, headers=ANN)
     assert control(running, held.id, headers=BOB).get_json()["message"] == "no active completion for this id"
     assert control(running, held.id).status_code == 401
