@@ -51,7 +51,8 @@ def test_an_admin_sees_all_or_one(running):
 
 def test_a_stream_and_a_request_that_was_refused_count_as_they_should(running):
     body = {**HELLO, "stream": True}
-    running.client.post("/v1/chat/completions", json=body, headers=as_("ann")).get_data()
+    with running.client.post("/v1/chat/completions", json=body, headers=as_("ann")) as stream:
+        stream.get_data()
     running.client.post("/v1/chat/completions", json={**HELLO, "temperature": 99}, headers=as_("ann"))
     assert [used["requests"] for used in usage(running, "ann")] == [1]
 
