@@ -322,6 +322,8 @@ def test_after_a_restart_an_image_comes_from_disk(seeing, helper, kind, tmp_path
     assert engines[0].core.disk.num_written == 1
     again = seeing(kind, **settings)
     again.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01
+    while not len(again.core.disk):  # its files are listed on another thread
+        again.engine.take_mail(1)
     spec = prompt(again, BEFORE, media, AFTER)
     (result,) = again.run([spec])
     assert difference(result, row) < TOLERANCE and result.end.num_reused >= spec.media[-1].end
