@@ -311,6 +311,7 @@ def test_an_image_in_the_file_of_a_slot_is_neither_encoded_nor_computed_again(se
 @pytest.mark.parametrize("kind", ["pixtral", "qwen3vl"])
 def test_after_a_restart_an_image_comes_from_disk(seeing, helper, kind, tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda fd: None)  # what only a power cut could lose is not waited for
+    monkeypatch.setattr("llamasrv.engine.kv.disk_tier.PATIENCE", 60.0)  # however busy the machine is
     media, settings = image(), {"disk_bytes": 1 << 26, "disk_folder": tmp_path, "digest": kind}
     row, _ = helper(kind).log_probabilities(BEFORE, media, AFTER)
     engines = [seeing(kind, **settings)]
