@@ -17,6 +17,7 @@ from llamasrv.store.batches import Batch, BatchNotFound, read_journal
 from llamasrv.store.files import new_id
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.caller import caller
 from llamasrv.web.routes.files import check_kept
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request
 from llamasrv.web.service import Service
@@ -38,18 +39,18 @@ def _openai(routes: Blueprint, service: Service) -> None:
     @routes.post("/v1/batches")
     def create_batch() -> Response:
         fields = endpoint.parse(read_json(request.environ, service.options.limits))
-        file = service.files.find(_owner(), fields.input_file)
+        file = service.files.find(caller(), fields.input_file)
         check_batch_input(file)
         new = _new(service, "openai", "batch_", fields.endpoint)
         new = new._replace(input_file=file.id, metadata=fields.metadata)
-        batches.create(new, service.files.path(_owner(), file.id))
+        batches.create(new, service.files.path(caller(), file.id))
         service.batches.wake()
         return json_answer(openai.batch_body(new))
 
     @routes.get("/v1/batches")
     def list_batches() -> Response:
         after, limit, _ = page_of_request()
-        shown = [openai.shown(batch) for batch in batches.of(_owner(), "openai")]
+        shown = [openai.shown(batch) for batch in batches.of(caller(), "openai")]
         return json_answer(page_body(shown, after=after, limit=limit, descending=False))
 
     @routes.get("/v1/batches/<id>")
@@ -75,7 +76,7 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
     @routes.get("/v1/messages/batches")
     def list_message_batches() -> Response:
         after, before, limit = anthropic_page_of_request()
-        base, kept = _base(), batches.of(_owner(), "anthropic")
+        base, kept = _base(), batches.of(caller(), "anthropic")
         page = page_of(kept, lambda batch: anthropic.shown(batch, base), after=after, before=before, limit=limit)
         return json_answer(page)
 
@@ -116,7 +117,7 @@ def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _new(service: Service, protocol: str, prefix: str, endpoint: str) -> Batch:
-    owner = _owner()
+    owner = caller()
     waiting = [batch for batch in service.batches.batches.of(owner, protocol) if not batch.ended]
     if len(waiting) >= OPEN:
         raise QueueFull(f"{OPEN} batches have not ended yet.")
@@ -125,7 +126,7 @@ def _new(service: Service, protocol: str, prefix: str, endpoint: str) -> Batch:
 
 
 def _find(service: Service, id: str, protocol: str) -> Batch:
-    batch = service.batches.batches.find(_owner(), id)
+    batch = service.batches.batches.find(caller(), id)
     if batch.protocol != protocol:
         raise BatchNotFound(f"No batch found with id '{id[:80]}'.", param="id")
     return batch
@@ -141,10 +142,6 @@ def _cancel(service: Service, id: str, protocol: str) -> Batch:
         service.batches.wake()
     return batch
 
-
-def _owner() -> str:
-    owner: str = request.environ["llamasrv.record"].owner
-    return owner
 
 
 def _base() -> str:

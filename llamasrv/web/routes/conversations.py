@@ -15,6 +15,7 @@ from llamasrv.protocols.openai.conversations import (
 from llamasrv.protocols.openai.responses.stored import page_body
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.caller import caller
 from llamasrv.web.routes.paging import page_of_request
 from llamasrv.web.routes.twice import add_twice
 from llamasrv.web.service import Service
@@ -44,23 +45,23 @@ class Views:
 
     def create(self) -> Response:
         new = self._endpoint.parse_create(read_json(request.environ, self._limits))
-        return json_answer(conversation_body(self._kept.keep(_owner(), new)))
+        return json_answer(conversation_body(self._kept.keep(caller(), new)))
 
     def show(self, id: str) -> Response:
-        return json_answer(conversation_body(self._kept.find(_owner(), id)))
+        return json_answer(conversation_body(self._kept.find(caller(), id)))
 
     def update(self, id: str) -> Response:
         metadata = self._endpoint.parse_metadata(read_json(request.environ, self._limits))
-        changed = self._kept.change(_owner(), id, lambda conversation: conversation._replace(metadata=metadata))
+        changed = self._kept.change(caller(), id, lambda conversation: conversation._replace(metadata=metadata))
         return json_answer(conversation_body(changed))
 
     def delete(self, id: str) -> Response:
-        self._kept.delete(_owner(), id)
+        self._kept.delete(caller(), id)
         return json_answer(deleted_body(id))
 
     def items(self, id: str) -> Response:
         after, limit, descending = page_of_request()
-        items = self._kept.find(_owner(), id).items
+        items = self._kept.find(caller(), id).items
         return json_answer(page_body(items, after=after, limit=limit, descending=descending))
 
     def add(self, id: str) -> Response:
@@ -69,16 +70,12 @@ class Views:
         def extended(conversation: Conversation) -> Conversation:
             return self._endpoint.extended(conversation, items)
 
-        longer = self._kept.change(_owner(), id, extended)
+        longer = self._kept.change(caller(), id, extended)
         return json_answer(items_body(longer.items[len(longer.items) - len(items) :]))
 
     def item(self, id: str, item: str) -> Response:
-        return json_answer(item_body(self._kept.find(_owner(), id).item(item)))
+        return json_answer(item_body(self._kept.find(caller(), id).item(item)))
 
     def delete_item(self, id: str, item: str) -> Response:
-        changed = self._kept.change(_owner(), id, lambda conversation: conversation.without(item))
+        changed = self._kept.change(caller(), id, lambda conversation: conversation.without(item))
         return json_answer(conversation_body(changed))
-
-
-def _owner() -> str:
-    return request.environ["llamasrv.record"].owner

@@ -16,6 +16,7 @@ from llamasrv.protocols.openai.responses.stored import page_body
 from llamasrv.store.files import FileStore, Upload
 from llamasrv.web.http.multipart import read_form
 from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.caller import caller
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request
 from llamasrv.web.service import Service
 
@@ -29,7 +30,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/v1/files")
     def upload() -> Response:
-        owner = _owner()
+        owner = caller()
         with files.writing(owner, filename="", purpose="") as new:
             _receive(new, files)
         assert new.stored is not None
@@ -39,25 +40,25 @@ def blueprint(service: Service) -> Blueprint:
     def list_files() -> Response:
         if _is_anthropic():
             after, before, limit = anthropic_page_of_request()
-            kept = files.of(_owner())[::-1]
+            kept = files.of(caller())[::-1]
             return json_answer(anthropic_page(kept, anthropic.shown, after=after, before=before, limit=limit))
         after, limit, descending = page_of_request(most=10_000, default=10_000)
         purpose = request.args.get("purpose")
-        shown = [openai.shown(file) for file in files.of(_owner()) if purpose in (None, "", file.purpose)]
+        shown = [openai.shown(file) for file in files.of(caller()) if purpose in (None, "", file.purpose)]
         return json_answer(page_body(shown, after=after, limit=limit, descending=descending))
 
     @routes.get("/v1/files/<id>")
     def show(id: str) -> Response:
-        return json_answer(_protocol().file_body(files.find(_owner(), id)))
+        return json_answer(_protocol().file_body(files.find(caller(), id)))
 
     @routes.delete("/v1/files/<id>")
     def delete(id: str) -> Response:
-        files.delete(_owner(), id)
+        files.delete(caller(), id)
         return json_answer(_protocol().deleted_body(id))
 
     @routes.get("/v1/files/<id>/content")
     def content(id: str) -> Response:
-        path = files.path(_owner(), id)
+        path = files.path(caller(), id)
         size = path.stat().st_size
         return Response(pieces_of(path), 200, {"Content-Length": str(size)}, content_type="application/octet-stream")
 
@@ -98,8 +99,3 @@ def pieces_of(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(PIECE):
             yield piece
-
-
-def _owner() -> str:
-    owner: str = request.environ["llamasrv.record"].owner
-    return owner

@@ -169,7 +169,7 @@ class BackgroundRun:
         if self.owner:
             fields["key"] = self.owner
         fields |= {
-            "finish": self.reply.response["status"], "seconds": time.monotonic() - self._begun,
+            "finish": self.reply.response["status"], "seconds": self.seconds,
             "prompt": self._usage.prompt_tokens, "cached": self._usage.cached_tokens,
             "completion": self._usage.completion_tokens,
         }  # fmt: skip
