@@ -212,9 +212,9 @@ class EngineCore:
             self._encode(seq, cell)
         if plan.admit:
             self._admit(plan)
-            room = self.scheduler.batch_size - sum(count for _, count in plan.parts)
-            plan.parts = [(seq, _with_forced(seq, count, room // len(plan.admit))) for seq, count in plan.parts]
-        stop_at_checkpoints(plan)
+            _add_forced(plan, self.scheduler.batch_size)
+        if plan.num_prompt and self.memory.checkpointing.is_on:
+            stop_at_checkpoints(plan)
         if self.running:
             self.memory.clear_idle()
         self.drafter.draft(plan)
@@ -382,6 +382,13 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
         work=pool.queue(1).put, post=lambda call: core.mailbox.put((EngineCore.call, partial(call[0], call[1]))),
         give=lambda state: core.memory.take_back(state), metrics=core.metrics,
     )  # fmt: skip
+
+
+def _add_forced(plan: Plan, batch_size: int) -> None:
+    """Compute with a newcomer's prompt what it was forced to write behind it, where there is room."""
+    room = batch_size - sum(count for _, count in plan.parts)
+    plan.parts = [(seq, _with_forced(seq, count, room // len(plan.admit))) for seq, count in plan.parts]
+    plan.num_prompt = sum(count for _, count in plan.parts[plan.num_decodes :])
 
 
 def _with_forced(seq: Sequence, count: int, room: int) -> int:

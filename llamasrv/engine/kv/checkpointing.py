@@ -23,18 +23,18 @@ NEAR = 16  # tokens before a place that was asked for where a checkpoint does as
 
 
 class Checkpointing:
-    """Of one context."""
+    """Of one context. Nobody asks it anything unless it `is_on`."""
 
     def __init__(self, checkpoints: Checkpoints, backend: Backend, metrics: EngineMetrics) -> None:
         self._checkpoints = checkpoints
         self._backend = backend
         self._metrics = metrics
-        self._on = bool(checkpoints.limit) and not backend.split
+        self.is_on = bool(checkpoints.limit) and not backend.split
         self._places: dict[int, list[int]] = {}  # of the sequence in a lane
 
     def along(self, seq: Sequence) -> dict[int, Checkpoint]:
         """The checkpoints that a sequence could be brought back to, by their lengths."""
-        if not self._on or self._checkpoints.whole:
+        if self._checkpoints.whole:
             return {}
         return self._checkpoints.along(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
 
@@ -46,7 +46,7 @@ class Checkpointing:
 
     def plan(self, seq: Sequence, start: int, *, branch: int) -> None:
         """Where a newcomer leaves checkpoints that has `start` tokens already, and `branch` in common with others."""
-        if not self._on or not seq.spec.cache_prompt:
+        if not seq.spec.cache_prompt:
             return
         wanted = checkpoint_places(seq.num_tokens, start, seq.spec.boundaries, branch if branch - start >= LEAST else 0)
         if seq.media is not None:
@@ -59,8 +59,7 @@ class Checkpointing:
 
     def ask_of(self, seq: Sequence, length: int) -> None:
         """The same, of one that is about to be seated."""
-        if self._on:
-            _add(seq.checkpoints, length)
+        _add(seq.checkpoints, length)
 
     def take(self, seq: Sequence) -> None:
         """Behind a step: keep the state of a sequence that has come to one of its places."""

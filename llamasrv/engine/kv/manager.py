@@ -72,7 +72,7 @@ class KVCacheManager:
         if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self.backend.split:
             return None
         most, key = seq.num_tokens - 1, seq.spec.cache_key
-        points = self.checkpointing.along(seq)
+        points = self.checkpointing.along(seq) if self.checkpointing.is_on else {}
         cuts = list(points)
         match: Match | None = None
         at_hand = 0
@@ -90,7 +90,7 @@ class KVCacheManager:
         if match.lane is None and match.coming:
             # A prompt waits for what is on its way as for a leader that computes all of it.
             return replace(match, coming=seq.num_tokens)
-        if match.lane is not None and match.coming:
+        if match.lane is not None and match.coming and self.checkpointing.is_on:
             self.checkpointing.ask(match.lane, match.length + match.coming)
         if seq.media is not None:
             match = replace(match, position=seq.media.position(match.length))
@@ -112,7 +112,8 @@ class KVCacheManager:
         length = min(common_prefix(a.tokens, b.tokens), a.num_tokens - 1)
         if a.media is not None:
             length = a.media.cut(length)
-        self.checkpointing.ask_of(b, length)
+        if self.checkpointing.is_on:
+            self.checkpointing.ask_of(b, length)
         return length
 
     def _ends_at(self, match: Match) -> bool:
@@ -201,12 +202,13 @@ class KVCacheManager:
 
     def occupy(self, lane: int, seq: Sequence, length: int) -> None:
         """From now on this sequence computes in this lane, which has `length` tokens of it."""
-        if seq.admitted is None:
-            most, key = seq.num_tokens - 1, seq.spec.cache_key
-            lanes = max((common for _, common in self.cache.common(seq.tokens, most, key)), default=0)
-            self.checkpointing.plan(seq, length, branch=max(lanes, self.host.common(seq.tokens, most, key)))
+        if self.checkpointing.is_on:
+            if seq.admitted is None:
+                most, key = seq.num_tokens - 1, seq.spec.cache_key
+                lanes = max((common for _, common in self.cache.common(seq.tokens, most, key)), default=0)
+                self.checkpointing.plan(seq, length, branch=max(lanes, self.host.common(seq.tokens, most, key)))
+            self.checkpointing.occupy(lane, seq)
         self.cache.put(lane, seq.tokens, seq.spec.cache_key)
-        self.checkpointing.occupy(lane, seq)
 
     def can_shift(self, lane: int, keep: int) -> bool:
         """Whether what is behind the first `keep` tokens may move: a cell has one position for all who refer to it."""
@@ -226,7 +228,8 @@ class KVCacheManager:
 
     def leave(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
         """A sequence has ended; what it computed, `timeline`, stays for reuse if it may."""
-        self.checkpointing.leave(lane)
+        if self.checkpointing.is_on:
+            self.checkpointing.leave(lane)
         if keep and len(timeline) >= KEY_LENGTH and not self.backend.split:
             self.lanes.retire(lane)
             self.cache.put(lane, timeline, cache_key)
@@ -275,7 +278,8 @@ class KVCacheManager:
     def drop(self, lane: int) -> None:
         """A lane becomes free and empty, here and in the backend."""
         self.cache.remove(lane)
-        self.checkpointing.leave(lane)
+        if self.checkpointing.is_on:
+            self.checkpointing.leave(lane)
         self.lanes.drop(lane)
         self.backend.clear(lane)
 
