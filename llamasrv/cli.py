@@ -18,7 +18,7 @@ import click
 
 from llamasrv import __version__, config
 from llamasrv.config import OPTIONS, Settings, llama_server
-from llamasrv.config.llama_flags import Flag
+from llamasrv.config.llama_flag import Flag
 from llamasrv.config.option import Option, nearest, shown
 from llamasrv.domain.key import SCOPES
 from llamasrv.errors import ConfigError

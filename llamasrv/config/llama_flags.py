@@ -1,162 +1,21 @@
-"""What llamasrv does with each flag of llama-server: one line each.
-
-same       an option of the same name, short form and meaning
-maps       another option does it; `sets` gives its value
-already    accepted: llamasrv does that anyway, or it has no effect here
-no         refused, with what to use instead
-
-A specification is written as llama-server's own help writes it, the names that negate after a slash. `ok` are values
-that ask for nothing that llamasrv does not do anyway; `off` is why the negation is refused.
-"""
+"""What llamasrv does with each flag of llama-server: one line each. llama_flag.py says what a line means."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
-
-from llamasrv.engine.tensor_names import DENSE, EXPERTS, of_layer
-
-Sets = Callable[[str], Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Flag:
-    spec: str
-    verdict: str
-    variable: str | None = None  # of the environment
-    note: str = ""
-    option: str = ""  # its key
-    sets: Sets | None = None  # from what was given to values by the name of the option
-    ok: tuple[str, ...] = ()
-    off: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return _names(self.spec.partition(" / ")[0])
-
-    @property
-    def negations(self) -> tuple[str, ...]:
-        return _names(self.spec.partition(" / ")[2])
-
-    @property
-    def hint(self) -> str:
-        """What its value is called; "" where it takes none."""
-        return self.spec.partition(" / ")[0].split(", ")[-1].partition(" ")[2]
-
-    @property
-    def has_two(self) -> bool:
-        """Whether it takes two values."""
-        return bool(re.fullmatch(r"[A-Z]+ [A-Z]+", self.hint))
-
-    @property
-    def long_name(self) -> str:
-        return next((name for name in self.names if name.startswith("--")), self.names[0])
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"(?:^|, )(--?[A-Za-z][\w.-]*)", text))
-
-
-def same(spec: str, option: str, variable: str | None = None) -> Flag:
-    return Flag(spec, "same", variable, option=option)
-
-
-def maps(spec: str, note: str, sets: Sets, variable: str | None = None) -> Flag:
-    return Flag(spec, "maps", variable, note, sets=sets)
-
-
-def already(spec: str, note: str, variable: str | None = None, off: str = "") -> Flag:
-    return Flag(spec, "already", variable, note, off=off)
-
-
-def no(spec: str, note: str, variable: str | None = None, ok: tuple[str, ...] = ()) -> Flag:
-    return Flag(spec, "no", variable, note, ok=ok)
-
-
-def _scaled(text: str) -> dict[str, Any]:
-    """--lora-scaled FILE:SCALE as --lora writes it."""
-    return {"model_adapters": re.sub(r":(-?[\d.]+)(?=,|$)", r"@\1", text)}
-
-
-def _unified(text: str) -> dict[str, Any]:
-    """One pool of KV, as llamasrv always has it; what differs is how long one sequence may become in it."""
-    return {"engine_ctx_per_sequence": "all" if text == "on" else "share"}
-
-
-_ON_THE_HUB = re.compile(
-    r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)/(?:resolve|blob|raw)/([\w.-]+)/([^?#]+\.gguf)(?:[?#].*)?"
+from llamasrv.config.llama_flag import Flag, already, maps, no, same
+from llamasrv.config.llama_values import (
+    checkpoints,
+    draft_kinds,
+    idle_slots,
+    masked,
+    model_url,
+    on_the_cpu,
+    rope_scale,
+    scaled,
+    unified,
+    verbosity,
 )
-
-
-def _model_url(text: str) -> dict[str, Any]:
-    found = _ON_THE_HUB.fullmatch(text)
-    if found is None:
-        raise ValueError("must be a .gguf file on huggingface.co; fetch others yourself, and give --model FILE")
-    repo, revision, file = found.groups()
-    return {"model_hf_repo": repo if revision == "main" else f"{repo}@{revision}", "model_hf_file": file}
-
-
-def _idle_slots(text: str) -> dict[str, Any]:
-    """Whether idle prefixes make room in KV for those that are computed, and wait in host memory."""
-    return {} if text == "on" else {"cache_idle_cells": 16_777_216}
-
-
-def _on_the_cpu(pattern: str) -> Sets:
-    """The tensors of the first N layers that have the pattern stay on the CPU."""
-
-    def sets(text: str) -> dict[str, Any]:
-        if not re.fullmatch(r"\d{1,4}", text):
-            raise ValueError("must be a whole number, 0 or more")
-        return {"engine_override_tensor": [f"{of_layer(layer, pattern)}=CPU" for layer in range(int(text))]}
-
-    return sets
-
-
-def _rope_scale(text: str) -> dict[str, Any]:
-    try:
-        return {"engine_rope_freq_scale": 1 / float(text)}
-    except (ValueError, ZeroDivisionError):
-        raise ValueError("must be a number above 0") from None
-
-
-_SPEC_TYPES = {"draft-simple": "draft", "ngram-simple": "ngram", "ngram-map-k": "ngram", "ngram-map-k4v": "ngram",
-               "ngram-mod": "ngram", "ngram-cache": "ngram", "none": "off"}  # fmt: skip
-
-
-def _spec(text: str) -> dict[str, Any]:
-    """llama-server's kinds of drafts."""
-    kinds = text.split(",")
-    unknown = [kind for kind in kinds if kind not in _SPEC_TYPES]
-    if unknown:
-        raise ValueError(f"{unknown[0]!r} is not there; there are {', '.join(_SPEC_TYPES)}")
-    wanted = {_SPEC_TYPES[kind] for kind in kinds} - {"off"}
-    return {"engine_spec": wanted.pop() if len(wanted) == 1 else "auto" if wanted else "off"}
-
-
-_VERBOSITY = {"0": "error", "1": "error", "2": "warning", "3": "info", "4": "debug", "5": "debug"}
-
-
-def _checkpoints(text: str) -> dict[str, Any]:
-    if not re.fullmatch(r"-?\d{1,6}", text):
-        raise ValueError("must be a whole number")
-    return {"cache_checkpoints": 0} if int(text) == 0 else {}
-
-
-def _verbosity(text: str) -> dict[str, Any]:
-    if text not in _VERBOSITY:
-        raise ValueError("must be a whole number, 0 to 5")
-    return {"log_level": _VERBOSITY[text]}
-
-
-def _masked(text: str) -> dict[str, Any]:
-    """--cpu-mask 0xF as the numbers of the CPUs."""
-    if not re.fullmatch(r"(0x)?[0-9a-fA-F]{1,256}", text) or not int(text, 16):
-        raise ValueError("must be a mask in hexadecimal such as 0xF")
-    mask = int(text, 16)
-    return {"engine_cpu_range": [str(cpu) for cpu in range(mask.bit_length()) if mask >> cpu & 1]}
-
+from llamasrv.engine.tensor_names import DENSE, EXPERTS
 
 _PINNING = "the system moves threads between the CPUs of --cpu-range"
 _ONE_SET = "the same threads compute steps of one row and of many"
@@ -175,7 +34,7 @@ FLAGS: tuple[Flag, ...] = (
     # Threads
     same("-t, --threads N", "engine.threads", "LLAMA_ARG_THREADS"),
     same("-tb, --threads-batch N", "engine.threads_batch"),
-    maps("-C, --cpu-mask M", "--cpu-range", _masked),
+    maps("-C, --cpu-mask M", "--cpu-range", masked),
     same("-Cr, --cpu-range lo-hi", "engine.cpu_range"),
     no("--cpu-strict <0|1>", _PINNING, ok=("0",)),
     same("--prio N", "engine.prio"),
@@ -195,7 +54,7 @@ FLAGS: tuple[Flag, ...] = (
     same("-np, --parallel N", "engine.parallel", "LLAMA_ARG_N_PARALLEL"),
     already("-cb, --cont-batching / -nocb, --no-cont-batching", "sequences join and leave at every step",
             "LLAMA_ARG_CONT_BATCHING", off="--parallel 1 computes one sequence after the other"),
-    maps("-kvu, --kv-unified / -no-kvu, --no-kv-unified", "--ctx-per-sequence all, or share", _unified,
+    maps("-kvu, --kv-unified / -no-kvu, --no-kv-unified", "--ctx-per-sequence all, or share", unified,
          "LLAMA_ARG_KV_UNIFIED"),
     same("--kv-unified-per-slot N", "engine.ctx_per_sequence", "LLAMA_ARG_KV_UNIFIED_PER_SLOT"),
     same("--context-shift / --no-context-shift", "engine.context_shift", "LLAMA_ARG_CONTEXT_SHIFT"),
@@ -208,14 +67,14 @@ FLAGS: tuple[Flag, ...] = (
     # Prefixes
     same("-cram, --cache-ram N", "cache.ram", "LLAMA_ARG_CACHE_RAM"),
     maps("--cache-idle-slots / --no-cache-idle-slots", "--cache-idle-cells: idle prefixes leave KV, or stay",
-         _idle_slots, "LLAMA_ARG_CACHE_IDLE_SLOTS"),
+         idle_slots, "LLAMA_ARG_CACHE_IDLE_SLOTS"),
     already("--cache-prompt / --no-cache-prompt", "prefixes are reused", "LLAMA_ARG_CACHE_PROMPT",
             off="send cache_prompt: false with the request"),
     already("--cache-reuse N", "prefixes of any length are reused; a part that has moved is computed anew",
             "LLAMA_ARG_CACHE_REUSE"),
     already("-sps, --slot-prompt-similarity SIMILARITY", "the longest prefix that any sequence computed is reused"),
     maps("-ctxcp, --ctx-checkpoints, --swa-checkpoints N", "0: --cache-checkpoints 0; else memory bounds them",
-         _checkpoints, "LLAMA_ARG_CTX_CHECKPOINTS"),
+         checkpoints, "LLAMA_ARG_CTX_CHECKPOINTS"),
     already("-cms, --checkpoint-min-step N", "checkpoints are kept where prompts are likely to part",
             "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
     same("--slot-save-path PATH", "cache.slot_save_path"),
@@ -229,7 +88,7 @@ FLAGS: tuple[Flag, ...] = (
     same("-ngl, --gpu-layers, --n-gpu-layers N", "engine.n_gpu_layers", "LLAMA_ARG_N_GPU_LAYERS"),
     same("--swa-full", "engine.swa_full", "LLAMA_ARG_SWA_FULL"),
     same("--rope-scaling {none,linear,yarn}", "engine.rope_scaling", "LLAMA_ARG_ROPE_SCALING_TYPE"),
-    maps("--rope-scale N", "--rope-freq-scale 1/N", _rope_scale, "LLAMA_ARG_ROPE_SCALE"),
+    maps("--rope-scale N", "--rope-freq-scale 1/N", rope_scale, "LLAMA_ARG_ROPE_SCALE"),
     same("--rope-freq-base N", "engine.rope_freq_base", "LLAMA_ARG_ROPE_FREQ_BASE"),
     same("--rope-freq-scale N", "engine.rope_freq_scale", "LLAMA_ARG_ROPE_FREQ_SCALE"),
     same("--yarn-orig-ctx N", "engine.yarn_orig_ctx", "LLAMA_ARG_YARN_ORIG_CTX"),
@@ -251,8 +110,8 @@ FLAGS: tuple[Flag, ...] = (
          "LLAMA_ARG_OVERRIDE_TENSOR"),
     maps("-cmoe, --cpu-moe", "--override-tensor", lambda text: {"engine_override_tensor": [f"{EXPERTS}=CPU"]},
          "LLAMA_ARG_CPU_MOE"),
-    maps("-ncmoe, --n-cpu-moe N", "--override-tensor", _on_the_cpu(EXPERTS), "LLAMA_ARG_N_CPU_MOE"),
-    maps("-ncffn, --n-cpu-ffn N", "--override-tensor", _on_the_cpu(DENSE), "LLAMA_ARG_N_CPU_FFN"),
+    maps("-ncmoe, --n-cpu-moe N", "--override-tensor", on_the_cpu(EXPERTS), "LLAMA_ARG_N_CPU_MOE"),
+    maps("-ncffn, --n-cpu-ffn N", "--override-tensor", on_the_cpu(DENSE), "LLAMA_ARG_N_CPU_FFN"),
     same("-sm, --split-mode {none,layer,row,tensor}", "engine.split_mode", "LLAMA_ARG_SPLIT_MODE"),
     same("-ts, --tensor-split N0,N1,N2,...", "engine.tensor_split", "LLAMA_ARG_TENSOR_SPLIT"),
     same("-mg, --main-gpu INDEX", "engine.main_gpu", "LLAMA_ARG_MAIN_GPU"),
@@ -264,16 +123,16 @@ FLAGS: tuple[Flag, ...] = (
     same("--op-offload / --no-op-offload", "engine.op_offload"),
     # Adapters
     same("--lora FNAME", "model.adapters"),
-    maps("--lora-scaled FNAME:SCALE,...", "--lora FNAME@SCALE", _scaled),
+    maps("--lora-scaled FNAME:SCALE,...", "--lora FNAME@SCALE", scaled),
     already("--lora-init-without-apply", "an adapter counts where a request or POST /lora-adapters names it"),
     same("--control-vector FNAME", "model.control_vectors"),
     maps("--control-vector-scaled FNAME:SCALE,...", "--control-vector FNAME@SCALE",
-         lambda text: {"model_control_vectors": _scaled(text)["model_adapters"]}),
+         lambda text: {"model_control_vectors": scaled(text)["model_adapters"]}),
     maps("--control-vector-layer-range START END", "--control-vector-layers START-END",
          lambda text: {"model_control_vector_layers": text.replace(" ", "-")}),
     # Which model
     same("-m, --model FNAME", "model.path", "LLAMA_ARG_MODEL"),
-    maps("-mu, --model-url MODEL_URL", "--hf-repo and --hf-file, of a file on huggingface.co", _model_url,
+    maps("-mu, --model-url MODEL_URL", "--hf-repo and --hf-file, of a file on huggingface.co", model_url,
          "LLAMA_ARG_MODEL_URL"),
     no("-dr, --docker-repo [<repo>/]<model>[:quant]", _DOWNLOADS, "LLAMA_ARG_DOCKER_REPO"),
     same("-hf, -hfr, --hf-repo <user>/<model>[:quant]", "model.hf_repo", "LLAMA_ARG_HF_REPO"),
@@ -294,7 +153,7 @@ FLAGS: tuple[Flag, ...] = (
          lambda text: {"log_format": "json" if text == "on" else "text"}, "LLAMA_ARG_LOG_JSONL"),
     already("--log-colors [on|off|auto]", "the log has no colours", "LLAMA_ARG_LOG_COLORS"),
     same("-v, --verbose, --log-verbose", "log.verbose"),
-    maps("-lv, --verbosity, --log-verbosity N", "--log-level", _verbosity, "LLAMA_ARG_LOG_VERBOSITY"),
+    maps("-lv, --verbosity, --log-verbosity N", "--log-level", verbosity, "LLAMA_ARG_LOG_VERBOSITY"),
     already("--log-prefix / --no-log-prefix", "a line begins with its level", "LLAMA_ARG_LOG_PREFIX"),
     already("--log-timestamps / --no-log-timestamps", "a line begins with the time", "LLAMA_ARG_LOG_TIMESTAMPS"),
     no("--log-prompts-dir PATH", "llamasrv writes nothing down that clients send"),
@@ -437,8 +296,8 @@ FLAGS: tuple[Flag, ...] = (
     same("--spec-draft-ngl, -ngld, --gpu-layers-draft, --n-gpu-layers-draft N", "engine.draft_n_gpu_layers",
          "LLAMA_ARG_N_GPU_LAYERS_DRAFT"),
     same("--spec-draft-n-max N", "engine.draft_max", "LLAMA_ARG_SPEC_DRAFT_N_MAX"),
-    maps("--spec-type LIST", "--spec: none is off, draft-simple is draft, ngram-... is ngram; both are auto", _spec,
-         "LLAMA_ARG_SPEC_TYPE"),
+    maps("--spec-type LIST", "--spec: none is off, draft-simple is draft, ngram-... is ngram; both are auto",
+         draft_kinds, "LLAMA_ARG_SPEC_TYPE"),
     *(already(spec, "how many tokens are tried is chosen in each step, by what they cost and how likely they are",
               variable) for spec, variable in (
         ("--spec-draft-n-min N", "LLAMA_ARG_SPEC_DRAFT_N_MIN"),

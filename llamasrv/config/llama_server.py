@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llamasrv.config.llama_flags import FLAGS, Flag
+from llamasrv.config.llama_flag import Flag
+from llamasrv.config.llama_flags import FLAGS
 from llamasrv.config.option import Option, convert
 from llamasrv.config.settings import OPTIONS
 from llamasrv.errors import ConfigError

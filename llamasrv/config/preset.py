@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config.llama_flags import FLAGS, Flag
+from llamasrv.config.llama_flag import Flag
+from llamasrv.config.llama_flags import FLAGS
 from llamasrv.config.llama_server import OFF, ON, Taken
 from llamasrv.config.option import Option, convert, nearest, reason
 from llamasrv.config.settings import OPTIONS, TABLE_KEYS, ModelTable

@@ -1,0 +1,74 @@
+"""A flag of llama-server, and what llamasrv does with it.
+
+same       an option of the same name, short form and meaning
+maps       another option does it; `sets` gives its value
+already    accepted: llamasrv does that anyway, or it has no effect here
+no         refused, with what to use instead
+
+A specification is written as llama-server's own help writes it, the names that negate after a slash. `ok` are values
+that ask for nothing that llamasrv does not do anyway; `off` is why the negation is refused. The flags themselves are in
+llama_flags.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Sets = Callable[[str], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Flag:
+    spec: str
+    verdict: str
+    variable: str | None = None  # of the environment
+    note: str = ""
+    option: str = ""  # its key
+    sets: Sets | None = None  # from what was given to values by the name of the option
+    ok: tuple[str, ...] = ()
+    off: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return _names(self.spec.partition(" / ")[0])
+
+    @property
+    def negations(self) -> tuple[str, ...]:
+        return _names(self.spec.partition(" / ")[2])
+
+    @property
+    def hint(self) -> str:
+        """What its value is called; "" where it takes none."""
+        return self.spec.partition(" / ")[0].split(", ")[-1].partition(" ")[2]
+
+    @property
+    def has_two(self) -> bool:
+        """Whether it takes two values."""
+        return bool(re.fullmatch(r"[A-Z]+ [A-Z]+", self.hint))
+
+    @property
+    def long_name(self) -> str:
+        return next((name for name in self.names if name.startswith("--")), self.names[0])
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"(?:^|, )(--?[A-Za-z][\w.-]*)", text))
+
+
+def same(spec: str, option: str, variable: str | None = None) -> Flag:
+    return Flag(spec, "same", variable, option=option)
+
+
+def maps(spec: str, note: str, sets: Sets, variable: str | None = None) -> Flag:
+    return Flag(spec, "maps", variable, note, sets=sets)
+
+
+def already(spec: str, note: str, variable: str | None = None, off: str = "") -> Flag:
+    return Flag(spec, "already", variable, note, off=off)
+
+
+def no(spec: str, note: str, variable: str | None = None, ok: tuple[str, ...] = ()) -> Flag:
+    return Flag(spec, "no", variable, note, ok=ok)

@@ -1,0 +1,96 @@
+"""Values of llama-server's flags, as the options of llamasrv take them.
+
+Each function gets the text that was given and returns values by the name of the option; ValueError says what the text
+has to be.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from llamasrv.config.llama_flag import Sets
+from llamasrv.engine.tensor_names import of_layer
+
+
+def scaled(text: str) -> dict[str, Any]:
+    """--lora-scaled FILE:SCALE as --lora writes it."""
+    return {"model_adapters": re.sub(r":(-?[\d.]+)(?=,|$)", r"@\1", text)}
+
+
+def unified(text: str) -> dict[str, Any]:
+    """One pool of KV, as llamasrv always has it; what differs is how long one sequence may become in it."""
+    return {"engine_ctx_per_sequence": "all" if text == "on" else "share"}
+
+
+_ON_THE_HUB = re.compile(
+    r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)/(?:resolve|blob|raw)/([\w.-]+)/([^?#]+\.gguf)(?:[?#].*)?"
+)
+
+
+def model_url(text: str) -> dict[str, Any]:
+    found = _ON_THE_HUB.fullmatch(text)
+    if found is None:
+        raise ValueError("must be a .gguf file on huggingface.co; fetch others yourself, and give --model FILE")
+    repo, revision, file = found.groups()
+    return {"model_hf_repo": repo if revision == "main" else f"{repo}@{revision}", "model_hf_file": file}
+
+
+def idle_slots(text: str) -> dict[str, Any]:
+    """Whether idle prefixes make room in KV for those that are computed, and wait in host memory."""
+    return {} if text == "on" else {"cache_idle_cells": 16_777_216}
+
+
+def on_the_cpu(pattern: str) -> Sets:
+    """The tensors of the first N layers that have the pattern stay on the CPU."""
+
+    def sets(text: str) -> dict[str, Any]:
+        if not re.fullmatch(r"\d{1,4}", text):
+            raise ValueError("must be a whole number, 0 or more")
+        return {"engine_override_tensor": [f"{of_layer(layer, pattern)}=CPU" for layer in range(int(text))]}
+
+    return sets
+
+
+def rope_scale(text: str) -> dict[str, Any]:
+    try:
+        return {"engine_rope_freq_scale": 1 / float(text)}
+    except (ValueError, ZeroDivisionError):
+        raise ValueError("must be a number above 0") from None
+
+
+_SPEC_TYPES = {"draft-simple": "draft", "ngram-simple": "ngram", "ngram-map-k": "ngram", "ngram-map-k4v": "ngram",
+               "ngram-mod": "ngram", "ngram-cache": "ngram", "none": "off"}  # fmt: skip
+
+
+def draft_kinds(text: str) -> dict[str, Any]:
+    """llama-server's kinds of drafts."""
+    kinds = text.split(",")
+    unknown = [kind for kind in kinds if kind not in _SPEC_TYPES]
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is not there; there are {', '.join(_SPEC_TYPES)}")
+    wanted = {_SPEC_TYPES[kind] for kind in kinds} - {"off"}
+    return {"engine_spec": wanted.pop() if len(wanted) == 1 else "auto" if wanted else "off"}
+
+
+def checkpoints(text: str) -> dict[str, Any]:
+    if not re.fullmatch(r"-?\d{1,6}", text):
+        raise ValueError("must be a whole number")
+    return {"cache_checkpoints": 0} if int(text) == 0 else {}
+
+
+_VERBOSITY = {"0": "error", "1": "error", "2": "warning", "3": "info", "4": "debug", "5": "debug"}
+
+
+def verbosity(text: str) -> dict[str, Any]:
+    if text not in _VERBOSITY:
+        raise ValueError("must be a whole number, 0 to 5")
+    return {"log_level": _VERBOSITY[text]}
+
+
+def masked(text: str) -> dict[str, Any]:
+    """--cpu-mask 0xF as the numbers of the CPUs."""
+    if not re.fullmatch(r"(0x)?[0-9a-fA-F]{1,256}", text) or not int(text, 16):
+        raise ValueError("must be a mask in hexadecimal such as 0xF")
+    mask = int(text, 16)
+    return {"engine_cpu_range": [str(cpu) for cpu in range(mask.bit_length()) if mask >> cpu & 1]}
