@@ -73,20 +73,28 @@ def template_source(settings: Settings) -> str | None:
     """The Jinja source that replaces the model's own template, if the operator gave one."""
     path = settings.model.chat_template_file
     text = settings.model.chat_template
-    if path is None and text is not None and "{" not in text and Path(text).is_file():
-        path = Path(text)
-    elif path is None and text is not None and "{" not in text:
-        path = paths.templates_dir() / "chat" / f"{text}.jinja"
-        if not path.is_file():
-            names = ", ".join(sorted(p.stem for p in path.parent.glob("*.jinja")))
-            raise ConfigError(f"model.chat_template = {text!r}: neither Jinja source nor one of {names}")
+    if path is None and text is not None:
+        if os.path.isfile(text):
+            path = Path(text)
+        elif _is_source(text):
+            return text
+        else:
+            path = paths.templates_dir() / "chat" / f"{text}.jinja"
+            if not path.is_file():
+                names = ", ".join(sorted(p.stem for p in path.parent.glob("*.jinja")))
+                raise ConfigError(f"model.chat_template = {text!r}: neither Jinja source nor one of {names}")
     if path is None:
-        return text
+        return None
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError(f"model.chat_template_file = {str(path)!r}: {reason}") from None
+
+
+def _is_source(text: str) -> bool:
+    """Jinja, or a sentence that stands for every prompt: only what has no space in it can be the name of a template."""
+    return "{" in text or (re.search(r"\s", text) is not None and not text.endswith(".jinja"))
 
 
 def repository(settings: Settings) -> str | None:

@@ -84,6 +84,16 @@ def test_a_template_may_be_named_written_or_read(tmp_path):
     assert model_options.template_source(Settings()) is None
 
 
+def test_a_text_without_jinja_is_a_template_if_it_can_be_no_name():
+    """It was taken for the misspelled name of a template, and the server did not start."""
+    text = "This is not a chat template, it is"
+    assert model_options.template_source(settings_with(model_chat_template=text)) == text
+    assert model_options.template_source(settings_with(model_chat_template="{{ 2 }}" * 1000)) == "{{ 2 }}" * 1000
+    for misspelled in ("chat-ml", "my templates/chatml.jinja"):
+        with pytest.raises(ConfigError, match="neither Jinja source nor one of"):
+            model_options.template_source(settings_with(model_chat_template=misspelled))
+
+
 def test_every_engine_option_comes_from_a_setting():
     """Set to something else, each option of the command line changes the engine's."""
     changed = load(
