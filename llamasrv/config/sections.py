@@ -200,6 +200,11 @@ class ServerSection:
         help="Origins whose pages may use this server from a browser, separated by commas. localhost: anything served"
         " by this machine; *: any.",
     )  # fmt: skip
+    cors_credentials: bool = _server(
+        "bool", False, "--cors-credentials",
+        help="Let pages of those origins send cookies and other browser credentials, for a proxy in front that checks"
+        " them. llamasrv itself reads none.",
+    )  # fmt: skip
     connections: int = _server(
         "int",
         2000,

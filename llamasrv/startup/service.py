@@ -98,6 +98,7 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
         keys=keys.of(settings),
         hosts=settings.server.allowed_hosts,
         origins=settings.server.cors_origins,
+        credentials=settings.server.cors_credentials,
         # A key leaves room in the queue for the others.
         most_open=max(1, (settings.engine.queue_limit + settings.engine.parallel) * 3 // 4),
         keepalive=settings.server.keepalive or NEVER,

@@ -62,8 +62,8 @@ class Front:
         return str(self._service.options.paths.get(path, path))
 
     def _headers(self, environ: dict[str, Any], request_id: str) -> Headers:
-        """Those of every reply. A page of another site may read it only where it is allowed, and never with
-        credentials of its own."""
+        """Those of every reply. A page of another site may read it only where it is allowed; with cookies only
+        where the operator says so."""
         headers = [("x-request-id", request_id), ("request-id", request_id)]  # OpenAI's, Anthropic's name
         origin = self._service.access.allowed_origin(environ)
         if origin is None:
@@ -73,6 +73,8 @@ class Front:
             ("Access-Control-Expose-Headers", "x-request-id, retry-after"),
             ("Vary", "Origin"),
         ]
+        if self._service.options.credentials:
+            headers.append(("Access-Control-Allow-Credentials", "true"))
         if environ["REQUEST_METHOD"] == "OPTIONS":
             wanted = environ.get("HTTP_ACCESS_CONTROL_REQUEST_HEADERS", "*")[:1000]
             headers += [

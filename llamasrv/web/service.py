@@ -39,6 +39,7 @@ class WebOptions:
     keys: tuple[Key, ...] = ()  # none: everybody may come in
     hosts: tuple[str, ...] = ()  # names that the server answers to; none: those that only this machine can have
     origins: tuple[str, ...] = ()  # pages that may read answers; none: no CORS
+    credentials: bool = False  # whether those pages may send cookies
     most_open: int | None = None  # requests at once of one key among several; None: no bound
     keepalive: float = 15.0  # seconds without a byte before a stream gets a comment
     timeout: float | None = None  # seconds a request may take from its arrival; None: for ever

@@ -18,6 +18,7 @@ SUITE = Path(os.environ.get("PEER_SUITE", ROOT.parent / "shared" / "llama-server
 SETTINGS = {
     # What llama-server does where nothing else is said, and llamasrv only where the operator says so.
     "LLAMASRV_CORS_ORIGINS": "*",
+    "LLAMASRV_CORS_CREDENTIALS": "true",
     "LLAMASRV_MODELS_MANAGE": "true",
     "LLAMASRV_CTX_PER_SEQUENCE": "share",
     # What llamasrv does where nothing else is said, and llama-server only with a flag.

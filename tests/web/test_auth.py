@@ -247,6 +247,14 @@ def test_pages_that_were_allowed_may_read_answers(start):
     assert "Access-Control-Allow-Origin" not in other.headers
 
 
+def test_pages_may_send_cookies_where_the_operator_says_so(start):
+    """For a proxy in front that checks them: without the header a browser keeps the answer from the page."""
+    client = start(web=WebOptions(origins=("https://app.example",), credentials=True)).client
+    for origin, answer in (("https://app.example", "true"), ("https://evil.example", None)):
+        preflight = client.options("/v1/completions", headers={"Origin": origin})
+        assert preflight.headers.get("Access-Control-Allow-Credentials") == answer
+
+
 @pytest.mark.parametrize("origin, allowed", [
     ("http://localhost:3000", True), ("http://[::1]", True), ("https://127.0.0.1:8443", True),
     ("http://localhost.evil.example", False), ("http://notlocalhost", False), ("ftp://localhost", False),
