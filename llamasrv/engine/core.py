@@ -229,6 +229,8 @@ class EngineCore:
         self.running += seated
         for seq in seated:
             self._note_computed(seq)
+            if seq.spec.prediction:
+                self.drafter.expect(seq)
         self.waiting = [s for s in self.waiting if s.lane is None]
         self._board.is_stale = True
         if failed:
@@ -326,7 +328,7 @@ class EngineCore:
             if ending.reason is not FinishReason.STOP_STRING:
                 seq.sampling.flush(seq.stream.put)
             seq.sampling.close()
-        self.drafter.settle(seq)
+        self.drafter.leave(seq)
         lane, seq.ended = seq.lane, self.clock()
         self.admission.leave(seq, keep=ending.reason is not FinishReason.FAILED)
         seq.enter(State.ENDED)

@@ -1,7 +1,7 @@
 """Gives the decodes of a step their drafts, and learns what became of them.
 
-Asking costs time, too: a source that has just been right is asked in every step, the others as often as a small share
-of the steps' time allows. Belongs to the engine thread.
+Asking costs time, too: a sequence whose source has just been right is asked in every step, and everybody as often as a
+small share of the time allows. In all other steps there is nothing to do. Belongs to the engine thread.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from llamasrv.engine.sequence import Sequence, State
 
 MOST_TOKENS = 31  # of one draft
 MOST_ROWS = 63  # of a step: from 64 on CPU kernels attend to all cells of all lanes at once
-ASKING_SHARE = 0.004  # of the steps' time, for sources of which nothing is known
-MOST_CREDIT = 64  # steps' worth of it
+ASKING_SHARE = 0.004  # of the time, for sources of which nothing is known
 RANKED = 256  # tokens that the policy looks at
 
 
@@ -40,10 +39,10 @@ class Drafter:
         self._metrics = metrics
         self._clock = clock
         self._guard = Guard()
-        self._credit = 0.0
+        self._warm: set[int] = set()  # sequences that are asked in every step, by id
+        self._next_asking = 0.0  # of everybody, on the clock
         self._ask_seconds = 1e-5  # of one sequence
-        self._turn = 0
-        self._rests = False
+        self._rests = False  # until a step is computed
         self._accepted = 0  # in this step
         self._ngram = options.spec in ("auto", "ngram")
         self._model: ModelSource | None = None
@@ -51,28 +50,22 @@ class Drafter:
             self._model = ModelSource(backend.draft_model, self._rows, clock, most=min(MOST_TOKENS, options.draft_most))
         self.is_on = options.spec != "off" and not options.deterministic and backend.can_roll_back
 
+    def expect(self, seq: Sequence) -> None:
+        """A newcomer whose client has said what it expects."""
+        self._warm.add(seq.id)
+
     def draft(self, plan: Plan) -> None:
         """Set the drafts of a plan's decodes."""
-        plan.num_drafted = 0
-        if not self.is_on or not plan.num_decodes:
+        if not self.is_on or self._rests or not plan.num_decodes:
             return
-        if self._rests:
-            self._rests = False
+        started = self._clock()
+        everybody = started >= self._next_asking
+        if not (everybody or self._warm or self._model is not None):
             return
         room = self._room(plan)
         if room < 1:
             return
-        started = self._clock()
-        asked, drafts = self._ask(plan, min(MOST_TOKENS, room))
-        if drafts:
-            beside = self._scheduler.cost.prompt_seconds(plan.num_prompt)
-            counts = share(
-                drafts, num_decodes=plan.num_decodes, room=room, rows=self._rows, beside=beside,
-                margin=self._guard.margin,
-            )  # fmt: skip
-            self._try_out(plan, asked, drafts, counts)
-        # What is indexed once is not to keep anybody from being asked for long.
-        self._credit -= min(self._clock() - started, 4 * len(asked) * self._ask_seconds)
+        self._ask_texts(plan, room, everybody, started)
         if self._model is not None and not plan.num_prompt:
             started = self._clock()
             self._ask_model(self._model, plan, room - plan.num_drafted)
@@ -80,6 +73,27 @@ class Drafter:
         if plan.num_drafted:  # those without drafts are laid out together
             n = plan.num_decodes
             plan.parts[:n] = sorted(plan.parts[:n], key=lambda part: bool(part[0].draft))
+
+    def _ask_texts(self, plan: Plan, room: int, everybody: bool, started: float) -> None:
+        """Those of everybody, or of the warm ones."""
+        decoding = [seq for seq, _ in plan.parts[: plan.num_decodes] if seq.state is State.DECODE]
+        if not everybody:
+            decoding = [seq for seq in decoding if seq.id in self._warm]
+        most = max(4, min(MOST_TOKENS, room, RANKED // plan.num_decodes))
+        proposed = [(seq, draft) for seq in decoding if (draft := self._propose(seq, most)) is not None]
+        if proposed:
+            asked, drafts = [seq for seq, _ in proposed], [draft for _, draft in proposed]
+            beside = self._scheduler.cost.prompt_seconds(plan.num_prompt)
+            counts = share(
+                drafts, num_decodes=plan.num_decodes, room=room, rows=self._rows, beside=beside,
+                margin=self._guard.margin,
+            )  # fmt: skip
+            self._try_out(plan, asked, drafts, counts)
+        if everybody:
+            ended = self._clock()
+            # What is indexed once is not to keep anybody from being asked for long.
+            seconds = min(ended - started, 4 * len(decoding) * self._ask_seconds)
+            self._next_asking = ended + seconds / ASKING_SHARE
 
     def _try_out(self, plan: Plan, asked: list[Sequence], drafts: list[Draft], counts: list[int]) -> None:
         for seq, draft, count in zip(asked, drafts, counts):
@@ -123,9 +137,16 @@ class Drafter:
         if accepted < len(draft):
             self._backend.cut(seq.lane, seq.num_computed - seq.shift)
         seq.drafts.settle(len(draft), accepted, differs=accepted < len(chosen))
+        if seq.drafts.warm:
+            self._warm.add(seq.id)
         self._accepted += accepted
         self._scheduler.charge(seq, accepted)
         self._metrics.note_draft(source, len(draft), accepted)
+
+    def leave(self, seq: Sequence) -> None:
+        """A sequence has ended."""
+        self.settle(seq)
+        self._warm.discard(seq.id)
 
     def withdraw(self, plan: Plan) -> None:
         """The step was not computed: the next one goes without drafts."""
@@ -140,7 +161,7 @@ class Drafter:
         if plan.num_drafted and not plan.num_prompt:
             plain = self._rows.predict(plan.num_decodes) / plan.num_decodes
             self._guard.note(seconds, (plan.num_decodes + self._accepted) * plain)
-        self._accepted = 0
+        self._accepted, self._rests = 0, False
 
     def _room(self, plan: Plan) -> int:
         """Rows that the step has left: of the batch, of outputs, of cells."""
@@ -154,30 +175,6 @@ class Drafter:
             self._lanes.reclaimable_cells - rows,
         )  # fmt: skip
 
-    def _ask(self, plan: Plan, most: int) -> tuple[list[Sequence], list[Draft]]:
-        """Proposals, and whose they are. Everybody who is not asked for long comes first."""
-        self._credit += ASKING_SHARE * (plain := self._rows.predict(plan.num_decodes))
-        self._credit = min(self._credit, MOST_CREDIT * ASKING_SHARE * plain)
-        self._turn += 1
-        n = plan.num_decodes
-        credit = self._credit
-        asked, drafts = [], []
-        most = max(4, min(most, RANKED // n))
-        for i in range(n):
-            seq = plan.parts[(i + self._turn) % n][0]
-            if seq.state is not State.DECODE:
-                continue
-            warm = seq.spec.prediction if seq.drafts is None else seq.drafts.warm
-            if not warm:
-                if credit <= 0.0:
-                    continue
-                credit -= self._ask_seconds
-            draft = self._propose(seq, most)
-            if draft is not None:
-                asked.append(seq)
-                drafts.append(draft)
-        return asked, drafts
-
     def _propose(self, seq: Sequence, most: int) -> Draft | None:
         if seq.drafts is None:
             seq.drafts = SequenceDrafts(seq.spec.prediction, ngram=self._ngram)
@@ -187,6 +184,8 @@ class Drafter:
             return None
         started = self._clock()
         draft = seq.drafts.propose(seq, most)
+        if not seq.drafts.warm:
+            self._warm.discard(seq.id)
         if draft is not None and seq.constraint is not None:
             draft = draft.first(seq.constraint.num_allowed(draft.tokens))
         if draft is not None and seq.media is not None:  # no row of an image is a token

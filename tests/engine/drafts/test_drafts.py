@@ -13,6 +13,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.channels import End
 from llamasrv.engine.drafts.drafter import MOST_ROWS
+from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
 from llamasrv.engine.fake import _script
 from llamasrv.engine.interface import Adapter, DecodeFailed, OutOfCells, Proposal
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
@@ -405,3 +406,38 @@ def test_no_prediction_is_told_of_where_there_was_none(drive):
     driver.finish()
     none, empty = (end_of(stream.take()).drafts for stream in streams)
     assert none.predicted is None and none.accepted > 0 and empty.predicted == 0
+
+
+def slow_to_ask(driver, monkeypatch):
+    """Asking takes half a millisecond; the sequences that were asked, in order."""
+    asked, propose = [], SequenceDrafts.propose
+
+    def slowly(drafts, seq, most):
+        asked.append(seq)
+        driver.now += 0.0005
+        return propose(drafts, seq, most)
+
+    monkeypatch.setattr(SequenceDrafts, "propose", slowly)
+    return asked
+
+
+def test_asking_takes_a_small_share_of_the_time(drive, monkeypatch):
+    """Sequences whose text had nothing to offer were asked again in every step: only drafts were charged for."""
+    driver = drive(spec="auto")
+    asked = slow_to_ask(driver, monkeypatch)
+    wild = SamplingParams(temperature=50.0, top_k=0, top_p=1.0, min_p=0.0, seed=1)
+    driver.submit([*range(40)], params=wild, max_tokens=150)
+    driver.finish()
+    assert 2 < len(asked) < 60
+
+
+def test_a_prediction_does_not_wait_until_everybody_is_asked(drive, monkeypatch):
+    driver = drive(spec="auto")
+    asked = slow_to_ask(driver, monkeypatch)
+    for text, settings in (("abc", {}), ("def", {}), ("ghi", {"prediction": array("i", list(b"You said: ghi"))})):
+        driver.submit(chat(text), **settings)
+        for _ in range(3):
+            driver.engine.turn()  # no time passes but that for asking
+    first, second, third = driver.sequences
+    assert first in asked and second not in asked and third in asked
+    driver.finish()
