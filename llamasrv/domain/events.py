@@ -71,6 +71,16 @@ class PromptProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptWaits:
+    """A choice waits, and why: for a lane, at `place` of `num_waiting` (1: the next), or, without a place, for the
+    encoding of its images and sounds. Only where it was asked for."""
+
+    index: int
+    place: int | None
+    num_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pace:
     """How far a choice is: its usage so far, in front of the events that tell of it. Only where it was asked for."""
 
@@ -132,4 +142,6 @@ class Usage:
     drafts: DraftCounts = DraftCounts()
 
 
-Event = Union[Text, Reasoning, PromptProgress, Pace, ToolCallStart, ToolCallArguments, Finished, Failed, Usage]
+Event = Union[
+    Text, Reasoning, PromptWaits, PromptProgress, Pace, ToolCallStart, ToolCallArguments, Finished, Failed, Usage
+]

@@ -62,6 +62,15 @@ class PromptComputed(NamedTuple):
     seconds: float  # since it was admitted
 
 
+class PromptWaits(NamedTuple):
+    """A choice has no lane yet: its place among the `num_waiting` that wait for one (1: the next), or None while it
+    waits for the rows of its images and sounds. Again when that changes; only where it was asked for."""
+
+    index: int  # type: ignore[assignment]
+    place: int | None
+    num_waiting: int
+
+
 class End(NamedTuple):
     """The last item of a choice; exactly one. `error` is set for FAILED and DEADLINE. `num_prompt` counts the prompt's
     tokens as far as they were computed or reused."""

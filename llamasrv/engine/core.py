@@ -31,6 +31,7 @@ from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.outputs import Outputs
 from llamasrv.engine.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pace
+from llamasrv.engine.queue_places import QueuePlaces
 from llamasrv.engine.refused_steps import RefusedSteps
 from llamasrv.engine.sampling.state import Choice, Ending
 from llamasrv.engine.sampling.step_sampler import StepSampler
@@ -63,6 +64,7 @@ class EngineCore:
         self.waiting: list[Sequence] = []  # for a place, or a preempted one for its mask; in the order of arrival
         self.running: list[Sequence] = []  # those that hold a lane
         self._sampler = StepSampler(pool, options.threads or available_cpus(), backend.vocab.size)
+        self.places = QueuePlaces(self.scheduler)
         self._outputs = Outputs(self._sampler, backend, self._note_first_token)
         self._pace = Pace(self.scheduler.cost, coalesce=options.coalesce, alone=options.deterministic)
         self._doorbell, self._board = doorbell, board
@@ -88,8 +90,7 @@ class EngineCore:
     def step(self) -> bool:
         started = self.clock()
         for seq in self._deadlines.passed(started, self.running, self.waiting):
-            error = DeadlineExceeded("The request's time limit passed.")
-            self.end(seq, Ending(FinishReason.DEADLINE, error=error))
+            self.end(seq, Ending(FinishReason.DEADLINE, error=DeadlineExceeded("The request's time limit passed.")))
         for seq, outcome in self._outputs.overdue():
             self._advance(seq, outcome)
         plan = self._plan(started)
@@ -143,11 +144,11 @@ class EngineCore:
 
     def arrive(self, sequences: list[Sequence]) -> None:
         self.metrics.requests += 1
-        for seq in sequences:
-            self.scheduler.arrive(seq)
         self.waiting += sequences
         self._board.is_stale = True
         for seq in sequences:
+            self.scheduler.arrive(seq)
+            self.places.asked |= seq.spec.reports_progress
             if seq.media is not None:
                 assert self.encoder is not None
                 self.encoder.look_ahead(seq, self.memory.lookup(seq))
@@ -213,6 +214,8 @@ class EngineCore:
         if plan.admit:
             self._admit(plan)
             _add_forced(plan, self.scheduler.batch_size)
+        if self.places.asked:
+            self.places.tell(self.waiting, self.clock())
         if plan.num_prompt and self.memory.checkpointing.is_on:
             stop_at_checkpoints(plan)
         if self.running:
@@ -224,8 +227,7 @@ class EngineCore:
         """Seat those that the plan lets in. One that cannot be seated fails alone."""
         seated, failed = self.admission.seat_all(plan.admit, self.clock)
         for seq in failed:
-            error = EngineFailure("Computing this request could not be begun.")
-            self.end(seq, Ending(FinishReason.FAILED, error=error))
+            self.end(seq, Ending(FinishReason.FAILED, error=EngineFailure("This request could not be started.")))
         self.running += seated
         for seq in seated:
             self._note_computed(seq)
@@ -351,9 +353,7 @@ class EngineCore:
         )  # fmt: skip
         self._writer = None if self.disk is None else DiskWriter(self.memory, self.disk, self.scheduler.cost)
         self.admission = Admission(self.memory, self.backend, self.options, self.metrics)
-        self.drafter = Drafter(
-            self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock
-        )
+        self.drafter = Drafter(self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock)
 
 
 def _open_encoder(core: EngineCore) -> Encoder | None:

@@ -283,6 +283,11 @@ class Scheduler:
             cells -= need + HEADROOM
             budget -= seq.num_tokens - have
 
+    def in_order(self, waiting: list[Sequence], now: float) -> list[Sequence]:
+        """All that wait for a place, the next one first, as things stand."""
+        line = self._in_order(waiting, now, len(waiting))
+        return sorted(line, key=lambda s: s.spec.deferrable)
+
     def _in_order(self, waiting: list[Sequence], now: float, most: int) -> list[Sequence]:
         def rank(s: Sequence) -> tuple:
             return (

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from llamasrv.domain import events
 from llamasrv.domain.events import Event, Pace, PromptProgress, Usage
-from llamasrv.engine.channels import Delta, PromptComputed
+from llamasrv.engine.channels import Delta, PromptComputed, PromptWaits
 
 
 class Progress:
-    """Reads along with a generation. With `progress` there is an event for each part of a prompt that was computed;
-    with `pace` each event comes after one that tells how fast it goes."""
+    """Reads along with a generation. With `progress` there is an event when its place in the queue changes, and
+    for each part of a prompt that was computed; with `pace` each event comes after one that tells how fast it goes."""
 
     def __init__(self, *, progress: bool, pace: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._progress, self._pace, self._clock = progress, pace, clock
@@ -28,6 +29,9 @@ class Progress:
         elif type(item) is Delta:
             count, first = self._tokens.get(item.index, (0, self._clock()))
             self._tokens[item.index] = count + 1, first
+        elif type(item) is PromptWaits and self._progress:
+            out.append(events.PromptWaits(item.index, item.place, item.num_waiting))
+            return
         else:
             return
         if self._pace and item.index in self._prompts:

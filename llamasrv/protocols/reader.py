@@ -10,6 +10,7 @@ from llamasrv.domain.events import (
     Finished,
     Pace,
     PromptProgress,
+    PromptWaits,
     Reasoning,
     Text,
     ToolCallArguments,
@@ -19,7 +20,8 @@ from llamasrv.domain.events import (
 
 METHODS: dict[type, str] = {
     Text: "on_text", Reasoning: "on_reasoning", ToolCallStart: "on_call", ToolCallArguments: "on_arguments",
-    PromptProgress: "on_progress", Pace: "on_pace", Finished: "on_finished", Usage: "on_usage", Failed: "on_failed",
+    PromptWaits: "on_progress", PromptProgress: "on_progress", Pace: "on_pace", Finished: "on_finished",
+    Usage: "on_usage", Failed: "on_failed",
 }  # fmt: skip
 
 
@@ -40,7 +42,7 @@ class EventReader:
 
     def on_arguments(self, event: ToolCallArguments) -> None: ...
 
-    def on_progress(self, event: PromptProgress) -> None: ...
+    def on_progress(self, event: PromptWaits | PromptProgress) -> None: ...
 
     def on_pace(self, event: Pace) -> None: ...
 

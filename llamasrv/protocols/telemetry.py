@@ -1,4 +1,4 @@
-"""llama.cpp's figures in replies of every protocol: `timings`, `prompt_progress` and `__verbose`.
+"""Figures in replies of every protocol: llama.cpp's `timings`, `prompt_progress` and `__verbose`, and `prompt_queue`.
 
 Knows which of them a client asked for and what has been told so far. Where they go in a reply is the protocol's own.
 """
@@ -9,7 +9,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.domain.events import Pace, PromptProgress, Usage
+from llamasrv.domain.events import Pace, PromptProgress, PromptWaits, Usage
+
+
+RETURN_PROGRESS = (
+    "llama.cpp's: a stream tells how much of the prompt is computed, in `prompt_progress`, and before that what it "
+    "waits for, in `prompt_queue`"
+)
 
 
 def timings(usage: Usage) -> dict[str, Any]:
@@ -44,11 +50,25 @@ def progress(event: PromptProgress) -> dict[str, Any]:
     }
 
 
+def progress_of(event: PromptProgress | PromptWaits) -> dict[str, Any]:
+    """The member of a chunk that tells of it. While a prompt waits there is nothing of `prompt_progress` to tell, and
+    clients that know only that leave the other alone."""
+    return {"prompt_queue": queue(event)} if isinstance(event, PromptWaits) else {"prompt_progress": progress(event)}
+
+
+def queue(event: PromptWaits) -> dict[str, Any]:
+    return {
+        "reason": "media" if event.place is None else "place",
+        "place": event.place,
+        "waiting": event.num_waiting,
+    }
+
+
 class Extras(NamedTuple):
     """What a client asked for."""
 
     per_token: bool = False  # `timings` in every chunk of a stream
-    progress: bool = False  # `prompt_progress` while the prompt is computed
+    progress: bool = False  # `prompt_queue` while the prompt waits, `prompt_progress` while it is computed
     verbose: bool = False  # `__verbose`
 
 

@@ -70,6 +70,15 @@ def test_the_streaming_helper_adds_up_what_create_returns(client):
     assert whole_prompt(final.usage) == whole_prompt(whole.usage)
 
 
+def test_the_progress_of_a_prompt_is_in_pings_that_the_helper_passes_over(client):
+    with client.messages.stream(
+        model="fake", max_tokens=100, messages=HELLO, extra_body={"return_progress": True}
+    ) as stream:
+        kinds = {event.type for event in stream}
+        assert stream.get_final_message().content[0].text == "You said: Hello"
+    assert "ping" not in kinds
+
+
 def test_a_stop_sequence_is_named(client):
     message = create(client, stop_sequences=["Hel"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "Hel")

@@ -92,7 +92,11 @@ def test_a_stream_has_typed_events(client):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"top_logprobs": 1}, {"background": True}, {"reasoning": {"summary": "auto"}}, {"tools": [ADD]}]
+    "options",
+    [
+        {}, {"top_logprobs": 1}, {"background": True}, {"reasoning": {"summary": "auto"}}, {"tools": [ADD]},
+        {"extra_body": {"return_progress": True}},
+    ],
 )
 def test_the_helper_adds_a_stream_up(client, options):
     with client.responses.stream(model="fake", input="Hellö 🎈", **options) as stream:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
 from llamasrv.domain.defaults import ChatDefaults
+from llamasrv.engine.options import EngineOptions
 from llamasrv.web.service import WebOptions
 
 CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]})
@@ -149,3 +151,33 @@ def test_a_response_tells_them_in_its_events_and_told_again_it_has_the_same_numb
     again = client.get(f"/v1/responses/{id}?stream=true").get_data(as_text=True)
     last = [json.loads(line.removeprefix("data: ")) for line in again.splitlines() if line.startswith("data: ")][-1]
     assert last["sequence_number"] == events[-1]["sequence_number"]
+
+
+OTHERS = [
+    ("/v1/chat/completions", CHAT[1]), ("/v1/completions", TEXT[1]), ("/completion", TEXT[1]),
+    ("/v1/responses", {"input": "Hello"}), ("/v1/messages", CHAT[1]), ("/api/chat", {**CHAT[1], "model": "fake"}),
+    ("/api/generate", {"prompt": "Hello", "model": "fake"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path, body", OTHERS, ids=[path for path, _ in OTHERS])
+def test_a_stream_that_waits_says_why_and_then_how_far_its_prompt_is(start, path, body):
+    """In every protocol that has a place for it, and in none of them unless it is asked for."""
+    running = start(options=EngineOptions(parallel=1))
+    decode, over = running.backend.decode, threading.Event()
+    running.backend.decode = lambda: (over.wait(0.02), decode())  # slow while the first request is there
+    first = running.client.post("/completion", json={"prompt": "x " * 50, "n_predict": 400, "stream": True})
+    next(first.iter_encoded())
+    asked = {**body, "max_tokens": 3, "stream": True, "return_progress": True, "cache_prompt": False}
+    waits = running.client.post(path, json=asked)
+    first.close()
+    over.set()
+    lines = waits.get_data(as_text=True).splitlines()
+    told = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith(("data: {", "{"))]
+    queue = [chunk["prompt_queue"] for chunk in told if "prompt_queue" in chunk]
+    assert queue[0] == {"reason": "place", "place": 1, "waiting": 1}
+    progress = [chunk["prompt_progress"] for chunk in told if "prompt_progress" in chunk]
+    assert set(progress[0]) == {"total", "cache", "processed", "time_ms"}
+    assert progress[-1]["processed"] == progress[-1]["total"] > 0
+    silent = running.client.post(path, json={**asked, "return_progress": False}).get_data(as_text=True)
+    assert "prompt_queue" not in silent and "prompt_progress" not in silent

@@ -16,6 +16,8 @@ from llamasrv.domain.events import (
     Event,
     Finished,
     FinishReason,
+    PromptProgress,
+    PromptWaits,
     Reasoning,
     Text,
     ToolCallArguments,
@@ -48,6 +50,7 @@ from llamasrv.protocols.common.wire import dumps, new_id
 from llamasrv.protocols.errors import anthropic_body
 from llamasrv.protocols.fold import Choice as Whole
 from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.telemetry import RETURN_PROGRESS, members, progress_of
 from llamasrv.protocols.writer import Writer
 
 STOP_REASONS = {
@@ -153,6 +156,7 @@ class MessagesSchema(WireSchema):
     service_tier = Ignored()
     speed = Ignored()
     betas = Ignored()
+    return_progress = Flag(f"{RETURN_PROGRESS}, each in a `ping`")
 
 
 class MessagesOptions(NamedTuple):
@@ -204,6 +208,7 @@ class MessagesEndpoint:
             tool_choice=get("tool_choice", ToolChoice()),
             content=output.content or get("output_format"),
             thinking_budget=thinking.budget if thinking else None,
+            with_progress=get("stream", False) and get("return_progress", False),
         )
         return request, MessagesOptions(thinking is None or thinking.shown)
 
@@ -294,6 +299,9 @@ class MessagesReply(Writer):
 
     def on_silence(self) -> None:
         self._out.append(PING)
+
+    def on_progress(self, event: PromptWaits | PromptProgress) -> None:
+        self._out.append(PING[:-1] + members(progress_of(event)) + b"}")
 
     def on_text(self, event: Text) -> None:
         if event.text:

@@ -31,7 +31,7 @@ from llamasrv.protocols.common.schema import (
     WireSchema,
     wrong_type,
 )  # fmt: skip
-from llamasrv.protocols.telemetry import Extras
+from llamasrv.protocols.telemetry import RETURN_PROGRESS, Extras
 
 Bias = tuple[Union[int, str], float]
 """A token id or a text, and what is added to its logit."""
@@ -184,7 +184,7 @@ class SamplingSchema(WireSchema):
     keep_alive = Ignored()
     priority = Count(0, 100, "vLLM's: who brings a larger one waits for a place longer; 0: as everybody else")
     timings_per_token = Flag("llama.cpp's: each chunk of a stream has `timings`")
-    return_progress = Flag("llama.cpp's: a stream tells how much of the prompt is computed, in `prompt_progress`")
+    return_progress = Flag(RETURN_PROGRESS)
     return_tokens = Ignored()
     prompt_logprobs = Ignored("use `echo` of completions")
     # the form of the answer

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.domain.events import Finished, Pace, PromptProgress, Text, TokenLogprob
+from llamasrv.domain.events import Finished, Pace, PromptProgress, PromptWaits, Text, TokenLogprob
 from llamasrv.domain.request import GenerateRequest, InfillPrompt, MixedPrompt, Prompt, TextPrompt, TokenPrompt
 from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.common.forms import content_of
@@ -37,7 +37,7 @@ from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.fold import Choice
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.final import final_body, settings_of
-from llamasrv.protocols.telemetry import Extras, Paces, progress
+from llamasrv.protocols.telemetry import Extras, Paces, progress_of
 from llamasrv.protocols.writer import Writer
 
 class Clamped(Number):
@@ -278,10 +278,10 @@ class NativeReply(Writer):
     def on_pace(self, event: Pace) -> None:
         self._paces.note(event)
 
-    def on_progress(self, event: PromptProgress) -> None:
+    def on_progress(self, event: PromptWaits | PromptProgress) -> None:
         body = {
             "index": event.index, "content": "", "tokens": [], "stop": False, "id_slot": -1, "tokens_predicted": 0,
-            "tokens_evaluated": event.total, "prompt_progress": progress(event),
+            "tokens_evaluated": self._state(event.index).num_prompt, **progress_of(event),
         }  # fmt: skip
         self._out.append(self._with_pace(orjson.dumps(body), event.index))
 

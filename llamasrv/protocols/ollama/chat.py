@@ -101,6 +101,7 @@ def answer(
         content=get("format"),
         keep_alive=get("keep_alive"),
         shorten=shorten,
+        with_progress=get("stream", True) and get("return_progress", False),
     )
     options = AnswerOptions(
         model, time.perf_counter(), top if logprobs else None, get("think"), insert, whole_text

@@ -12,6 +12,7 @@ from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.media import from_base64
 from llamasrv.protocols.common.schema import Count, Flag, Ignored, Invalid, String, WireField, WireSchema, wrong_type
 from llamasrv.protocols.common.thinking import EFFORTS
+from llamasrv.protocols.telemetry import RETURN_PROGRESS
 
 
 class Range(NamedTuple):
@@ -195,6 +196,7 @@ class AnswerSchema(ModelSchema):
     logprobs = Flag()
     top_logprobs = Count(0, "top_logprobs", "needs `logprobs`")
     shift = Ignored("a full context ends the answer")
+    return_progress = Flag(RETURN_PROGRESS)
 
 
 def model_of(data: Mapping[str, Any]) -> str:

@@ -11,6 +11,8 @@ import orjson
 from llamasrv.domain.events import (
     Finished,
     FinishReason,
+    PromptProgress,
+    PromptWaits,
     Reasoning,
     Text,
     TokenLogprob,
@@ -23,6 +25,7 @@ from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.common.wire import chat_logprob
 from llamasrv.protocols.errors import ollama_body
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds, timestamp
+from llamasrv.protocols.telemetry import progress_of
 from llamasrv.protocols.writer import Writer
 
 _CUT = frozenset((FinishReason.LENGTH, FinishReason.CONTEXT))
@@ -80,6 +83,9 @@ class AnswerReply(Writer):
 
     def on_silence(self) -> None:
         self._out.append(self._line(Said()))  # an empty line would be too much for clients
+
+    def on_progress(self, event: PromptWaits | PromptProgress) -> None:
+        self._out.append(dumps({**self._head(), **self._shape(Said()), "done": False, **progress_of(event)}))
 
     def on_text(self, event: Text) -> None:
         self._end_call()

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import orjson
 
-from llamasrv.domain.events import Finished, Pace, PromptProgress, Usage
+from llamasrv.domain.events import Finished, Pace, PromptProgress, PromptWaits, Usage
 from llamasrv.protocols.common.wire import usage_body
 from llamasrv.protocols.llamacpp.final import final_body
-from llamasrv.protocols.telemetry import Extras, Paces, members, progress, timings
+from llamasrv.protocols.telemetry import Extras, Paces, members, progress_of, timings
 from llamasrv.protocols.writer import Writer
 
 
@@ -55,8 +55,8 @@ class ChunkReply(Writer):
     def on_pace(self, event: Pace) -> None:
         self._paces.note(event)
 
-    def on_progress(self, event: PromptProgress) -> None:
-        told = members({"prompt_progress": progress(event)}) + self._paces.of(event.index)
+    def on_progress(self, event: PromptWaits | PromptProgress) -> None:
+        told = members(progress_of(event)) + self._paces.of(event.index)
         self._out.append(self._chunk(event.index, self.NO_CONTENT, b"null", b"null", told))
 
     def _end(self, event: Finished, reason: str) -> None:

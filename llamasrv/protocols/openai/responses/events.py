@@ -63,8 +63,8 @@ class Events:
         self._lifecycle(_LAST.get(response["status"], "response.incomplete"), response, more)
 
     def tell_progress(self, response: JSON, more: bytes) -> None:
-        """How much of the prompt is computed. It has the number of the event before: told once more, a response has no
-        such events."""
+        """What the prompt waits for, or how much of it is computed. It has the number of the event before: told once
+        more, a response has no such events."""
         self.number -= 1
         self._lifecycle("response.in_progress", {**response, "output": [], "usage": None}, more)
 

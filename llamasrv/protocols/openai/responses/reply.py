@@ -16,6 +16,7 @@ from llamasrv.domain.events import (
     FinishReason,
     Pace,
     PromptProgress,
+    PromptWaits,
     Reasoning,
     Text,
     ToolCallArguments,
@@ -29,7 +30,7 @@ from llamasrv.protocols.openai.responses.events import Events, error_event
 from llamasrv.protocols.openai.responses.ids import seal
 from llamasrv.protocols.openai.responses.stored import Stored
 from llamasrv.protocols.openai.responses.tools import Kind, ToolSet
-from llamasrv.protocols.telemetry import Extras, members, progress, timings
+from llamasrv.protocols.telemetry import Extras, members, progress_of, timings
 from llamasrv.protocols.writer import Writer
 
 _CUT_OFF = (FinishReason.LENGTH, FinishReason.CONTEXT)
@@ -137,8 +138,8 @@ class ResponseReply(Writer):
     def on_pace(self, event: Pace) -> None:
         self._events.pace = members({"timings": timings(event.usage)})
 
-    def on_progress(self, event: PromptProgress) -> None:
-        more = members({"prompt_progress": progress(event)})
+    def on_progress(self, event: PromptWaits | PromptProgress) -> None:
+        more = members(progress_of(event))
         self._events.tell_progress(self.response, more + self._events.pace)
 
     def on_finished(self, event: Finished) -> None:

@@ -1,0 +1,41 @@
+"""Who waits, and asked to hear of it, learns what for: a place, and how many are in front, or the rows of its media.
+
+The order is the scheduler's. It says who comes next as things stand: who arrives later may still go first. Belongs to
+the engine thread; while nobody asks, nothing is looked at.
+"""
+
+from __future__ import annotations
+
+from llamasrv.engine.channels import PromptWaits
+from llamasrv.engine.scheduler import Scheduler
+from llamasrv.engine.sequence import Sequence, State
+
+TOLD_EVERY = 0.1  # seconds; a place in a long queue may change with every step
+
+
+class QueuePlaces:
+    """`asked`: whether anybody who waits may want to know."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.asked = False
+        self._scheduler = scheduler
+        self._told: dict[int, PromptWaits] = {}  # by sequence
+        self._next = 0.0
+
+    def tell(self, waiting: list[Sequence], now: float) -> None:
+        """Put what is new into the streams of those that asked and have not got their first token."""
+        if now < self._next:
+            return
+        self._next = now + TOLD_EVERY
+        asking = [s for s in waiting if s.spec.reports_progress and s.first_token is None]
+        self.asked = bool(asking)
+        news = self._news(asking, waiting, now) if asking else {}
+        for seq in asking:
+            if news[seq.id] != self._told.get(seq.id):
+                seq.stream.put(news[seq.id])
+        self._told = news
+
+    def _news(self, asking: list[Sequence], waiting: list[Sequence], now: float) -> dict[int, PromptWaits]:
+        line = self._scheduler.in_order([s for s in waiting if s.state is State.WAITING], now)
+        places = {seq.id: place for place, seq in enumerate(line, 1)}
+        return {s.id: PromptWaits(s.spec.index, places.get(s.id), len(line)) for s in asking}

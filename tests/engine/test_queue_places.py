@@ -1,0 +1,73 @@
+"""What those who wait are told, if they ask."""
+
+import pytest
+from engine_driver import chat
+from media_prompts import picture, prompt
+
+from llamasrv.engine.channels import Delta, PromptComputed, PromptWaits
+from llamasrv.engine.fake_projector import FakeProjector
+
+
+def places(stream):
+    return [(item.place, item.num_waiting) for item in stream.take() if isinstance(item, PromptWaits)]
+
+
+def test_who_waits_hears_of_its_place_and_again_when_it_moves_up(drive):
+    driver = drive(parallel=1)
+    first = driver.submit(chat("a"), max_tokens=60)
+    driver.turn()
+    second = driver.submit(chat("b"), max_tokens=60, reports_progress=True)
+    third = driver.submit(chat("c"), max_tokens=60, reports_progress=True)
+    driver.turn()
+    assert (places(second), places(third)) == ([(1, 2)], [(2, 2)])
+    driver.turn(3)
+    assert places(second) == places(third) == []  # nothing has changed
+    driver.engine.cancel(first)
+    driver.turn(20)
+    assert [type(item) for item in second.take()][:2] == [PromptComputed, PromptComputed]
+    assert places(third) == [(1, 1)]
+    driver.finish()
+
+
+def test_it_comes_before_everything_else_and_not_after_the_first_token(drive):
+    driver = drive(parallel=1)
+    driver.submit(chat("a"), max_tokens=30)
+    driver.turn()
+    waits = driver.submit(chat("b"), max_tokens=5, reports_progress=True)
+    driver.finish()
+    kinds = [type(item) for item in waits.take()]
+    assert kinds[0] is PromptWaits and PromptWaits not in kinds[kinds.index(PromptComputed) :] and Delta in kinds
+
+
+def test_the_place_is_the_schedulers_not_the_order_of_arrival(drive):
+    driver = drive(parallel=1)
+    driver.submit(chat("a"), max_tokens=30)
+    driver.turn()
+    later = driver.submit(chat("b"), max_tokens=5, priority=-2, reports_progress=True)
+    sooner = driver.submit(chat("c"), max_tokens=5, reports_progress=True)
+    driver.turn()
+    assert (places(later), places(sooner)) == ([(2, 2)], [(1, 2)])
+    driver.finish()
+
+
+def test_who_waits_for_an_encoder_has_no_place(drive):
+    driver = drive(projector=FakeProjector(), parallel=4)
+    driver.encodes = False
+    asked = prompt(driver.engine, "What is it? ", picture("a"), reports_progress=True)
+    stream = driver.engine.submit([asked], [None])
+    driver.turn(2)
+    assert places(stream) == [(None, 0)]
+    driver.encodes = True
+    driver.finish()
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_nothing_is_looked_at_unless_somebody_who_waits_asks(drive, asks):
+    driver = drive(parallel=1)
+    driver.submit(chat("a" * 60), max_tokens=60, reports_progress=True)
+    driver.turn(2)
+    assert not driver.core.places.asked  # it has its place
+    waits = driver.submit(chat("b"), max_tokens=5, reports_progress=asks)
+    driver.turn(10)
+    assert driver.core.places.asked is asks and bool(places(waits)) is asks
+    driver.finish()
