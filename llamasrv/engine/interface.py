@@ -15,6 +15,7 @@ from llamasrv.domain.media import Measured, MediaChunk, MediaInput
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.options import Adapter as Adapter
+from llamasrv.engine.use import Refused
 
 Progress = Callable[[float], bool]
 """Told the loaded share (0 to 1) now and then; False from it gives up loading."""
@@ -41,7 +42,12 @@ class LoadFailed(Exception):
 
 
 class NoMemory(LoadFailed):
-    """There is not enough memory for it; with less of it on a device, or a smaller context, there may be."""
+    """There is not enough memory for it; with less of it on a device, or a smaller context, there may be. `refused`:
+    the allocation that failed, where the library told."""
+
+    def __init__(self, message: str, refused: Refused | None = None) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 @dataclass(frozen=True, slots=True)

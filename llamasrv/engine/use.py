@@ -24,6 +24,15 @@ class Use:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """Bytes that a device, or HOST, did not give; `free` are those that it had at that moment, where it tells."""
+
+    place: str
+    size: int
+    free: int | None = None
+
+
+@dataclass(frozen=True)
 class Measured:
     """By the names of devices; HOST is always there. `devices` has those that the library would use, in its order, with
     the bytes that are free on each, and all."""

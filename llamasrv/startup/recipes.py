@@ -19,6 +19,7 @@ from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed, NoMemory, Progress
 from llamasrv.engine.placement_rules import NO_DEVICE, needs_devices, refusal
 from llamasrv.engine.tensor_names import DENSE, EXPERTS
+from llamasrv.engine.use import HOST
 from llamasrv.errors import ConfigError
 from llamasrv.models import devices, fit, gguf, memory
 from llamasrv.models.model import Recipe, Share
@@ -210,13 +211,27 @@ def _open(path: str, options: EngineOptions, less: Less, progress: Progress) -> 
     try:
         return open_model(path, options, progress)
     except NoMemory as error:
-        smaller = less()
+        lack, smaller = _lack(error), less()
         if smaller is None:
-            raise
-        log.warning("%s; it is tried with a context of %s and %s layers on devices", error, smaller.context_cells,
+            raise NoMemory(f"{lack}. {_ADVICE}", error.refused) from None
+        log.warning("%s; it is tried with a context of %s and %s layers on devices", lack, smaller.context_cells,
                     "all" if smaller.gpu_layers is None else smaller.gpu_layers)  # fmt: skip
         try:
             return open_model(path, smaller, progress)
         except NoMemory as again:
-            raise LoadFailed(f"{again}; a smaller plan failed as well. Close what else uses the memory, or give "
-                             "--ctx-size or --n-gpu-layers") from None  # fmt: skip
+            raise NoMemory(f"{_lack(again)}; a smaller plan failed as well. {_ADVICE}", again.refused) from None
+
+
+_ADVICE = "Close what else uses the memory, or give a smaller --ctx-size, fewer --n-gpu-layers or a smaller model"
+
+
+def _lack(error: NoMemory) -> str:
+    """What was missing, and where, as far as the library told."""
+    refused = error.refused
+    if refused is None:
+        return str(error)
+    place, free = (f"on {refused.place}", refused.free) if refused.place != HOST else (
+        "of this machine's memory", memory.available_memory()
+    )  # fmt: skip
+    beside = "" if free is None else f", which has {memory.as_gib(free)} free"
+    return f"{error}: it could not get {memory.as_gib(refused.size)} {place}{beside}"

@@ -89,6 +89,26 @@ def test_a_load_that_fails_for_memory_is_told_apart(reason, monkeypatch, tmp_pat
         open_model(str(tiny_models.llama(tmp_path / "m.gguf")), EngineOptions(**SMALL), lambda share: True)
 
 
+def test_a_context_without_memory_says_how_much_was_missing(tmp_path):
+    """In a process that may not have so much: the library's own words for it are read."""
+    path = tiny_models.llama(tmp_path / "m.gguf")
+    code = f"""
+import resource
+from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.interface import NoMemory
+from llamasrv.engine.options import EngineOptions
+most = int(open("/proc/self/statm").read().split()[0]) * 4096 + (400 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+try:
+    open_model({str(path)!r}, EngineOptions(context_cells=2**22, **{SMALL}), lambda share: True)
+except NoMemory as error:
+    print(error.refused.place, error.refused.size, error.refused.free)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    place, size, free = done.stdout.split()
+    assert place == HOST and int(size) > 400 << 20 and free == "None"
+
+
 # Two devices
 
 
@@ -144,6 +164,20 @@ def test_the_plan_fits_and_is_what_is_taken(devices, large, sizes):
             assert uses.get(name, 0) <= found.capacity[name]
     finally:
         backend.close()
+
+
+@with_rpc
+def test_memory_that_a_device_refuses_is_told_with_its_name(large):
+    """A server that may take some memory only; this machine has enough."""
+    helper = Helper(most=1200 << 20)
+    try:
+        options = EngineOptions(rpc=(helper.endpoint,), context_cells=2**22, fit="off", **SMALL)
+        with pytest.raises(NoMemory, match="cannot create a context") as failure:
+            open_model(large, options, lambda share: True)
+        refused = failure.value.refused
+        assert refused.place.startswith("RPC") and refused.size > 1200 << 20 and refused.free > 0
+    finally:
+        helper.end()
 
 
 @with_rpc

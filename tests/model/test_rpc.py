@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -27,11 +28,13 @@ GREEDY = SamplingParams(temperature=0)
 
 
 class Helper:
-    """`llamasrv rpc` on a free port."""
+    """`llamasrv rpc` on a free port, with at most so many bytes of address space if that is said."""
 
-    def __init__(self, port=None):
+    def __init__(self, port=None, most=None):
         self.port = port or free_port()
         self.process = subprocess.Popen([*LLAMASRV, "rpc", "--port", str(self.port), "--threads", "1"], stdout=subprocess.DEVNULL)
+        if most is not None:
+            resource.prlimit(self.process.pid, resource.RLIMIT_AS, (most, most))
         wait_for(lambda: self.process.poll() is not None or self._listens(), timeout=60)
         assert self.process.poll() is None
 

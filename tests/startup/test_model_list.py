@@ -15,6 +15,7 @@ from llamasrv.config import paths
 from llamasrv.startup import model_list, recipes
 from llamasrv.config import Settings
 from llamasrv.engine.interface import LoadFailed, NoMemory
+from llamasrv.engine.use import HOST, Refused
 from llamasrv.engine.options import Adapter, EngineOptions
 from llamasrv.errors import ConfigError, InvalidRequest, ModelNotFound
 from llamasrv.models import memory
@@ -434,14 +435,14 @@ def opening(monkeypatch):
     from llamasrv.engine.backend import context
 
     class Opening(list):
-        failing = 0
+        failing, refused = 0, None
 
     calls = Opening()
 
     def open_model(path, options, progress):
         calls.append(options.context_cells)
         if len(calls) <= calls.failing:
-            raise NoMemory(f"{path}: cannot create a context of {options.context_cells} tokens")
+            raise NoMemory(f"{path}: cannot create a context of {options.context_cells} tokens", calls.refused)
         return "backend"
 
     monkeypatch.setattr(context, "open_model", open_model)
@@ -462,6 +463,24 @@ def test_then_it_says_what_to_do(folder, opening):
     with pytest.raises(LoadFailed, match="a smaller plan failed as well. Close what else uses the memory"):
         recipe.open_backend(print)
     assert len(opening) == 2
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (Refused("CUDA1", 3 << 30, 1 << 30), "could not get 3.0 GiB on CUDA1, which has 1.0 GiB free"),
+        (Refused("RPC0", 3 << 30), "could not get 3.0 GiB on RPC0; a smaller plan"),
+        (Refused(HOST, 5 << 20), "could not get 5 MiB of this machine's memory, which has 40 MiB free"),
+    ],
+)
+def test_it_says_how_much_was_missing_and_where(folder, opening, monkeypatch, refused, said):
+    """It said that the memory was not enough, and of which device nobody knew."""
+    recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf"))[0].recipe
+    monkeypatch.setattr(memory, "available_memory", lambda: 40 << 20)
+    opening.failing, opening.refused = 2, refused
+    with pytest.raises(LoadFailed) as failure:
+        recipe.open_backend(print)
+    assert said in str(failure.value) and "\n" not in str(failure.value)
 
 
 def test_a_context_that_was_asked_for_is_not_made_smaller(folder, opening):

@@ -19,20 +19,20 @@ from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.cores import CORES, spare_one
 from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, only_embeds
-from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, out_of_memory, reason
+from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, reason
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.memory_kind import PARTIAL, kind_of
 from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.padding import BLOCK, Padding
 from llamasrv.engine.backend.media_rows import decode_rows
-from llamasrv.engine.backend.placement import load_model, on_gpu, place_context
+from llamasrv.engine.backend.placement import failed, load_model, on_gpu, place_context
 from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.backend.sampler_chain import LlamaChain, chain_of
 from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch, MediaRows
-from llamasrv.engine.interface import Checkpoints, DecodeFailed, LoadFailed, NoMemory, OutOfCells, Progress
+from llamasrv.engine.interface import Checkpoints, DecodeFailed, LoadFailed, OutOfCells, Progress
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import Adapter, EngineOptions, stretched
 
@@ -161,8 +161,7 @@ class LlamaBackend:
         self._threads = self._threads_set = (p.n_threads, p.n_threads_batch)
         context = C.llama_init_from_model(self._model, p)
         if not context:
-            kind = NoMemory if out_of_memory() else LoadFailed
-            raise kind(f"{self.info.path}: cannot create a context of {p.n_ctx} tokens ({reason()})")
+            raise failed(f"{self.info.path}: cannot create a context of {p.n_ctx} tokens ({reason()})")
         self._context = context
         steer(context, self._model, o, self.info.path)
         self._used: Adapters = ()

@@ -22,7 +22,7 @@ if not openmp.alone:
 import llama_cpp
 import llama_cpp.llama_cpp as C
 
-__all__ = ["VERSION", "C", "fast", "forget_errors", "mtmd", "offloads", "reason", "system_info"]
+__all__ = ["VERSION", "C", "fast", "forget_errors", "mtmd", "offloads", "reason", "refused_buffer", "system_info"]
 
 VERSION: str = llama_cpp.__version__
 
@@ -84,6 +84,15 @@ def system_info() -> str:
 def out_of_memory() -> bool:
     """Whether what it said last on this thread tells of memory that could not be had."""
     return any(re.search(r"alloc|out of memory", line, re.IGNORECASE) for line in _heard.errors)
+
+
+def refused_buffer() -> tuple[str, int] | None:
+    """The type of the buffer that it could not allocate last on this thread, and its bytes, if it said so."""
+    for line in reversed(_heard.errors):
+        found = re.search(r"failed to allocate (\S+) buffer of size (\d+)$", line)
+        if found is not None:
+            return found[1], int(found[2])
+    return None
 
 
 def forget_errors() -> None:

@@ -54,8 +54,13 @@ def load_model(path: str, options: EngineOptions, progress: Progress, *, weights
     model = C.llama_model_load_from_file(os.fsencode(path), params)
     del callback, alive
     if not model:
-        raise (NoMemory if out_of_memory() else LoadFailed)(f"{path}: cannot be loaded ({reason()})")
+        raise failed(f"{path}: cannot be loaded ({reason()})")
     return model
+
+
+def failed(message: str) -> LoadFailed:
+    """With what the library's last errors on this thread tell of memory."""
+    return NoMemory(message, rpc.refused()) if out_of_memory() else LoadFailed(message)
 
 
 def on_gpu(options: EngineOptions) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from llamasrv.engine.backend.library import C
+from llamasrv.engine.backend.library import C, refused_buffer
 from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.use import HOST, Refused
 from llamasrv.errors import Unsupported
 
 _CPU, _GPU, _INTEGRATED = 0, 1, 2  # ggml_backend_dev_type
@@ -39,6 +40,7 @@ _address = _declare("ggml_backend_reg_get_proc_address", _P, _P, _S)
 _their_count = _declare("ggml_backend_reg_dev_count", _N, _P)
 _theirs = _declare("ggml_backend_reg_dev_get", _P, _P, _N)
 
+_remote: dict[str, int] = {}  # other machines' devices by name, as far as they were asked for; the library keeps them
 
 _is_host = _declare("ggml_backend_buft_is_host", ctypes.c_bool, _P)
 _device_of = _declare("ggml_backend_buft_get_device", _P, _P)
@@ -53,6 +55,16 @@ def device_of_buffer(kind: int) -> str | None:
     """The name of the device that a type of buffer lies on; None: in this machine's memory."""
     device = None if _is_host(kind) else _device_of(kind)
     return _name(device).decode() if device and _kind(device) != _CPU else None
+
+
+def refused() -> Refused | None:
+    """The allocation that failed last on this thread, if the library told."""
+    found = refused_buffer()
+    if found is None:
+        return None
+    name, size = found[0].partition("[")[0], found[1]  # other machines' buffers have the address in brackets
+    device = {**named_devices(), **_remote}.get(name)
+    return Refused(HOST, size) if device is None else Refused(name, size, _sizes(device)[0])
 
 
 def _sizes(device: int) -> tuple[int, int]:
@@ -111,6 +123,8 @@ def devices(endpoints: tuple[str, ...], path: str) -> Any:
         server = add(endpoint.encode())
         if not server:
             raise LoadFailed(f"{path}: the RPC server {endpoint} has no device")
-        found += [_theirs(server, number) for number in range(_their_count(server))]
+        theirs = [_theirs(server, number) for number in range(_their_count(server))]
+        _remote.update((_name(one).decode(), one) for one in theirs)
+        found += theirs
     found += local_devices()
     return (ctypes.c_void_p * (len(found) + 1))(*found, None)
