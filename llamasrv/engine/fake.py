@@ -109,6 +109,7 @@ class FakeBackend:
     state_facts: dict[str, object] = {"library": "fake"}
     split = False
     front_end_load = 0.0
+    host_bytes: int | None = None
     max_outputs = 64
     row_multiple = 1
 

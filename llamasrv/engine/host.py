@@ -105,6 +105,7 @@ class EngineHost:
             backend.info, backend.vocab, backend.generates, backend.context, backend.num_lanes, len(backend.adapters),
             backend.state_facts, backend.projector, backend.ubatch_size,
             takes_checkpoints=backend.checkpoints is not Checkpoints.NONE and not backend.split,
+            host_bytes=backend.host_bytes,
         )  # fmt: skip
         board.set_status(Status("ready", 1.0))
 

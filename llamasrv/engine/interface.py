@@ -218,6 +218,7 @@ class Backend(Protocol):
     split: bool  # every lane has cells of its own
     state_facts: dict[str, object]  # what a saved state depends on beside the model: library, number formats
     front_end_load: float  # the share of the next step for which the HTTP side will want a core; may be more than 1
+    host_bytes: int | None  # of this machine that it takes; None where nobody tells
     idle_cells: int  # cells that idle prefixes may keep before they slow decodes down noticeably
 
     def add_adapter(self, adapter: Adapter) -> None:

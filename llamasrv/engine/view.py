@@ -71,6 +71,7 @@ class ModelFacts:
     projector: Projector | None = None  # where it takes images or sounds
     ubatch_size: int = 0  # most rows of a chunk that is computed whole
     takes_checkpoints: bool = False  # it makes use of `SequenceSpec.boundaries`
+    host_bytes: int | None = None  # memory of this machine that it takes; None where nobody tells
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,7 @@ class Loader:
             model.num_loads += 1
             model.last_used = time.monotonic()
             self._failures.forget(model)
+            self.room.loaded(model, engine.model.host_bytes)
 
     def _failed(self, model: Model, error: Exception) -> None:
         if not isinstance(error, Unavailable):
@@ -204,6 +205,8 @@ class Loader:
         reach_all(model.recipe.options.rpc, {endpoint for recipe in computing for endpoint in recipe.options.rpc})
         if model.recipe.fit is not None:
             model.recipe = off_hub(model.recipe.fit, self.room.on_devices())
+        else:
+            self.room.measure(model)
 
     def _wait_for_room(self, model: Model) -> None:
         """Until its memory is counted. Whoever came first is served first, so that nobody waits for ever."""

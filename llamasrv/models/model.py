@@ -54,13 +54,15 @@ class Recipe:
 
     open_backend: Callable[[Progress], Backend]
     options: EngineOptions = field(default_factory=EngineOptions)
-    memory: int = 0  # bytes of this machine: weights, KV, buffers, as estimated
+    memory: int = 0  # bytes of this machine: weights, KV, buffers; an estimate until it is loaded
     context: int = 0  # most tokens of one sequence
     devices: Mapping[str, Share] = field(default_factory=dict)  # by name; what `fit` has chosen
     windows_save: int = 0  # bytes of KV that sliding windows do without, as estimated
     # Chooses what goes where, by what is free now; given are the bytes of each device that other models would give
     # back. Raises LoadFailed.
     fit: Callable[[Mapping[str, int]], Recipe] | None = None
+    beside: int = 0  # bytes of `memory` for what is loaded beside the model, or kept for it later
+    measure: Callable[[], int | None] | None = None  # `memory` without `beside`, where an estimate may be too rough
 
 
 def _modalities(projector: Projector | None) -> list[str]:
@@ -191,7 +193,7 @@ class Model:
 
     @property
     def memory(self) -> int:
-        """Bytes that it takes or would take, estimated; 0 where nobody can tell."""
+        """Bytes that it takes, or would take as estimated; 0 where nobody can tell."""
         return self.recipe.memory if self.recipe is not None else 0
 
     @property

@@ -1,14 +1,17 @@
 """Which models take memory, where, and who has to make room for another.
 
-This machine's memory is counted by estimates: `Model.memory` of all that are loaded or being loaded stays within the
-limit. Each device is counted against what all models together may take of it. Decides; whoever calls it holds the lock
-that its owner has, and acts.
+The memory of this machine that all loaded or loading models take stays within the limit. An estimate is counted until
+the library's own figure replaces it: once a model is loaded, or before that where the estimate may decide wrongly (to
+measure each would take half as long as loading a small model). Each device is counted against what all models together
+may take of it. Decides; whoever calls it holds the lock that its owner has, and acts.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
+from llamasrv.engine.channels import off_hub
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.engine.use import HOST
 from llamasrv.models.memory import as_gib
@@ -35,11 +38,27 @@ class Room:
 
     @property
     def taken(self) -> int:
-        """Bytes that the models in memory take, as estimated."""
+        """Bytes that the models in memory take."""
         return sum(self._taken.values())
 
     def take(self, model: Model) -> None:
         self._taken[model] = model.memory
+
+    def measure(self, model: Model) -> None:
+        """Where an estimate that is a third too small would not fit, ask the library what it takes."""
+        recipe = model.recipe
+        if recipe is None or recipe.measure is None or self._missing_here(model.memory * 3 // 2) <= 0:
+            return
+        self._correct(model, off_hub(recipe.measure))
+
+    def loaded(self, model: Model, host_bytes: int | None) -> None:
+        """It takes so many bytes of this machine, as the library says; None: as estimated."""
+        self._correct(model, host_bytes)
+        self.take(model)
+
+    def _correct(self, model: Model, host_bytes: int | None) -> None:
+        if host_bytes is not None and model.recipe is not None:
+            model.recipe = dataclasses.replace(model.recipe, memory=host_bytes + model.recipe.beside)
 
     def give(self, model: Model) -> None:
         self._taken.pop(model, None)

@@ -92,10 +92,18 @@ def _of_this_machine(settings: Settings, header: gguf.Header, need: memory.Need,
     options = _options(settings, need.cells, known)
     is_open = settings.engine.context_cells is None and need.cells > memory.LEAST_CELLS
     less = partial(_half, options) if is_open else _nothing
+    path, beside = str(header.path), _beside(options)
     return Recipe(
-        partial(_open, str(header.path), options, less), options, memory=need.total + _beside(options),
+        partial(_open, path, options, less), options, memory=need.total + beside,
         context=options.longest_sequence(need.context), windows_save=need.windows_save,
+        beside=beside + need.checkpoints, measure=partial(_host_bytes, path, options),
     )  # fmt: skip
+
+
+def _host_bytes(path: str, options: EngineOptions) -> int | None:
+    from llamasrv.engine.backend.measure import can_measure, measure
+
+    return measure(path, options).uses[HOST].total if can_measure() else None
 
 
 def _fitted_when_loaded(
@@ -134,10 +142,10 @@ def _fitted_when_loaded(
             return dataclasses.replace(_of_this_machine(_on_the_cpu(settings), header, here, known), fit=fitted)
         log.info("%s: %s", header.path.name, told(found))
         shares = {name: Share(size, found.capacity[name]) for name, size in found.devices.items()}
+        beside = _beside(found.options) - found.beside + need.checkpoints
         return Recipe(
-            partial(_open, path, found.options, partial(less, found)), found.options,
-            memory=found.host + _beside(found.options) - found.beside + need.checkpoints,
-            context=found.measured.context, fit=fitted, windows_save=need.windows_save,
+            partial(_open, path, found.options, partial(less, found)), found.options, memory=found.host + beside,
+            context=found.measured.context, fit=fitted, windows_save=need.windows_save, beside=beside,
             devices={} if settings.engine.fit == "off" else shares,
         )  # fmt: skip
 

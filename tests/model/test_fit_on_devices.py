@@ -17,7 +17,8 @@ from model import tiny_models
 
 from llamasrv import startup
 from llamasrv.config import load
-from llamasrv.engine.backend import measure as library
+from llamasrv.engine.backend import breakdown as library
+from llamasrv.engine.backend.measure import measure
 from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed, NoMemory
@@ -49,15 +50,33 @@ def test_what_is_measured_is_what_is_taken(kind, tmp_path):
     path = kind if os.sep in kind else str(tiny_models.KINDS[kind](tmp_path / "m.gguf"))
     options = EngineOptions(context_cells=2048, **SMALL)
     began = time.monotonic()
-    measured = library.measure(path, options)
+    measured = measure(path, options)
     assert time.monotonic() - began < 10
     backend = open_model(path, options, lambda share: True)
     try:
-        ours = backend.vocab.size * (library._WORD_BYTES + 4 * backend.max_outputs)
+        ours = library.ours(backend.vocab.size, backend.max_outputs)
         assert sum(taken(backend).values()) == pytest.approx(measured.uses[HOST].total - ours, rel=0.05)
         assert measured.context == backend.context
     finally:
         backend.close()
+
+
+@measurable
+@pytest.mark.parametrize("kind", [*kinds()])
+def test_what_is_loaded_is_counted_as_the_library_says(kind, tmp_path, monkeypatch):
+    """Estimates from the file were counted, up to a quarter wrong where work space is most of it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = Path(kind) if os.sep in kind else tiny_models.KINDS[kind](tmp_path / "m.gguf")
+    values = {f"engine_{name}": value for name, value in SMALL.items()}
+    settings = load({"model_path": path, "engine_ctx_size": 2048, "cache_checkpoints": 0, "store_url": "none", **values}, environ={})
+    registry = startup.build(settings).registry
+    loader, (model,) = registry.loader, registry.models
+    try:
+        assert loader.wait(model, 60), model.failure
+        measured = measure(str(path), model.recipe.options)
+        assert loader.room.taken == model.memory == pytest.approx(measured.uses[HOST].total, rel=0.05)
+    finally:
+        assert loader.stop(30)
 
 
 @measurable
@@ -126,9 +145,9 @@ def devices():
 def stated(path, endpoints, sizes, **options):
     """The plan for two devices of these sizes."""
     plain = EngineOptions(rpc=endpoints, context_cells=256, **SMALL)
-    totals = [total for _, total in library.measure(path, plain).devices.values()]
+    totals = [total for _, total in measure(path, plain).devices.values()]
     asked = {"rpc": endpoints, "fit_target": tuple(total - size for total, size in zip(totals, sizes)), **SMALL, **options}
-    return fit.fit(gguf.read_header(Path(path)), EngineOptions(**asked), 2048, lambda o: library.measure(path, o))
+    return fit.fit(gguf.read_header(Path(path)), EngineOptions(**asked), 2048, lambda o: measure(path, o))
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +218,7 @@ def test_the_model_that_leaves_is_the_one_on_the_device_that_lacks_room(devices,
     """Three models, two devices with room for one each: the least recently used of all stays where it is."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     plain = EngineOptions(rpc=devices, context_cells=256, **SMALL)
-    measured = library.measure(large, plain)
+    measured = measure(large, plain)
     totals = [total for _, total in measured.devices.values()]
     room = sum(measured.uses[name].total for name in measured.devices) * 3 // 2
     tables = "".join(

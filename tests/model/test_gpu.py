@@ -15,9 +15,10 @@ from model import tiny_models
 from model.conftest import RealEngine
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.backend import measure as library
+from llamasrv.engine.backend import breakdown as library
 from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.backend.measure import measure
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.use import HOST
 from llamasrv.models import fit, gguf
@@ -42,7 +43,7 @@ def free():
 def test_a_device_holds_what_was_measured(path):
     """The driver's own context is there before, and is nobody's model."""
     options = EngineOptions(**CONTEXT)
-    measured = library.measure(path, options)
+    measured = measure(path, options)
     open_model(path, options, lambda share: True).close()
     before = free()
     backend = open_model(path, options, lambda share: True)
@@ -56,9 +57,9 @@ def test_a_device_holds_what_was_measured(path):
 
 def test_a_plan_for_less_than_all_is_kept(path):
     header, options = gguf.read_header(path), EngineOptions(**CONTEXT)
-    full = library.measure(path, options)
+    full = measure(path, options)
     spare = tuple(left - full.uses[name].total * 2 // 3 for name, (left, _) in full.devices.items())
-    found = fit.fit(header, EngineOptions(parallel=32, context_cells=8192, fit_target=spare), 8192, partial(library.measure, path))
+    found = fit.fit(header, EngineOptions(parallel=32, context_cells=8192, fit_target=spare), 8192, partial(measure, path))
     assert not found.excess and found.measured.uses[HOST].total > full.uses[HOST].total
     backend = open_model(path, found.options, lambda share: True)
     for name, use in library.breakdown(backend.contexts[0]).items():
@@ -67,7 +68,7 @@ def test_a_plan_for_less_than_all_is_kept(path):
 
 
 def test_everything_is_placed_where_there_is_room(path):
-    found = fit.fit(gguf.read_header(path), EngineOptions(**CONTEXT), 8192, partial(library.measure, path))
+    found = fit.fit(gguf.read_header(path), EngineOptions(**CONTEXT), 8192, partial(measure, path))
     device = next(iter(found.measured.devices))
     assert found.options.gpu_layers is None and found.measured.uses[device].weights > 0
 

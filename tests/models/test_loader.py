@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from engine_driver import spec
+from recording_backend import RecordingBackend
 from serving import wait_until
 
 from llamasrv.engine.interface import Adapter, LoadFailed
@@ -564,3 +565,40 @@ def test_adapters_that_were_added_are_loaded_again(farm):
     adapters.add(f["a"], Adapter("sql", "/sql.gguf"))
     f.load("b", "a")
     assert f["a"].engine.model.num_adapters == 1 and [one.name for one in f["a"].adapters] == ["sql"]
+
+
+# Estimates and figures
+
+
+def with_measure(farm, name, answer):
+    """The recipe of a model whose memory can be asked for; `asked` counts."""
+    asked = []
+
+    def measure():
+        asked.append(name)
+        return answer
+
+    farm[name].recipe = replace(farm[name].recipe, measure=measure, beside=5)
+    return asked
+
+
+def test_an_estimate_that_is_a_near_thing_is_measured(farm):
+    """A model of 90 by an estimate was refused where all may take 80, although it takes 60."""
+    f = farm(limit=80).add("a", size=90)
+    asked = with_measure(f, "a", 55)
+    f.load("a")
+    assert asked == ["a"] and f["a"].memory == f.loader.room.taken == 60
+
+
+def test_an_estimate_with_room_to_spare_is_not(farm):
+    f = farm(limit=80).add("a", size=40)
+    asked = with_measure(f, "a", 55)
+    f.load("a")
+    assert asked == [] and f["a"].memory == 40
+
+
+def test_once_it_is_loaded_the_librarys_own_figure_counts(farm, monkeypatch):
+    monkeypatch.setattr(RecordingBackend, "host_bytes", 33)
+    f = farm(limit=80).add("a", size=40)
+    f.load("a")
+    assert f["a"].memory == f.loader.room.taken == 33

@@ -16,6 +16,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.bound_batch import BoundBatch
+from llamasrv.engine.backend.breakdown import host_bytes
 from llamasrv.engine.backend.cores import CORES, spare_one
 from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, only_embeds
@@ -48,6 +49,7 @@ class LlamaBackend:
     """One model, one context. All but `info` and `vocab` belong to the engine thread."""
 
     front_end_load = 0.0
+    host_bytes: int | None = None
 
     def __init__(self, path: str, options: EngineOptions, progress: Progress, *, weights: bool = True) -> None:
         """Without weights nothing is computed: it is there to be measured. Raises LoadFailed."""
@@ -351,6 +353,9 @@ def open_model(path: str, options: EngineOptions, progress: Progress) -> LlamaBa
     backend = LlamaBackend(path, options, progress)
     try:
         warm_up(backend)
+        backend.host_bytes = host_bytes(backend.contexts, backend.vocab.size, backend.max_outputs)
+        if backend.host_bytes is not None and backend.draft_model is not None:
+            backend.host_bytes += host_bytes(*backend.draft_model.sizes) or 0
         progress(1.0)
     except BaseException:
         backend.close()

@@ -15,7 +15,7 @@ import numpy as np
 
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.library import C, fast, forget_errors, reason
-from llamasrv.engine.backend.placement import load_model, place_context
+from llamasrv.engine.backend.placement import failed, load_model, place_context
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.interface import LoadFailed, Proposal, Timeline
@@ -76,10 +76,15 @@ class LlamaDraftModel:
         forget_errors()
         self._context = C.llama_init_from_model(self._model, p)
         if not self._context:
-            raise LoadFailed(f"{self._path}: cannot create a context of {p.n_ctx} tokens for drafts ({reason()})")
+            raise failed(f"{self._path}: cannot create a context of {p.n_ctx} tokens for drafts ({reason()})")
         self._memory = C.llama_get_memory(self._context)
         self._held = [array("i") for _ in range(self._num_lanes)]
         self._vocab_size = int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(self._model)))
+
+    @property
+    def sizes(self) -> tuple[list[Any], int, int]:
+        """The library's contexts, words of the vocabulary, rows handed out: what its memory depends on."""
+        return [self._context], self._vocab_size, self._num_lanes
 
     def close(self) -> None:
         if self._context:

@@ -1,72 +1,18 @@
-"""What a model takes of each device's memory: asked of the library, which lays everything out without taking it.
-
-The library tells it as a C++ map by type of buffer, in a function that it keeps for llama-server. Where it is built
-with another C++ library than GNU's, nothing is told, and who asked estimates.
+"""What a model would take of each device's memory: asked of the library, which lays everything out without taking it.
+Where the library tells nothing (breakdown.py), who asked estimates.
 """
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-import sys
-from typing import Any
 
 from llamasrv.engine.backend import rpc
+from llamasrv.engine.backend.breakdown import breakdown, can_measure, devices_of, ours
 from llamasrv.engine.backend.context import LlamaBackend
-from llamasrv.engine.backend.library import C
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.use import HOST, Measured, Use
 
-_LIBRARY = C._lib
-_BREAKDOWN = "_Z26llama_get_memory_breakdownPK13llama_context"
-_NUM_DEVICES, _DEVICE = "_Z21llama_model_n_devicesPK11llama_model", "_Z22llama_model_get_devicePK11llama_modeli"
-_WORD_BYTES = 260  # of each token: the library's words and this server's
-
-
-class _Map(ctypes.Structure):
-    """std::map of GNU's C++ library: what orders it, the node before the first, how many there are."""
-
-    _fields_ = [(name, ctypes.c_uint64) for name in ("order", "colour", "root", "first", "last", "count")]
-
-
-class _Node(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_uint64)
-        for name in ("colour", "parent", "left", "right", "buffer", "weights", "context", "compute")
-    ]
-
-
-def can_measure() -> bool:
-    """Whether the library tells it."""
-    names = (_BREAKDOWN, _NUM_DEVICES, _DEVICE)
-    return sys.platform.startswith("linux") and all(hasattr(_LIBRARY, name) for name in names)
-
-
-def _function(name: str, result: Any, *arguments: Any) -> Any:
-    function = getattr(_LIBRARY, name)
-    function.restype, function.argtypes = result, list(arguments)
-    return function
-
-
-def _devices(model: Any) -> list[int]:
-    count = _function(_NUM_DEVICES, ctypes.c_int32, ctypes.c_void_p)
-    device = _function(_DEVICE, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
-    return [device(model, number) for number in range(count(model))]
-
-
-def breakdown(context: Any) -> dict[str, Use]:
-    """What a context and its model take, by device."""
-    function = _function(_BREAKDOWN, _Map, ctypes.c_void_p)
-    uses: dict[str, Use] = {HOST: Use()}
-    nodes = [function(context).root]
-    while nodes:
-        address = nodes.pop()
-        if address:
-            node = _Node.from_address(address)
-            nodes += [node.left, node.right]
-            name = rpc.device_of_buffer(node.buffer) or HOST
-            uses[name] = uses.get(name, Use()) + Use(node.weights, node.context, node.compute)
-    return uses
+__all__ = ["can_measure", "measure"]
 
 
 def measure(path: str, options: EngineOptions) -> Measured:
@@ -87,12 +33,11 @@ def measure(path: str, options: EngineOptions) -> Measured:
 def _measured(path: str, bare: EngineOptions) -> Measured:
     backend = LlamaBackend(path, bare, lambda share: True, weights=False)
     try:
-        uses: dict[str, Use] = {HOST: Use(0, 0, backend.vocab.size * _WORD_BYTES)}
+        uses: dict[str, Use] = {HOST: Use(0, 0, ours(backend.vocab.size, backend.max_outputs))}
         for number, context in enumerate(backend.contexts):
             for name, use in breakdown(context).items():
                 # All contexts are of one model, whose weights are there once.
                 uses[name] = uses.get(name, Use()) + (use if not number else dataclasses.replace(use, weights=0))
-        uses[HOST] += Use(0, 0, backend.max_outputs * backend.vocab.size * 4)
-        return Measured(uses, rpc.memory_of(_devices(backend.model)), backend.context)
+        return Measured(uses, rpc.memory_of(devices_of(backend.model)), backend.context)
     finally:
         backend.close()

@@ -82,7 +82,7 @@ class ServiceCollector(Collector):
         loaded = model.state == "loaded"
         families.gauges("llamasrv_", (
             ("model_loaded", "1 while the model is loaded.", int(loaded)),
-            ("model_memory_bytes", "Memory that the loaded model takes, as estimated.", model.memory * loaded),
+            ("model_memory_bytes", "Memory that the loaded model takes.", model.memory * loaded),
             ("windows_saved_bytes", "KV that sliding windows do without, as estimated: --swa-full would take it.",
              model.recipe.windows_save * loaded if model.recipe is not None else 0),
             ("load_progress", "Loaded share of the model.", model.progress),

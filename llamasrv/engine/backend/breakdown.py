@@ -1,0 +1,82 @@
+"""What a context and its model take of each device's memory, as the library says.
+
+It tells it as a C++ map by type of buffer, in a function that it keeps for llama-server. Where it is built with another
+C++ library than GNU's, nothing is told.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+from llamasrv.engine.backend import rpc
+from llamasrv.engine.backend.library import C
+from llamasrv.engine.use import HOST, Use
+
+_LIBRARY = C._lib
+_BREAKDOWN = "_Z26llama_get_memory_breakdownPK13llama_context"
+_NUM_DEVICES, _DEVICE = "_Z21llama_model_n_devicesPK11llama_model", "_Z22llama_model_get_devicePK11llama_modeli"
+_WORD_BYTES = 260  # of each token: the library's words and this server's
+
+
+class _Map(ctypes.Structure):
+    """std::map of GNU's C++ library: what orders it, the node before the first, how many there are."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in ("order", "colour", "root", "first", "last", "count")]
+
+
+class _Node(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in ("colour", "parent", "left", "right", "buffer", "weights", "context", "compute")
+    ]
+
+
+def can_measure() -> bool:
+    """Whether the library tells it."""
+    names = (_BREAKDOWN, _NUM_DEVICES, _DEVICE)
+    return sys.platform.startswith("linux") and all(hasattr(_LIBRARY, name) for name in names)
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(_LIBRARY, name)
+    function.restype, function.argtypes = result, list(arguments)
+    return function
+
+
+def devices_of(model: Any) -> list[int]:
+    """Those that its layers may lie on."""
+    count = _function(_NUM_DEVICES, ctypes.c_int32, ctypes.c_void_p)
+    device = _function(_DEVICE, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    return [device(model, number) for number in range(count(model))]
+
+
+def breakdown(context: Any) -> dict[str, Use]:
+    """What a context and its model take, by device."""
+    function = _function(_BREAKDOWN, _Map, ctypes.c_void_p)
+    uses: dict[str, Use] = {HOST: Use()}
+    nodes = [function(context).root]
+    while nodes:
+        address = nodes.pop()
+        if address:
+            node = _Node.from_address(address)
+            nodes += [node.left, node.right]
+            name = rpc.device_of_buffer(node.buffer) or HOST
+            uses[name] = uses.get(name, Use()) + Use(node.weights, node.context, node.compute)
+    return uses
+
+
+def ours(vocab_size: int, max_outputs: int) -> int:
+    """Bytes of this machine that the library does not count: the words of the vocabulary, rows handed out."""
+    return vocab_size * (_WORD_BYTES + 4 * max_outputs)
+
+
+def host_bytes(contexts: list[Any], vocab_size: int, max_outputs: int) -> int | None:
+    """What open contexts of one model take of this machine, the model included; None where the library does not
+    tell."""
+    if not can_measure():
+        return None
+    uses = [breakdown(context)[HOST] for context in contexts]
+    weights = max((use.weights for use in uses), default=0)  # they are there once
+    return weights + sum(use.context + use.compute for use in uses) + ours(vocab_size, max_outputs)
