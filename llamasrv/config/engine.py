@@ -269,6 +269,11 @@ _DECLARED: Mapping[str, Option] = {
         "draft_max", "int", "--spec-draft-n-max", low=1, high=1024,
         help="Maximum tokens per draft of the draft model; more than 31 are never tried.",
     ),
+    "draft_rollback": _engine(
+        "draft_rollback", "int", "--spec-rollback", low=0, high=31,
+        help="Maximum tokens per draft for recurrent and hybrid models: each takes one more state per sequence. Unset: "
+        "3, or fewer where those states would take more than 256 MiB. 0: no drafts for such models.",
+    ),
     "queue_limit": _engine(
         "queue_limit", "int", "--queue-limit", low=0, high=100_000,
         help="Maximum number of waiting sequences; further requests get 429.",

@@ -124,6 +124,7 @@ class FakeBackend:
         can_share: bool = True,
         can_cut: bool = True,
         checkpoints: Checkpoints = Checkpoints.NONE,
+        max_rollback: int | None = None,
         idle_cells: int | None = None,
         pooling: str | None = None,
         adapters: tuple[Adapter, ...] = (),
@@ -140,7 +141,8 @@ class FakeBackend:
         self.batch = Batch(batch_size, dimensions=4 if projector is not None and projector.mrope else 1)
         self.ubatch_size = ubatch_size
         self.can_share, self.can_cut, self.can_cut_saved, self.can_shift = can_share, can_cut, can_cut, can_cut
-        self.can_roll_back, self.checkpoints = can_cut, checkpoints
+        self.checkpoints = checkpoints
+        self.max_rollback = (num_cells if can_cut else 0) if max_rollback is None else max_rollback
         self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.embeddings = None if pooling is None else FakeEmbeddings(pooling, context=self.context)
         self.draft_model: DraftModel | None = None
@@ -163,6 +165,7 @@ class FakeBackend:
         self._places = [[] for _ in range(self.num_lanes)]
         self._used, self._marks = (), [0] * self.num_lanes
         self._behind: set[int] = set()  # lanes that are to be brought back before they are used
+        self._fresh: dict[int, int] = {}  # by lane: tokens of its last decode that can be taken back
 
     def close(self) -> None:
         assert not self.closed, "closed twice"
@@ -186,6 +189,7 @@ class FakeBackend:
         if self.used_cells + n > self.num_cells:
             raise OutOfCells
         rows = []
+        self._note_fresh(batch.lane[:n].tolist())
         mark = zlib.crc32(repr(self._used).encode()) >> 1
         if batch.media is None:
             tokens, positions = batch.token[:n].tolist(), batch.position[:n].tolist()
@@ -241,9 +245,19 @@ class FakeBackend:
     def cut(self, lane: int, position: int) -> bool:
         if not self.can_cut:
             return False
-        length = bisect_left(self._places[lane], position)
-        del self._kv[lane][length:], self._cells[lane][length:], self._places[lane][length:]
+        self._drop(lane, bisect_left(self._places[lane], position))
         return True
+
+    def roll_back(self, lane: int, position: int) -> None:
+        length = bisect_left(self._places[lane], position)
+        assert 0 < len(self._kv[lane]) - length <= self._fresh.pop(lane), "more than can be taken back"
+        self._drop(lane, length)
+
+    def _note_fresh(self, lanes: list[int]) -> None:
+        self._fresh.update((lane, min(lanes.count(lane) - 1, self.max_rollback)) for lane in set(lanes))
+
+    def _drop(self, lane: int, length: int) -> None:
+        del self._kv[lane][length:], self._cells[lane][length:], self._places[lane][length:]
 
     def shift(self, lane: int, start: int, count: int) -> None:
         assert self.can_shift and start >= 0 < count and start + count < len(self._kv[lane])
@@ -287,8 +301,7 @@ class FakeBackend:
         return 24
 
     def rewind(self, lane: int, position: int, mark: np.ndarray) -> bool:
-        length = bisect_left(self._places[lane], position)
-        del self._kv[lane][length:], self._cells[lane][length:], self._places[lane][length:]
+        self._drop(lane, bisect_left(self._places[lane], position))
         self._behind.discard(lane)
         assert mark.tolist() == self.mark(lane).tolist(), "a checkpoint of another timeline"
         return True

@@ -211,7 +211,7 @@ class Backend(Protocol):
     max_outputs: int  # most rows with logits in one batch
     can_share: bool  # a prefix of one lane can be given to another
     can_cut: bool  # a lane can be cut back to any length
-    can_roll_back: bool  # the tokens of the last decode can be cut off again
+    max_rollback: int  # last tokens of a lane's last decode that can be taken back, if that had more
     can_shift: bool  # tokens can be taken out of the middle of a lane
     checkpoints: Checkpoints  # where it cannot
     can_cut_saved: bool  # a restored lane can be cut back to any length
@@ -242,6 +242,10 @@ class Backend(Protocol):
         has to be brought back with `rewind` before anything else."""
 
     def cut(self, lane: int, position: int) -> bool: ...
+
+    def roll_back(self, lane: int, position: int) -> None:
+        """Take back the tokens of the lane's last decode from this position on: at most `max_rollback` of them, and not
+        all of them. Once for each decode."""
 
     def shift(self, lane: int, start: int, count: int) -> None:
         """Forget `count` tokens from `start` on; those behind them move up. Not to be saved before the next decode."""

@@ -73,6 +73,7 @@ class EngineOptions:
     draft_model: Path | None = None  # a smaller model that drafts
     draft_gpu_layers: int | None = None  # None: all
     draft_most: int = 16  # tokens of one of its drafts
+    draft_rollback: int | None = None  # of a draft for a memory with states, each for one more state; None: chosen
     queue_limit: int = 1024  # sequences that may wait
     step_target: float = 0.2  # seconds a step may take while anybody decodes
     swap_bytes: int = 1 << 30  # host memory for preempted sequences

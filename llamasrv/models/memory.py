@@ -22,6 +22,7 @@ from llamasrv.models.gguf import Header
 # What engine/backend/context.py asks of llama.cpp beside the options.
 SPARE_STATES = 4  # lanes for idle prefixes, where a lane costs a state or a window
 LEAST_OUTPUTS = 64  # rows of logits in one step
+ROLLBACK_BYTES, MOST_ROLLBACK = 256 << 20, 3  # states that drafts are taken back with: bytes of all lanes, one lane's
 
 LONGEST_EMBEDDING = 2048  # tokens, where the model allows more and the operator says nothing
 EMBEDDING_ROWS = 512
@@ -44,6 +45,12 @@ _WINDOW_PERIODS = {
     "mellum": (4, False), "muse-glimmer": (4, False), "olmo2": (4, False), "plamo3": (8, False),
     "smallthinker": (4, True),
 }  # fmt: skip
+
+# Whose states the library can take back; of others it keeps one for each lane, whatever it is asked for.
+_ROLLS_BACK = (
+    "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35",
+    "qwen35moe", "qwen4exp",
+)  # fmt: skip
 
 # Bytes of one number in KV: bytes of a block / numbers in it.
 _CACHE_BYTES = {
@@ -93,6 +100,7 @@ class Shape:
     rope_freq_scale: float | None = None
     swa_full: bool = False  # layers with a sliding window keep everything
     checkpoint_bytes: int = 0
+    rollback: int | None = None  # states of each lane beside its last one; None: chosen
 
 
 def estimate(header: Header, cells: int, shape: Shape) -> Need:
@@ -113,12 +121,25 @@ def estimate(header: Header, cells: int, shape: Shape) -> Need:
         context=min(own, train) if train else own,
         weights=math.ceil(header.size * here),
         cell=math.ceil(_cell_bytes(header, shape, [not slides for slides in windowed] if windowed else None) * here),
-        states=math.ceil(states * (shape.parallel + SPARE_STATES) * here),
+        states=math.ceil(states * _states_of_lane(header, shape) * (shape.parallel + SPARE_STATES) * here),
         windows=whole * in_window,
         windows_save=whole * (cells - in_window),
         checkpoints=shape.checkpoint_bytes if (windowed or _has_states(header)) and not shape.split else 0,
         buffers=_buffer_bytes(header, cells, shape) + (_embedding(header, shape)[1] if shape.embeddings else 0),
     )
+
+
+def rollback(header: Header, shape: Shape) -> int:
+    """How many states a lane keeps beside its last one, so that a draft can be taken back: as asked for, or what takes
+    little."""
+    if shape.rollback is not None:
+        return shape.rollback
+    each = _state_bytes(header) * (shape.parallel + SPARE_STATES)
+    return min(MOST_ROLLBACK, ROLLBACK_BYTES // each) if each else MOST_ROLLBACK
+
+
+def _states_of_lane(header: Header, shape: Shape) -> int:
+    return 1 + (rollback(header, shape) if header.architecture in _ROLLS_BACK else 0)
 
 
 def _share_here(header: Header, shape: Shape) -> float:
@@ -254,14 +275,16 @@ def _largest(value: Any, default: int) -> int:
 
 
 def _state_bytes(header: Header) -> int:
-    """State of one sequence in the recurrent layers (Mamba, short convolutions), 32-bit numbers."""
+    """State of one sequence in the recurrent layers (Mamba, short convolutions, delta attention), 32-bit numbers."""
     layers = _kv_heads(header).count(0)
     inner, state = header.number("ssm.inner_size"), header.number("ssm.state_size")
     window = max(0, header.number("ssm.conv_kernel") - 1)
     groups = header.number("ssm.group_count")
     mamba = inner * state + window * (inner + 2 * groups * state)
     convolution = max(0, header.number("shortconv.l_cache") - 1) * header.number("embedding_length")
-    return layers * (mamba + convolution) * 4
+    heads, head = _largest(header.get("attention.head_count"), 0), header.number("kda.head_dim")
+    delta = heads * head * (head + 3 * window)
+    return layers * (mamba + convolution + delta) * 4
 
 
 def _buffer_bytes(header: Header, cells: int, shape: Shape) -> int:

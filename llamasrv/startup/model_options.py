@@ -66,7 +66,17 @@ def shape_of(settings: Settings) -> memory.Shape:
         rope_freq_scale=settings.engine.rope_freq_scale,
         swa_full=settings.engine.swa_full,
         checkpoint_bytes=settings.engine.checkpoint_bytes,
+        rollback=settings.engine.draft_rollback if drafts(settings) else 0,
     )
+
+
+def drafts(settings: Settings) -> bool:
+    return settings.engine.spec != "off" and not settings.engine.deterministic
+
+
+def with_rollback(settings: Settings, header: gguf.Header) -> Settings:
+    """The settings with the number of states that drafts are taken back with, which they may leave open."""
+    return settings.having(engine={"draft_rollback": memory.rollback(header, shape_of(settings))})
 
 
 def template_source(settings: Settings) -> str | None:

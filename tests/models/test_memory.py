@@ -14,19 +14,19 @@ from llamasrv.engine.engine import EngineOptions
 from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header, Items, read_header
 from llamasrv.engine.machine import available_cores, available_cpus
-from llamasrv.models.memory import Shape, available_memory, choose, estimate, projector_bytes
+from llamasrv.models.memory import Shape, available_memory, choose, estimate, projector_bytes, rollback
 
 GIB = 2**30
 
 
-def model(size: int = GIB, **values: object) -> Header:
+def model(size: int = GIB, arch: str = "qwen2", **values: object) -> Header:
     """A header as of a small Qwen: 24 layers, 2 KV heads of 64."""
     metadata = {
         "block_count": 24, "embedding_length": 896, "attention.head_count": 14, "attention.head_count_kv": 2,
         "feed_forward_length": 4864, "context_length": 32768,
     } | {key.replace("__", "."): value for key, value in values.items()}  # fmt: skip
-    named = {f"qwen2.{key}": value for key, value in metadata.items()}
-    named |= {"general.architecture": "qwen2", "tokenizer.ggml.tokens": Items(8, 151_936)}
+    named = {f"{arch}.{key}": value for key, value in metadata.items()}
+    named |= {"general.architecture": arch, "tokenizer.ggml.tokens": Items(8, 151_936)}
     return Header(Path("m.gguf"), 3, size, named, (), (Path("m.gguf"),))
 
 
@@ -211,6 +211,18 @@ def test_layers_with_a_window_keep_what_it_shows():
 def test_a_window_as_long_as_the_context_saves_nothing():
     need = estimate(windowed(**{"attention.sliding_window": 4096}), 2048, Shape())
     assert need.windows_save == 0 and need.kv == estimate(windowed(), 2048, Shape(swa_full=True)).kv
+
+
+def test_states_that_drafts_are_taken_back_with_count_where_the_library_has_them():
+    states = {"ssm__state_size": 128, "ssm__inner_size": 4096, "full_attention_interval": 4}
+    plain, three = (
+        estimate(model(arch="qwen35", **states), 2048, Shape(rollback=count)).states for count in (0, 3)
+    )
+    assert three == 4 * plain > 0
+    assert estimate(model(arch="qwen3next", **states), 2048, Shape(rollback=3)).states == plain
+    # Left open, as many as are small: some 38 MB of 20 lanes each take more than there is for one more.
+    assert rollback(model(**states), Shape()) == 0
+    assert rollback(model(**{**states, "ssm__inner_size": 64}), Shape()) == 3
 
 
 def test_checkpoints_count_where_a_memory_takes_them():

@@ -22,7 +22,7 @@ from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, only_embeds
 from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, reason
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
-from llamasrv.engine.backend.memory_kind import PARTIAL, kind_of
+from llamasrv.engine.backend.memory_kind import PARTIAL, kind_of, rollback_wanted
 from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.padding import BLOCK, Padding
 from llamasrv.engine.backend.media_rows import decode_rows
@@ -50,6 +50,7 @@ class LlamaBackend:
 
     front_end_load = 0.0
     host_bytes: int | None = None
+    max_rollback = 0
 
     def __init__(self, path: str, options: EngineOptions, progress: Progress, *, weights: bool = True) -> None:
         """Without weights nothing is computed: it is there to be measured. Raises LoadFailed."""
@@ -86,7 +87,6 @@ class LlamaBackend:
             ],
         }  # fmt: skip
         self.can_cut = self.checkpoints is Checkpoints.NONE
-        self.can_roll_back = not stateful
         self.can_share = self.checkpoints is not Checkpoints.WHOLE and not self.split
         self.can_cut_saved = self.can_cut and not self._n_swa  # saving leaves out what a sliding window has passed
         # Room for resident prefixes beside the running sequences; a lane costs a whole state, or a whole window.
@@ -121,7 +121,7 @@ class LlamaBackend:
         self._slides = bool(self._n_swa) and not self.can_cut
         self._open_context()
         model = self._model
-        if options.draft_model is not None and self.can_roll_back and not self.split:
+        if options.draft_model is not None and self.max_rollback and not self.split:
             self.draft_model = LlamaDraftModel(
                 str(options.draft_model), options, model, self.vocab, num_lanes=self._lanes_wanted
             )
@@ -150,6 +150,7 @@ class LlamaBackend:
         p.n_batch = self.batch.capacity
         p.n_ubatch = min(max(o.ubatch_size, self._whole), self.batch.capacity)
         p.n_seq_max = self._lanes_wanted
+        p.n_rs_seq = rollback_wanted(o, p.n_ubatch) if self._stateful else 0  # the library clamps it to what it can
         self.max_outputs = p.n_outputs_max = max(64, self._lanes_wanted)
         p.n_threads = o.threads or available_cpus()
         p.n_threads_batch = o.threads_batch or p.n_threads
@@ -168,6 +169,8 @@ class LlamaBackend:
         steer(context, self._model, o, self.info.path)
         self._used: Adapters = ()
         self._memory = C.llama_get_memory(context)
+        self._taken_back: set[int] = set()  # lanes whose state is that of an earlier token, up to their next decode
+        self.max_rollback = C.llama_n_rs_seq(context) if self._stateful else p.n_batch
         self._logits_at: tuple[int, Any] = (0, None)
         self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and self.can_cut  # it aborts where it cannot
 
@@ -212,6 +215,8 @@ class LlamaBackend:
         if media is None:
             self.padding.learn(n, batch.num_outputs, padded > 0, time.perf_counter() - start)
         if code == 0:
+            if self._taken_back:
+                self._taken_back.difference_update(batch.lane[:n].tolist())
             if self._on_gpu:
                 C.llama_synchronize(self._context)  # it answers later: wait here, where the GIL is free
         elif code == 1:
@@ -266,14 +271,25 @@ class LlamaBackend:
 
     def copy(self, source: int, target: int, position: int) -> None:
         assert self.can_share and source != target and max(source, target) < self.num_lanes
+        # The library copies the last state, not the one that was gone back to.
+        mark = self.mark(source) if source in self._taken_back and position == self.length(source) else None
         C.llama_memory_seq_cp(self._memory, source, target, 0, position)
-        if self._slides:
+        if mark is None and self._slides:
             # Cells of a window that two lanes share are never used again: the target gets its own.
             mark = self.mark(target)
+        if mark is not None:
             C.llama_state_seq_set_data_ext(self._context, _bytes_at(mark), len(mark), target, PARTIAL)
 
     def cut(self, lane: int, position: int) -> bool:
+        if self._stateful and position < self.length(lane):
+            return False  # with states to roll back to the library says that it can
         return bool(C.llama_memory_seq_rm(self._memory, lane, position, -1))
+
+    def roll_back(self, lane: int, position: int) -> None:
+        done = C.llama_memory_seq_rm(self._memory, lane, position, -1)
+        assert done and lane not in self._taken_back, "more than can be taken back"
+        if self._stateful:
+            self._taken_back.add(lane)
 
     def shift(self, lane: int, start: int, count: int) -> None:
         assert self.can_shift and 0 <= lane < self.num_lanes and start >= 0 < count
@@ -291,10 +307,13 @@ class LlamaBackend:
         assert 0 <= lane < self.num_lanes and self.checkpoints is Checkpoints.PARTIAL
         size = len(mark)
         read = C.llama_state_seq_set_data_ext(self._context, _bytes_at(mark), size, lane, PARTIAL)
-        return read == size and self.cut(lane, position) and self.length(lane) == position
+        self._taken_back.discard(lane)
+        cut = C.llama_memory_seq_rm(self._memory, lane, position, -1)
+        return read == size and cut and self.length(lane) == position
 
     def clear(self, lane: int) -> None:
         assert 0 <= lane < self.num_lanes
+        self._taken_back.discard(lane)
         C.llama_memory_seq_rm(self._memory, lane, -1, -1)
 
     def length(self, lane: int) -> int:
@@ -313,6 +332,7 @@ class LlamaBackend:
         return data[:written]
 
     def restore(self, lane: int, saved: np.ndarray) -> bool:
+        self._taken_back.discard(lane)
         return C.llama_state_seq_set_data_ext(self._context, _bytes_at(saved), len(saved), lane, 0) == len(saved)
 
     def chain(self, params: SamplingParams, *, greedy: bool) -> LlamaChain:

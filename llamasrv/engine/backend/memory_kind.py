@@ -6,12 +6,16 @@ from typing import Any, NamedTuple
 
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.interface import Checkpoints
+from llamasrv.engine.options import EngineOptions
 
 PARTIAL = int(C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
 # Compressed caches with streams of their own: ranges of a lane cannot be copied, and a partial state is not enough.
 _WHOLE_ONLY = ("deepseek4",)
 # A window is in the file, but the library keeps everything.
 _KEEPS_ALL = ("exaone4",)
+
+
+_ROLLBACK = 3  # with the token before it a draft fills a block of rows
 
 
 class MemoryKind(NamedTuple):
@@ -28,3 +32,11 @@ def kind_of(model: Any, architecture: str, *, swa_full: bool) -> MemoryKind:
     if hybrid:
         return MemoryKind(True, window, Checkpoints.PARTIAL)
     return MemoryKind(False, window, Checkpoints.PARTIAL if window and not swa_full else Checkpoints.NONE)
+
+
+def rollback_wanted(options: EngineOptions, ubatch_size: int) -> int:
+    """States to keep beside the last one of each lane, so that a draft of as many tokens can be taken back."""
+    if options.spec == "off" or options.deterministic:
+        return 0
+    wanted = _ROLLBACK if options.draft_rollback is None else options.draft_rollback
+    return max(0, min(wanted, ubatch_size - 2))  # more, and the library aborts at the first decode

@@ -44,11 +44,12 @@ class Drafter:
         self._ask_seconds = 1e-5  # of one sequence
         self._rests = False  # until a step is computed
         self._accepted = 0  # in this step
+        self._most = min(MOST_TOKENS, backend.max_rollback)
         self._ngram = options.spec in ("auto", "ngram")
         self._model: ModelSource | None = None
         if backend.draft_model is not None and options.spec in ("auto", "draft"):
-            self._model = ModelSource(backend.draft_model, self._rows, clock, most=min(MOST_TOKENS, options.draft_most))
-        self.is_on = options.spec != "off" and not options.deterministic and backend.can_roll_back
+            self._model = ModelSource(backend.draft_model, self._rows, clock, most=min(self._most, options.draft_most))
+        self.is_on = options.spec != "off" and not options.deterministic and self._most > 0
 
     def expect(self, seq: Sequence) -> None:
         """A newcomer whose client has said what it expects."""
@@ -79,7 +80,7 @@ class Drafter:
         decoding = [seq for seq, _ in plan.parts[: plan.num_decodes] if seq.state is State.DECODE]
         if not everybody:
             decoding = [seq for seq in decoding if seq.id in self._warm]
-        most = max(4, min(MOST_TOKENS, room, RANKED // plan.num_decodes))
+        most = min(self._most, max(4, min(room, RANKED // plan.num_decodes)))
         proposed = [(seq, draft) for seq in decoding if (draft := self._propose(seq, most)) is not None]
         if proposed:
             asked, drafts = [seq for seq, _ in proposed], [draft for _, draft in proposed]
@@ -135,7 +136,7 @@ class Drafter:
         seq.num_computed += accepted
         self._lanes.extend(seq.lane, accepted)
         if accepted < len(draft):
-            self._backend.cut(seq.lane, seq.num_computed - seq.shift)
+            self._backend.roll_back(seq.lane, seq.num_computed - seq.shift)
         seq.drafts.settle(len(draft), accepted, differs=accepted < len(chosen))
         if seq.drafts.warm:
             self._warm.add(seq.id)

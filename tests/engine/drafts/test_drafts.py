@@ -15,7 +15,7 @@ from llamasrv.engine.channels import End
 from llamasrv.engine.drafts.drafter import MOST_ROWS
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
 from llamasrv.engine.fake import _script
-from llamasrv.engine.interface import Adapter, DecodeFailed, OutOfCells, Proposal
+from llamasrv.engine.interface import Adapter, Checkpoints, DecodeFailed, OutOfCells, Proposal
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 
 LONG = "the same words again and again, and then the same words again and again, until it ends"
@@ -113,6 +113,20 @@ def test_among_others(drive, drafts, case):
 
     off, on, driver = both(drive, submit, drafts, parallel=6)
     assert on == off
+
+
+@pytest.mark.parametrize("rollback", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_a_memory_of_states(drive, case, rollback):
+    """It takes back a few tokens of the last decode and nothing else; no draft is longer."""
+
+    def submit(driver):
+        prompts = (ASKED, ASKED, chat(LONG + " again"), chat("again and again " * 5))
+        return [driver.submit(prompt, **CASES[case]) for prompt in prompts]
+
+    states = {"can_cut": False, "checkpoints": Checkpoints.PARTIAL, "max_rollback": rollback}
+    off, on, driver = both(drive, submit, parallel=3, **states)
+    assert on == off and driver.engine.metrics.drafted
 
 
 def test_it_takes_fewer_steps(drive):
