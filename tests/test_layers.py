@@ -56,7 +56,7 @@ HOMES = {
     "werkzeug": ("llamasrv.web",),
     "apispec": ("llamasrv.protocols.openapi",),
     "marshmallow": ("llamasrv.protocols", "llamasrv.config"),
-    "orjson": ("llamasrv.protocols", "llamasrv.web", "llamasrv.chat"),
+    "orjson": ("llamasrv.protocols", "llamasrv.web", "llamasrv.chat", "llamasrv.pipeline.fingerprint"),
     "jinja2": ("llamasrv.chat.template", "llamasrv.chat.sandbox"),
     "llama_cpp": ("llamasrv.engine.backend.library",),
     "llguidance": ("llamasrv.engine.sampling.grammar_compiler", "llamasrv.engine.sampling.grammar_matcher"),

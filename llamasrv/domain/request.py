@@ -190,6 +190,7 @@ class GenerateRequest:
     with_pace: bool = False  # events tell how fast it goes
     prediction: str | None = None  # what the answer is expected to be for the most part
     in_windows: bool = False  # the sound of its only prompt is cut, and each window is a prompt of its own
+    previous: str | None = None  # id of the reply whose request this one's prompt is compared with; None: what is alike
     shorten: bool = False  # the oldest turns of a conversation that is too long are left out
 
 

@@ -49,3 +49,4 @@ class SequenceSpec:
     priority: int = 0
     deferrable: bool = False  # computed for only while there is nobody else
     cache_key: CacheKey = CacheKey()
+    changed: str = ""  # since an earlier request, as the view tells it

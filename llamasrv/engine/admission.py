@@ -82,7 +82,7 @@ class Admission:
         seq.enter(State.PREFILL)
         self.forget_saved(seq)
         if seq.admitted is None:
-            seq.reused = seq.num_computed
+            seq.reused = seq.stream.reused[seq.spec.index] = seq.num_computed
             seq.source = match.source if match is not None and seq.num_computed else ""
             self._metrics.note_reuse(seq.source, seq.num_computed)
             self._metrics.last_wait = now - seq.arrived

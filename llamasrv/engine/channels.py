@@ -176,7 +176,7 @@ class Stream:
 
     __slots__ = (
         "_items", "_doorbell", "_resume", "_rung", "_enough", "is_due", "num_choices", "open_choices", "ended",
-        "_most_unread", "_overflow", "__weakref__",
+        "reused", "_most_unread", "_overflow", "__weakref__",
     )  # fmt: skip
 
     def __init__(
@@ -198,6 +198,7 @@ class Stream:
         self.num_choices = choices
         self.open_choices = choices  # counted down by the engine thread as choices end
         self.ended: set[int] = set()  # choices that have got their End
+        self.reused: dict[int, int] = {}  # tokens that a choice did not need to compute, as soon as it has a place
 
     def put(self, item: object) -> None:
         """Engine thread only. Readers wake at the next `Doorbell.ring`."""

@@ -33,6 +33,7 @@ class Row(NamedTuple):
     params: SamplingParams
     num_drafted: int = 0
     num_accepted: int = 0  # of these
+    changed: str = ""  # part of its prompt that is not what it was in an earlier one; "" for none
 
 
 def row_of(seq: Sequence) -> Row:
@@ -40,7 +41,7 @@ def row_of(seq: Sequence) -> Row:
     counts = (0, 0) if drafts is None else drafts.counts[:2]
     return Row(
         seq.id, seq.lane, seq.num_prompt, seq.num_computed, seq.reused, seq.source, seq.num_generated, spec.max_tokens,
-        spec.params, *counts,
+        spec.params, *counts, spec.changed,
     )  # fmt: skip
 
 

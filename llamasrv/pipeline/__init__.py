@@ -20,9 +20,11 @@ from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline.adapters import chosen
 from llamasrv.pipeline.best_of import BestOf
+from llamasrv.pipeline.cache_report import CacheBook, CacheReport
 from llamasrv.pipeline.constraint import ConstraintBuilder
 from llamasrv.pipeline.echo import Echo
 from llamasrv.pipeline.embed import ClassificationWork, Embeddings, EmbeddingWork, Ranking, RankingWork
+from llamasrv.pipeline.fingerprint import Fingerprint, fingerprint_of
 from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.load_wait import LoadWait
 from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
@@ -30,6 +32,7 @@ from llamasrv.pipeline.documents import DocumentReader
 from llamasrv.pipeline.media import MediaOptions, MediaReader
 from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run import Begun, Run, RunInfo, Stage
+from llamasrv.pipeline.sizes import is_long
 from llamasrv.pipeline.time_limit import TimeLimit
 
 
@@ -40,6 +43,7 @@ class Pipeline:
         self.registry = registry
         self.media = MediaReader(media)
         self.documents = DocumentReader(self.media.decoder, self.media.options.sources)
+        self.cache_book = CacheBook()
         self._served: dict[Model, LoadedModel] = {}
         if registry.loader is not None:
             registry.loader.on_load.append(self._prepare)
@@ -170,9 +174,13 @@ class Pipeline:
         prepared = served.prepare_all(request, media)
         params = served.params(request.sampling)
         drawn = request.n if request.best_of is None else max(request.n, request.best_of)
+        cache_key = self._cache_key(served.model, request)
+        cache = self._compare(served, prepared, request, cache_key)
         specs, constraints, choices = [], [], []
         for p, ready in enumerate(prepared):
-            first = self._spec(served, ready, request, params, p * drawn)
+            first = self._spec(served, ready, request, params, p * drawn, cache_key)
+            if cache is not None and (change := cache.change()) is not None:
+                first = replace(first, changed=str(change))
             builder = ConstraintBuilder(served, ready, request, request.prompts[p])
             for k in range(drawn):
                 reader = served.reader(ready, request, p * drawn + k)
@@ -187,21 +195,45 @@ class Pipeline:
             start_token=vocab.bos if vocab.add_bos else None,
             progress=Progress(progress=request.with_progress, pace=request.with_pace) if _progresses(request) else None,
             end_thinking=(lambda: engine.end_thinking(controlled)) if controlled else None,
+            on_usage=None if cache is None else cache.ended,
         )  # fmt: skip
+        if cache is not None:
+            cache.num_reused = lambda: generation.num_reused
         info = RunInfo(
             served.model.name, served.fingerprint, params, [prompt.tokens for prompt in prepared], request.n,
-            sum(prompt.left_out for prompt in prepared), vocab, windows,
+            sum(prompt.left_out for prompt in prepared), vocab, cache, windows,
         )  # fmt: skip
         stages = _stages(served, prepared, request, generation, drawn)
         return Begun(info, generation, stages, may_gather=request.time_limit is None)
 
-    def _spec(
-        self, served: LoadedModel, ready: TokenizedPrompt, request: GenerateRequest, params: SamplingParams, index: int
-    ) -> SequenceSpec:
-        """Of the first choice of a prompt."""
-        model = served.model
+    def _cache_key(self, model: Model, request: GenerateRequest) -> CacheKey:
         named = self.registry.adapter(request.model)
         adapters = chosen(model.adapters, named, request.adapters, model.standing_adapters)
+        return CacheKey(adapters, _scope(request, everybody=model.shares_prefixes))
+
+    def _compare(
+        self, served: LoadedModel, prepared: list[TokenizedPrompt], request: GenerateRequest, cache_key: CacheKey
+    ) -> CacheReport | None:
+        """With earlier requests of the same key. Those of batches are not: nobody waits for them."""
+        if request.deferrable:
+            return None
+        prompt, tokens = request.prompts[0], prepared[0].tokens
+        if len(prepared) > 1 or not isinstance(prompt, ChatPrompt) or not request.cache_prompt:
+            return CacheReport(sum(len(ready.tokens) for ready in prepared))
+        name, build, choice = served.model.name, served.fingerprint, request.tool_choice
+
+        def made() -> Fingerprint:
+            return fingerprint_of(prompt, tokens, model=name, build=build, cache_key=cache_key, choice=choice)
+
+        fingerprint = off_hub(made) if is_long(prompt) or prepared[0].media else made()
+        return self.cache_book.compare(request.owner, fingerprint, request.previous)
+
+    def _spec(
+        self, served: LoadedModel, ready: TokenizedPrompt, request: GenerateRequest, params: SamplingParams, index: int,
+        cache_key: CacheKey,
+    ) -> SequenceSpec:  # fmt: skip
+        """Of the first choice of a prompt."""
+        model = served.model
         wanted = model.num_predict if request.max_tokens is None else request.max_tokens
         logprobs = request.logprobs
         if logprobs is None and request.best_of is not None and request.best_of > request.n:
@@ -224,7 +256,7 @@ class Pipeline:
             owner=request.owner,
             priority=request.priority,
             deferrable=request.deferrable,
-            cache_key=CacheKey(adapters, _scope(request, everybody=model.shares_prefixes)),
+            cache_key=cache_key,
             sampled_probs=request.sampled_probs,
             reports_progress=_progresses(request),
             prediction=_predicted(served, request.prediction),

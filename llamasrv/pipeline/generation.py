@@ -26,10 +26,11 @@ class Generation:
         start_token: int | None = None,
         progress: Progress | None = None,
         end_thinking: Callable[[], None] | None = None,
+        on_usage: Callable[[Usage], None] | None = None,
     ) -> None:
         """`each`: choices of one prompt. `start_token`: what prompts begin with that is no part of their text.
         `progress`: reads along where events tell how far the request is. `end_thinking`: closes the blocks of thinking,
-        where that can be done."""
+        where that can be done. `on_usage` is called once, when all choices have ended."""
         self.usage: Usage | None = None
         self.done = False
         self.cancelled = False
@@ -41,6 +42,18 @@ class Generation:
         self._ends: list[End] = []
         self._progress = progress
         self._end_thinking = end_thinking
+        self._on_usage = on_usage
+
+    @property
+    def num_reused(self) -> int | None:
+        """Tokens of the prompts that were found in a cache; None as long as one of them has no place."""
+        reused, each, total = self._stream.reused, self._each, 0
+        for start in range(0, len(self._choices), each):
+            found = [reused[index] for index in range(start, start + each) if index in reused]
+            if not found:
+                return None
+            total += min(found)  # the choices of one prompt share it
+        return total
 
     def cancel(self) -> None:
         """Give up. The events still end, with FinishReason.CANCELLED. Any number of times, at any time."""
@@ -128,6 +141,8 @@ class Generation:
         self._ends.append(end)
         if len(self._ends) == len(self._choices):
             self.usage = _usage(self._ends, self._choices, self._each)
+            if self._on_usage is not None:
+                self._on_usage(self.usage)
             out.append(self.usage)
             self.done = True
 

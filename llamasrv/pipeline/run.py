@@ -15,6 +15,7 @@ from llamasrv.domain.events import Event, Failed, Usage
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.interface import Vocabulary
 from llamasrv.errors import LlamasrvError
+from llamasrv.pipeline.cache_report import CacheReport
 from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.load_wait import LoadWait
 
@@ -33,6 +34,7 @@ class RunInfo:
     choices_each: int  # of each prompt, as told
     left_out: int  # messages that there was no room for
     vocab: Vocabulary
+    cache: CacheReport | None = None  # what was found of its prompts, and what was not; None: of a batch
     windows: Sequence[tuple[float, float]] = ()  # of a sound that was cut: where each prompt's begins and ends, seconds
 
     @property

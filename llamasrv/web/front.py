@@ -70,7 +70,7 @@ class Front:
             return headers
         headers += [
             ("Access-Control-Allow-Origin", origin),
-            ("Access-Control-Expose-Headers", "x-request-id, retry-after"),
+            ("Access-Control-Expose-Headers", "x-request-id, retry-after, x-llamasrv-cache"),
             ("Vary", "Origin"),
         ]
         if self._service.options.credentials:

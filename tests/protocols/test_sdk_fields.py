@@ -33,7 +33,7 @@ HARMLESS = {
         "prompt_cache_options", "prompt_cache_retention", "stream_options",
     },
     MessagesSchema: {
-        "betas", "billing_policy", "cache_control", "container", "context_management", "diagnostics", "fallback_credit_token",
+        "betas", "billing_policy", "cache_control", "container", "context_management", "fallback_credit_token",
         "fallbacks", "inference_geo", "metadata", "service_tier", "speed", "user_profile_id", "workspace_id",
     },
 }  # fmt: skip

@@ -26,6 +26,7 @@ from llamasrv.domain.events import (
 )  # fmt: skip
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.protocols.anthropic.diagnostics import Diagnostics, diagnostics_body
 from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
 from llamasrv.protocols.anthropic.tools import Choice, Tools
@@ -145,7 +146,7 @@ class MessagesSchema(WireSchema):
     cache_control = Ignored("prefixes are kept anyway")
     container = Ignored("nothing is run here")
     context_management = Ignored("the conversation stays whole")
-    diagnostics = Ignored()
+    diagnostics = Diagnostics("`previous_message_id`: the reply tells why its prompt was not found again; null: it is kept")
     inference_geo = Ignored()
     fallbacks = Ignored("no request is declined")
     fallback_credit_token = Ignored()
@@ -163,6 +164,7 @@ class MessagesOptions(NamedTuple):
     """What the client wants of the reply rather than of the model."""
 
     show_thinking: bool = True
+    diagnose: bool = False  # why its prompt was not found again
     turn: Turn | None = None  # of a thread: it is kept with the reply
 
 
@@ -209,8 +211,9 @@ class MessagesEndpoint:
             content=output.content or get("output_format"),
             thinking_budget=thinking.budget if thinking else None,
             with_progress=get("stream", False) and get("return_progress", False),
+            previous=get("diagnostics"),
         )
-        return request, MessagesOptions(thinking is None or thinking.shown)
+        return request, MessagesOptions(thinking is None or thinking.shown, "diagnostics" in data)
 
     def reply(
         self, options: MessagesOptions, *, model: str, fingerprint: str = "", keep: Keep | None = None
@@ -283,6 +286,11 @@ class MessagesReply(Writer):
         self._thinking: list[str] = []
         self._ended: Finished | None = None
 
+    def begin(self, running: Any) -> None:
+        super().begin(running)
+        if running.cache is not None:
+            running.cache.answered_as(self._id)
+
     # ------------------------------------------------------------ streaming
 
     def chunks(self, events: Sequence[Event]) -> list[bytes]:
@@ -291,10 +299,13 @@ class MessagesReply(Writer):
         return super().chunks(events)
 
     def on_begin(self) -> None:
-        # Told with the first event, before it is known how much of the prompt was cached.
-        num_prompt = 0 if self._running is None else self._running.num_prompt
+        # Mostly told with the first event: then it is known how much of the prompt was cached.
+        running = self._running
+        num_prompt = 0 if running is None else running.num_prompt
+        num_cached = None if running is None or running.cache is None else running.cache.num_reused()
         message = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}
-        message["usage"] = {**usage_body(Usage(prompt_tokens=num_prompt)), "service_tier": "standard"}
+        usage = Usage(prompt_tokens=num_prompt, cached_tokens=num_cached or 0)
+        message["usage"] = {**usage_body(usage), "service_tier": "standard"}
         self._out.append(dumps({"type": "message_start", "message": message}))
 
     def on_silence(self) -> None:
@@ -392,7 +403,11 @@ class MessagesReply(Writer):
         return content
 
     def _message(self) -> dict[str, Any]:
-        return {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+        message: dict[str, Any] = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+        if self._options.diagnose:
+            cache = None if self._running is None else self._running.cache
+            message["diagnostics"] = diagnostics_body(cache)
+        return message
 
 
 def _why(reason: FinishReason | None, stop: str | None) -> dict[str, Any]:

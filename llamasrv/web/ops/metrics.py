@@ -77,6 +77,9 @@ class ServiceCollector(Collector):
         for (key, model, kind), number in sorted(self._service.usage.tokens.items()):
             text = "Tokens of a key's requests: prompt, cached (of those), generated."
             families.counter("llamasrv_key_tokens", text, number, key=key, model=model, kind=kind)
+        for (model, reason), number in sorted(self._service.pipeline.cache_book.changes.items()):
+            text = "Prompts that began otherwise than an earlier one of their key, by what changed first."
+            families.counter("llamasrv_cache_changes", text, number, model=model, reason=reason)
 
     def _model(self, families: _Families, model: Model) -> None:
         loaded = model.state == "loaded"

@@ -15,6 +15,7 @@ from typing import Any
 
 from llamasrv.domain.events import Usage
 from llamasrv.engine.metrics import SECONDS, Histogram
+from llamasrv.pipeline.cache_report import CacheReport
 from llamasrv.web.access.quota import Quota
 from llamasrv.web.ops.usage import UsageBook
 
@@ -57,7 +58,7 @@ class RequestLog:
     """One request, from its arrival to `close`."""
 
     __slots__ = (
-        "id", "owner", "route", "model", "reason", "usage", "error", "field", "asked", "quota", "trace", "started",
+        "id", "owner", "route", "model", "reason", "usage", "cache", "error", "field", "asked", "quota", "trace", "started",
         "_stats", "_begun", "_closed",
     )  # fmt: skip
 
@@ -69,6 +70,7 @@ class RequestLog:
         self.model: str | None = None
         self.reason: str | None = None  # why it ended, of the first choice
         self.usage: Usage | None = None
+        self.cache: CacheReport | None = None
         self.error: str | None = None  # the code of the error that it was answered with
         self.field: str | None = None  # of the request, that the error concerns
         self.asked: tuple[str, str] | None = None  # method and path, where they lead to no route
@@ -118,6 +120,9 @@ class RequestLog:
                 "prompt": usage.prompt_tokens, "cached": usage.cached_tokens, "completion": usage.completion_tokens,
                 "queue": usage.queue_seconds, "prefill": usage.prefill_seconds, "decode": usage.decode_seconds,
             }  # fmt: skip
+            change = None if self.cache is None else self.cache.change()
+            if change is not None:
+                fields["changed"] = str(change)
             if usage.forgotten_tokens:
                 fields["forgotten"] = usage.forgotten_tokens
         return fields

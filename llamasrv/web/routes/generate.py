@@ -20,6 +20,8 @@ from llamasrv.web.service import Service
 from llamasrv.web.streams.opening import reply_to
 from llamasrv.web.streams.streaming import NOBODY, OPENAI, Client, Framing, Reply, stream_response, whole_response
 
+CACHE = "x-llamasrv-cache"
+
 
 class Replies(Protocol):
     """How a protocol answers at one of its endpoints."""
@@ -79,12 +81,21 @@ def respond(
     client = Client.of(environ) if conversation is None else NOBODY  # a stream that is kept goes on without its client
     run, reply = submit(service, endpoint, asked, options, framing)
     if not asked.stream:
-        return whole_response(run, reply, record, client=client)
+        return _with_cache(whole_response(run, reply, record, client=client), run)
     if conversation is None:
-        return stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
+        response = stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
+        return _with_cache(response, run)
     with service.streams.opening(record.owner, conversation, run):
         response = stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
+        _with_cache(response, run)
         return service.streams.keep(record.owner, conversation, run, response, framing, keepalive=settings.keepalive)
+
+
+def _with_cache(response: Response, run: Run) -> Response:
+    """Tell what of the prompt was found in a cache, as far as that is known where the reply begins."""
+    if run.info is not None and run.info.cache is not None:
+        response.headers[CACHE] = str(run.info.cache)
+    return response
 
 
 def submit(
@@ -94,7 +105,7 @@ def submit(
     record = request.environ["llamasrv.record"]
 
     def begin(info: RunInfo) -> Reply:
-        record.model = info.model
+        record.model, record.cache = info.model, info.cache
         reply = endpoint.reply(options, model=info.model, fingerprint=info.fingerprint)
         id = getattr(reply, "id", None)
         if id is not None:  # by which it can be controlled while it runs

@@ -184,7 +184,7 @@ CONTENT = [
 
 def reply(**options):
     reply = ENDPOINT.reply(MessagesOptions(**options), model="m", fingerprint="fp")
-    reply.begin(SimpleNamespace(num_prompt=10))
+    reply.begin(SimpleNamespace(num_prompt=10, cache=None))
     return reply
 
 

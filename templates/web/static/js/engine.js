@@ -170,7 +170,7 @@ function drawModel({ running, waiting, cells, strip, totals }) {
     const whole = seq.num_computed < seq.num_prompt ? seq.num_prompt : seq.max_tokens;
     const done = seq.num_computed < seq.num_prompt ? seq.num_computed : seq.num_generated;
     const progress = make("progress", whole ? { max: whole, value: Math.min(done, whole), "aria-label": "Progress" } : { "aria-label": "Progress" });
-    return make("tr", {}, ...[seq.id, seq.lane ?? "", state, seq.num_prompt, seq.num_reused, SOURCES[seq.source] ?? "", seq.num_generated,
+    return make("tr", {}, ...[seq.id, seq.lane ?? "", state, seq.num_prompt, seq.num_reused, SOURCES[seq.source] ?? "", seq.changed, seq.num_generated,
       seq.num_drafted ? `${seq.num_accepted} of ${seq.num_drafted}` : ""]
       .map((value) => make("td", {}, String(value))), make("td", {}, progress));
   }));

@@ -1,0 +1,208 @@
+"""Why a prompt was computed again: what has changed since the earlier request of the same key that it resembles most.
+
+    CacheBook      the latest requests of each key, as fingerprints, and how often what has changed
+    CacheReport    of one request: tokens that were found in a cache, and what changed first
+
+Bounded, kept in memory only, and never compared across keys.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from threading import Lock
+from typing import NamedTuple
+
+from llamasrv.domain.events import Usage
+from llamasrv.pipeline.fingerprint import BLOCK, Fingerprint, num_common
+
+MOST_REQUESTS = 256  # of one key, that later ones are compared with
+MOST_HASHES = 65_536  # of one key: these requests' messages and blocks together
+MOST_KEYS = 1_024
+
+
+class Change(NamedTuple):
+    """The first part that is not what it was: model, adapters, scope (another `cache_salt`), system, tools, template,
+    messages, or, of a prompt that begins as before, evicted."""
+
+    part: str
+    at: int | None = None  # of tools and messages; those count from the first one behind the system's
+
+    def __str__(self) -> str:
+        return self.part if self.at is None else f"{self.part}[{self.at}]"
+
+
+class _Request:
+    """One that later ones may be compared with."""
+
+    __slots__ = ("fingerprint", "marks", "head", "latest", "id", "is_computed")
+
+    def __init__(self, fingerprint: Fingerprint, latest: _Latest) -> None:
+        self.fingerprint = fingerprint
+        self.marks = fingerprint.marks
+        self.head = hash(fingerprint.head)
+        self.latest = latest
+        self.id: str | None = None  # of its reply
+        self.is_computed = False
+
+    @property
+    def num_hashes(self) -> int:
+        return len(self.marks) + len(self.fingerprint.blocks)
+
+
+class CacheReport:
+    """What is known of one request. `num_reused` says how many tokens of its prompt were found, None as long as the
+    engine has not taken it up."""
+
+    def __init__(
+        self, num_prompt: int, book: CacheBook | None = None, request: _Request | None = None,
+        before: _Request | None = None, *, was_named: bool = False,
+    ) -> None:  # fmt: skip
+        self.num_prompt = num_prompt
+        self.was_named = was_named  # the client said which request it is to be compared with
+        self.was_found = before is not None
+        self.num_reused: Callable[[], int | None] = lambda: None
+        self._book = book
+        self._request = request
+        self._changed: Change | None = None
+        self._num_alike = self._num_before = 0
+        if request is not None and before is not None:
+            ours, theirs = request.fingerprint, before.fingerprint
+            self._num_before = theirs.num_tokens
+            self._num_alike = ours.tokens_alike(theirs) if before.is_computed else 0
+            self._changed = _first_change(ours, theirs)
+
+    def change(self) -> Change | None:
+        """What changed first; None: nothing that is known of by now."""
+        if self._changed is not None:
+            return self._changed
+        reused = self.num_reused()
+        # Part of a block may have been computed again, and the last token always is.
+        if reused is not None and reused + BLOCK < self._num_alike:
+            return Change("evicted")
+        return None
+
+    @property
+    def num_missed(self) -> int:
+        """About how many tokens more would have been found, had nothing changed."""
+        reused = self.num_reused()
+        return max(0, min(self._num_before, self.num_prompt) - (self._num_alike if reused is None else reused))
+
+    def answered_as(self, id: str) -> None:
+        """Later requests may name this one by the id of its reply."""
+        if self._book is not None and self._request is not None:
+            self._book.name(self._request, id)
+
+    def ended(self, usage: Usage) -> None:
+        """Its tokens are counted."""
+        if self._request is None or self._book is None or usage.prompt_tokens < self.num_prompt:
+            return
+        self._request.is_computed = True
+        change = self.change()
+        if change is not None:
+            self._book.changes[self._request.fingerprint.model, change.part] += 1
+
+    def __str__(self) -> str:
+        """As a structured header: hit=120, prompt=345, changed="messages[3]"."""
+        reused, change = self.num_reused(), self.change()
+        parts = [] if reused is None else [f"hit={reused}"]
+        parts.append(f"prompt={self.num_prompt}")
+        if change is not None:
+            parts.append(f'changed="{change}"')
+        return ", ".join(parts)
+
+
+class CacheBook:
+    """Of one process. `changes` counts by model and by what changed."""
+
+    def __init__(self) -> None:
+        self.changes: Counter[tuple[str, str]] = Counter()
+        self._keys: OrderedDict[str, _Latest] = OrderedDict()
+        self._lock = Lock()
+
+    def compare(self, owner: str, fingerprint: Fingerprint, previous: str | None = None) -> CacheReport:
+        """With the request that was answered as `previous`; without one with that of the same owner that it resembles
+        most. Later ones are compared with this one, too."""
+        with self._lock:
+            latest = self._keys.get(owner)
+            if latest is None:
+                latest = self._keys[owner] = _Latest()
+                if len(self._keys) > MOST_KEYS:
+                    self._keys.popitem(last=False)
+            else:
+                self._keys.move_to_end(owner)
+            request = _Request(fingerprint, latest)
+            before = latest.alike(request) if previous is None else latest.by_id.get(previous)
+            latest.add(request)
+        return CacheReport(fingerprint.num_tokens, self, request, before, was_named=previous is not None)
+
+    def name(self, request: _Request, id: str) -> None:
+        with self._lock:
+            request.latest.name(request, id)
+
+
+class _Latest:
+    """The latest requests of one key."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, _Request] = {}
+        self._requests: OrderedDict[_Request, None] = OrderedDict()
+        self._by_mark: dict[object, _Request] = {}  # the latest one that has it; with its head, and without
+        self._num_hashes = 0
+
+    def alike(self, request: _Request) -> _Request | None:
+        """The one with most of its messages, from the first on; else with its system prompt, or its first tool."""
+        by_mark, head = self._by_mark, request.head
+        for mark in reversed(request.marks):
+            found = by_mark.get(mark)
+            if found is not None:
+                return by_mark.get((head, mark), found)
+        return None
+
+    def add(self, request: _Request) -> None:
+        self._requests[request] = None
+        self._num_hashes += request.num_hashes
+        by_mark, head = self._by_mark, request.head
+        for mark in request.marks:
+            by_mark[mark] = by_mark[head, mark] = request
+        while len(self._requests) > MOST_REQUESTS or (self._num_hashes > MOST_HASHES and len(self._requests) > 1):
+            self._forget(next(iter(self._requests)))
+
+    def name(self, request: _Request, id: str) -> None:
+        if request in self._requests:
+            request.id = id
+            self.by_id[id] = request
+
+    def _forget(self, request: _Request) -> None:
+        del self._requests[request]
+        self._num_hashes -= request.num_hashes
+        if request.id is not None:
+            self.by_id.pop(request.id, None)
+        by_mark, head = self._by_mark, request.head
+        for mark in request.marks:
+            for key in (mark, (head, mark)):
+                if by_mark.get(key) is request:
+                    del by_mark[key]
+
+
+def _first_change(ours: Fingerprint, theirs: Fingerprint) -> Change | None:
+    for part in ("model", "build", "adapters", "scope", "system"):
+        if getattr(ours, part) != getattr(theirs, part):
+            return Change("model" if part == "build" else part)
+    if ours.tools != theirs.tools:
+        shared = zip(ours.tools, theirs.tools)
+        alike = next((i for i, (a, b) in enumerate(shared) if a != b), min(len(ours.tools), len(theirs.tools)))
+        return Change("tools", alike)
+    if ours.template != theirs.template:
+        return Change("template")
+    common = num_common(ours.messages, theirs.messages)
+    if common < min(len(ours.messages), len(theirs.messages)):
+        return Change("messages", common)
+    # The same conversation, written in another way: a template may tell the time, or leave old reasoning out.
+    return Change("template") if _is_rewritten(ours, theirs) else None
+
+
+def _is_rewritten(ours: Fingerprint, theirs: Fingerprint) -> bool:
+    """Whether the tokens part well before the end of the shorter prompt: the last ones of each call for the answer, and
+    need not be in the next."""
+    return ours.tokens_alike(theirs) < min(ours.num_tokens, theirs.num_tokens) - 2 * BLOCK

@@ -1,0 +1,127 @@
+"""What a prompt is made of, as keyed hashes: enough to tell which part of it has changed, and nothing else.
+
+The key is drawn when the process starts and never leaves it, so a hash says nothing to anybody. Hashes of messages and
+of blocks of tokens are chained: each covers all those before it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import orjson
+
+from llamasrv.domain.request import ChatPrompt, Message, ToolChoice
+from llamasrv.domain.sequence_spec import CacheKey
+
+BLOCK = 64
+"""Tokens to a hash: so exactly is known how far two prompts begin alike."""
+
+_KEY = secrets.token_bytes(32)
+_SIZE = 8
+_SYSTEM = frozenset(("system", "developer"))
+
+
+class Fingerprint(NamedTuple):
+    """Of one chat. Empty: it has no such part."""
+
+    model: str
+    build: str  # of the model's file, as it is loaded
+    adapters: tuple[tuple[int, float], ...]
+    scope: bytes  # who shares its prefixes
+    system: bytes  # the first messages, as far as they are the system's
+    tools: tuple[bytes, ...]
+    template: bytes  # what the template is told beside the conversation
+    messages: tuple[bytes, ...]  # those behind the system's
+    blocks: tuple[bytes, ...]  # of the tokens that all this became
+    num_tokens: int
+
+    @property
+    def head(self) -> tuple[object, ...]:
+        """All but the messages."""
+        return self[:7]
+
+    @property
+    def marks(self) -> list[bytes]:
+        """What another request may have in common with it, the largest part last."""
+        marks = list(self.messages)
+        if self.system:
+            marks.insert(0, b"s" + self.system)
+        if self.tools:
+            marks.insert(0, b"t" + self.tools[0])
+        return marks
+
+    def tokens_alike(self, other: Fingerprint) -> int:
+        """How many tokens both begin with, in whole blocks."""
+        return BLOCK * num_common(self.blocks, other.blocks)
+
+
+def fingerprint_of(
+    prompt: ChatPrompt, tokens: Sequence[int], *, model: str, build: str, cache_key: CacheKey, choice: ToolChoice
+) -> Fingerprint:
+    messages = prompt.messages
+    head = 0
+    while head < len(messages) and messages[head].role in _SYSTEM:
+        head += 1
+    tools = prompt.tools if choice.mode != "none" else ()
+    told = (prompt.template_kwargs, prompt.thinks_by_default)
+    return Fingerprint(
+        model,
+        build,
+        cache_key.adapters,
+        _hash(cache_key.scope.encode()),
+        _hash(*map(_bytes, messages[:head])) if head else b"",
+        tuple([_hash(_bytes(tool)) for tool in tools]),
+        _hash(_bytes(told)),
+        tuple(_chain(map(_bytes, messages[head:]), prompt.before)),
+        tuple(_blocks(tokens)),
+        len(tokens),
+    )
+
+
+def num_common(a: Sequence[bytes], b: Sequence[bytes]) -> int:
+    """Of two chains: how many of their hashes are the same."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if a[middle - 1] == b[middle - 1] else (low, middle - 1)
+    return low
+
+
+def _hash(*pieces: bytes) -> bytes:
+    return b"".join(_chain(pieces))[-_SIZE:]
+
+
+def _chain(pieces: Iterable[bytes], before: tuple[int, ...] = ()) -> Iterable[bytes]:
+    hasher = blake2b(array("i", before).tobytes(), digest_size=_SIZE, key=_KEY)
+    for piece in pieces:
+        hasher.update(piece)
+        yield hasher.digest()
+
+
+def _blocks(tokens: Sequence[int]) -> Iterable[bytes]:
+    """Whole ones only."""
+    data = array("i", tokens).tobytes()
+    size = BLOCK * array("i").itemsize
+    return _chain(data[start : start + size] for start in range(0, len(data) - size + 1, size))
+
+
+def _bytes(value: Any) -> bytes:
+    """Different ones for different values."""
+    if type(value) is Message and type(value.content) is str and not (value.tool_calls or value.reasoning):
+        try:
+            return f"{value.role}\0{value.name}\0{value.tool_call_id}\0{value.content}\0".encode()
+        except UnicodeEncodeError:
+            pass
+    try:
+        return orjson.dumps(value, default=_of_bytes)
+    except orjson.JSONEncodeError:  # half a surrogate pair, or deeper than it goes
+        return repr(value).encode("utf-8", "surrogatepass")
+
+
+def _of_bytes(value: Any) -> Any:
+    """Of a picture's or a sound's bytes; of what else JSON has no word for."""
+    return _hash(value).hex() if isinstance(value, bytes) else repr(value)
