@@ -146,7 +146,7 @@ class MessagesSchema(WireSchema):
     cache_control = Ignored("prefixes are kept anyway")
     container = Ignored("nothing is run here")
     context_management = Ignored("the conversation stays whole")
-    diagnostics = Diagnostics("`previous_message_id`: the reply tells why its prompt was not found again; null: it is kept")
+    diagnostics = Diagnostics("`previous_message_id`: the reply tells why its prompt was not found in a cache")
     inference_geo = Ignored()
     fallbacks = Ignored("no request is declined")
     fallback_credit_token = Ignored()
