@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.sequence import Sequence
@@ -38,8 +39,7 @@ DEFERRED_SECONDS = 0.05  # longest step for those who can be deferred: whoever c
 CROWDED_SECONDS = 1.0  # longest step while far more short prompts wait than sequences decode
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(NamedTuple):
     """Cells and lanes as they stand. `reclaimable` counts the free ones and those that eviction frees."""
 
     reclaimable_cells: int
@@ -97,12 +97,11 @@ class Scheduler:
         deferred: list[Sequence] = []
         if self._any_deferrable:
             waiting, running, deferred = self._set_aside(waiting, running)
-        media = [s for s in running if s.media is not None and is_at_media(s)]
-        decodes = [s for s in running if s.owed == 1 and s not in media]
-        prompts = [s for s in running if s.owed > 1 or s in media]
-        cells = pool.reclaimable_cells
-        cells = self._make_room(plan, decodes, prompts, deferred, cells)
-        cells -= len(decodes)
+        decodes, prompts, media = _by_need(running)
+        cells = self._make_room(plan, decodes, prompts, deferred, pool.reclaimable_cells) - len(decodes)
+        if not (prompts or waiting or deferred or self.deterministic):
+            self._put_in_decodes(plan, decodes, prompts)  # most steps: there is nothing to share out
+            return plan
         places = max(0, self.parallel - len(decodes) - len(prompts))
         rests = [s.owed for s in prompts] + [s.owed for s in waiting[:places]]
         only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
@@ -121,14 +120,25 @@ class Scheduler:
             return self._one_alone(plan, able, starts, pool.max_outputs)
         if media and self._rows_next(plan, media, decodes, prompts, cells):
             return plan
-        prompts = [s for s in prompts if s not in media]
+        prompts = self._put_in_decodes(plan, decodes, [s for s in prompts if s not in media])
+        self._put_in_prompts(plan, prompts, starts, budget, cells, pool.max_outputs - plan.num_decodes, now)
+        return plan
+
+    def _put_in_decodes(self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
+        """All that compute with the adapters of this step; those of the prompts that do, too."""
         adapters = plan.adapters = self._next_adapters(decodes, prompts)
         if len(self._line) > 1:
             decodes = [s for s in decodes if s.spec.cache_key.adapters == adapters]
             prompts = [s for s in prompts if s.spec.cache_key.adapters == adapters]
         plan.parts = [(s, 1) for s in decodes]
         plan.num_decodes = len(decodes)
-        outputs = pool.max_outputs - len(decodes)
+        return prompts
+
+    def _put_in_prompts(
+        self, plan: Plan, prompts: list[Sequence], starts: dict[int, int], budget: int, cells: int, outputs: int,
+        now: float,
+    ) -> None:  # fmt: skip
+        """Pieces of prompts, within the step's budget, the cells, and the rows of logits that there may be."""
         # The shortest rest first, older ones counting as shorter: more first tokens sooner, nobody starves.
         rest = {s.id: _rest(s, starts.get(s.id, s.num_computed)) for s in prompts}
         prompts.sort(key=lambda s: rest[s.id] / (1.0 + max(0.0, now - s.arrived)))
@@ -145,7 +155,6 @@ class Scheduler:
             shares[seq.spec.owner] -= count
             cells -= count
             outputs -= rows_out
-        return plan
 
     def _rows_next(
         self, plan: Plan, media: list[Sequence], decodes: list[Sequence], prompts: list[Sequence], cells: int
@@ -302,7 +311,11 @@ class Scheduler:
 
     def _next_adapters(self, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
         """Whose turn it is. A set that is new waits for those that are there: nobody gets in front by being new."""
-        here = dict.fromkeys(s.spec.cache_key.adapters for group in (decodes, prompts) for s in group)
+        here = dict.fromkeys([s.spec.cache_key.adapters for s in decodes])
+        here.update(dict.fromkeys([s.spec.cache_key.adapters for s in prompts]))
+        if len(here) == 1:
+            self._line = list(here)
+            return self._line[0]
         line = [a for a in self._line if a in here]
         line += [a for a in here if a not in line]
         self._line = [*line[1:], *line[:1]]
@@ -328,6 +341,24 @@ class Scheduler:
             plan.adapters = seq.spec.cache_key.adapters
             plan.num_decodes, plan.num_prompt = (1, 0) if seq.num_tokens - start == 1 else (0, count)
         return plan
+
+
+def _by_need(running: list[Sequence]) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
+    """Those that owe one token, those that owe more, and those of the latter that go on with rows of media. Who waits
+    for a mask owes nothing."""
+    decodes: list[Sequence] = []
+    prompts: list[Sequence] = []
+    media: list[Sequence] = []
+    for seq in running:
+        owed = len(seq.tokens) - seq.num_computed
+        if seq.media is not None and is_at_media(seq):
+            media.append(seq)
+            prompts.append(seq)
+        elif owed == 1:
+            decodes.append(seq)
+        elif owed:
+            prompts.append(seq)
+    return decodes, prompts, media
 
 
 def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
