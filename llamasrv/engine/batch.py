@@ -45,10 +45,8 @@ class Batch:
     def fill(self, parts: Rows[Part]) -> None:
         """Lay the parts out, row after row. Logits are for the last token of a timeline and for its draft, or for all
         of a scored prompt."""
-        assert sum(count + len(seq.draft) for seq, count in parts) <= self.capacity, "more rows than the batch holds"
         outputs = self.outputs = []
         self.media = None
-        row = 0
         if parts and (media := parts[0][0].media) is not None and media.at(parts[0][0].num_computed) is not None:
             self._fill_media(parts)
             return
@@ -64,17 +62,18 @@ class Batch:
             self.lane[:single] = [seq.lane for seq in first]  # type: ignore[assignment]  # all are seated
             self.wants_logits[:single] = 1
             outputs += [(seq, 1) for seq in first]
-            row = single
+        row = single
         for seq, count in parts[single:]:
             row = self._fill_part(seq, count, row)
         self.num_rows = row
-        self.num_outputs = sum(count for _, count in outputs)
+        self.num_outputs = single + sum([count for _, count in outputs[single:]])
 
     def _fill_part(self, seq: Sequence, count: int, row: int) -> int:
         start = seq.num_computed
         assert 0 < count <= seq.num_tokens - start, seq
         end = row + count
         self.token[row:end] = seq.tokens[start : start + count]
+        assert end + len(seq.draft) <= self.capacity, "more rows than the batch holds"
         if seq.draft:
             assert start + count == seq.num_tokens, seq
             end += len(seq.draft)
@@ -110,6 +109,7 @@ class Batch:
             positions.append(media.positions(number, first, count, self.dimensions))
             whole = media.spans[number].chunk.whole
             end = row + count
+            assert end <= self.capacity, "more rows than the batch holds"
             self.lane[row:end] = seq.lane
             self.wants_logits[row:end] = 0
             if start + count == seq.num_tokens:

@@ -91,8 +91,9 @@ class EngineCore:
         started = self.clock()
         for seq in self._deadlines.passed(started, self.running, self.waiting):
             self.end(seq, Ending(FinishReason.DEADLINE, error=DeadlineExceeded("The request's time limit passed.")))
-        for seq, outcome in self._outputs.overdue():
-            self._advance(seq, outcome)
+        if self._outputs.late:
+            for seq, outcome in self._outputs.overdue():
+                self._advance(seq, outcome)
         plan = self._plan(started)
         self._carry_out(plan)
         self._pace.burst = max(self._pace.burst, len(self.running))
@@ -221,7 +222,7 @@ class EngineCore:
         if self.running:
             self.memory.clear_idle()
         self.drafter.draft(plan)
-        self.memory.make_room(sum(count for _, count in plan.parts) + plan.num_drafted)
+        self.memory.make_room(plan.num_decodes + plan.num_prompt + plan.num_drafted)
 
     def _admit(self, plan: Plan) -> None:
         """Seat those that the plan lets in. One that cannot be seated fails alone."""
@@ -230,7 +231,7 @@ class EngineCore:
             self.end(seq, Ending(FinishReason.FAILED, error=EngineFailure("This request could not be started.")))
         self.running += seated
         for seq in seated:
-            self._note_computed(seq)
+            self._note_prompt(seq)
             if seq.spec.prediction:
                 self.drafter.expect(seq)
         self.waiting = [s for s in self.waiting if s.lane is None]
@@ -238,8 +239,8 @@ class EngineCore:
         if failed:
             plan.parts = [part for part in plan.parts if part[0] not in failed]
 
-    def _note_computed(self, seq: Sequence) -> None:
-        """More of it is in KV than before."""
+    def _note_prompt(self, seq: Sequence) -> None:
+        """More of its prompt is in KV than before."""
         if seq.spec.reports_progress:
             tell_progress(seq, self.clock())
         if seq.media is not None and self.encoder is not None and seq.media.rows:
@@ -267,7 +268,7 @@ class EngineCore:
         # Before a decode, not after: whoever wakes works while the library computes, and leaves this thread the GIL.
         if self._pace.must_wake(self.clock(), num_prompt, num_decodes):
             self._doorbell.ring()
-        masks = self._sampler.begin_masks(seq.sampling for seq, _ in plan.parts if seq.sampling is not None)
+        masks = self._sampler.begin_masks([seq.constraint for seq, _ in plan.parts if seq.constraint is not None])
         come_and_gone = self.metrics.requests + self._board.num_ended
         try:
             self.backend.use(plan.adapters)
@@ -283,12 +284,14 @@ class EngineCore:
             self._refused.failed(plan, e)
             return False
         self._refused.in_a_row = 0
+        extend = self.memory.lanes.extend
         for seq, count in plan.parts:
             seq.num_computed += count
-            self.memory.lanes.extend(seq.lane, count)  # type: ignore[arg-type]  # all are seated
+            extend(seq.lane, count)  # type: ignore[arg-type]  # all are seated
             if seq.checkpoints:
                 self.memory.checkpointing.take(seq)
-            self._note_computed(seq)
+            if seq.state is State.PREFILL:
+                self._note_prompt(seq)
         self._sampler.wait_for_masks(masks)
         return True
 
@@ -300,7 +303,8 @@ class EngineCore:
         if isinstance(outcome, Choice):
             if seq.state is State.PREFILL:
                 seq.enter(State.DECODE)
-            self._note_first_token(seq)
+            if seq.first_token is None:
+                self._note_first_token(seq)
             state, put = seq.sampling, seq.stream.put
             assert state is not None
             ending = state.accept(outcome.token, outcome.logprobs, put)
@@ -317,9 +321,8 @@ class EngineCore:
             self.end(seq, ending)
 
     def _note_first_token(self, seq: Sequence) -> None:
-        if seq.first_token is None:
-            seq.first_token = self.clock()
-            self._pace.urgent = True
+        seq.first_token = self.clock()
+        self._pace.urgent = True
 
     def end(self, seq: Sequence, ending: Ending) -> None:
         """Every sequence ends here, once; its client hears of it."""

@@ -8,7 +8,7 @@ from the one before is the token that it was computed with. Belongs to the engin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.engine.channels import PromptScored
 from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.interface import Backend
+from llamasrv.engine.sampling.masks import Matcher
 from llamasrv.engine.sampling.sampler import log_probability
 from llamasrv.engine.sampling.state import Choice, Ending, SamplingState
 from llamasrv.engine.sampling.step_sampler import Row, StepSampler
@@ -54,17 +55,18 @@ class Outputs:
             if seq.draft:
                 drafted.append((seq, logits[start:end]))
                 count = 1  # of the others nothing is known yet
-            if seq.spec.prompt_logprobs and len(seq.scores) < seq.num_prompt:
+            spec = seq.spec
+            if spec.prompt_logprobs and len(seq.scores) < seq.num_prompt:
                 self._score(seq, logits[start : start + count], seq.num_computed - count)
             if seq.num_computed < len(seq.tokens):
                 continue
             state = seq.sampling
             assert state is not None
-            if seq.spec.max_tokens == 0:
+            if spec.max_tokens == 0:
                 outcomes.append((seq, _COMPUTED))
             elif state.num_undelivered and (ending := self._deliver_forced(seq, state)) is not None:
                 outcomes.append((seq, ending))
-            elif state.is_late:
+            elif seq.constraint is not None and state.is_late:
                 self._keep(seq, state, logits[start + count - 1])
             else:
                 ready.append((seq, (state, logits[start + count - 1])))
@@ -85,7 +87,7 @@ class Outputs:
 
     def _next_rows(self, drafted: list[tuple[Sequence, np.ndarray]]) -> list[tuple[Sequence, Row]]:
         states = [seq.sampling for seq, _ in drafted if seq.sampling is not None]
-        self._sampler.wait_for_masks(self._sampler.begin_masks(states))
+        self._sampler.wait_for_masks(self._begin_masks(seq for seq, _ in drafted))
         ready = []
         for (seq, rows), state in zip(drafted, states):
             row = rows[seq.owed]
@@ -124,12 +126,15 @@ class Outputs:
 
     def wait_for_masks(self, timeout: float) -> None:
         """Of those that wait for nothing else, for at most so many seconds."""
-        states = [seq.sampling for seq in self.late if seq.sampling is not None]
-        self._sampler.wait_for_masks(self._sampler.begin_masks(states), timeout)
+        self._sampler.wait_for_masks(self._begin_masks(self.late), timeout)
+
+    def _begin_masks(self, sequences: Iterable[Sequence]) -> list[Matcher]:
+        return self._sampler.begin_masks([seq.constraint for seq in sequences if seq.constraint is not None])
 
     def _deliver_forced(self, seq: Sequence, state: SamplingState) -> Ending | None:
         """Deliver what was computed with the prompt; the ending where that was all."""
-        self._note_first_token(seq)
+        if seq.first_token is None:
+            self._note_first_token(seq)
         return state.deliver(seq.stream.put)
 
     def _score(self, seq: Sequence, rows: np.ndarray, start: int) -> None:

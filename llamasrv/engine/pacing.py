@@ -63,6 +63,8 @@ class Pace:
     def sleep_seconds(
         self, running: list[Sequence], waiting: list[Sequence], places: int, clock: Callable[[], float]
     ) -> float:
+        if running:
+            return 0.0
         return sleep_seconds(
             num_running=len(running), num_waiting=len(waiting), places=places, stuck=self.stuck, burst=self.burst,
             waited=clock() - waiting[0].arrived if waiting else 0.0,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from array import array
 from dataclasses import replace
+from math import isfinite
 
 import numpy as np
 
@@ -90,7 +91,7 @@ class Sampler:
         chain = self.chain
         if chain is None:
             token = int(row.argmax())
-            return token if np.isfinite(row[token]) else None
+            return token if isfinite(row[token]) else None
         if self.window == 0:
             ids = find(row, self.keep)
         else:

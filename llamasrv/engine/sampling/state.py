@@ -51,7 +51,7 @@ class SamplingState:
     at a time."""
 
     __slots__ = (
-        "constraint", "late_row", "num_undelivered", "_sampler", "_stops", "_tokens", "_index", "_logprobs", "_after",
+        "constraint", "is_heavy", "late_row", "num_undelivered", "_sampler", "_stops", "_tokens", "_index", "_logprobs", "_after",
         "_most",
         "_context", "_shifts", "_jumps", "_jumps_with_prompt", "_pieces", "_eog",
     )  # fmt: skip
@@ -67,6 +67,7 @@ class SamplingState:
         self.late_row: np.ndarray | None = None  # logits that wait for their mask
         self.num_undelivered = 0  # of the last tokens: the client has not got them yet
         self._sampler = Sampler(spec.params, tokens, num_prompt, backend)
+        self.is_heavy = self._sampler.is_heavy  # choosing takes long enough to be worth a thread
         self._stops = StopStrings(spec.stop) if spec.stop else None
         self._tokens = tokens
         self._index = spec.index
@@ -79,11 +80,6 @@ class SamplingState:
         self._jumps = constraint is not None and spec.logprobs is None
         self._jumps_with_prompt = self._jumps and not spec.stop and not spec.prompt_logprobs
         self._pieces, self._eog = vocab.pieces, vocab.eog
-
-    @property
-    def is_heavy(self) -> bool:
-        """Whether choosing takes long enough to be worth a thread."""
-        return self._sampler.is_heavy
 
     @property
     def is_late(self) -> bool:

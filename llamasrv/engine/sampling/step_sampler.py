@@ -6,12 +6,11 @@ plans.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.sampling.masks import Masks, Matcher
+from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.sampler import CandidateFinder
 from llamasrv.engine.sampling.state import Choice, SamplingState
 
@@ -28,12 +27,14 @@ class StepSampler:
         self._helpers = pool.queue(threads - 1)
         self._finders = [CandidateFinder(n_vocab) for _ in range(threads)]
 
-    def begin_masks(self, states: Iterable[SamplingState]) -> list[Matcher]:
+    def begin_masks(self, constraints: list[OutputConstraint]) -> list[Matcher]:
         """Begin to compute the masks of the next tokens. Returns those to wait for."""
+        if not constraints:
+            return []
         matchers: list[Matcher] = [
             matcher
-            for state in states
-            if state.constraint is not None and (matcher := state.constraint.matcher) is not None and matcher.binding
+            for constraint in constraints
+            if (matcher := constraint.matcher) is not None and matcher.binding
         ]
         self._masks.begin(matchers)
         return matchers
@@ -45,7 +46,7 @@ class StepSampler:
 
     def choose(self, rows: list[Row]) -> list[Choice | None]:
         """A token for each row of logits, in their order; None where a row has nothing to choose from."""
-        if sum(state.is_heavy for state, _ in rows) > 1:
+        if sum([state.is_heavy for state, _ in rows]) > 1:
             return self._helpers.map(self._choose, rows)
         find = self._finders[0]
         return [state.choose(row, find) for state, row in rows]
