@@ -51,9 +51,8 @@ class SamplingState:
     at a time."""
 
     __slots__ = (
-        "constraint", "is_heavy", "late_row", "num_undelivered", "_sampler", "_stops", "_tokens", "_index", "_logprobs", "_after",
-        "_most",
-        "_context", "_shifts", "_jumps", "_jumps_with_prompt", "_pieces", "_eog",
+        "constraint", "is_heavy", "late_row", "num_undelivered", "_sampler", "_stops", "_tokens", "_index", "_logprobs",
+        "_after", "_most", "_context", "_shifts", "_jumps", "_jumps_with_prompt", "_pieces", "_eog",
     )  # fmt: skip
 
     def __init__(
