@@ -337,7 +337,7 @@ def test_bench_counts_what_was_delivered_however_it_arrives(cut):
     events = [b'data: {"choices":[{"text":"a"}],"usage":null}\n\n'] * 4
     events += [b'data: {"choices":[],"usage":{"completion_tokens":8}}\n\n', b"data: [DONE]\n\n"]
     wire = b"HTTP/1.1 200 OK\r\n\r\n" + b"".join(events)
-    client = bench._Client()
+    client = bench.Client()
     for start in range(0, len(wire), cut):
         client.take(wire[start : start + cut])
     assert client.num_tokens() == 8
@@ -350,16 +350,16 @@ def test_bench_loses_no_step_where_the_last_tokens_come_one_after_another():
     """Two streams of a token each 0.1 s: 20 tokens/s, although the second is written a little after the first."""
     clients = []
     for late in (0.0, 0.002):
-        client = bench._Client(body=bytearray(b"HTTP/1.1 200 OK\r\n\r\n"))
+        client = bench.Client(body=bytearray(b"HTTP/1.1 200 OK\r\n\r\n"))
         client.body += bench.EVENT + b'"usage":{"completion_tokens":10}}\n'
         client.arrivals = [(0.1 * i + late, i) for i in range(1, 11)]
         client.num_events = 11
         clients.append(client)
-    assert bench._rate(clients) == pytest.approx(20, rel=0.01)
+    assert bench.rate(clients) == pytest.approx(20, rel=0.01)
 
 
 def test_bench_says_what_the_server_answered_instead():
-    client = bench._Client()
+    client = bench.Client()
     client.take(b"HTTP/1.1 401 Unauthorized\r\n\r\n{}")
     with pytest.raises(ConfigError, match="401 Unauthorized"):
         client.num_tokens()

@@ -106,7 +106,7 @@ class _Written:
 def _written(template: Template, before: tuple[Message, ...], turn: Message) -> _Written | None:
     try:
         past, asked, whole = (
-            str(template.render(ChatPrompt(messages, tools=_tools(), add_generation_prompt=goes_on)).text)
+            str(template.render(ChatPrompt(messages, tools=probe_tools(), add_generation_prompt=goes_on)).text)
             for messages, goes_on in ((before, False), (before, True), ((*before, turn), False))
         )
     except InvalidRequest:
@@ -123,7 +123,7 @@ def _written(template: Template, before: tuple[Message, ...], turn: Message) -> 
     return _Written(whole[:size], asked, head, whole[size:])
 
 
-def _tools() -> tuple[Tool, ...]:
+def probe_tools() -> tuple[Tool, ...]:
     properties = {
         "zqfirst": {"type": "string", "description": "zq"}, "zqsecond": {"type": "integer", "description": "zq"},
     }  # fmt: skip
@@ -152,7 +152,7 @@ def _expected(turn: Message) -> dict[str, Any]:
 def _read(format: ChatFormat, prompt: str, outputs: list[str]) -> dict[str, Any]:
     content, thought, names, arguments = "", "", [], []
     for output in outputs:
-        parser = Parser(format, prompt=prompt, tools=_tools())
+        parser = Parser(format, prompt=prompt, tools=probe_tools())
         for event in parser.feed(_closed(format, prompt, output)) + parser.finish():
             if isinstance(event, Text):
                 content += event.text

@@ -133,7 +133,7 @@ def _prompt(number: int) -> str:
 
 
 @dataclass(slots=True)
-class _Client:
+class Client:
     """One streaming request: what came, and when how many events were complete."""
 
     sent: float = field(default_factory=time.perf_counter)
@@ -191,22 +191,22 @@ class Driver:
                     else:
                         selector.unregister(connection)
                         connection.close()
-        return _rate(clients)
+        return rate(clients)
 
-    def _start(self, selector: selectors.BaseSelector, number: int, tokens: int) -> _Client:
+    def _start(self, selector: selectors.BaseSelector, number: int, tokens: int) -> Client:
         body = json.dumps({
             "prompt": _prompt(number), "max_tokens": tokens, "stream": True, "ignore_eos": True, "temperature": 0.8,
             "stream_options": {"include_usage": True},
         }).encode()  # fmt: skip
         head = f"POST /v1/completions HTTP/1.1\r\n{self._head}Connection: close\r\nContent-Type: application/json\r\n"
-        client = _Client()
+        client = Client()
         connection = socket.create_connection(self._address, PATIENCE)
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         selector.register(connection, selectors.EVENT_READ, client)
         return client
 
 
-def _rate(clients: list[_Client]) -> float:
+def rate(clients: list[Client]) -> float:
     counts = [client.num_tokens() for client in clients]
     progress = [client.progress() for client in clients]
     begin, end = max(p[0][0] for p in progress), min(p[-1][0] for p in progress)

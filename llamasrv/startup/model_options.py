@@ -170,14 +170,14 @@ def chat_defaults(settings: Settings) -> ChatDefaults:
 
 def check_rpc(who: str) -> None:
     """Raises ConfigError, told by `who`, where the library cannot talk to other machines."""
-    if not _library_has("ggml-rpc"):
+    if not library_has("ggml-rpc"):
         raise ConfigError(
             f"{who}: llama-cpp-python was built without RPC; this installs one that has it: CMAKE_ARGS=-DGGML_RPC=ON "
             f"pip install --force-reinstall --no-deps --no-cache-dir llama-cpp-python=={version('llama-cpp-python')}"
         )
 
 
-def _library_has(part: str) -> bool:
+def library_has(part: str) -> bool:
     """Whether llama-cpp-python came with this part of ggml. The library itself is not loaded for it."""
     return any(_library().glob(f"*{part}.*"))
 

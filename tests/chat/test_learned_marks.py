@@ -77,7 +77,7 @@ def test_the_grammar_allows_what_the_template_shows(name):
         if trip.verdict != round_trip.OK or trip.prompt.endswith(template.format.calls.call_start or "\0"):
             continue
         output = trip.output.removesuffix("<|eot|>").removesuffix("<|end|>").removesuffix("</turn>")
-        constraint = constrain(template.format, prompt=trip.prompt, tools=round_trip._tools())
+        constraint = constrain(template.format, prompt=trip.prompt, tools=round_trip.probe_tools())
         assert accepts(constraint, output), trip.kind
 
 

@@ -49,9 +49,9 @@ def test_a_format_that_loses_something_says_what():
     assert set(ChatTemplate(shouted).format.unsure) <= {"call", "two calls", "thought and call"}
 
 
-def test_a_format_that_does_not_fit_its_template_is_unsure():
+def test_a_format_that_does_not_fit_its_template_is_unsure(monkeypatch):
     template = ChatTemplate(FAMILIES["a section of named calls"])
-    template._format = GENERIC
+    monkeypatch.setattr(ChatTemplate, "format", GENERIC)
     found = {kind: trip.verdict for kind, trip in round_trip(template).items()}
     assert found["text"] == OK and found["call"] == found["two calls"] == LOST
 

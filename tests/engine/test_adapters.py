@@ -87,7 +87,7 @@ def test_prefixes_are_not_shared_across_sets(drive):
 
 def test_prefixes_in_host_memory_are_not_shared_across_sets(drive):
     driver = drive(RecordingBackend(adapters=ADAPTERS, idle_cells=0), parallel=4)
-    driver.core.memory._time.prompt_seconds = lambda count: 1.0  # everything is worth keeping
+    driver.core.scheduler.cost.prompt_seconds = lambda count: 1.0  # everything is worth keeping
     prompt = chat("a long common beginning " * 4)
     for adapters, found in ((FIRST, False), ((), False), (FIRST, True), (SECOND, False)):
         driver.answer("something else entirely")

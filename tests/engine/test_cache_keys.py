@@ -46,7 +46,7 @@ def test_nobody_waits_for_a_leader_of_another_scope(drive):
 
 def test_a_prefix_in_host_memory_is_found_within_its_scope_only(drive):
     driver = drive(idle_cells=0, parallel=4)
-    driver.core.memory._time.prompt_seconds = lambda count: 1.0  # everything is worth keeping
+    driver.core.scheduler.cost.prompt_seconds = lambda count: 1.0  # everything is worth keeping
     for who, found in ((ANN, False), (BOB, False), (ANN, True), ({}, False)):
         driver.answer("something else entirely")
         assert (reused(driver, chat(SYSTEM), **who) > len(SYSTEM)) is found
@@ -86,7 +86,7 @@ def test_a_slot_is_saved_as_its_own_scope_has_it(drive):
 
 def test_a_saved_slot_goes_back_to_the_scope_it_came_from(drive):
     driver = drive(parallel=4)
-    driver.core.memory._time.prompt_seconds = lambda count: 1.0
+    driver.core.scheduler.cost.prompt_seconds = lambda count: 1.0
     prompt = chat(SYSTEM)
     stream = driver.submit(prompt, **ANN)
     driver.finish()

@@ -21,7 +21,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
 
-BUILT = model_options._library_has("ggml-rpc")
+BUILT = model_options.library_has("ggml-rpc")
 with_rpc = pytest.mark.skipif(not BUILT, reason="llama-cpp-python was built without RPC (CMAKE_ARGS=-DGGML_RPC=ON)")
 LLAMASRV = [sys.executable, "-m", "llamasrv"]
 GREEDY = SamplingParams(temperature=0)
@@ -141,7 +141,7 @@ def test_a_model_beside_it_stays_here(helper, real):
     """Devices are one model's own: the next one computes without them, also when they are gone."""
     away = helper()
     far = real("llama", rpc=(away.endpoint,))
-    assert not real("llama").backend._on_gpu and far.backend._on_gpu
+    assert not real("llama").backend.idle_cells and far.backend.idle_cells  # which only devices are given
 
 
 @with_rpc

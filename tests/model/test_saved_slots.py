@@ -19,7 +19,7 @@ def test_an_answer_goes_on_from_a_file(real, tmp_path):
     state = first.core.admission.slots.save(lane, first.core.memory)
     assert files.write("talk", state) == (tmp_path / "talk").stat().st_size
     second.core.admission.slots.restore(0, files.read("talk")[0], second.core.memory)
-    second.core.memory._time.learn(1_000_000, 0, 0.001)  # although computing it again would take no time at all
+    second.core.scheduler.cost.learn(1_000_000, 0, 0.001)  # although computing it again would take no time at all
     longer = prompt + " and"
     there, cold = ask(second, longer), ask(real("llama", cache_bytes=0), longer)
     assert there.end.num_reused >= len(state.tokens) - 13 and cold.end.num_reused == 0

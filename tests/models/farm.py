@@ -16,13 +16,13 @@ from llamasrv.models.registry import Registry
 class Farm:
     """`add` models, each of a size; `gate` holds back what is being loaded while it is closed."""
 
-    def __init__(self, *, limit=0, **options):
-        self.now = 0.0
+    def __init__(self, *, limit=0, clock=None, **options):
+        self.now = 0.0  # where no `clock` is given
         self.gate = threading.Event()
         self.gate.set()
         self.broken = {}  # name -> the exception that loading it raises
         self.opened = []
-        self.loader = Loader(memory_limit=limit, clock=lambda: self.now, **options)
+        self.loader = Loader(memory_limit=limit, clock=clock or (lambda: self.now), **options)
         self.models = {}
 
     def add(self, *names, size=10, devices=None, **more):

@@ -201,13 +201,14 @@ def test_marks_have_no_log_probabilities():
 # ---------------------------------------------------------------- cost
 
 
-def test_a_parser_that_can_find_nothing_more_is_left_behind():
+def test_a_parser_that_can_find_nothing_more_is_left_behind(monkeypatch):
     """Plain chat costs what raw text costs, but for the first words."""
     choice, events = parsed(), []
     choice.say([Delta(0, 0, b"Hello")], events)
     choice.say([Delta(0, 0, b" <think>"), Delta(0, 0, b" you")], events)
-    assert choice._parser is None
-    assert said(events) == "Hello <think> you"
+    monkeypatch.setattr(Parser, "feed", lambda self, text: pytest.fail("it is still asked"))
+    choice.say([Delta(0, 0, b" again")], events)
+    assert said(events) == "Hello <think> you again"
 
 
 def test_control_tokens_that_are_marks_are_read():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from models.farm import Farm
@@ -35,8 +36,8 @@ def start():
     farms = []
 
     def start(*names, limit=0, load_timeout=300.0, **options):
-        farms.append(Farm(limit=limit, load_timeout=load_timeout).add(*names or ("a", "b", "c")))
-        farms[-1].loader._clock = __import__("time").monotonic
+        farm = Farm(limit=limit, load_timeout=load_timeout, clock=time.monotonic)
+        farms.append(farm.add(*names or ("a", "b", "c")))
         return Served(farms[-1], **options)
 
     yield start

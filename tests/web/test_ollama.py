@@ -10,6 +10,7 @@ from serving import failing_midway, wait_until
 from llamasrv.domain.key import Key
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.models.details import Details
+from llamasrv.models.model import Model
 from llamasrv.web.service import WebOptions
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
@@ -155,9 +156,9 @@ def test_a_gap_is_refused_where_the_model_cannot_fill_it(start):
     assert response.status_code == 400 and error(response) == '"fake" does not support insert'
 
 
-def test_an_encoder_does_not_chat(start):
+def test_an_encoder_does_not_chat(start, monkeypatch):
     running = start()
-    running.service.registry.default._details = Details(capabilities=("embedding",))
+    monkeypatch.setattr(Model, "details", Details(capabilities=("embedding",)))
     response = running.client.post(CHAT, json=BODY)
     assert response.status_code == 400 and error(response) == '"fake" does not support chat'
 

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from model import tiny_models
 
-from llamasrv.models import gguf, made, made_files
+from llamasrv.models import gguf, made
+from llamasrv.models.details import Details
 from llamasrv.models.made import Made
+from llamasrv.models.model import Model
 from llamasrv.web.service import WebOptions
 
 _spec = importlib.util.spec_from_file_location("hub", Path(__file__).parents[1] / "models" / "hub.py")
@@ -161,10 +163,12 @@ def test_what_is_quantised_already_is_refused(managing, blob_of, tmp_path):
 
 
 def test_one_is_quantised_at_a_time(managing, blob_of):
-    body = {"model": "small", "files": {"m.gguf": blob_of()}, "quantize": "q8_0"}
-    with made_files._busy:
-        response = managing.post("/api/create", json=body)
+    body = {"model": "small", "files": {"m.gguf": blob_of(layers=20)}, "quantize": "q8_0"}
+    first = managing.post("/api/create", json=body, buffered=False)
+    next(first.iter_encoded())
+    response = managing.post("/api/create", json=body)
     assert response.status_code == 503 and "Another model is being quantised" in error(response)
+    first.close()
 
 
 def test_a_client_that_leaves_ends_it(managing, blob_of, tmp_path):
@@ -173,7 +177,8 @@ def test_a_client_that_leaves_ends_it(managing, blob_of, tmp_path):
     next(response.iter_encoded())
     response.close()
     assert made.read(tmp_path) == [] and len(list((tmp_path / ".blobs").iterdir())) == 1
-    assert not made_files._busy.locked()
+    again = {"model": "small", "files": {"m.gguf": blob_of()}, "quantize": "q8_0", "stream": False}
+    assert managing.post("/api/create", json=again).get_json() == {"status": "success"}
 
 
 def test_a_made_model_is_forgotten_and_its_file_stays(manager, tmp_path):
@@ -185,11 +190,9 @@ def test_a_made_model_is_forgotten_and_its_file_stays(manager, tmp_path):
     assert made.read(tmp_path) == [] and manager.refreshed and (tmp_path / "base.gguf").exists()
 
 
-def test_a_model_that_others_are_made_of_is_not_deleted(manager, tmp_path):
-    from llamasrv.models.details import Details
-
+def test_a_model_that_others_are_made_of_is_not_deleted(manager, tmp_path, monkeypatch):
     path = tmp_path / "base.gguf"
-    manager.service.registry.default._details = Details(path=path, parts=(path,))
+    monkeypatch.setattr(Model, "details", Details(path=path, parts=(path,)))
     made.write(tmp_path, Made("derived", "fake", "base.gguf"))
     response = manager.client.delete("/api/delete", json={"model": "fake"})
     assert response.status_code == 400 and "derived was created from it" in error(response)
@@ -206,10 +209,8 @@ def test_what_answers_to_every_name_is_not_deleted_under_any(start, tmp_path):
     assert client.delete("/api/delete", json={"model": "whatever"}).status_code == 404
 
 
-def test_the_name_of_another_model_is_not_taken(manager, tmp_path):
-    from llamasrv.models.details import Details
-
-    manager.service.registry.default._details = Details(path=tmp_path / "base.gguf")
+def test_the_name_of_another_model_is_not_taken(manager, tmp_path, monkeypatch):
+    monkeypatch.setattr(Model, "details", Details(path=tmp_path / "base.gguf"))
     for body in ({"source": "fake", "destination": "ALIAS"}, {"source": "fake", "destination": "fake:latest"}):
         response = manager.client.post("/api/copy", json=body)
         assert response.status_code == 400 and "already names a model" in error(response)

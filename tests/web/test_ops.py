@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from llamasrv.engine.engine import Status
+from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.web.service import WebOptions
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
@@ -50,10 +51,13 @@ def test_requests_wait_for_the_model_elsewhere(paused):
     assert paused.client.get("/v1/models").status_code == 200
 
 
-def test_readiness_prepares_what_the_first_request_needs(start):
-    running = start()
+def test_readiness_prepares_what_the_first_request_needs(start, monkeypatch):
+    running, prepared, prepare = start(), [], LoadedModel.of
+    monkeypatch.setattr(LoadedModel, "of", lambda model: (prepared.append(model.name), prepare(model))[1])
     assert running.client.get("/readyz").status_code == 200
-    assert running.service.pipeline._served
+    assert prepared == ["fake"]
+    assert running.client.post("/v1/chat/completions", json=HELLO).status_code == 200
+    assert prepared == ["fake"]
 
 
 def families(client):

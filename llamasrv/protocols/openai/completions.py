@@ -134,16 +134,20 @@ class CompletionsReply(ChunkReply):
     def __init__(self, options: CompletionsOptions, model: str, fingerprint: str) -> None:
         super().__init__(options, model)
         self._options = options
-        self._fields: dict[str, Any] = {
-            "id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": model,
-            "system_fingerprint": fingerprint,
-        }  # fmt: skip
+        self.id, self.created = new_id("cmpl-"), int(time.time())
+        self._fingerprint = fingerprint
         self._logprobs = [_Logprobs() for _ in range(options.num_choices)] if options.logprobs else []
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "id": self.id, "object": "text_completion", "created": self.created, "model": self._model,
+            "system_fingerprint": self._fingerprint,
+        }  # fmt: skip
 
     # ------------------------------------------------------------ streaming
 
     def on_begin(self) -> None:
-        self._begin_chunks(self._fields)
+        self._begin_chunks(self._fields())
 
     def on_text(self, event: Text) -> None:
         logprobs = b"null"
@@ -176,7 +180,7 @@ class CompletionsReply(ChunkReply):
             for index, choice in enumerate(self.folded.choices)
         ]
         usage = usage_body(self.folded.usage)
-        return orjson.dumps({**self._fields, "choices": choices, "usage": usage, **self._whole_figures()})
+        return orjson.dumps({**self._fields(), "choices": choices, "usage": usage, **self._whole_figures()})
 
 
 class _Logprobs:

@@ -45,7 +45,7 @@ def test_it_never_has_more_than_its_limit():
         table.add(tokens(f"{n:08} and so on"), state(), EVERYBODY)
         assert table.used <= 5_000
     table.add(tokens("larger than everything"), state(6_000), EVERYBODY)
-    assert table.used == sum(point.num_bytes for point in table._there.values()) and 0 < len(table) < 5
+    assert table.used == sum(point.num_bytes for point in table.points()) and 0 < len(table) < 5
 
 
 def test_what_is_used_and_spares_much_outlives_what_does_not():
@@ -93,7 +93,7 @@ def test_where_two_prompts_part_there_is_one():
 @pytest.fixture(params=KINDS)
 def driver(drive, request):
     driver = drive(parallel=8, num_lanes=16, num_cells=16384, batch_size=512, **KINDS[request.param])
-    driver.core.memory._time.prompt_seconds = lambda count: float(count > 0)  # everything is worth keeping
+    driver.core.scheduler.cost.prompt_seconds = lambda count: float(count > 0)  # everything is worth keeping
     return driver
 
 
@@ -167,7 +167,7 @@ def test_running_sequences_are_left_alone_by_those_who_branch_off(driver):
 def test_a_prefix_that_left_the_pool_can_be_brought_back_to_a_checkpoint(drive):
     for kind in KINDS.values():
         driver = drive(idle_cells=0, **kind)
-        driver.core.memory._time.prompt_seconds = lambda count: float(count > 0)
+        driver.core.scheduler.cost.prompt_seconds = lambda count: float(count > 0)
         run(driver, SYSTEM + chat("one"))
         run(driver, "something else entirely")
         said, (reused,) = run(driver, SYSTEM + chat("other"))

@@ -12,6 +12,7 @@ from engine_driver import Driver, chat, end_of, no_leaks
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.kv import state_file
 from llamasrv.engine.kv.disk_tier import ENDING, DiskTier
 from llamasrv.engine.interface import Adapter
 from llamasrv.engine.kv.prefix_index import EVERYBODY
@@ -83,7 +84,9 @@ def test_a_file_in_the_wrong_folder_is_not_read(tmp_path):
     Store(tmp_path).write("a common beginning")
     store = Store(tmp_path, model="other")
     (path,) = files(tmp_path)
-    path.rename(store.disk._folder / path.name)
+    (folder,) = set(tmp_path.iterdir()) - {path.parent}
+    assert len(store.disk) == 0
+    path.rename(folder / path.name)
     assert Store(tmp_path, model="other").read("a common beginning, and more") is None
 
 
@@ -190,12 +193,12 @@ from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
 os.fsync = lambda fd: None
 disk = DiskTier(
-    Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, work=print, post=lambda mail: mail[0](mail[1]),
+    Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, work=lambda job: job(), post=lambda mail: mail[0](mail[1]),
     give=print,
 )
 for n in range(200):
     data = np.full(2**18, n, np.int32)
-    disk._write(SavedState(array("i", [n] * 50), data))
+    disk.put(SavedState(array("i", [n] * 50), data))
     print(n, flush=True)
 """
 
@@ -211,8 +214,8 @@ def test_killed_while_it_writes_it_leaves_only_whole_files(tmp_path, after):
     store = Store(tmp_path, 2**30)
     assert len(store.disk) == len(list(tmp_path.rglob(f"*{ENDING}"))) >= 1 + 3 * after
     for n in range(1 + 3 * after):
-        found = store.disk.match(array("i", [n] * 51), 50, EVERYBODY)
-        assert set(store.disk._get(found[0]).data.tolist()) == {n}
+        _, entry = store.read(chr(n) * 51)
+        assert set(entry.data.tolist()) == {n}
 
 
 # With an engine
@@ -275,7 +278,7 @@ def test_going_on_with_a_conversation_writes_nothing(tmp_path):
     served.ask(first)
     said = served.backend.vocab.tokenize(first) + list(served.sequences[0].tokens[served.sequences[0].num_prompt :])
     assert served.ask([*said, *served.backend.vocab.tokenize("\n" + chat("and?"))]) > len(SYSTEM)
-    assert served.core.disk.num_written == 0 and not served.core.disk._writing
+    assert served.core.disk.num_written == 0 and not served.core.disk.is_writing
     served.end()
 
 
@@ -321,7 +324,7 @@ def test_a_large_state_is_not_copied_while_others_are_at_work(tmp_path, monkeypa
     served.ask(chat(SYSTEM + "one"))
     other = served.submit(chat("hello " * 20))
     served.turn(3)
-    assert served.ask(chat(SYSTEM + "two")) > len(SYSTEM) and not served.core.disk._writing
+    assert served.ask(chat(SYSTEM + "two")) > len(SYSTEM) and not served.core.disk.is_writing
     served.finish()
     assert end_of(other.take())
     served.ask(chat(SYSTEM + "three"))
@@ -329,7 +332,14 @@ def test_a_large_state_is_not_copied_while_others_are_at_work(tmp_path, monkeypa
     served.end()
 
 
-def test_running_sequences_go_on_while_a_file_is_read(tmp_path):
+def slow_disk(monkeypatch):
+    """Every file is read only when the event that this returns is set."""
+    gate, read = threading.Event(), state_file.read_state
+    monkeypatch.setattr(state_file, "read_state", lambda file, head: (gate.wait(10), read(file, head))[1])
+    return gate
+
+
+def test_running_sequences_go_on_while_a_file_is_read(tmp_path, monkeypatch):
     served = Served(tmp_path)
     for end in ("one", "two"):
         served.ask(chat(SYSTEM + end))
@@ -338,9 +348,7 @@ def test_running_sequences_go_on_while_a_file_is_read(tmp_path):
     again = Served(tmp_path)
     running = again.submit(chat("hello " * 20))
     again.turn(3)
-    gate = threading.Event()
-    get = again.core.disk._get
-    again.core.disk._get = lambda stored: (gate.wait(10), get(stored))[1]
+    gate = slow_disk(monkeypatch)
     waiting = again.submit(chat(SYSTEM + "three"))
     before = len(running.take())
     again.turn(10)
@@ -361,9 +369,7 @@ def test_a_disk_that_is_slower_than_computing_is_not_waited_for(tmp_path, monkey
     monkeypatch.setattr("llamasrv.engine.kv.disk_tier.PATIENCE", 0.0)
     again = Served(tmp_path)
     again.core.scheduler.cost.prompt_seconds = lambda count: count * 0.0005
-    gate = threading.Event()
-    get = again.core.disk._get
-    again.core.disk._get = lambda stored: (gate.wait(10), get(stored))[1]
+    gate = slow_disk(monkeypatch)
     assert again.ask(chat(SYSTEM + "three")) == 0
     gate.set()
     again.end()

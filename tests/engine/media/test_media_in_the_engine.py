@@ -335,7 +335,7 @@ def test_a_saved_slot_with_an_image_comes_back_where_there_is_a_projector(see, d
     assert min(state.tokens) < 0
     again = see(idle_cells=0)
     again.core.admission.slots.restore(0, files.read("talk")[0], again.core.memory)
-    again.core.memory._time.learn(64, 0, 1.0)  # computing is slow enough for states to be worth copying
+    again.core.scheduler.cost.learn(64, 0, 1.0)  # computing is slow enough for states to be worth copying
     _, end = answer(again, "look: ", picture("cat"), "what is it?", max_tokens=20)
     assert end.num_reused == end.num_prompt - 1 and not again.backend.projector.encoded
     blind = drive()

@@ -128,7 +128,7 @@ def test_the_form_of_the_text_is_read():
 
 def reply(**options):
     made = CompletionsReply(CompletionsOptions(**options), "some-model", "fp_0")
-    made._fields["id"], made._fields["created"] = "cmpl-0", 1700000000
+    made.id, made.created = "cmpl-0", 1700000000
     return made
 
 

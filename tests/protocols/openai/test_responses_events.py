@@ -251,7 +251,10 @@ def test_what_could_not_be_stored_says_so():
 
 
 def test_it_stores_nothing_where_that_is_wanted():
-    assert endpoint.reply(endpoint.parse({"input": "x", "store": False})[1], model="m", keep=print)._keep is None
+    kept = []
+    made = endpoint.reply(endpoint.parse({"input": "x", "store": False})[1], model="m", keep=kept.append)
+    add_up(made.chunks([Text(0, "Hi"), STOP, USAGE]))
+    assert kept == []
 
 
 # ---------------------------------------------------------------- items
