@@ -3,8 +3,9 @@
     take mail -> choose a group of inputs -> compute -> deliver
 
 It has a context of its own over the same weights, so neither waits for the other. Inputs of different requests share a
-group: the requests take turns, and what room is left goes to the longest inputs that fit. Knows tokens and numbers, no
-protocol and no text. Every method below the line "embedder's thread" runs on that thread alone.
+group: the requests take turns, and what room is left goes to the longest inputs that fit. Inputs with images or sounds
+are computed one by one, once these are encoded. Knows tokens and numbers, no protocol and no text. Every method below
+the line "embedder's thread" runs on that thread alone.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import logging
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from llamasrv.engine.channels import Doorbell, Mailbox, RealThread, Stream
+from llamasrv.domain.media import MediaSpan
 from llamasrv.engine.interface import DecodeFailed, EmbeddingBackend
+from llamasrv.engine.media.embedding_line import EmbeddingLine, Input
+from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.engine.metrics import EmbedderMetrics
 from llamasrv.errors import (
     DeadlineExceeded,
@@ -30,11 +34,13 @@ from llamasrv.errors import (
     LlamasrvError,
     QueueFull,
     Unavailable,
+    Unsupported,
 )
 
 log = logging.getLogger("llamasrv.engine")
 
 STOPPING = "The server is shutting down."
+NONE: Mapping[int, Sequence[MediaSpan]] = {}
 FILL_FROM = 16  # requests that are searched for inputs to fill a group up with
 
 
@@ -44,15 +50,6 @@ class Embedded(NamedTuple):
     index: int  # type: ignore[assignment]
     vector: np.ndarray | None  # float32 [size], or [tokens, size] where nothing is pooled
     error: LlamasrvError | None = None
-
-
-class Input(NamedTuple):
-    """One input that waits."""
-
-    index: int  # type: ignore[assignment]
-    tokens: array[int]
-    stream: Stream
-    deadline: float | None
 
 
 def _length(one: Input) -> int:
@@ -74,6 +71,10 @@ class Embedder:
         self._doorbell = Doorbell()
         self._thread = RealThread(self._run)
         self._waiting: dict[int, list[Input]] = {}  # by stream, whose turn is next first; the shortest input first
+        self.line = EmbeddingLine(
+            lambda result: self._mailbox.put((self.line.come, result)),
+            lambda one, error: self._deliver(one, None, error), self.metrics,
+        )  # fmt: skip
         self._num_submitted = 0  # written by the HTTP side only
         self._num_ended = 0  # written by the embedder's thread only
         self._stopping = False
@@ -90,8 +91,11 @@ class Embedder:
         """Whether the next input would be refused."""
         return self.num_open >= self.queue_limit
 
-    def submit(self, inputs: Sequence[Sequence[int]], *, deadline: float | None = None) -> Stream:
-        """Hand in the inputs of one request."""
+    def submit(
+        self, inputs: Sequence[Sequence[int]], *, media: Mapping[int, Sequence[MediaSpan]] = NONE,
+        deadline: float | None = None,
+    ) -> Stream:  # fmt: skip
+        """Hand in the inputs of one request; `media` are the images and sounds of those that have any."""
         backend = self.backend
         if backend is None or self._stopping:
             raise Unavailable(STOPPING)
@@ -100,6 +104,8 @@ class Embedder:
                 raise InvalidRequest(f"Input {i} is empty.", param="input")
             if len(tokens) > backend.context:
                 raise InputTooLong(num_prompt=len(tokens), context=backend.context, param="input")
+        for spans in media.values():
+            self._check(spans, backend)
         if len(inputs) > self.queue_limit:
             raise InvalidRequest(
                 f"The request has {len(inputs)} inputs; this server takes at most {self.queue_limit} at once. "
@@ -110,9 +116,23 @@ class Embedder:
             raise QueueFull(f"The queue is full ({self.num_open} inputs). Try again shortly.")
         stream = Stream(self._doorbell, len(inputs))
         self._num_submitted += len(inputs)
-        waiting = [Input(i, array("i", tokens), stream, deadline) for i, tokens in enumerate(inputs)]
+        waiting = [
+            Input(i, array("i", tokens), stream, deadline, MediaTimeline(tuple(media[i])) if media.get(i) else None)
+            for i, tokens in enumerate(inputs)
+        ]
         self._mailbox.put((self._arrive, waiting))
         return stream
+
+    def _check(self, spans: Sequence[MediaSpan], backend: EmbeddingBackend) -> None:
+        if not backend.most_rows or self.line.encode is None:
+            raise Unsupported("This model makes embeddings of texts alone.", param="input")
+        largest = max((span.chunk.num_tokens for span in spans if span.chunk.whole), default=0)
+        if largest > backend.most_rows:
+            raise InvalidRequest(
+                f"The image takes {largest} tokens that have to be computed in one step; this server computes at most "
+                f"{backend.most_rows}. Send a smaller image.",
+                param="input",
+            )
 
     def cancel(self, stream: Stream) -> None:
         """Give up what is still open of a request; nothing more comes of it. Idempotent."""
@@ -154,13 +174,16 @@ class Embedder:
 
     def turn(self, *, wait: bool = False) -> bool:
         """Compute one group; with `wait`, sleep while there is nothing to do. True when something was computed."""
-        self._take_mail(wait=wait and not self._waiting)
+        self._take_mail(wait=wait and not self._waiting and not self.line.is_ready)
         self._expire()
         group = self._group()
         if group:
             self._compute(group)
+        with_media = self.line.is_ready
+        if with_media:
+            self._compute([self.line.take()])
         self._doorbell.ring()
-        return bool(group)
+        return bool(group) or with_media
 
     def _take_mail(self, *, wait: bool) -> None:
         for act, argument in self._mailbox.take(1.0 if wait else 0):
@@ -168,14 +191,19 @@ class Embedder:
 
     def _arrive(self, inputs: list[Input]) -> None:
         self.metrics.requests += 1
-        self._waiting[id(inputs[0].stream)] = sorted(inputs, key=_length)
+        texts = sorted((one for one in inputs if one.media is None), key=_length)
+        if texts:
+            self._waiting[id(inputs[0].stream)] = texts
+        for one in inputs:
+            if one.media is not None:
+                self.line.add(one)
 
     def _cancel(self, stream: Stream) -> None:
-        gone = self._waiting.pop(id(stream), [])
+        gone = self._waiting.pop(id(stream), []) + self.line.drop(lambda one: one.stream is stream)
         self._count_out(stream, len(gone))
 
     def _fail_all(self, error: LlamasrvError) -> None:
-        for inputs in list(self._waiting.values()):
+        for inputs in [*self._waiting.values(), self.line.drop(lambda one: True)]:
             for one in inputs:
                 self._deliver(one, None, error)
         self._waiting.clear()
@@ -187,6 +215,9 @@ class Embedder:
             if deadline is not None and now >= deadline:
                 for one in self._waiting.pop(key):
                     self._deliver(one, None, DeadlineExceeded("The request's time limit passed."))
+        if self.line:
+            for one in self.line.drop(lambda one: one.deadline is not None and now >= one.deadline):
+                self._deliver(one, None, DeadlineExceeded("The request's time limit passed."))
 
     def _group(self) -> list[Input]:
         """What is computed together: one input of each request in turn, then the longest that still fit."""
@@ -232,7 +263,10 @@ class Embedder:
         assert backend is not None
         started = self.clock()
         try:
-            vectors = backend.embed([one.tokens for one in group])
+            media = group[0].media
+            vectors = [backend.embed_media(group[0].tokens, media)] if media else backend.embed(
+                [one.tokens for one in group]
+            )  # fmt: skip
         except DecodeFailed as error:
             log.error("a group of inputs failed: %s", error)
             self._fail(group)

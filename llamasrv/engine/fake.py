@@ -19,8 +19,9 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.batch import Batch, MediaRows
 from llamasrv.engine.embedder import pooled
-from llamasrv.engine.fake_projector import FakeProjector
+from llamasrv.engine.fake_projector import FakeProjector, fake_rows
 from llamasrv.engine.interface import Adapter, Checkpoints, DraftModel, ModelInfo, OutOfCells, Progress
+from llamasrv.engine.media.timeline import MediaTimeline
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 BOS, IM_START, IM_END, END_OF_TEXT, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = range(256, 256 + len(SPECIALS))
@@ -339,6 +340,7 @@ class FakeEmbeddings:
         self.size = 1 if pooling == "rank" else 32
         self.labels = ("match",) if pooling == "rank" else ()
         self.context, self.group_tokens, self.group_inputs = context, max(context, group_tokens), group_inputs
+        self.most_rows = 0 if pooling == "rank" else self.group_tokens
         self.closed = False
 
     def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:
@@ -346,6 +348,11 @@ class FakeEmbeddings:
         assert 0 < len(lengths) <= self.group_inputs and sum(lengths) <= self.group_tokens
         assert max(lengths) <= self.context
         return [self._one(np.frombuffer(tokens, np.int32)) for tokens in inputs]
+
+    def embed_media(self, tokens: array[int], media: MediaTimeline) -> np.ndarray:
+        for number, span in enumerate(media.spans):
+            assert (media.rows[number] == fake_rows(span.chunk)).all(), "the rows of another image"
+        return self._one(np.frombuffer(tokens, np.int32))
 
     def _one(self, tokens: np.ndarray) -> np.ndarray:
         if self.pooling == "rank":

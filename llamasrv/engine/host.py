@@ -101,6 +101,8 @@ class EngineHost:
             backend.close()
             raise
         shared.embedder.backend = backend.embeddings
+        if self.core.encoder is not None:
+            shared.embedder.line.encode = self.core.encoder.encode
         board.model = ModelFacts(
             backend.info, backend.vocab, backend.generates, backend.context, backend.num_lanes, len(backend.adapters),
             backend.state_facts, backend.projector, backend.ubatch_size,

@@ -14,6 +14,7 @@ import numpy as np
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.batch import Batch
+from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.engine.options import Adapter as Adapter
 from llamasrv.engine.use import Refused
 
@@ -123,9 +124,13 @@ class EmbeddingBackend(Protocol):
     context: int  # most tokens of one input
     group_tokens: int  # most tokens that are computed together; at least `context`
     group_inputs: int  # most inputs that are computed together
+    most_rows: int  # of an image or a sound that is seen as a whole, in one input; 0: it takes texts alone
 
     def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:
         """A vector (float32) for each; one for each token where nothing is pooled. Raises DecodeFailed."""
+
+    def embed_media(self, tokens: array[int], media: MediaTimeline) -> np.ndarray:
+        """The same for an input with images or sounds, whose rows are there."""
 
     def reset(self) -> None:
         """A fresh context, as after loading."""

@@ -133,3 +133,5 @@ class EmbedderMetrics:
         self.groups = 0  # computations, each of several inputs
         self.failed = 0
         self.seconds = 0.0
+        self.chunks_encoded = 0  # of images and sounds
+        self.encode_seconds = 0.0

@@ -23,7 +23,7 @@ from llamasrv.pipeline.best_of import BestOf
 from llamasrv.pipeline.cache_report import CacheBook, CacheReport
 from llamasrv.pipeline.constraint import ConstraintBuilder
 from llamasrv.pipeline.echo import Echo
-from llamasrv.pipeline.embed import ClassificationWork, Embeddings, EmbeddingWork, Ranking, RankingWork
+from llamasrv.pipeline.embed import ClassificationWork, Embeddings, EmbeddingWork, Ranking, RankingWork, check_media
 from llamasrv.pipeline.fingerprint import Fingerprint, fingerprint_of
 from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.load_wait import LoadWait
@@ -264,7 +264,8 @@ class Pipeline:
 
     def submit_embed(self, request: EmbedRequest) -> EmbeddingWork:
         with self.lease(request.model, keep_alive=request.keep_alive) as served:
-            return EmbeddingWork(served, request)
+            check_media(served, request)
+            return EmbeddingWork(served, request, self.media.read(request.prompts, served.projector))
 
     def submit_rerank(self, request: RerankRequest) -> RankingWork:
         with self.lease(request.model, keep_alive=request.keep_alive) as served:

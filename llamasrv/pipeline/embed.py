@@ -11,13 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from llamasrv.domain.request import ClassifyRequest, EmbedRequest, RerankRequest, TextPrompt
+from llamasrv.domain.media import MediaSpan
+from llamasrv.domain.request import ClassifyRequest, EmbedRequest, MediaPart, MixedPrompt, RerankRequest, TextPrompt
 from llamasrv.engine.channels import off_hub
 from llamasrv.engine.embedder import Embedded, finished
 from llamasrv.engine.interface import EmbeddingBackend
 from llamasrv.errors import InputTooLong, InvalidRequest, Unavailable, Unsupported
 from llamasrv.pipeline.loaded_model import LoadedModel
+from llamasrv.pipeline.media import NO_MEDIA, RequestMedia
 from llamasrv.pipeline.sizes import LONG_TEXT
+
+Spans = dict[int, tuple[MediaSpan, ...]]
+"""Images and sounds of inputs, by their place in the request."""
 
 NOT_ENABLED = "This model was not started for embeddings: it takes the option --embeddings."
 
@@ -67,7 +72,9 @@ AS_IT_IS, EUCLIDEAN = -1, 2  # llama.cpp's numbers for how a vector is scaled
 class Work:
     """Inputs that the embedder has: wait for their numbers, or `cancel`. One reader."""
 
-    def __init__(self, served: LoadedModel, inputs: list[list[int]], *, timeout: float | None) -> None:
+    def __init__(
+        self, served: LoadedModel, inputs: list[list[int]], *, timeout: float | None, media: Spans | None = None
+    ) -> None:
         engine = served.engine
         self.model = served.model.name
         self.num_prompt = sum(map(len, inputs))
@@ -77,7 +84,7 @@ class Work:
         self._count = len(inputs)
         self._embedder = engine.embedder
         self._stream = engine.embedder.submit(
-            inputs, deadline=None if timeout is None else engine.clock() + timeout
+            inputs, media=media or {}, deadline=None if timeout is None else engine.clock() + timeout
         )
 
     def cancel(self) -> None:
@@ -109,7 +116,7 @@ class Work:
 class EmbeddingWork(Work):
     """An EmbedRequest under way."""
 
-    def __init__(self, served: LoadedModel, request: EmbedRequest) -> None:
+    def __init__(self, served: LoadedModel, request: EmbedRequest, media: RequestMedia = NO_MEDIA) -> None:
         backend = _backend(served)
         if backend.pooling == "rank":
             raise Unsupported("This is a reranking model; it cannot make embeddings. Use /v1/rerank.", param="model")
@@ -120,9 +127,10 @@ class EmbeddingWork(Work):
                 param="dimensions",
             )
         size = sum(len(prompt.text) for prompt in request.prompts if isinstance(prompt, TextPrompt))
-        encode = partial(_tokens, served, backend, request)
+        spans: Spans = {}
+        encode = partial(_tokens, served, backend, request, media, spans)
         inputs = off_hub(encode) if size > LONG_TEXT else encode()
-        super().__init__(served, inputs, timeout=request.timeout)
+        super().__init__(served, inputs, timeout=request.timeout, media=spans)
         self._request, self._pooling, self._size = request, backend.pooling, dimensions or backend.size
         self._fingerprint = served.fingerprint
 
@@ -167,7 +175,7 @@ class ClassificationWork(Work):
         if backend.pooling != "rank":
             raise Unsupported("This model cannot classify texts: it has no classification head.", param="model")
         prompts = EmbedRequest(tuple(map(TextPrompt, request.texts)), truncate=request.truncate)
-        encode = partial(_tokens, served, backend, prompts)
+        encode = partial(_tokens, served, backend, prompts, NO_MEDIA, {})
         inputs = off_hub(encode) if sum(map(len, request.texts)) > LONG_TEXT else encode()
         super().__init__(served, inputs, timeout=request.timeout)
         self._labels = backend.labels
@@ -205,17 +213,35 @@ def _backend(served: LoadedModel) -> EmbeddingBackend:
     return backend
 
 
-def _tokens(served: LoadedModel, backend: EmbeddingBackend, request: EmbedRequest) -> list[list[int]]:
-    """The tokens of each input, with those that the model wants around it."""
-    out = []
+def check_media(served: LoadedModel, request: EmbedRequest) -> None:
+    """Raises Unsupported for images and sounds that the model makes no vectors of, before they are looked into."""
+    if served.projector is None or _backend(served).most_rows:
+        return  # it takes them, or whoever reads them says what it lacks
     for prompt in request.prompts:
+        if isinstance(prompt, MixedPrompt):
+            for part in prompt.parts:
+                if isinstance(part, MediaPart):
+                    name = served.model.name
+                    raise Unsupported(f"The model '{name}' makes embeddings of texts alone.", param=part.param)
+
+
+def _tokens(
+    served: LoadedModel, backend: EmbeddingBackend, request: EmbedRequest, media: RequestMedia, spans: Spans
+) -> list[list[int]]:
+    """The tokens of each input, with those that the model wants around it. `spans` is given its images and sounds."""
+    out = []
+    for i, prompt in enumerate(request.prompts):
         if request.truncate and isinstance(prompt, TextPrompt):
             # No real text has as many characters a token; what is cut off here would be cut off later.
             text = prompt.text[: backend.context * 32]
             tokens = served.vocab.tokenize(text, add_special=True) or served.encode(prompt)
         else:
-            tokens = served.encode(prompt)
-        out.append(_bounded(tokens, served, backend, truncate=request.truncate))
+            prepared = served.prepare(prompt, media=media)
+            tokens = prepared.tokens
+            if prepared.media:
+                spans[i] = prepared.media
+        # A text is cut at its end; there, an image cannot be.
+        out.append(_bounded(tokens, served, backend, truncate=request.truncate and i not in spans))
     return out
 
 

@@ -104,6 +104,13 @@ class Helper:
         row -= row.max()
         return row - np.log(np.exp(row).sum()), count
 
+    def vector(self, *parts):
+        """The embedding of the last token."""
+        self.C.llama_set_embeddings(self.context, True)
+        self.log_probabilities(*parts)
+        size = self.C.llama_model_n_embd_out(self.model)
+        return np.ctypeslib.as_array(self.C.llama_get_embeddings_ith(self.context, -1), (size,)).copy()
+
     def close(self):
         self.M.mtmd_free(self.projector)
         self.C.llama_free(self.context)
@@ -329,3 +336,22 @@ def test_after_a_restart_an_image_comes_from_disk(seeing, helper, kind, tmp_path
     (result,) = again.run([spec])
     assert difference(result, row) < TOLERANCE and result.end.num_reused >= spec.media[-1].end
     assert again.engine.metrics.chunks_encoded == 0
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "qwen2vl", "qwen3vl", "idefics3", "llava", "ultravox"])
+def test_vectors_of_images_are_those_of_the_helper(seeing, helper, kind):
+    """Alone, again, and beside texts; images were for models that generate alone."""
+    real, library = seeing(kind, embeddings=True, pooling="last"), helper(kind)
+    one, other = media_of(kind), media_of(kind, seed=2)
+    specs = [prompt(real, BEFORE, media, AFTER) for media in (one, other, one)]
+    engine, inputs = real.engine, [*(spec.tokens for spec in specs), [5, 6, 7]]
+    stream = engine.embedder.submit(inputs, media={i: spec.media for i, spec in enumerate(specs)})
+    encoder = engine.core.encoder
+    while engine.embedder.turn() or encoder.turn():
+        pass
+    first, second, again, text = sorted(stream.take())
+    assert first.error is second.error is None and (first.vector == again.vector).all()
+    assert engine.embedder.metrics.chunks_encoded == len(specs[0].media) * 2
+    for embedded, media in ((first, one), (second, other)):
+        expected = library.vector(BEFORE, media, AFTER)
+        assert np.abs(embedded.vector - expected).max() < 0.01 * np.abs(expected).max()  # 16-bit KV there

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
+from samples import png
 from serving import wait_until
+
+from llamasrv.engine.fake_projector import FakeProjector
+from llamasrv.protocols.limits import Limits
+from llamasrv.web.service import WebOptions
 
 RERANK = ["/v1/rerank", "/v1/reranking", "/rerank", "/reranking"]
 
@@ -132,3 +139,49 @@ def test_texts_are_classified(start, path):
 def test_a_model_without_a_head_neither_scores_nor_classifies(embedding):
     assert embedding.client.post("/v1/score", json={"text_1": "a", "text_2": "b"}).status_code == 400
     assert embedding.client.post("/v1/classify", json={"input": "a"}).status_code == 400
+
+
+IMAGE = base64.b64encode(png(64, 32)).decode()
+MARK = "<__media__>"
+MIXED = {"prompt_string": f"What is this: {MARK}\n", "multimodal_data": [IMAGE]}
+PARTS = {
+    "content": [
+        {"type": "text", "text": "What is this: "},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}},
+        {"type": "text", "text": "\n"},
+    ]
+}
+
+
+@pytest.fixture
+def seeing(start):
+    made = start(pooling="mean", projector=FakeProjector(), web=WebOptions(limits=Limits(media_marker=MARK)))
+    yield made.client
+    made.service.pipeline.media.close()
+
+
+def test_images_become_vectors_in_both_ways_of_writing_them(seeing):
+    """Images were refused: they were taken by models that generate alone."""
+    body = seeing.post("/v1/embeddings", json={"input": [PARTS, MIXED, "What is this: \n"]}).get_json()
+    first, second, text = (one["embedding"] for one in body["data"])
+    assert first == second != text
+    native = seeing.post("/embeddings", json={"content": [MIXED, MIXED, {"prompt_string": MIXED["prompt_string"]}]}).get_json()
+    assert native[0]["embedding"] == native[1]["embedding"] != native[2]["embedding"]
+
+
+@pytest.mark.parametrize("wrong", ["malformed", "aGVsbG8="])
+def test_what_is_no_image_is_named(seeing, wrong):
+    answer = seeing.post("/embedding", json={"content": [{**MIXED, "multimodal_data": [wrong]}]})
+    assert answer.status_code == 400 and "multimodal_data" in answer.get_json()["error"]["message"]
+
+
+def test_a_model_that_makes_vectors_of_texts_alone_says_so(start):
+    blind = start(pooling="mean", projector=FakeProjector(), web=WebOptions(limits=Limits(media_marker=MARK)))
+    blind.engine.embedder.backend.most_rows = 0
+    answer = blind.client.post("/v1/embeddings", json={"input": [PARTS]})
+    assert answer.status_code == 400
+    assert answer.get_json()["error"]["message"] == "The model 'fake' makes embeddings of texts alone."
+    assert answer.get_json()["error"]["param"] == "input[0].content[1].image_url.url"
+    deaf = start(pooling="mean", web=WebOptions(limits=Limits(media_marker=MARK)))
+    answer = deaf.client.post("/v1/embeddings", json={"input": [PARTS]})
+    assert answer.status_code == 400 and "no vision projector" in answer.get_json()["error"]["message"]

@@ -238,11 +238,3 @@ def test_few_details_take_fewer_tokens(ask):
         for detail in ("low", "auto", "high")
     ]
     assert counts[1] == counts[2] and counts[1] - counts[0] == 16 * 16 - 16 * 8
-
-
-def test_embeddings_are_of_text(start):
-    running = start(projector=FakeProjector(), pooling="mean")
-    body = {"content": [{"prompt_string": "<__media__>", "multimodal_data": [IN_BASE64]}]}
-    answer = running.client.post("/embeddings", json=body)
-    assert answer.status_code == 400 and "cannot be taken here" in answer.text
-    running.service.pipeline.media.close()

@@ -19,7 +19,7 @@ from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.breakdown import host_bytes
 from llamasrv.engine.backend.cores import CORES, spare_one
 from llamasrv.engine.backend.draft_model import LlamaDraftModel
-from llamasrv.engine.backend.embed import LlamaEmbeddings, only_embeds
+from llamasrv.engine.backend.embed import LlamaEmbeddings, is_bidirectional, only_embeds
 from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, reason
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.memory_kind import PARTIAL, kind_of, rollback_wanted
@@ -98,7 +98,7 @@ class LlamaBackend:
         self.padding = Padding()
         self.timings: list[tuple[int, int, float]] = []
         self.generates = not only_embeds(model, self.info.metadata)
-        if options.mmproj is not None and self.generates:
+        if options.mmproj is not None and (self.generates or not is_bidirectional(model, self.info.metadata)):
             self.projector = LlamaProjector(model, options)
         # What is seen as a whole has to fit a ubatch, whatever that is set to.
         self._whole = -(-self.projector.most_whole // 32) * 32 if self.projector is not None else 0
@@ -108,6 +108,7 @@ class LlamaBackend:
             self.embeddings = LlamaEmbeddings(
                 model, options, self.info.metadata, path=path, vocab_size=self.vocab.size,
                 context_train=self.info.context_train, threads=options.threads_batch or available_cpus(), reason=reason,
+                projector=self.projector, most_whole=self._whole,
             )  # fmt: skip
         if not self.generates and self.embeddings is not None:
             # No context to generate with; the figures say that there is room for nothing.

@@ -21,9 +21,13 @@ from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.gguf_file import opened
+from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import place_context
+from llamasrv.engine.backend.projector import LlamaProjector
+from llamasrv.engine.batch import MediaRows
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.interface import DecodeFailed, LoadFailed
+from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.engine.options import EngineOptions
 
 POOLINGS = ("none", "mean", "cls", "last", "rank")
@@ -82,11 +86,14 @@ class LlamaEmbeddings:
         context_train: int,
         threads: int,
         reason: Callable[[], str],
+        projector: LlamaProjector | None = None,
+        most_whole: int = 0,
     ) -> None:
-        """Raises LoadFailed."""
+        """`most_whole`: rows that its projector's images may have where they are seen as a whole. Raises LoadFailed."""
         self._model, self._options = model, options
         self._path, self._threads, self._reason = path, threads, reason
         self._vocab_size = vocab_size
+        self._projector, self._most_whole = projector, most_whole
         self.pooling = pooling_of(metadata, options.pooling)
         self._bidirectional = is_bidirectional(model, metadata)
         stateful = bool(C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
@@ -113,7 +120,7 @@ class LlamaEmbeddings:
         p = C.llama_context_default_params()
         p.n_ctx = self.group_tokens
         p.n_batch = self.group_tokens if self._bidirectional else min(self.group_tokens, GROUP_TOKENS)
-        p.n_batch = max(p.n_batch, self.group_inputs)
+        p.n_batch = max(p.n_batch, self.group_inputs, self._most_whole)
         p.n_ubatch = p.n_batch
         p.n_seq_max = self.group_inputs
         p.n_threads = p.n_threads_batch = self._threads
@@ -136,6 +143,8 @@ class LlamaEmbeddings:
             self._open_context()
             return
         self._rows_a_call: int = C.llama_n_ubatch(context)
+        takes_media = self._projector is not None and self._memory and not self._bidirectional
+        self.most_rows = self._rows_a_call if takes_media and self.pooling != "rank" else 0
 
     def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:
         lengths = [len(tokens) for tokens in inputs]
@@ -156,6 +165,39 @@ class LlamaEmbeddings:
             if self._memory:
                 C.llama_memory_clear(self._memory, False)
 
+    def embed_media(self, tokens: array[int], media: MediaTimeline) -> np.ndarray:
+        numbers = np.frombuffer(tokens, np.int32)
+        out = np.empty((len(numbers), self.size), np.float32)
+        cell = 0
+        try:
+            while cell < len(numbers):
+                end = self._advance(numbers, media, cell)
+                out[cell:end] = self._vectors(end - cell)
+                cell = end
+            return pooled(out, self.pooling)
+        finally:
+            C.llama_memory_clear(self._memory, False)
+
+    def _advance(self, numbers: np.ndarray, media: MediaTimeline, cell: int) -> int:
+        """Compute the tokens of text, or the rows, that are next. Returns where they end."""
+        number = media.at(cell)
+        if number is None:
+            end = min(media.text_end(cell, len(numbers)), cell + self._rows_a_call)
+            count = end - cell
+            assert numbers[cell:end].min() >= 0 and numbers[cell:end].max() < self._vocab_size
+            position = np.arange(count, dtype=np.int32) + media.position(cell)
+            self._decode(numbers[cell:end], position.astype(np.int32), np.zeros(count, np.int32))
+            return end
+        projector, span = self._projector, media.spans[number]
+        assert projector is not None
+        first, count = cell - span.start, min(span.end - cell, self._rows_a_call)
+        rows = MediaRows(
+            media.rows[number][first : first + count], media.positions(number, first, count, projector.dimensions),
+            span.chunk.whole,
+        )  # fmt: skip
+        self._decode_media(rows, projector)
+        return cell + count
+
     def _calls(self, num_rows: int) -> list[tuple[int, int]]:
         step = self._rows_a_call
         return [(start, min(start + step, num_rows)) for start in range(0, num_rows, step)]
@@ -163,23 +205,35 @@ class LlamaEmbeddings:
     def _decode(self, token: np.ndarray, position: np.ndarray, lane: np.ndarray) -> None:
         n = len(token)
         assert 0 < n <= self._rows_a_call
+
+        def compute(batch: Any) -> int:
+            batch.n_tokens = n
+            batch.token, batch.pos = _at(token, C.llama_token), _at(position, C.llama_pos)
+            return int((C.llama_decode if self._memory else C.llama_encode)(self._context, batch))
+
+        self._compute(n, lane, compute)
+
+    def _decode_media(self, rows: MediaRows, projector: LlamaProjector) -> None:
+        n = len(rows.embeddings)
+        assert 0 < n <= self._rows_a_call
+        self._compute(n, np.zeros(n, np.int32), lambda batch: decode_rows(
+            self._context, batch, rows, width=projector.width, dimensions=projector.dimensions,
+            ubatch_size=self._rows_a_call,
+        ))  # fmt: skip
+
+    def _compute(self, n: int, lane: np.ndarray, compute: Callable[[Any], int]) -> None:
+        """`compute` is given a batch with the lanes of the rows, all of which give a vector."""
         ones, wants = np.ones(n, np.int32), np.ones(n, np.int8)
         lanes = (lane.ctypes.data + 4 * np.arange(n)).astype(np.uint64)
-
-        def at(numbers: np.ndarray, kind: Any) -> Any:
-            return ctypes.cast(numbers.ctypes.data, ctypes.POINTER(kind))
-
         batch: Any = C.llama_batch()
-        batch.n_tokens = n
-        batch.token, batch.pos = at(token, C.llama_token), at(position, C.llama_pos)
-        batch.n_seq_id, batch.logits = at(ones, ctypes.c_int32), at(wants, ctypes.c_int8)
+        batch.n_seq_id, batch.logits = _at(ones, ctypes.c_int32), _at(wants, ctypes.c_int8)
         batch.seq_id = ctypes.cast(lanes.ctypes.data, ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
         sharing = CORES.begin(self)
         if sharing != self._sharing:
             self._sharing = sharing
             threads = max(1, self._threads // sharing)
             C.llama_set_n_threads(self._context, threads, threads)
-        code = (C.llama_decode if self._memory else C.llama_encode)(self._context, batch)
+        code = compute(batch)
         CORES.end(self)
         if code:
             raise DecodeFailed(f"computing {n} rows returned {code} ({self._reason()})", fatal=code == -3)
@@ -212,3 +266,7 @@ class LlamaEmbeddings:
         if self._context:
             C.llama_free(self._context)
             self._context = None
+
+
+def _at(numbers: np.ndarray, kind: Any) -> Any:
+    return ctypes.cast(numbers.ctypes.data, ctypes.POINTER(kind))

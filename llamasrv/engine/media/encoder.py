@@ -6,7 +6,8 @@
 
 A chunk is encoded once for all who want it. Rows stay, the least recently used leaving first, under a limit of bytes;
 those that a sequence still needs are pinned. While what is pinned fills the limit the others wait in their order, so
-that a long queue of images holds no more memory than a short one. Every method but `turn` is the engine thread's.
+that a long queue of images holds no more memory than a short one. The embedder has its images encoded here, too, in
+turn with these. Every method but `encode` and `turn` is the engine thread's.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ AHEAD = 2  # jobs with the thread: the next one is there when it ends one
 
 
 class Job:
-    """Chunks of one input. `unwanted` is set where nobody waits for it any more."""
+    """Chunks of one input, and who is told of their rows, on the encoder's thread. `unwanted` is set where nobody waits
+    for it any more."""
 
-    def __init__(self, media: MediaInput, chunks: list[MediaChunk]) -> None:
+    def __init__(self, media: MediaInput, chunks: list[MediaChunk], tell: Callable[[Encoded], None]) -> None:
         self.media = media
         self.chunks = chunks
+        self.tell = tell
         self.unwanted = False
 
 
@@ -81,6 +84,12 @@ class Encoder:
         self._jobs.put(None)
         if self._thread.alive:
             self._thread.wait()
+
+    def encode(self, media: MediaInput, chunks: list[MediaChunk], tell: Callable[[Encoded], None]) -> Job:
+        """Any thread: have these chunks encoded for somebody who keeps the rows."""
+        job = Job(media, chunks, tell)
+        self._jobs.put(job)
+        return job
 
     def want(self, seq: Sequence, cell: int) -> None:
         """Have what a sequence needs from this cell on; it is WAITING once its rows are there."""
@@ -200,7 +209,7 @@ class Encoder:
             if job is None:
                 if len(self._asked) + len(inputs) >= AHEAD:
                     break
-                job = inputs[id(span.media)] = Job(span.media, [])
+                job = inputs[id(span.media)] = Job(span.media, [], self._post)
             job.chunks.append(span.chunk)
         for job in inputs.values():
             self._asked.append(job)
@@ -239,5 +248,5 @@ class Encoder:
         except Exception:
             log.exception("an image or a sound could not be encoded")
             error = EngineFailure("Encoding the image or audio failed.")
-        self._post(Encoded(job, rows, time.monotonic() - started, error))
+        job.tell(Encoded(job, rows, time.monotonic() - started, error))
         return True

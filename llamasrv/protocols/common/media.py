@@ -58,6 +58,24 @@ def _lenient(text: str, kind: Kind, *path: int | str) -> bytes:
         raise Invalid(f"the {kind or 'file'} is not valid base64.", *path) from None
 
 
+def image_part(wire: Any, field: str, *path: int | str) -> MediaPart:
+    """OpenAI's `image_url`: an object with a `url`, or the URL itself."""
+    if type(wire) is not dict:
+        return from_url(wire, "image", field, *path)
+    return from_url(wire.get("url"), "image", field, *path, "url", is_coarse=wire.get("detail") == "low")
+
+
+def audio_part(wire: Any, field: str, *path: int | str) -> MediaPart:
+    """`data` in base64, or the `url` of llama-server. Its `format` is not believed: the bytes tell."""
+    if type(wire) is not dict:
+        raise wrong_type("an object", wire, *path)
+    if wire.get("data") is None and wire.get("url") is not None:
+        return from_url(wire["url"], "audio", field, *path, "url")
+    data = wire.get("data")
+    if type(data) is str and data[:5].lower() == "data:":
+        return from_url(data, "audio", field, *path, "data")
+    return from_base64(data, "audio", field, *path, "data")
+
 
 def named(field: str, *path: int | str) -> str:
     """A place in the body as errors call it: `messages[1].content`."""

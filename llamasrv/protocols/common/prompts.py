@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llamasrv.domain.request import MediaPart, MixedPrompt, Prompt, TextPrompt, TokenPrompt
-from llamasrv.protocols.common.media import from_base64
+from llamasrv.protocols.common.media import audio_part, from_base64, image_part
 from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, wrong_type
 from llamasrv.protocols.limits import Limits
 
@@ -47,7 +47,7 @@ class Prompts(WireField):
 
 class Inputs(Prompts):
     """What is to be embedded: as above, and llama-server's mixtures: texts among token ids, texts beside arrays of ids,
-    objects with a `prompt_string`, or with the `content` of a message."""
+    objects with a `prompt_string`, or with the `content` of a message. Images and sounds may be in both."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Prompt, ...]:
         if type(value) is dict or _is_mixed(value):
@@ -68,11 +68,14 @@ class Inputs(Prompts):
         if type(value) is not dict:
             raise wrong_type("a string, an array of token ids, or an object", value, *path)
         if "prompt_string" in value:
-            prompt = prompt_of(value, self.limits, "input", *path)
+            prompt = prompt_of(value, self.limits, self.name or "input", *path)
             return prompt if isinstance(prompt, MixedPrompt) else self._text(prompt.text, *path)
         if "content" not in value:
             raise wrong_type("a string, an array of token ids, or an object with a 'prompt_string'", value, *path)
-        return self._text("".join(_texts(value["content"], *path)), *path)
+        parts = _content(value["content"], self.name or "input", *path)
+        if any(isinstance(part, MediaPart) for part in parts):
+            return MixedPrompt(parts)
+        return self._text("".join(map(str, parts)), *path)
 
     def _part(self, item: Any, *path: int) -> str | int:
         if type(item) is str:
@@ -108,18 +111,27 @@ def prompt_of(value: dict[str, Any], limits: Limits, field: str, *path: int | st
     return MixedPrompt(tuple(part for part in parts if part != ""))
 
 
-def _texts(parts: Any, *path: int | str) -> list[str]:
+def _content(parts: Any, field: str, *path: int | str) -> tuple[str | MediaPart, ...]:
+    """Texts, images and sounds of a message, as OpenAI writes them; texts that follow each other are one."""
     if type(parts) is not list:
         raise wrong_type("an array of content parts", parts, *path, "content")
-    texts = []
+    out: list[str | MediaPart] = []
     for i, part in enumerate(parts):
-        kind = part.get("type") if type(part) is dict else None
-        if kind != "text":
-            raise Refusal(f"expected a part of type 'text', but got '{str(kind)[:40]}'.", *path, "content", i)
-        if type(part.get("text")) is not str:
-            raise wrong_type("a string", part.get("text"), *path, "content", i, "text")
-        texts.append(part["text"])
-    return texts
+        kind, at = part.get("type") if type(part) is dict else None, (*path, "content", i)
+        if kind == "image_url":
+            out.append(image_part(part.get(kind), field, *at, kind))
+        elif kind == "input_audio":
+            out.append(audio_part(part.get(kind), field, *at, kind))
+        elif kind != "text":
+            said = f"expected a part of type 'text', 'image_url' or 'input_audio', but got '{str(kind)[:40]}'."
+            raise Refusal(said, *at)
+        elif type(part.get("text")) is not str:
+            raise wrong_type("a string", part.get("text"), *at, "text")
+        elif out and isinstance(out[-1], str):
+            out[-1] += part["text"]
+        else:
+            out.append(part["text"])
+    return tuple(part for part in out if part != "")
 
 
 def token_ids(tokens: list[Any], *path: int) -> tuple[int, ...]:

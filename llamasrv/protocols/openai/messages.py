@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
+from llamasrv.domain.request import Message, Part, TextPart, ToolCall
 from llamasrv.protocols.common.documents import file_part
-from llamasrv.protocols.common.media import from_base64, from_url
+from llamasrv.protocols.common.media import audio_part, image_part
 from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 from llamasrv.protocols.openai.custom import custom_arguments
 
@@ -93,7 +93,7 @@ def _part(part: Any, at: int, i: int) -> Part:
             raise wrong_type("a string", text, at, "content", i, kind)
         return TextPart(text)
     if kind == "image_url":
-        return _image(part.get("image_url"), at, "content", i, "image_url")
+        return image_part(part.get("image_url"), "messages", at, "content", i, "image_url")
     if kind == "input_audio":
         return audio_part(part.get("input_audio"), "messages", at, "content", i, "input_audio")
     if kind == "file":
@@ -102,24 +102,6 @@ def _part(part: Any, at: int, i: int) -> Part:
         text = f"this server cannot read {_UNREAD[kind]}: a content part of type '{kind}' was given."
         raise Refusal(text, at, "content", i)
     raise Invalid("expected 'text', 'image_url', 'input_audio' or 'file'.", at, "content", i, "type")
-
-
-def _image(wire: Any, *path: int | str) -> MediaPart:
-    if type(wire) is not dict:
-        return from_url(wire, "image", "messages", *path)
-    return from_url(wire.get("url"), "image", "messages", *path, "url", is_coarse=wire.get("detail") == "low")
-
-
-def audio_part(wire: Any, field: str, *path: int | str) -> MediaPart:
-    """`data` in base64, or the `url` of llama-server. Its `format` is not believed: the bytes tell."""
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, *path)
-    if wire.get("data") is None and wire.get("url") is not None:
-        return from_url(wire["url"], "audio", field, *path, "url")
-    data = wire.get("data")
-    if type(data) is str and data[:5].lower() == "data:":
-        return from_url(data, "audio", field, *path, "data")
-    return from_base64(data, "audio", field, *path, "data")
 
 
 def _text(wire: dict[str, Any], key: str, at: int) -> str | None:

@@ -137,7 +137,7 @@ class ServiceCollector(Collector):
             ("evictions", "Prefixes dropped to make room.", m.evictions),
             ("prefixes_read", "Prefixes read from disk.", m.prefixes_read),
             ("prefixes_written", "Prefixes written to disk.", m.prefixes_written),
-            ("media_encoded", "Images, slices of them and windows of sound that were encoded.", m.chunks_encoded),
+            ("media_encoded", "Images, slices of them and windows of sound encoded for answers.", m.chunks_encoded),
             ("media_served", "Those that prompts needed, encoded for them or for others before.", m.chunks_served),
             ("media_encode_seconds", "Seconds of encoding images and sounds.", m.encode_seconds),
             ("failed_steps", "Steps that failed.", m.failed_steps),
@@ -184,6 +184,8 @@ class ServiceCollector(Collector):
             ("embedding_groups", "Computations, each of several inputs.", e.groups),
             ("embedding_failed", "Computations that failed.", e.failed),
             ("embedding_seconds", "Time in them.", e.seconds),
+            ("embedding_media_encoded", "Images, slices and windows encoded for vectors.", e.chunks_encoded),
+            ("embedding_media_encode_seconds", "Seconds of encoding them.", e.encode_seconds),
         ), model=model)  # fmt: skip
         families.gauge("llamasrv_embedding_waiting", "Inputs not answered yet.", embedder.num_open, model=model)
 

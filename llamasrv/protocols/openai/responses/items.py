@@ -14,11 +14,10 @@ import orjson
 
 from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
 from llamasrv.protocols.common.documents import file_part
-from llamasrv.protocols.common.media import from_url
+from llamasrv.protocols.common.media import audio_part, from_url
 from llamasrv.protocols.common.schema import Invalid, Refusal, wrong_type
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.custom import custom_arguments
-from llamasrv.protocols.openai.messages import audio_part
 from llamasrv.protocols.openai.responses.ids import input_id, unseal
 from llamasrv.protocols.openai.responses.tools import ToolSet, prompt_name_of
 

@@ -1,0 +1,122 @@
+"""The embedder's inputs with images and sounds: they wait here, in a line, while these are encoded.
+
+What the first of the line need is with the encoder; what is behind them waits, so that a long line holds no more memory
+than a short one. Rows stay until no input near the front needs them: images that follow each other and are equal are
+encoded once. Belongs to the embedder's thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from llamasrv.domain.media import MediaChunk, MediaInput
+from llamasrv.engine.channels import Stream
+from llamasrv.engine.media.encoder import Encoded, Job
+from llamasrv.engine.media.timeline import MediaTimeline
+from llamasrv.engine.metrics import EmbedderMetrics
+from llamasrv.errors import LlamasrvError
+
+AHEAD = 2  # inputs whose images are encoded: the next one is there when one has been computed
+
+
+class Input(NamedTuple):
+    """One input that waits, by its place in the request."""
+
+    index: int  # type: ignore[assignment]
+    tokens: array[int]
+    stream: Stream
+    deadline: float | None
+    media: MediaTimeline | None = None
+
+
+class Encode(Protocol):
+    """The encoder's door for others."""
+
+    def __call__(self, media: MediaInput, chunks: list[MediaChunk], tell: Callable[[Encoded], None]) -> Job: ...
+
+
+class EmbeddingLine:
+    """`tell` hands a result from the encoder's thread to the embedder's, which gives it to `come`; `fail` ends an
+    input."""
+
+    def __init__(
+        self, tell: Callable[[Encoded], None], fail: Callable[[Input, LlamasrvError], None], metrics: EmbedderMetrics
+    ) -> None:
+        self.encode: Encode | None = None  # set with the model
+        self._tell, self._fail, self._metrics = tell, fail, metrics
+        self._line: deque[Input] = deque()
+        self._jobs: dict[bytes, Job] = {}  # by the chunk's key
+        self._rows: dict[bytes, np.ndarray] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._line)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the first of the line can be computed."""
+        return bool(self._line) and all(key in self._rows for key in _keys(self._line[0]))
+
+    def add(self, one: Input) -> None:
+        self._line.append(one)
+        self._go_on()
+
+    def take(self) -> Input:
+        """The first of the line, with its rows."""
+        one = self._line[0]
+        assert one.media is not None and self.is_ready
+        for number, span in enumerate(one.media.spans):
+            one.media.rows[number] = self._rows[span.chunk.key]
+        self._line.popleft()
+        self._go_on(keep=_keys(one))
+        return one
+
+    def drop(self, is_gone: Callable[[Input], bool]) -> list[Input]:
+        """Take those out of the line; nothing more is done for them."""
+        gone = [one for one in self._line if is_gone(one)]
+        if gone:
+            self._line = deque(one for one in self._line if not is_gone(one))
+            self._go_on()
+        return gone
+
+    def come(self, result: Encoded) -> None:
+        job, rows, seconds, error = result
+        self._metrics.encode_seconds += seconds
+        self._metrics.chunks_encoded += len(rows)
+        self._rows.update((chunk.key, some) for chunk, some in zip(job.chunks, rows))
+        for chunk in job.chunks:
+            if self._jobs.get(chunk.key) is job:
+                del self._jobs[chunk.key]
+        if error is not None:
+            failed = {chunk.key for chunk in job.chunks[len(rows) :]}
+            for one in self.drop(lambda one: not failed.isdisjoint(_keys(one))):
+                self._fail(one, error.but())
+        self._go_on()
+
+    def _go_on(self, keep: Collection[bytes] = ()) -> None:
+        """Ask for what the first of the line lack; let go of what they do not need, but for `keep`."""
+        wanted: dict[bytes, tuple[MediaInput, MediaChunk]] = {}
+        for one in list(self._line)[:AHEAD]:
+            assert one.media is not None
+            wanted.update({span.chunk.key: (span.media, span.chunk) for span in one.media.spans})
+        for key in [key for key in self._rows if key not in wanted and key not in keep]:
+            del self._rows[key]
+        for key in [key for key, job in self._jobs.items() if not any(chunk.key in wanted for chunk in job.chunks)]:
+            self._jobs.pop(key).unwanted = True
+        asked: dict[int, tuple[MediaInput, list[MediaChunk]]] = {}
+        for key, (media, chunk) in wanted.items():
+            if key not in self._rows and key not in self._jobs:
+                asked.setdefault(id(media), (media, []))[1].append(chunk)
+        for media, chunks in asked.values():
+            assert self.encode is not None
+            job = self.encode(media, chunks, self._tell)
+            self._jobs.update({chunk.key: job for chunk in chunks})
+
+
+def _keys(one: Input) -> set[bytes]:
+    assert one.media is not None
+    return {span.chunk.key for span in one.media.spans}
