@@ -49,7 +49,7 @@ def run(settings: Settings, levels: tuple[int, ...], tokens: int) -> int:
     """Measure at each number of sequences, and print the table."""
     openmp.alone = True  # the server that is measured beside it is another process
     most = max(levels)
-    if most > settings.engine.parallel:
+    if most > settings.engine.places:
         settings = settings.having(engine={"parallel": most})
     settings = startup.prepare(settings)
     if settings.model.path is None:

@@ -50,7 +50,7 @@ def run(settings: Settings, levels: tuple[int, ...], tokens: int, path: Path) ->
     if settings.engine.spec == "off":
         raise ConfigError("--spec off is what drafts are compared with; leave it out, or name a source of drafts")
     most = max(levels)
-    if most > settings.engine.parallel:
+    if most > settings.engine.places:
         settings = settings.having(engine={"parallel": most})
     settings = startup.prepare(settings)
     console = Console()

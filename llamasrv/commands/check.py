@@ -50,8 +50,10 @@ def run(settings: Settings, print_config: bool) -> int:
     except LoadFailed as error:
         raise ConfigError(str(error)) from None
     if found is not None and found.measured.devices:
+        settings = settings.having(engine={"parallel": found.options.places})
         need = memory.estimate(header, found.options.context_cells or 0, model_options.shape_of(settings))
     else:
+        settings = recipes.with_places(settings, header)
         need = model_options.needed_memory(settings, header)
     console.print(_model_table(settings, header, need))
     projector = projector_of(settings, header, None)
@@ -102,7 +104,7 @@ def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> 
         "quantisation": header.file_type or "unknown",
         "trained context": f"{header.number('context_length')} tokens",
         "served context": f"{need.context} tokens for one sequence, {need.cells} cells for all",
-        "in parallel": str(settings.engine.parallel),
+        "in parallel": str(settings.engine.places),
         "threads": f"{settings.engine.threads}, {settings.engine.threads_batch} for batches",
         "drafts": _drafts(settings, header),
         "chat template": _template(settings, header),

@@ -37,8 +37,8 @@ def check_together(s: Settings) -> None:
         refuse("engine_tensor_split", "with engine.split_mode = none one device takes the whole model")
     if s.engine.tensor_split and (s.engine.gpu_layers == 0 or s.engine.devices == ("none",)):
         refuse("engine_tensor_split", "it names shares of devices, and no layer is placed on any")
-    if s.engine.batch_size < s.engine.parallel:
-        refuse("engine_batch_size", f"{s.engine.batch_size} is less than engine.parallel = {s.engine.parallel}: "
+    if s.engine.batch_size < s.engine.places:
+        refuse("engine_batch_size", f"{s.engine.batch_size} is less than engine.parallel = {s.engine.places}: "
                "each sequence needs a row of the batch")  # fmt: skip
     if s.engine.ubatch_size > s.engine.batch_size:
         refuse("engine_ubatch_size", f"{s.engine.ubatch_size} is more than engine.batch_size = {s.engine.batch_size}")

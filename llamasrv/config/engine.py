@@ -59,9 +59,9 @@ _DECLARED: Mapping[str, Option] = {
         "llama-server with --no-kv-unified; all: the whole --ctx-size.",
     ),
     "parallel": _engine(
-        "parallel", "int", "-np", "--parallel", low=1, high=256, words={"-1": _defaults["parallel"]},
+        "parallel", "int", "-np", "--parallel", low=1, high=256, unset=("-1", "0"),
         help="Maximum number of sequences computed at once, plus a quarter for API keys that would otherwise get "
-        "none; the others wait.",
+        "none; the others wait. -1: chosen from the model and the memory, at most 16 on a CPU and 32 on devices.",
     ),
     "threads": _engine(
         "threads", "int", "-t", "--threads", low=-1, high=1024, unset=("-1", "0"),

@@ -144,7 +144,7 @@ class Engine:
 
     @property
     def _most_pending(self) -> int:
-        return self.options.queue_limit + self.options.parallel
+        return self.options.queue_limit + self.options.places
 
     def snapshot(self) -> Snapshot:
         """The view as plain values, with the status and how many wait."""

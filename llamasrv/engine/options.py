@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+DEFAULT_PLACES = 16  # sequences computed at once, where nobody has chosen
+
+
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """A LoRA adapter of a model. `scale` is what it counts where a request names it without one."""
@@ -27,7 +30,7 @@ class EngineOptions:
 
     context_cells: int | None = None
     sequence_tokens: int | None = None  # most of one sequence; 0: its share of the cells, None: all that there are
-    parallel: int = 16
+    parallel: int | None = None  # sequences computed at once: `places`
     threads: int | None = None
     threads_batch: int | None = None
     batch_size: int = 2048
@@ -98,11 +101,16 @@ class EngineOptions:
     embedding_ctx: int | None = None  # most tokens of one embedding; None: as the model was trained
 
 
+    @property
+    def places(self) -> int:
+        """How many sequences are computed at once."""
+        return self.parallel or DEFAULT_PLACES
+
     def longest_sequence(self, context: int) -> int:
         """Most tokens of one sequence, prompt and answer together, where the cells and the model allow `context`."""
         if self.sequence_tokens is None or (self.sequence_tokens == 0 and self.context_cells is None):
             return context
-        return min(context, self.sequence_tokens or max(1, (self.context_cells or 0) // self.parallel))
+        return min(context, self.sequence_tokens or max(1, (self.context_cells or 0) // self.places))
 
 
 @dataclass(frozen=True, slots=True)

@@ -364,7 +364,7 @@ def _by_need(running: list[Sequence]) -> tuple[list[Sequence], list[Sequence], l
 def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
     """With what a backend can do, and a cost model that knows the steps it has tried."""
     scheduler = Scheduler(
-        parallel=min(options.parallel, backend.num_lanes),
+        parallel=min(options.places, backend.num_lanes),
         batch_size=backend.batch.capacity,
         ubatch_size=backend.ubatch_size,
         target=options.step_target,

@@ -189,7 +189,7 @@ class Model:
     def parallel(self) -> int:
         """Sequences that run at once."""
         options = self.current.options if self.current is not None else self.recipe and self.recipe.options
-        return options.parallel if options else 1
+        return options.places if options else 1
 
     @property
     def memory(self) -> int:

@@ -275,7 +275,7 @@ def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
 
     options = engine_options(settings)
     pooling = (options.pooling or "mean") if options.embeddings else None
-    lanes = 2 * options.parallel  # like a model's: as many for prefixes that are kept
+    lanes = 2 * options.places  # like a model's: as many for prefixes that are kept
 
     def opening(progress: Progress) -> Any:
         return open_fake_backend(

@@ -52,7 +52,7 @@ def draft_header(settings: Settings) -> gguf.Header | None:
 
 def shape_of(settings: Settings) -> memory.Shape:
     return memory.Shape(
-        parallel=settings.engine.parallel,
+        parallel=settings.engine.places,
         batch_size=settings.engine.batch_size,
         ubatch_size=settings.engine.ubatch_size,
         cache_type_k=settings.engine.cache_type_k,
@@ -207,7 +207,7 @@ def engine_options(settings: Settings) -> EngineOptions:
     options = settings.engine
     if options.deterministic and options.context_cells is not None:
         # With a stream of cells for each lane the engine counts the cells of one.
-        options = dataclasses.replace(options, context_cells=options.context_cells // options.parallel)
+        options = dataclasses.replace(options, context_cells=options.context_cells // options.places)
     if options.disk_bytes and options.disk_folder is None:
         options = dataclasses.replace(options, disk_folder=paths.prefixes_dir())
     return options

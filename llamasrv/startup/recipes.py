@@ -6,6 +6,7 @@ the settings leave open is chosen when the model is loaded, from what is free th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import re
@@ -17,11 +18,12 @@ from typing import Any
 from llamasrv.config import Settings
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed, NoMemory, Progress
+from llamasrv.engine.options import DEFAULT_PLACES
 from llamasrv.engine.placement_rules import NO_DEVICE, needs_devices, refusal
 from llamasrv.engine.tensor_names import DENSE, EXPERTS
 from llamasrv.engine.use import HOST
 from llamasrv.errors import ConfigError
-from llamasrv.models import devices, fit, gguf, memory
+from llamasrv.models import devices, fit, gguf, memory, places
 from llamasrv.models.model import Recipe, Share
 from llamasrv.models.remote import reach
 from llamasrv.startup.model_options import engine_options, has_devices, needed_memory, shape_of, with_rollback
@@ -68,15 +70,16 @@ def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.Fitte
     settings = with_rollback(settings, header)
     for endpoint in settings.engine.rpc:
         reach(endpoint)
-    cells = settings.engine.context_cells
     if has_devices(settings.engine):
+        cells = settings.engine.context_cells
         cells = cells or memory.wanted_cells(header, shape_of(settings))
         options = _options(settings, cells, known)
         asked = options if settings.engine.context_cells else dataclasses.replace(options, context_cells=None)
-        found = fit.fit(header, asked, options.context_cells or 0, partial(measure, str(header.path)))
+        found = _fitted(header, shape_of(settings), asked, options.context_cells or 0)
         if found.measured.devices:
             return found
         settings = _on_the_cpu(settings)
+    settings = with_places(settings, header)
     options = _options(settings, needed_memory(settings, header).cells, known)
     return fit.Fitted(options, measure(str(header.path), options), {})
 
@@ -87,10 +90,29 @@ def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any
     settings = with_rollback(settings, header)
     if has_devices(settings.engine):
         return _fitted_when_loaded(settings, header, several=several, known=known)
-    return _of_this_machine(settings, header, _need(settings, header, known, several=several), known)
+    return _of_this_machine(settings, header, several=several, known=known)
 
 
-def _of_this_machine(settings: Settings, header: gguf.Header, need: memory.Need, known: Mapping[str, Any]) -> Recipe:
+def with_places(settings: Settings, header: gguf.Header) -> Settings:
+    """The settings with as many sequences at once as this machine's memory suggests, unless they say."""
+    if settings.engine.parallel is not None or settings.engine.deterministic:
+        return settings
+    available = settings.models.memory or memory.available_memory()
+    most = min(DEFAULT_PLACES, settings.engine.batch_size)
+    count = places.within(header, shape_of(settings), lambda: available, most)
+    chosen = settings.having(engine={"parallel": count})
+    if settings.engine.context_cells is None and not header.only_embeds:
+        with contextlib.suppress(ConfigError):  # which whoever needs the memory will tell
+            cells = needed_memory(chosen, header, available=available).cells
+            chosen = chosen.having(engine={"parallel": places.for_context(count, cells)})
+    return chosen
+
+
+def _of_this_machine(
+    settings: Settings, header: gguf.Header, *, several: bool, known: Mapping[str, Any]
+) -> Recipe:
+    settings = with_places(settings, header)
+    need = _need(settings, header, known, several=several)
     options = _options(settings, need.cells, known)
     is_open = settings.engine.context_cells is None and need.cells > memory.LEAST_CELLS
     less = partial(_half, options) if is_open else _nothing
@@ -118,10 +140,7 @@ def _fitted_when_loaded(
     asked = full if settings.engine.context_cells else dataclasses.replace(full, context_cells=None)
 
     def choose(options: EngineOptions, held: Mapping[str, int]) -> fit.Fitted:
-        from llamasrv.engine.backend.measure import measure
-
-        on_device = _projector(options) if options.mmproj_offload else 0
-        return fit.fit(header, options, full.context_cells or 0, partial(measure, path), held, beside=on_device)
+        return _fitted(header, shape, options, full.context_cells or 0, held)
 
     def less(found: fit.Fitted) -> EngineOptions | None:
         """The same with a tenth of the devices left free. What others hold by now is seen, too."""
@@ -138,10 +157,10 @@ def _fitted_when_loaded(
         found = choose(asked, held) if can_measure() else None
         if found is None or not found.measured.devices:
             try:
-                here = _need(_on_the_cpu(settings), header, known, several=several)
+                here = _of_this_machine(_on_the_cpu(settings), header, several=several, known=known)
             except ConfigError as error:
                 raise LoadFailed(str(error)) from None
-            return dataclasses.replace(_of_this_machine(_on_the_cpu(settings), header, here, known), fit=fitted)
+            return dataclasses.replace(here, fit=fitted)
         log.info("%s: %s", header.path.name, told(found))
         shares = {name: Share(size, found.capacity[name]) for name, size in found.devices.items()}
         beside = _beside(found.options) - found.beside + need.checkpoints
@@ -155,6 +174,33 @@ def _fitted_when_loaded(
         partial(_open, path, full, _nothing), full, memory=need.total + _beside(full),
         context=full.longest_sequence(need.context), fit=fitted, windows_save=need.windows_save,
     )  # fmt: skip
+
+
+def _fitted(
+    header: gguf.Header, shape: memory.Shape, options: EngineOptions, wanted: int, held: Mapping[str, int] | None = None
+) -> fit.Fitted:
+    """What goes where, and how many sequences run at once if the options leave that open: more on devices that hold all
+    of the model and a large context. Raises LoadFailed."""
+    from llamasrv.engine.backend.measure import measure
+
+    beside = _projector(options) if options.mmproj is not None and options.mmproj_offload else 0
+    ask = partial(measure, str(header.path))
+    if options.parallel is not None or options.deterministic:
+        return fit.fit(header, options, wanted, ask, held, beside=beside)
+
+    def free() -> int:
+        small = ask(dataclasses.replace(options, context_cells=memory.LEAST_CELLS))
+        return sum(left for left, _ in small.devices.values())
+
+    count = places.within(header, shape, free, min(places.ON_DEVICES, options.batch_size))
+    if count > DEFAULT_PLACES:
+        with contextlib.suppress(LoadFailed):
+            many = fit.fit(header, dataclasses.replace(options, parallel=count), wanted, ask, held, beside=beside)
+            cells = many.options.context_cells or 0
+            if _placement(many.options)[1:] == _placement(options)[1:] and cells >= count * places.CELLS_ON_DEVICES:
+                return many
+    few = dataclasses.replace(options, parallel=min(count, DEFAULT_PLACES))
+    return fit.fit(header, few, wanted, ask, held, beside=beside)
 
 
 def _on_the_cpu(settings: Settings) -> Settings:

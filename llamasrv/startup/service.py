@@ -69,9 +69,11 @@ def prepare(settings: Settings) -> Settings:
     if recipe.fit is not None:
         return settings.having(model={"path": only.details.path})  # chosen when it is loaded
     cells = recipe.options.context_cells
+    places = recipe.options.places
     if cells is not None and settings.engine.deterministic:
-        cells *= settings.engine.parallel
-    return settings.having(model={"path": only.details.path}, engine={"context_cells": cells})
+        cells *= places
+    fewer = {} if places == settings.engine.places else {"parallel": places}
+    return settings.having(model={"path": only.details.path}, engine={"context_cells": cells, **fewer})
 
 
 def filled_in(settings: Settings) -> Settings:
@@ -100,7 +102,7 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
         origins=settings.server.cors_origins,
         credentials=settings.server.cors_credentials,
         # A key leaves room in the queue for the others.
-        most_open=max(1, (settings.engine.queue_limit + settings.engine.parallel) * 3 // 4),
+        most_open=max(1, (settings.engine.queue_limit + settings.engine.places) * 3 // 4),
         keepalive=settings.server.keepalive or NEVER,
         timeout=settings.limits.timeout,
         slots=settings.server.slots,

@@ -152,7 +152,7 @@ def test_notes_and_refusals_are_written_as_parts_of_a_line():
         (["-fa", "--jinja"], "engine.flash_attn", "on"),
         (["--n_gpu_layers", "-1"], "engine.n_gpu_layers", None),
         (["-ngl", "all"], "engine.n_gpu_layers", None),
-        (["-np", "-1"], "engine.parallel", 16),
+        (["-np", "-1"], "engine.parallel", None),
         (["-b", "64"], "engine.ubatch_size", 64),
         (["-cram", "-1"], "cache.ram", 2**50),
         (["-cram", "100"], "cache.ram", 100 * 2**20),

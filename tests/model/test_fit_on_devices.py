@@ -24,6 +24,7 @@ from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed, NoMemory
 from llamasrv.engine.use import HOST
 from llamasrv.models import fit, gguf
+from llamasrv.startup import recipes
 
 SMALL = {"batch_size": 256, "ubatch_size": 128, "threads": 1, "threads_batch": 1, "parallel": 4}
 MIB = 2**20
@@ -183,6 +184,19 @@ def test_the_plan_fits_and_is_what_is_taken(devices, large, sizes):
             assert uses.get(name, 0) <= found.capacity[name]
     finally:
         backend.close()
+
+
+@with_rpc
+@pytest.mark.parametrize(("sizes", "asked", "expected"), [((400, 400), None, 32), ((400, 400), 5, 5), ((30, 20), None, 16)])
+def test_devices_with_room_compute_more_sequences_at_once(devices, large, sizes, asked, expected):
+    """As many as batches gain from, where all of the model and a large context fit; what is said is kept."""
+    plain = EngineOptions(rpc=devices, context_cells=256, **SMALL)
+    totals = [total for _, total in measure(large, plain).devices.values()]
+    target = [f"{total - size * MIB}B" for total, size in zip(totals, sizes)]
+    values = {f"engine_{name}": value for name, value in SMALL.items()} | {"engine_parallel": asked, "engine_fit_target": tuple(target), "engine_ctx_size": 32768}
+    settings = load({"model_path": large, "engine_rpc": devices, **values}, environ={})
+    found = recipes.measured(settings, gguf.read_header(Path(large)))
+    assert found.options.places == expected and not found.excess
 
 
 @with_rpc

@@ -90,10 +90,10 @@ class LlamaBackend:
         self.can_share = self.checkpoints is not Checkpoints.WHOLE and not self.split
         self.can_cut_saved = self.can_cut and not self._n_swa  # saving leaves out what a sliding window has passed
         # Room for resident prefixes beside the running sequences; a lane costs a whole state, or a whole window.
-        spare = 4 if not self.can_cut else 0 if self.split else max(16, options.parallel)
+        spare = 4 if not self.can_cut else 0 if self.split else max(16, options.places)
         # One more lane for rows that only fill a batch up; see `_pad`.
         self._spare_lane = 0 if stateful or self.split else 1
-        self._lanes_wanted = min(MAX_LANES, options.parallel + spare + self._spare_lane)
+        self._lanes_wanted = min(MAX_LANES, options.places + spare + self._spare_lane)
         self.row_multiple = BLOCK
         self.padding = Padding()
         self.timings: list[tuple[int, int, float]] = []

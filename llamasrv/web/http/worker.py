@@ -323,7 +323,7 @@ def describe(registry: Registry, address: Any) -> list[str]:
         size = f" ({engine.info.description})" if engine.info.description else ""
         lines.append(
             f"llamasrv {__version__} serves {model.name}{size} at {url}: context {engine.context} tokens, "
-            f"{engine.options.parallel} in parallel, {engine.options.threads} threads"
+            f"{engine.options.places} in parallel, {engine.options.threads} threads"
         )
         notice = paths.notice_of(engine.info.path)
         lines += [notice] if notice else []
