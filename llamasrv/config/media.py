@@ -43,6 +43,11 @@ class MediaSection:
         "float", 3600.0, "--max-audio-seconds", low=1.0, high=86_400.0,
         help="Maximum length of an audio clip, in seconds."
     )
+    decoded_bytes: int = _media(
+        "size", 2**30, "--max-media-decoded-bytes", low=2**20, high=2**40,
+        help="Maximum memory of decoded images and audio, over all requests together: 3 bytes a pixel, some 64 kB a "
+        "second. Beyond it, requests with more of them are answered 429.",
+    )  # fmt: skip
     marker: str | None = _media(
         "text", None, "--media-marker",
         help="Placeholder for an image or audio clip in a `prompt_string` of /completion. Unset: LLAMA_MEDIA_MARKER, "

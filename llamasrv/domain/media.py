@@ -16,9 +16,10 @@ from typing import Literal
 _NEGATIVE = bytes(byte | 0x80 for byte in range(256))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class MediaInput:
-    """One image or sound, decoded. `data` None: only to be measured.
+    """One image or sound, decoded. `data` None: only to be measured. Without slots: who counts its bytes is told when
+    nobody has it any more.
 
     image: `width` x `height` pixels of 3 bytes (red, green, blue), row after row from the top.
     audio: `num_samples` 32-bit floats in the machine's byte order, one channel, at the projector's sample rate.

@@ -18,4 +18,5 @@ class MediaLimits:
     seconds: float = 10.0  # that decoding may take
     memory: int = 1 << 30  # bytes of address space that the child may have
     decoded_bytes: int = 512 << 20  # of one request
+    held_bytes: int = 1 << 30  # of all requests together
     kept_bytes: int = 128 << 20  # of what was decoded lately

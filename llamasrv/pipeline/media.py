@@ -23,6 +23,7 @@ from llamasrv.media import sniff
 from llamasrv.media.decoder import Decoder
 from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources
+from llamasrv.pipeline.held_media import HeldMedia
 
 _LARGE = 1 << 18  # bytes whose hash would keep the hub from others
 WINDOW = 29.5  # seconds of a long recording that are heard at once: projectors look at 30
@@ -69,6 +70,7 @@ class MediaReader:
         self._kept: OrderedDict[tuple[bytes, int | None], MediaInput] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()
+        self.held = HeldMedia(self.options.limits.held_bytes, self._let_go)
 
     def read(self, prompts: Sequence[Prompt], projector: Projector | None, *, to_count: bool = False) -> RequestMedia:
         """Raises InvalidRequest for what the model cannot take and for what cannot be decoded. `to_count`: of images
@@ -110,10 +112,11 @@ class MediaReader:
             data = self._bytes(part)
             sound, cuts = self.decoder.windows(data, rate, longest=WINDOW, most=MOST_WINDOWS)
             of_file = off_hub(_hash, b"audio windows ", data)
+            self.held.check(2 * len(sound))  # the whole, until all windows are cut
             edges = [0, *cuts, len(sound) // 4]
             for number, (start, end) in enumerate(zip(edges, edges[1:])):
                 key = _hash(b"%d " % number, of_file)
-                window = MediaInput("audio", key, sound[4 * start : 4 * end], num_samples=end - start)
+                window = self.held.add(MediaInput("audio", key, sound[4 * start : 4 * end], num_samples=end - start))
                 piece = MediaPart("audio", b"", param=part.param)
                 prompts.append(_with(prompt, piece))
                 found.add(piece, self._measured(projector, window))
@@ -147,6 +150,7 @@ class MediaReader:
             if kept is not None:
                 self._kept.move_to_end(place)
                 return kept
+        self.held.check(0 if to_count else 1)  # nothing is decoded while there is no room at all
         if kind == "audio":
             assert rate is not None
             sound = self.decoder.samples(data, rate)
@@ -157,8 +161,14 @@ class MediaReader:
         else:
             width, height, pixels = self.decoder.pixels(data, is_coarse=part.is_coarse)
             media = MediaInput("image", key, pixels, width, height)
-        self._keep(place, media)
+        self._keep(place, self.held.add(media))
         return media
+
+    def _let_go(self) -> None:
+        """Of what is kept for later only."""
+        with self._lock:
+            self._kept.clear()
+            self._kept_bytes = 0
 
     def _keep(self, place: tuple[bytes, int | None], media: MediaInput) -> None:
         size = len(media.data or b"")

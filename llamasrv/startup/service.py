@@ -94,7 +94,10 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
     return WebOptions(
         limits=Limits(**limits),
         media=MediaOptions(
-            MediaLimits(count=media.count, pixels=media.pixels, audio_seconds=media.audio_seconds),
+            MediaLimits(
+                count=media.count, pixels=media.pixels, audio_seconds=media.audio_seconds,
+                held_bytes=media.decoded_bytes,
+            ),
             Sources(media.path, frozenset(host.lower() for host in media.hosts), media.fetch_bytes),
         ),
         keys=keys.of(settings),

@@ -9,7 +9,7 @@ from serving import check_no_leaks, open_engine, pipeline_on
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, MediaPart, Message, MixedPrompt, TextPart
 from llamasrv.engine.fake_projector import FakeProjector
-from llamasrv.errors import InvalidMedia, InvalidRequest, Unsupported
+from llamasrv.errors import InvalidMedia, InvalidRequest, QueueFull, Unsupported
 from llamasrv.media.limits import MediaLimits
 from llamasrv.pipeline.media import MediaOptions, MediaReader
 
@@ -99,5 +99,30 @@ def test_what_was_decoded_lately_is_kept_within_bounds():
         again = read(1)
         assert again is not first and again.key == first.key and again.data == first.data
         assert [number for number in (5, 4, 3, 2) if read(number) is kept[number]] == [5, 4, 3]
+    finally:
+        reader.close()
+
+
+def test_all_requests_together_have_so_much_memory():
+    """Each request was bounded, but not how many of them: some hundred with large images took all the memory. What is
+    only kept for later makes room."""
+    size = 64 * 32 * 3
+    reader = MediaReader(MediaOptions(limits=MediaLimits(held_bytes=3 * size)))
+    projector = FakeProjector()
+
+    def read(number, **options):
+        return reader.read(asking(MediaPart("image", png(64, 32, (number, 0, 0)))).prompts, projector, **options)
+
+    try:
+        for number in range(10):
+            read(number)  # nobody holds these any more
+        held = [read(number) for number in (20, 21, 22)]
+        with pytest.raises(QueueFull, match="all requests together") as refused:
+            read(23)
+        assert refused.value.status == 429 and reader.held.total == 3 * size
+        read(24, to_count=True)
+        held.pop()
+        held.append(read(23))
+        assert reader.held.total == 3 * size
     finally:
         reader.close()

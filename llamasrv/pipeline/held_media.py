@@ -1,0 +1,55 @@
+"""The memory of what was decoded, over all requests together.
+
+An image or a sound counts from when it was decoded until nobody has it any more: no request, no sequence that runs, no
+cache. A request that would need more than there is is sent away for a moment, rather than let memory run out.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from llamasrv.domain.media import MediaInput
+from llamasrv.errors import QueueFull
+
+
+class HeldMedia:
+    """`most` bytes at once; `make_room` lets go of what is only kept for later. Any thread."""
+
+    def __init__(self, most: int, make_room: Callable[[], None]) -> None:
+        self._most, self._make_room = most, make_room
+        self._total = 0
+        self._lock = threading.Lock()
+        # Objects may end on any thread, in the midst of anything, also while the lock is held here.
+        self._gone: deque[int] = deque()
+
+    @property
+    def total(self) -> int:
+        with self._lock:
+            while self._gone:
+                self._total -= self._gone.popleft()
+            return self._total
+
+    def check(self, size: int) -> None:
+        """Raises QueueFull where so much more would be too much."""
+        if self.total + size <= self._most:
+            return
+        self._make_room()
+        if self.total + size > self._most:
+            raise QueueFull(
+                f"The images and sounds of all requests together take more than {self._most} bytes decoded "
+                "(--max-media-decoded-bytes). Try again shortly.",
+                wait=2.0,
+            )
+
+    def add(self, media: MediaInput) -> MediaInput:
+        """Count it, as long as it lives. Raises QueueFull."""
+        size = len(media.data or b"")
+        if size:
+            self.check(size)
+            with self._lock:
+                self._total += size
+            weakref.finalize(media, self._gone.append, size).atexit = False
+        return media
