@@ -34,7 +34,7 @@ SOUND_ROWS = 3000  # of 30 seconds
 LEAST_PROJECTOR_WORK = 16 << 20
 
 REMOTE_CELLS = 16_384  # of one whose KV other machines hold: how much they have free nobody tells
-MOST_CELLS = 65_536  # of an automatic context, except where the model itself was trained on more
+MOST_CELLS = 32_768  # of an automatic context, except where the model itself was trained on more
 LEAST_CELLS = 512
 PAD = 256  # llama.cpp rounds a context up to this
 

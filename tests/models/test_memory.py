@@ -82,7 +82,7 @@ def test_the_chosen_context_is_several_times_the_trained_one():
 
 
 def test_the_chosen_context_has_a_ceiling():
-    assert choose(model(), Shape(), 640 * GIB).cells == 65536
+    assert choose(model(), Shape(), 640 * GIB).cells == 32768
     assert choose(model(context_length=262_144), Shape(), 640 * GIB).cells == 262_144
 
 
@@ -102,7 +102,7 @@ def test_a_projector_takes_its_file_and_work_space(tmp_path):
 
 def test_split_streams_share_the_chosen_context():
     need = choose(model(), Shape(split=True), 64 * GIB)
-    assert need.cells == 65536 and need.context == 4096
+    assert need.cells == 32768 and need.context == 2048
 
 
 def test_a_model_that_cannot_fit_is_refused_in_one_line():
