@@ -20,7 +20,7 @@ from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.batch import Batch, MediaRows
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.fake_projector import FakeProjector, fake_rows
-from llamasrv.engine.interface import Adapter, Checkpoints, DraftModel, ModelInfo, OutOfCells, Progress
+from llamasrv.engine.interface import Adapter, Checkpoints, DraftModel, ModelInfo, OutOfCells, Progress, Together
 from llamasrv.engine.media.timeline import MediaTimeline
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
@@ -142,6 +142,7 @@ class FakeBackend:
         self.batch = Batch(batch_size, dimensions=4 if projector is not None and projector.mrope else 1)
         self.ubatch_size = ubatch_size
         self.can_share, self.can_cut, self.can_cut_saved, self.can_shift = can_share, can_cut, can_cut, can_cut
+        self.together = Together.ANY
         self.checkpoints = checkpoints
         self.max_rollback = (num_cells if can_cut else 0) if max_rollback is None else max_rollback
         self.idle_cells = num_cells if idle_cells is None else idle_cells

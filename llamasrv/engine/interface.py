@@ -146,6 +146,14 @@ class Checkpoints(Enum):
     WHOLE = "whole"  # a saved state of exactly that length
 
 
+class Together(Enum):
+    """What a batch may have without the library mixing it up."""
+
+    ANY = "any"
+    ONE_PROMPT = "one prompt"  # several tokens of one lane at most, beside single ones of others
+    ONE_LANE = "one lane"
+
+
 class Projector(Protocol):
     """Turns images and sounds into rows of embeddings. `encode` is the encoder thread's, the rest is anybody's."""
 
@@ -218,6 +226,7 @@ class Backend(Protocol):
     can_cut: bool  # a lane can be cut back to any length
     max_rollback: int  # last tokens of a lane's last decode that can be taken back, if that had more
     can_shift: bool  # tokens can be taken out of the middle of a lane
+    together: Together  # what one batch may have
     checkpoints: Checkpoints  # where it cannot
     can_cut_saved: bool  # a restored lane can be cut back to any length
     split: bool  # every lane has cells of its own

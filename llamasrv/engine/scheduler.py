@@ -21,7 +21,7 @@ from typing import NamedTuple
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.batch import Part
-from llamasrv.engine.interface import Backend
+from llamasrv.engine.interface import Backend, Together
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
@@ -76,8 +76,10 @@ class Scheduler:
         target: float = 0.2,
         row_multiple: int = 1,
         deterministic: bool = False,
+        one_prompt: bool = False,
     ) -> None:
         self.parallel = parallel
+        self.one_prompt = one_prompt  # no step computes several tokens of more than one sequence
         self.batch_size = batch_size
         self.ubatch_size = ubatch_size
         self.target = target
@@ -150,6 +152,8 @@ class Scheduler:
                 count = rows_out = min(count, outputs)
             if count < 1 or outputs < 1:
                 continue
+            if self.one_prompt and plan.num_prompt:
+                break
             plan.parts.append((seq, count))
             plan.num_prompt += count
             shares[seq.spec.owner] -= count
@@ -369,7 +373,8 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
         ubatch_size=backend.ubatch_size,
         target=options.step_target,
         row_multiple=backend.row_multiple,
-        deterministic=options.deterministic,
+        deterministic=options.deterministic or backend.together is Together.ONE_LANE,
+        one_prompt=backend.together is Together.ONE_PROMPT,
     )
     for timing in backend.timings * 3:
         scheduler.cost.learn(*timing)

@@ -54,6 +54,15 @@ def test_a_prompt_takes_what_the_latency_target_leaves_beside_decodes():
     assert parts[1][0] is new and 64 <= parts[1][1] <= 96
 
 
+def test_several_tokens_of_one_sequence_only_where_the_backend_mixes_up_more():
+    """ARWKV-7 and QRWKV6 are computed wrongly where a batch has several tokens of two sequences; one of each is right."""
+    decoding, first, second = sequence(10, computed=9), sequence(20), sequence(30)
+    scheduler = make(one_prompt=True)
+    result = plan(scheduler, [first, second], [decoding])
+    assert result.parts == [(decoding, 1), (first, 20)] and result.num_prompt == 20
+    assert admitted(result) == [first, second]
+
+
 def test_a_prompt_always_advances():
     """Even where decodes alone take longer than the target."""
     scheduler = make(target=0.000001)

@@ -20,6 +20,7 @@ from llamasrv.engine.backend.breakdown import host_bytes
 from llamasrv.engine.backend.cores import CORES, spare_one
 from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, is_bidirectional, only_embeds
+from llamasrv.engine.backend.limits import check_generates, together
 from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, reason
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.memory_kind import PARTIAL, kind_of, rollback_wanted
@@ -98,6 +99,9 @@ class LlamaBackend:
         self.padding = Padding()
         self.timings: list[tuple[int, int, float]] = []
         self.generates = not only_embeds(model, self.info.metadata)
+        self.together = together(self.info.architecture)
+        if self.generates:
+            check_generates(path, model, self.info.architecture)
         if options.mmproj is not None and (self.generates or not is_bidirectional(model, self.info.metadata)):
             self.projector = LlamaProjector(model, options)
         # What is seen as a whole has to fit a ubatch, whatever that is set to.
