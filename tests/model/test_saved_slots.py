@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.kv.saved_slots import SavedSlotFiles
 
@@ -24,3 +28,21 @@ def test_an_answer_goes_on_from_a_file(real, tmp_path):
     there, cold = ask(second, longer), ask(real("llama", cache_bytes=0), longer)
     assert there.end.num_reused >= len(state.tokens) - 13 and cold.end.num_reused == 0
     assert there.tokens == cold.tokens
+
+
+@pytest.mark.parametrize("kind", ["llama", "swa", "hybrid", "mamba"])
+def test_a_restored_slot_is_continued_and_cut_back(real, tmp_path, kind):
+    """A file had the state at its end alone: a hybrid's prompt that ended otherwise was computed from its beginning."""
+    files = SavedSlotFiles(tmp_path, {"model": "tiny"})
+    draw = random.Random(5)
+    prompt = [draw.randrange(270, 360) for _ in range(600)]
+    one, other = real(kind, cache_bytes=1 << 26), real(kind, cache_bytes=1 << 26)
+    lane = ask(one, prompt).end.lane
+    files.write("talk", one.core.admission.slots.save(lane, one.core.memory))
+    other.core.admission.slots.restore(0, files.read("talk")[0], other.core.memory)
+    other.core.memory._time.learn(1_000_000, 0, 0.001)  # although computing it again would take no time at all
+    for shared, least in ((600, 580), (560, 500)):
+        longer = prompt[:shared] + [draw.randrange(270, 360) for _ in range(30)]
+        there, cold = ask(other, longer), ask(real(kind, cache_bytes=0), longer)
+        assert there.end.num_reused >= least
+        assert there.tokens == cold.tokens

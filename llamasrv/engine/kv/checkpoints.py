@@ -28,6 +28,9 @@ from llamasrv.engine.kv.tier import Entry
 if TYPE_CHECKING:
     from llamasrv.engine.media.timeline import MediaTimeline
 
+MOST_POINTS, MOST_WHOLE = 8, 2  # in one file
+
+
 class Checkpoint(SavedState):
     """The state behind `tokens`. `spares` are the tokens that it saves beyond the checkpoint before it."""
 
@@ -68,6 +71,12 @@ class Checkpoints:
         group = self._groups.get(key_of(tokens, cache_key))
         return {} if group is None else group.along(tokens, limit)
 
+    def accompany(self, state: SavedState) -> SavedState:
+        """The state, which is going to a file, with the last of the checkpoints on the way to it."""
+        points = self.along(state.tokens, state.length, state.cache_key)
+        state.points = tuple(points.values())[-(MOST_WHOLE if self.whole else MOST_POINTS) :]
+        return state
+
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
         return 0 < size <= self.limit and length >= KEY_LENGTH and length not in self.along(tokens, length, cache_key)
 
@@ -80,6 +89,7 @@ class Checkpoints:
         point = state if isinstance(state, Checkpoint) else Checkpoint(
             state.tokens, state.data, state.cache_key, state.length
         )  # fmt: skip
+        point.is_wanted = state.is_wanted
         if not self.wants(point.tokens, point.length, point.cache_key, point.num_bytes):
             return
         while self.used + point.num_bytes > self.limit:

@@ -20,7 +20,6 @@ from llamasrv.engine.kv.manager import BUSY_BYTES, WORTH_WRITING, KVCacheManager
 from llamasrv.engine.sequence import Sequence, State
 
 EVERY = 20.0  # seconds between two looks; a file that was written is followed by the next at once
-MOST_POINTS, MOST_WHOLE = 8, 2  # checkpoints in one file
 GROWN = 0.1  # share of a prefix that is new since it was written, for it to be written again
 
 
@@ -83,11 +82,8 @@ class DiskWriter:
         return new > GROWN * found.length and self._time.prompt_seconds(new) >= WORTH_WRITING
 
     def _state(self, found: _Candidate) -> SavedState:
-        points = self._memory.checkpoints.along(found.tokens, found.length, found.cache_key)
         state = SavedState(found.tokens[: found.length], found.data(), found.cache_key)
-        most = MOST_WHOLE if self._memory.checkpoints.whole else MOST_POINTS
-        state.points = tuple(points.values())[-most:]
-        return state
+        return self._memory.checkpoints.accompany(state)
 
 
 def _of_entry(entry: SavedState) -> _Candidate:

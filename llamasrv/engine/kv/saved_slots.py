@@ -46,11 +46,11 @@ class SavedSlots:
                 and memory.cache.cache_key(lane) == cache_key
                 and memory.cache.tokens(lane) == tokens
             ):
-                return SavedState(tokens, memory.backend.save(lane), cache_key)
+                return memory.checkpoints.accompany(SavedState(tokens, memory.backend.save(lane), cache_key))
         found = memory.host.match(tokens, len(tokens), cache_key) if len(tokens) else None
         if found is None or found[1] < len(tokens) or found[0].length != len(tokens):
             raise NotFound(f"Slot {number} holds nothing to save.")
-        return found[0]
+        return memory.checkpoints.accompany(SavedState(tokens, found[0].data, cache_key))
 
     def restore(self, number: int, entry: SavedState, memory: KVCacheManager) -> None:
         if memory.backend.projector is None and min(entry.tokens) < 0:
@@ -61,8 +61,9 @@ class SavedSlots:
             )
         if entry.data.nbytes > memory.host.limit:
             raise InvalidRequest("The state is larger than --cache-ram allows.", param="filename")
-        entry.is_wanted = True
-        memory.host.put(entry)
+        for state in (entry, *entry.points):
+            state.is_wanted = True
+        memory.take_back(entry)
         self.left(number, entry.tokens, entry.cache_key)
 
     def erase(self, number: int, memory: KVCacheManager) -> int:
@@ -97,10 +98,13 @@ class SavedSlotFiles:
         """The file's size. An older one of that name is replaced at once, or not at all."""
         path = self.path(name)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if shutil.disk_usage(self._folder).free < entry.data.nbytes + SPARE:
+        points = [(point.length, point.data) for point in entry.points if point.length < entry.length]
+        if shutil.disk_usage(self._folder).free < entry.num_bytes + sum(data.nbytes for _, data in points) + SPARE:
             raise Unavailable("The disk has no room left for saved slots.")
         with replacing(path) as file:
-            return state_file.write(file, entry.tokens, entry.data, facts=self._facts, scope=entry.cache_key.scope)
+            return state_file.write(
+                file, entry.tokens, entry.data, facts=self._facts, scope=entry.cache_key.scope, points=points
+            )
 
     def read(self, name: str) -> tuple[SavedState, int]:
         """The state, and the file's size. Raises NotFound, and InvalidRequest for a file that cannot be used."""
@@ -110,8 +114,11 @@ class SavedSlotFiles:
                 if head.adapters:
                     raise ValueError("it was computed with adapters")
                 tokens = state_file.read_tokens(file, head)
-                state = state_file.read_state(file, head)
-                return SavedState(tokens, state, CacheKey(scope=head.scope)), file.tell()
+                key = CacheKey(scope=head.scope)
+                state = SavedState(tokens, state_file.read_state(file, head), key)
+                points = state_file.read_points(file, head)
+                state.points = tuple(SavedState(tokens[:length], data, key) for length, data in points)
+                return state, file.tell()
         except FileNotFoundError:
             raise NotFound(f"No saved slot is named '{name}'.", param="filename") from None
         except (OSError, ValueError, TypeError) as error:
