@@ -1,4 +1,4 @@
-"""Files that are replaced whole: a reader, and whoever starts after a crash, finds the old one or the new one."""
+"""Atomic file replacement: a reader, or whoever starts after a crash, finds the old file or the new one, never half."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     help="Tokens per sequence.  [128]",
 )  # fmt: skip
 @click.option("--text", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
-              help="Compare drafts with none instead, on answers to this text: one prompt, or a JSON string a line.")
+              help="Measure what drafts gain on this text instead: one prompt, or one JSON string per line.")
 @with_options("model", "engine", "cache")
 def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, text: Path | None) -> int:
     """Measure MODEL: the kernels alone, the server over HTTP, and their ratio; or with --text, what drafts gain."""
@@ -218,8 +218,10 @@ def check(settings: Settings, print_config: bool) -> int:
 
 
 @cli.command()
-@click.option("--days", default=30, type=click.IntRange(1, 400), metavar="INT", help="How many, today included.  [30]")
-@click.option("--by", default="key,model", metavar="LIST", help="Of day, key and model.  [key,model]")
+@click.option("--days", default=30, type=click.IntRange(1, 400), metavar="INT",
+              help="Number of days, including today.  [30]")
+@click.option("--by", default="key,model", metavar="LIST",
+              help="Group by any of day, key and model, separated by commas.  [key,model]")
 @with_options("store")
 def usage(settings: Settings, days: int, by: str) -> int:
     """Who used how many tokens, by key and model, as the server's store has it."""
@@ -227,7 +229,7 @@ def usage(settings: Settings, days: int, by: str) -> int:
 
     names = tuple(name.strip() for name in by.split(","))
     if not set(names) <= {"day", "key", "model"} or len(set(names)) < len(names):
-        raise ConfigError(f"--by {by!r}: must be some of day, key and model, separated by commas")
+        raise ConfigError(f"--by {by!r}: must be one or more of day, key and model, separated by commas")
     return run(settings, days, names)
 
 

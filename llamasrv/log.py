@@ -1,4 +1,4 @@
-"""Logging: one line for each event on standard error, as text or as JSON.
+"""Logging: one line per event on standard error, as text or JSON.
 
 A record may carry `extra={"fields": {...}}`: JSON merges them in, text appends them as name=value. Whatever a line
 contains, control characters in it are escaped, so that nothing a client sent can forge a line or move a cursor.

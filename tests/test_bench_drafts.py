@@ -41,5 +41,5 @@ def test_prompts_of_a_file(tmp_path, text, prompts):
 def test_off_is_not_compared_with_off(tmp_path):
     path = tmp_path / "prompts.txt"
     path.write_text(TEXT)
-    with pytest.raises(ConfigError, match="what drafts are compared with"):
+    with pytest.raises(ConfigError, match="the baseline that drafts are compared with"):
         bench_drafts.run(settings_with(engine_spec="off", model_fake=True), (1,), 8, path)

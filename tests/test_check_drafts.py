@@ -24,7 +24,7 @@ def told(tiny, **values):
 def test_it_says_what_they_come_from(tiny):
     assert told(tiny) == "from prompts, answers and predictions, where they pay"
     assert told(tiny, engine_spec="off") == "off"
-    assert told(tiny, engine_deterministic=True) == "off, since answers are to be deterministic"
+    assert told(tiny, engine_deterministic=True) == "off, because answers must be deterministic"
     assert str(tiny) in told(tiny, model_draft=tiny)
     assert str(tiny) not in told(tiny, model_draft=tiny, engine_spec="ngram")
 

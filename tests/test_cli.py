@@ -168,10 +168,10 @@ def test_check_tells_model_and_memory(run, tiny):
 @pytest.mark.parametrize(
     "arguments, line",
     [
-        (["--device", "GPU7"], "there is no device 'GPU7'; there are "),
+        (["--device", "GPU7"], "unknown device 'GPU7'; the devices are "),
         (["--tensor-split", "1,1,1,1,1,1,1,1,1"], "--tensor-split names 9 devices; there are "),
         (["--main-gpu", "99"], "--main-gpu 99 does not exist; there are "),
-        (["--override-tensor", "ffn=GPU7"], "there is no buffer type 'GPU7'; there are CPU"),
+        (["--override-tensor", "ffn=GPU7"], "unknown buffer type 'GPU7'; the types are CPU"),
         (["--override-tensor", "nothing_of_it=CPU"], "no tensor of "),
         (["--override-tensor", "(=CPU"], "--override-tensor '(=CPU': "),
         (["--tensor-split", "1,1", "--n-gpu-layers", "0"], "no layer is placed on any"),

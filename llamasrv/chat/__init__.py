@@ -1,4 +1,4 @@
-"""Chat: conversations to prompts, and what a model writes back to messages.
+"""Chat: conversations become prompts, and model output becomes messages.
 
     template    ChatTemplate(source, bos_token, eos_token, special_tokens)
                   .render(ChatPrompt) -> Rendered(text, segments, continues)

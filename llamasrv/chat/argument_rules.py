@@ -1,4 +1,4 @@
-"""The arguments of a call as rules of a grammar: what notations have in common."""
+"""Grammar rules for the arguments of a call, shared by all notations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def arguments(tool: Tool) -> dict[str, Any]:
     schema = dict(tool.parameters) or {"properties": {}}
     kind = schema.get("type", "object")
     if kind != "object" and not (isinstance(kind, (list, tuple)) and "object" in kind):
-        message = f"The parameters of the tool '{tool.name[:64]}' must be of the type 'object'."
+        message = f"The parameters of the tool '{tool.name[:64]}' must be of type 'object'."
         raise InvalidRequest(message, param="tools")
     schema["type"] = "object"
     properties = schema.get("properties")

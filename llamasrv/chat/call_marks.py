@@ -1,4 +1,4 @@
-"""Which marks may begin a call, end one, and stand between: what a ChatFormat says, as readers look for it."""
+"""The marks that begin, end and separate calls in a ChatFormat, in the form that readers search for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tool calls, read while they are being written: the marks around them here, each call itself by its notation.
+"""Incremental reading of tool calls: the marks around them here, each call itself in its notation.
 
 A call is announced as soon as its name is certain, and its arguments are passed on as JSON while they come.
 Reading stops where the text is no call any more; what was eaten before a call was announced is given back as content.

@@ -1,4 +1,4 @@
-"""Families whose format a probe cannot learn: their templates do not show calls, or their syntax is one of a kind."""
+"""Model families whose format a probe cannot learn: their templates show no calls, or their syntax is unique."""
 
 from __future__ import annotations
 

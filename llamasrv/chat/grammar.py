@@ -1,4 +1,4 @@
-"""What a model may write, as a grammar: the same ChatFormat that the parser reads, seen from the other side.
+"""The grammar of what a model may write: the ChatFormat that the parser reads, turned into rules.
 
 Makes Lark text as llguidance understands it, from the format, the tools, whether one must be called, and the form that
 the content must have. The grammar covers everything from the first token on: thinking, free text, calls. Text that is
@@ -250,6 +250,6 @@ def _trigger(calls: Calls) -> str:
 def _call(rules: RuleWriter, calls: Calls, tool: Tool) -> str:
     if not has_an_end(tool.parameters):
         name = tool.name[:64]
-        message = f"Nothing satisfies the parameters of the tool '{name}': they refer to themselves without an end."
+        message = f"Nothing satisfies the parameters of the tool '{name}': they refer to themselves endlessly."
         raise InvalidRequest(message, param="tools")
     return notation_of(calls).rule(rules, calls, tool)

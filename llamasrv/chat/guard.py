@@ -1,4 +1,4 @@
-"""Special tokens in what users wrote stay text.
+"""Keeps special tokens in user text as plain text.
 
 A special token in a user's text goes through the template as one stand-in, a character of the rarest Chinese block;
 afterwards the token is put back, as an untrusted segment. The template cannot see it, so nothing it does to texts can

@@ -1,4 +1,4 @@
-"""Lark grammars of clients, as they must look inside a call.
+"""Clients' Lark grammars, rewritten for use inside a call.
 
 The text that a grammar describes is written raw between marks, or as a JSON string. Raw, no part of it may hold the
 mark that ends it; in JSON, quotes, backslashes and control characters are escaped. Both are changes to terminals alone:
@@ -101,7 +101,7 @@ class _Rewriter:
             except CannotEnforce as error:
                 raise CannotEnforce(f"line {line}: {error.message}", param="tools") from None
             except ValueError:
-                raise CannotEnforce(f"line {line}: {found[0]} is not a text.", param="tools") from None
+                raise CannotEnforce(f"line {line}: {found[0]} is not a string.", param="tools") from None
         return "\n".join(("".join(out), *(f"{name}: {written}" for written, name in self._added.items())))
 
     def _token(self, kind: str, found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Sets of marks, searched for in text that arrives in pieces. A piece may end inside a mark."""
+"""Searches for a set of marks in text that arrives in pieces. A piece may end inside a mark."""
 
 from __future__ import annotations
 

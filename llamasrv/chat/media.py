@@ -1,4 +1,4 @@
-"""Images and sounds in a conversation, on their way through a template.
+"""Images and audio in a conversation, on their way through a template.
 
 A template gets texts. Each image or sound becomes a mark in the text of its message; `guard` shows the template one
 character in its place, and finds it again in what was rendered. So templates write no marks of their own around them:

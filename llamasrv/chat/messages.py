@@ -1,4 +1,4 @@
-"""Answers that are a row of messages, each with a header that names its recipient: the user, the model, or a tool."""
+"""Answers made of several messages, each with a header that names its recipient: the user, the model, or a tool."""
 
 from __future__ import annotations
 

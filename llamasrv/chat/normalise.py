@@ -1,4 +1,4 @@
-"""Conversations made acceptable to one template.
+"""Normalises conversations to what one template accepts.
 
 `prepare` turns a ChatPrompt into the messages that this template gets: system turns gathered, turns merged where
 roles must alternate, arguments as object or text, results in the order of their calls. Nothing a template can show

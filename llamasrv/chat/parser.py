@@ -1,4 +1,4 @@
-"""What a model writes, as reasoning, content and tool calls, while it is being written.
+"""Splits model output into reasoning, content and tool calls while it is being written.
 
 One parser for all formats, driven by ChatFormat. It takes text in any pieces and gives events as early as they are
 certain; together they are the same for every way of cutting the text. Its work is linear in the text. It never

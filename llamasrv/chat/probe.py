@@ -1,4 +1,4 @@
-"""A model's ChatFormat, learned from its chat template.
+"""Learns a model's ChatFormat from its chat template.
 
 The template shows how earlier turns are written: a turn with two calls of known names and arguments, one with known
 reasoning, one with neither. The marks are what lies between and around the known words, behind the place where the

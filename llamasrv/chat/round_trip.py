@@ -1,4 +1,4 @@
-"""Does what a template shows come back as the message that it was made of?
+"""Checks that what a template renders parses back into the message it came from.
 
 Each kind of turn is rendered with the template, and what it writes is read as if the model had written it. A kind that
 does not come back tells that the format was not learned right: what models of this template write may be misread.

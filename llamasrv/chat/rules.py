@@ -1,4 +1,4 @@
-"""Writes rules of a grammar, in Lark as llguidance understands it, under fresh names."""
+"""Writes grammar rules under fresh names, in Lark as llguidance understands it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class RuleWriter:
         }  # fmt: skip
         param = "tools" if lenient else "content"
         if schema is False:
-            raise InvalidRequest("A schema that is false allows nothing.", param=param)
+            raise InvalidRequest("The schema 'false' matches nothing.", param=param)
         self._bounds.add(schema, param)
         if not has_an_end(schema):
             raise InvalidRequest("Nothing satisfies the schema: it refers to itself endlessly.", param=param)

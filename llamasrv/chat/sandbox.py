@@ -1,4 +1,4 @@
-"""The sandbox that chat templates run in: jinja2's immutable one, as model authors expect it, with limits.
+"""The sandbox for chat templates: jinja2's immutable one with the extensions that model authors expect, and limits.
 
 Templates come with model files, so they are not trusted: a budget of loop turns, built characters and seconds.
 """
@@ -234,7 +234,7 @@ def _tojson(
 ) -> str:
     """Hugging Face's `tojson`: no HTML escaping, and characters stay as they are."""
     if isinstance(indent, int) and indent > 16:
-        raise TooCostly("the chat template indents JSON too far")
+        raise TooCostly("the chat template indents JSON too deeply")
     if context.is_large:
         context.built(_written_size(value))
     text = json.dumps(

@@ -1,4 +1,4 @@
-"""Reading text that arrives in pieces.
+"""Reads text that arrives in pieces.
 
 A Scanner holds what has come and not been taken. Its steps are generators: they yield where they need more text, and
 go on where they were when it has come. What they take does not depend on how the text was cut. Knows JSON's grammar,

@@ -1,4 +1,4 @@
-"""Bounds on the JSON schemas of one grammar: what would take too long to compile is refused before anybody tries."""
+"""Bounds on the JSON schemas of one grammar: a schema that would take too long to compile is refused up front."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ class SchemaBounds:
 
 def _check(keyword: str, found: int, most: int, param: str) -> None:
     if found > most:
-        message = f"The schema asks too much with '{keyword}': {found}, where {most} is the most."
+        message = f"The schema's '{keyword}' is too large: {found}; at most {most} is allowed."
         raise InvalidRequest(message, param=param)

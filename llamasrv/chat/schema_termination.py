@@ -1,4 +1,4 @@
-"""Whether a JSON schema has a value that ends: one that refers to itself on every way to an end has none.
+"""Tells whether a JSON schema has a finite value; one that refers to itself on every path has none.
 
 A compiled grammar would follow such a schema until nothing can come next, amid an answer. Everything else that cannot
 be satisfied is found when the grammar is compiled.

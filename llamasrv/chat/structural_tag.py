@@ -1,4 +1,4 @@
-"""Answers of which parts have a form: free text in which a tag, once begun, holds what it must, and other such layouts.
+"""Partly constrained answers: free text in which an opened tag must hold what its schema says, and similar layouts.
 
 The layout is a tree of dicts as `protocols` have checked it, each with a `type`: const_string, any_text, json_schema,
 regex, sequence, or, tag, triggered_tags, tags_with_separator.

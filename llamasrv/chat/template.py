@@ -1,4 +1,4 @@
-"""Chat templates: a conversation in, the prompt's text out.
+"""Chat templates: a conversation goes in, the prompt's text comes out.
 
 A template runs in `sandbox`; `guard` keeps special tokens in what users wrote apart. What it accepts is found out by
 `traits`; what its model writes, by `probe`. Knows nothing of tokens, protocols or engines.

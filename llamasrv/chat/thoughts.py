@@ -1,4 +1,4 @@
-"""Blocks for thinking: where they end, and the calls that end them where their end mark does not."""
+"""Thinking blocks: where they end, including calls that end them without an end mark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one template accepts and shows, found out with trial conversations, once per template."""
+"""What one template accepts and renders, determined with trial conversations once per template."""
 
 from __future__ import annotations
 

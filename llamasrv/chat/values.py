@@ -1,4 +1,4 @@
-"""Argument values: from a model's notation to JSON, as the tool's schema wants them."""
+"""Converts argument values from a model's notation to JSON, as the tool's schema requires."""
 
 from __future__ import annotations
 

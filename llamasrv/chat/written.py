@@ -1,4 +1,4 @@
-"""Tools and results written out as text, and schemas filled in, for templates that have no words of their own."""
+"""Plain-text renderings of tools, results and schemas for templates that have none of their own."""
 
 from __future__ import annotations
 

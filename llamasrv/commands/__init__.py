@@ -1,1 +1,1 @@
-"""The commands of the command line, one file each. `cli.py` lists them."""
+"""The commands of the command line, one file each, listed in `cli.py`."""

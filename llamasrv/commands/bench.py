@@ -1,4 +1,4 @@
-"""`llamasrv bench MODEL`: what the kernels can do, what the server delivers over HTTP, and their ratio.
+"""`llamasrv bench MODEL`: kernel speed, delivered speed over HTTP, and their ratio.
 
 The ceiling is a bare decode loop: so many sequences, one token each, behind prompts of the same length, nothing else.
 Beside it the real server process, with the same options, is driven by as many streaming clients on plain sockets.

@@ -48,7 +48,7 @@ def run(settings: Settings, levels: tuple[int, ...], tokens: int, path: Path) ->
     """Measure at each number of sequences, and print the table."""
     prompts = read(path)
     if settings.engine.spec == "off":
-        raise ConfigError("--spec off is what drafts are compared with; leave it out, or name a source of drafts")
+        raise ConfigError("--spec off is the baseline that drafts are compared with; omit it, or name a source")
     most = max(levels)
     if most > settings.engine.places:
         settings = settings.having(engine={"parallel": most})
@@ -71,7 +71,7 @@ def read(path: Path) -> list[str]:
         raise ConfigError(f"{path}: not UTF-8 text") from None
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
-        raise ConfigError(f"{path}: there is nothing in it")
+        raise ConfigError(f"{path}: the file is empty")
     if not all(line.startswith('"') for line in lines):
         return [text]
     try:

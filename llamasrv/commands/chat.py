@@ -1,4 +1,4 @@
-"""`llamasrv chat`: a conversation in the terminal, with a running server or with one started for it.
+"""`llamasrv chat`: a conversation in the terminal, with a running server or one started for it.
 
 Piped input is one message and its answer, without colours or prompts.
 """
@@ -24,9 +24,9 @@ from llamasrv.errors import ConfigError
 from llamasrv.startup.model_list import NO_MODEL
 
 HELP = """[bold]/reset[/]            forget the conversation
-[bold]/system[/] TEXT      set the system prompt and begin anew; without TEXT, remove it
+[bold]/system[/] TEXT      set the system prompt and start over; without TEXT, remove it
 [bold]/help[/]             this list
-[bold]/exit[/]             leave (Ctrl-D does, too)
+[bold]/exit[/]             quit (or Ctrl-D)
 Ctrl-C stops an answer."""
 
 

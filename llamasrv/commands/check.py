@@ -1,4 +1,4 @@
-"""`llamasrv check`: is this configuration right, and will it fit? Nothing is started, and no weight read."""
+"""`llamasrv check`: validates the configuration and estimates whether it fits. Starts nothing and reads no weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(settings: Settings, print_config: bool) -> int:
         return 0
     console = Console()
     if settings.model.path is None and settings.model.fake:
-        console.print("The configuration is right. The fake model needs no memory.")
+        console.print("The configuration is valid. The fake model needs no memory.")
         return 0
     if settings.model.path is None or model_list.names_several(settings):
         return _several(settings, console)
@@ -59,7 +59,7 @@ def run(settings: Settings, print_config: bool) -> int:
     projector = projector_of(settings, header, None)
     if projector is not None:
         size = memory.projector_bytes(gguf.read_header(projector)) + settings.engine.media_bytes
-        console.print(f"Images and sounds: {projector}, about {_rounded(size)} of memory beside what follows.")
+        console.print(f"Images and audio: {projector}, about {_rounded(size)} of memory in addition to what follows.")
     if found is None or not found.measured.devices:
         console.print(_memory_table(need, found, free))
     else:
@@ -67,8 +67,8 @@ def run(settings: Settings, print_config: bool) -> int:
         for line in _placement(found, header):
             console.print(line)
     if (need.total if found is None else found.host) > free:
-        console.print("[yellow]This is more than is free now: the machine may have to swap, or end the server.[/]")
-    console.print("The configuration is right.")
+        console.print("[yellow]This is more than is free now: the machine may swap, or kill the server.[/]")
+    console.print("The configuration is valid.")
     return 0
 
 
@@ -85,8 +85,8 @@ def _several(settings: Settings, console: Console) -> int:
         )  # fmt: skip
     console.print(table)
     whose = "the limit of all" if settings.models.memory else "free on this machine"
-    console.print(f"{_rounded(limit)} are {whose}: the one that was used least recently makes room.")
-    console.print("The configuration is right.")
+    console.print(f"{_rounded(limit)} are {whose}: the least recently used model makes room.")
+    console.print("The configuration is valid.")
     return 0
 
 
@@ -121,7 +121,7 @@ def _drafts(settings: Settings, header: gguf.Header) -> str:
     engine = settings.engine
     draft = model_options.draft_header(settings)
     if engine.deterministic or engine.spec == "off":
-        return "off" if engine.spec == "off" else "off, since answers are to be deterministic"
+        return "off" if engine.spec == "off" else "off, because answers must be deterministic"
     sources = ["prompts, answers and predictions"] if engine.spec != "draft" else ["predictions"]
     if draft is not None and engine.spec != "ngram":
         sources.append(f"{engine.draft_model} ({_rounded(draft.size)})")

@@ -1,4 +1,4 @@
-"""`--list-devices`: what llama.cpp can compute on beside the CPU."""
+"""`--list-devices`: the devices llama.cpp can compute on besides the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`llamasrv doctor`: what a report of a fault needs, to be pasted as it is. No keys, no prompts, no names of the user.
+"""`llamasrv doctor`: facts for a bug report, ready to paste. No keys, prompts or user names.
 
     versions, the machine, its devices, the options that were changed, the models, what a running server says
 """
@@ -59,7 +59,7 @@ def _machine() -> Iterator[str]:
 
 def _devices() -> Iterator[str]:
     found = [f"{name}: {text} ({as_gib(total)}, {as_gib(free)} free)" for name, text, total, free in described()]
-    yield from found or ["none beside the CPU"]
+    yield from found or ["none besides the CPU"]
 
 
 def _options(settings: Settings) -> Iterator[str]:
@@ -69,7 +69,7 @@ def _options(settings: Settings) -> Iterator[str]:
     for name, value in found:
         yield f"{name}={'***' if name in secret else value}"
     if not found:
-        yield "all as they come"
+        yield "all at their defaults"
 
 
 def _models(settings: Settings) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _server(settings: Settings) -> Iterator[str]:
     try:
         error = json.loads(body).get("error", {}).get("message", "")
     except (ValueError, AttributeError):
-        error = "this is no llamasrv"
+        error = "this is not llamasrv"
     yield f"{settings.url}/health: {reply.status} {error}".rstrip()
 
 

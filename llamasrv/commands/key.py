@@ -1,4 +1,4 @@
-"""`llamasrv key`: a new API key, told once, and its entry for the file of keys."""
+"""`llamasrv key`: creates an API key, prints it once, and adds its entry to the keys file."""
 
 from __future__ import annotations
 

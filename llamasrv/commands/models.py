@@ -1,4 +1,4 @@
-"""`llamasrv models`: which models there are, and deleting one. A running server is asked what it has loaded."""
+"""`llamasrv models`: lists models, including what a running server has loaded, and deletes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`llamasrv parse`: the message that a client would get for what a model wrote. No model is loaded."""
+"""`llamasrv parse`: shows the message a client would get for given model output. Loads no model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _read_request(path: Path | None) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{path}: not JSON: {error}") from None
     if not isinstance(body, dict):
-        raise ConfigError(f"{path}: a chat request is an object")
+        raise ConfigError(f"{path}: expected a chat request: a JSON object")
     return body
 
 
@@ -83,7 +83,7 @@ def _tools(body: Mapping[str, Any]) -> Iterator[Tool]:
     for tool in body.get("tools") or ():
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InvalidRequest("a tool is {'type': 'function', 'function': {'name': …}}", param="tools")
+            raise InvalidRequest("expected a tool: {'type': 'function', 'function': {'name': …}}", param="tools")
         parameters = function.get("parameters")
         yield Tool(
             function["name"], function.get("description") or "", parameters if isinstance(parameters, dict) else {}

@@ -1,4 +1,4 @@
-"""`llamasrv pull`: bring models from the Hugging Face Hub, with a bar for each file.
+"""`llamasrv pull`: downloads models from the Hugging Face Hub, with a progress bar per file.
 
 Without a terminal it prints a line now and then; with `--json` one object a line, which is how a server follows the
 pulls that it starts.
@@ -44,7 +44,7 @@ def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
                 print(f"llamasrv: {error}", file=sys.stderr)
             return EX_UNAVAILABLE
         except KeyboardInterrupt:
-            print(f"llamasrv: stopped; `llamasrv pull {name}` goes on from here", file=sys.stderr)
+            print(f"llamasrv: stopped; `llamasrv pull {name}` resumes from here", file=sys.stderr)
             raise
         if not as_json:
             print(files[0])

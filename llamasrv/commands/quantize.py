@@ -1,4 +1,4 @@
-"""`llamasrv quantize IN OUT TYPE`: write a model in another number format, with a bar."""
+"""`llamasrv quantize IN OUT TYPE`: converts a model to another number format, with a progress bar."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(source: Path, target: Path, kind: str, threads: int, again: bool) -> int
                 bars.update(bar, completed=step.done, total=step.total)
         except QuantizeFailed as error:
             bars.stop()
-            hint = "; --allow-requantize permits it, and more is lost" if "requantizing" in str(error) else ""
+            hint = "; --allow-requantize permits it, at a further loss" if "requantizing" in str(error) else ""
             print(f"llamasrv: {error}{hint}", file=sys.stderr)
             return EX_DATAERR
     before, after = source.stat().st_size, target.stat().st_size

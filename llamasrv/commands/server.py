@@ -1,4 +1,4 @@
-"""A server for one command: started as a process of its own, ready when the block begins, ended with it."""
+"""A server process for one command: started, ready when the block begins, stopped with it."""
 
 from __future__ import annotations
 

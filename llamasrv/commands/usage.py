@@ -1,4 +1,4 @@
-"""`llamasrv usage`: who used how much, from the store that a server with these settings has."""
+"""`llamasrv usage`: usage by day, key and model, from the store these settings name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Group = Callable[[Used], tuple[str, ...]]
 def run(settings: Settings, days: int, by: tuple[str, ...]) -> int:
     """A line for each combination of `by`: day, key, model."""
     if settings.store.url in ("memory", "none", "off"):
-        raise ConfigError("usage is kept in the memory of the server: GET /v1/usage shows it")
+        raise ConfigError("usage is kept only in the server's memory; ask the server itself: GET /v1/usage")
     store = response_store(settings)
     assert store is not None
     now = time.time()

@@ -1,4 +1,6 @@
-"""Options: what each is, where its value comes from, and the documents made from it. Knows no model and no HTTP."""
+"""Options: their definitions, the sources of their values, and the documents generated from them. Knows no model and
+no HTTP.
+"""
 
 from llamasrv.config.settings import OPTIONS, TABLE_KEYS, ModelTable, Settings
 from llamasrv.config.sources import CONFIG_VARIABLE, as_environment, current, load, load_again, use

@@ -1,4 +1,4 @@
-"""What only the options together can tell."""
+"""Checks that concern several options together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_together(s: Settings) -> None:
     if s.model.draft_repo is not None and s.engine.draft_model is not None:
         refuse("model_draft_repo", "give the repository of the draft model or its file, not both")
     if s.model.fake and s.engine.rpc:
-        refuse("engine_rpc", "a fake model is computed nowhere else")
+        refuse("engine_rpc", "a fake model is never computed on other machines")
     if s.model.chat_template is not None and s.model.chat_template_file is not None:
         refuse("model_chat_template", "give the template or the file, not both")
     if s.engine.rpc and s.engine.devices:

@@ -1,5 +1,5 @@
-"""What the code says of itself, as documents: the tables of conf/README.md and llamasrv/protocols/README.md,
-conf/llamasrv.toml, the settings in use.
+"""Generates documents from the code: the tables of conf/README.md and llamasrv/protocols/README.md, conf/llamasrv.toml,
+the settings in use.
 
 `python -m llamasrv.config.docgen` in a checkout renews the first two; a test compares them with the code.
 """

@@ -1,4 +1,4 @@
-"""The options of the engine: each a field of the dataclass that it takes, whose default is the option's."""
+"""The engine's options: each sets a field of the dataclass that the engine takes, and shares its default."""
 
 from __future__ import annotations
 

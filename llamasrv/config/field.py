@@ -1,4 +1,4 @@
-"""A field of a section of the settings, with the option that sets it."""
+"""Declares a field of a settings section together with the option that sets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files with API keys.
+"""Reads API key files.
 
 A file whose name ends in .toml has a table for each key: its SHA-256, what it may do, and how much. Any other file has
 one key a line, each of which may do everything. Who reads the first kind learns no key from it.
@@ -36,7 +36,9 @@ def of(settings: Settings) -> tuple[Key, ...]:
     if path is not None and path.suffix == ".toml":
         keys += read(path)
     if len({key.name for key in keys}) < len(keys):
-        raise ConfigError("server.api_key_file: a key has the name of one given by server.api_key (key-1, key-2 ...)")
+        raise ConfigError(
+            "server.api_key_file: a key has the same name as one given by server.api_key (key-1, key-2 ...)"
+        )
     return tuple(keys)
 
 

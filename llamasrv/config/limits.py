@@ -1,4 +1,4 @@
-"""The options that bound what one request may ask for."""
+"""Options that bound what one request may ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flag of llama-server, and what llamasrv does with it.
+"""One flag of llama-server, and what llamasrv does with it.
 
 same       an option of the same name, short form and meaning
 maps       another option does it; `sets` gives its value

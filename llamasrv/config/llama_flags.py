@@ -20,10 +20,10 @@ from llamasrv.engine.tensor_names import DENSE, EXPERTS
 _PINNING = "the system moves threads between the CPUs of --cpu-range"
 _ONE_SET = "the same threads compute steps of one row and of many"
 _AS_TARGET = "a draft model runs with the settings of its target"
-_DRAFT_PLACE = "a draft model lies where its target does; --spec-draft-ngl 0 keeps it on the CPU"
+_DRAFT_PLACE = "a draft model is placed where its target is; --spec-draft-ngl 0 keeps it on the CPU"
 _DOWNLOADS = "name the repository: --hf-repo OWNER/REPO:QUANT, or llamasrv pull"
-_TOOLS = "llamasrv runs no programs for clients; give tools with the request, and run them in the client"
-_VIDEO = "videos are not taken; send some of their frames as images"
+_TOOLS = "llamasrv does not run programs for clients; send tools with the request and run them in the client"
+_VIDEO = "videos are not supported; send some of their frames as images"
 
 FLAGS: tuple[Flag, ...] = (
     # The program
@@ -61,7 +61,7 @@ FLAGS: tuple[Flag, ...] = (
     already("--perf / --no-perf", "timings are in every reply and in /metrics", "LLAMA_ARG_PERF"),
     already("-e, --escape / --no-escape", "there is no prompt on the command line"),
     already("--warmup / --no-warmup", "a model is warmed up while it loads", off="the first request would be slow"),
-    already("-dt, --defrag-thold N", "llama.cpp needs it no more", "LLAMA_ARG_DEFRAG_THOLD"),
+    already("-dt, --defrag-thold N", "llama.cpp no longer needs it", "LLAMA_ARG_DEFRAG_THOLD"),
     already("--backend-sampling, -bs", "samplers run where they are fastest; what they choose is the same",
             "LLAMA_ARG_BACKEND_SAMPLING"),
     # Prefixes
@@ -70,7 +70,7 @@ FLAGS: tuple[Flag, ...] = (
          idle_slots, "LLAMA_ARG_CACHE_IDLE_SLOTS"),
     already("--cache-prompt / --no-cache-prompt", "prefixes are reused", "LLAMA_ARG_CACHE_PROMPT",
             off="send cache_prompt: false with the request"),
-    already("--cache-reuse N", "prefixes of any length are reused; a part that has moved is computed anew",
+    already("--cache-reuse N", "prefixes of any length are reused; a part that has moved is computed again",
             "LLAMA_ARG_CACHE_REUSE"),
     already("-sps, --slot-prompt-similarity SIMILARITY", "the longest prefix that any sequence computed is reused"),
     maps("-ctxcp, --ctx-checkpoints, --swa-checkpoints N", "0: --cache-checkpoints 0; else memory bounds them",
@@ -78,8 +78,8 @@ FLAGS: tuple[Flag, ...] = (
     already("-cms, --checkpoint-min-step N", "checkpoints are kept where prompts are likely to part",
             "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
     same("--slot-save-path PATH", "cache.slot_save_path"),
-    no("-lcs, --lookup-cache-static FNAME", "drafts are looked up in the text that is there, not in files"),
-    no("-lcd, --lookup-cache-dynamic FNAME", "drafts are looked up in the text that is there, not in files"),
+    no("-lcs, --lookup-cache-static FNAME", "drafts are looked up in the text so far, not in files"),
+    no("-lcd, --lookup-cache-dynamic FNAME", "drafts are looked up in the text so far, not in files"),
     # How the model is computed
     same("-fa, --flash-attn [on|off|auto]", "engine.flash_attn", "LLAMA_ARG_FLASH_ATTN"),
     same("-ctk, --cache-type-k TYPE", "engine.cache_type_k", "LLAMA_ARG_CACHE_TYPE_K"),
@@ -124,7 +124,7 @@ FLAGS: tuple[Flag, ...] = (
     # Adapters
     same("--lora FNAME", "model.adapters"),
     maps("--lora-scaled FNAME:SCALE,...", "--lora FNAME@SCALE", scaled),
-    already("--lora-init-without-apply", "an adapter counts where a request or POST /lora-adapters names it"),
+    already("--lora-init-without-apply", "an adapter applies where a request or POST /lora-adapters names it"),
     same("--control-vector FNAME", "model.control_vectors"),
     maps("--control-vector-scaled FNAME:SCALE,...", "--control-vector FNAME@SCALE",
          lambda text: {"model_control_vectors": scaled(text)["model_adapters"]}),
@@ -137,7 +137,7 @@ FLAGS: tuple[Flag, ...] = (
     no("-dr, --docker-repo [<repo>/]<model>[:quant]", _DOWNLOADS, "LLAMA_ARG_DOCKER_REPO"),
     same("-hf, -hfr, --hf-repo <user>/<model>[:quant]", "model.hf_repo", "LLAMA_ARG_HF_REPO"),
     same("-hff, --hf-file FILE", "model.hf_file", "LLAMA_ARG_HF_FILE"),
-    no("-hft, --hf-token TOKEN", "put it into the environment, as HF_TOKEN: everybody may read a command line"),
+    no("-hft, --hf-token TOKEN", "set HF_TOKEN in the environment: anyone on the machine can read a command line"),
     same("--offline", "model.offline", "LLAMA_ARG_OFFLINE"),
     same("-a, --alias STRING", "model.alias", "LLAMA_ARG_ALIAS"),
     same("--tags STRING", "model.tags", "LLAMA_ARG_TAGS"),
@@ -156,7 +156,7 @@ FLAGS: tuple[Flag, ...] = (
     maps("-lv, --verbosity, --log-verbosity N", "--log-level", verbosity, "LLAMA_ARG_LOG_VERBOSITY"),
     already("--log-prefix / --no-log-prefix", "a line begins with its level", "LLAMA_ARG_LOG_PREFIX"),
     already("--log-timestamps / --no-log-timestamps", "a line begins with the time", "LLAMA_ARG_LOG_TIMESTAMPS"),
-    no("--log-prompts-dir PATH", "llamasrv writes nothing down that clients send"),
+    no("--log-prompts-dir PATH", "llamasrv never writes down what clients send"),
     # Sampling
     same("--samplers SAMPLERS", "sampling.samplers"),
     same("-s, --seed SEED", "sampling.seed"),
@@ -192,7 +192,7 @@ FLAGS: tuple[Flag, ...] = (
     no("-j, --json-schema SCHEMA", "send response_format with the request"),
     no("-jf, --json-schema-file FILE", "send response_format with the request"),
     no("-r, --reverse-prompt PROMPT", "send stop with the request"),
-    no("-sp, --special", "special tokens are told apart from text; return_tokens shows them"),
+    no("-sp, --special", "special tokens are kept apart from text; return_tokens shows them"),
     no("--spm-infill", "infill uses the order that the model's own tokens ask for"),
     # Embeddings
     same("--pooling {none,mean,cls,last,rank}", "engine.pooling", "LLAMA_ARG_POOLING"),
@@ -297,7 +297,7 @@ FLAGS: tuple[Flag, ...] = (
     same("--spec-draft-n-max N", "engine.draft_max", "LLAMA_ARG_SPEC_DRAFT_N_MAX"),
     maps("--spec-type LIST", "--spec: none is off, draft-simple is draft, ngram-... is ngram; both are auto",
          draft_kinds, "LLAMA_ARG_SPEC_TYPE"),
-    *(already(spec, "how many tokens are tried is chosen in each step, by what they cost and how likely they are",
+    *(already(spec, "the number of tokens tried is chosen in each step, from their cost and likelihood",
               variable) for spec, variable in (
         ("--spec-draft-n-min N", "LLAMA_ARG_SPEC_DRAFT_N_MIN"),
         ("--spec-draft-p-split, --draft-p-split P", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT"),
@@ -316,9 +316,9 @@ FLAGS: tuple[Flag, ...] = (
         ("--spec-ngram-map-k4v-min-hits N", None),
         ("--spec-default", None),
     )),
-    no("--spec-synth-len L", "its output would be no model's", "LLAMA_ARG_SPEC_SYNTH_LEN"),
-    no("--spec-synth-rates P0,P1,...", "its output would be no model's", "LLAMA_ARG_SPEC_SYNTH_RATES"),
-    *(no(spec, "llama-server took it away, too; use --spec-draft-n-max", variable) for spec, variable in (
+    no("--spec-synth-len L", "its output would not be the model's", "LLAMA_ARG_SPEC_SYNTH_LEN"),
+    no("--spec-synth-rates P0,P1,...", "its output would not be the model's", "LLAMA_ARG_SPEC_SYNTH_RATES"),
+    *(no(spec, "llama-server removed it as well; use --spec-draft-n-max", variable) for spec, variable in (
         ("--draft, --draft-n, --draft-max N", "LLAMA_ARG_DRAFT_MAX"),
         ("--draft-min, --draft-n-min N", "LLAMA_ARG_DRAFT_MIN"),
         ("--spec-ngram-size-n N", None),

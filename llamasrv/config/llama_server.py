@@ -1,4 +1,4 @@
-"""Flags and variables of llama-server, beside llamasrv's own: what is given of them becomes values of our options.
+"""llama-server's flags and variables, accepted beside llamasrv's own and turned into option values.
 
 What asks for something that llamasrv does not have raises ConfigError with one line; what it does anyway is told in
 the log at level debug.

@@ -1,4 +1,4 @@
-"""Values of llama-server's flags, as the options of llamasrv take them.
+"""Converts values of llama-server's flags to option values.
 
 Each function gets the text that was given and returns values by the name of the option; ValueError says what the text
 has to be.
@@ -68,7 +68,7 @@ def draft_kinds(text: str) -> dict[str, Any]:
     kinds = text.split(",")
     unknown = [kind for kind in kinds if kind not in _SPEC_TYPES]
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is not there; there are {', '.join(_SPEC_TYPES)}")
+        raise ValueError(f"{unknown[0]!r} is unknown; the types are {', '.join(_SPEC_TYPES)}")
     wanted = {_SPEC_TYPES[kind] for kind in kinds} - {"off"}
     return {"engine_spec": wanted.pop() if len(wanted) == 1 else "auto" if wanted else "off"}
 

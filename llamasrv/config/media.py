@@ -1,4 +1,4 @@
-"""The options for images and sounds: where they may come from, and how large they may be."""
+"""Options for images and audio: where they may come from and how large they may be."""
 
 from __future__ import annotations
 

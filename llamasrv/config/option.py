@@ -1,4 +1,4 @@
-"""One option: what is declared of it, how its values are read from text, TOML and flags, and how they are written."""
+"""One option: its declaration, how its values are read from text, TOML and flags, and how they are written."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def _list(option: Option, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         value = re.split(r"[,;]", value)
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
-        raise ValueError("must be a list of text")
+        raise ValueError("must be a list of strings")
     return tuple(piece.strip() for item in value for piece in re.split(r"[,;]", item) if piece.strip())
 
 
@@ -298,7 +298,7 @@ def _endpoints(option: Option, value: Any) -> tuple[str, ...]:
         if match is None or not 0 < int(match[1]) < 65536:
             raise ValueError(f"{text!r} must be HOST:PORT")
     if len(set(texts)) < len(texts) or len(texts) > MOST_ENDPOINTS:
-        raise ValueError(f"at most {MOST_ENDPOINTS} machines, each once")
+        raise ValueError(f"at most {MOST_ENDPOINTS} machines, each only once")
     return texts
 
 

@@ -1,4 +1,4 @@
-"""Files that ship with the package: templates, configuration examples, the demo model.
+"""Paths of files that ship with the package: templates, configuration examples, the demo model.
 
 In a checkout and in an editable install `templates/` and `conf/` lie beside the package; a wheel carries them inside
 it. Knows no option: where one may name another folder, its reader asks here for the default.

@@ -1,4 +1,4 @@
-"""--models-preset: an INI file of models as llama-server reads it, as the tables that llamasrv's own file has.
+"""--models-preset: llama-server's INI file of models, converted to llamasrv's own tables.
 
 A section is a model and [*] what holds for all; a key is a flag without its dashes, short or long, or a variable.
 """

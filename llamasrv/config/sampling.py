@@ -1,4 +1,4 @@
-"""The options for how tokens are chosen where a request does not say."""
+"""Options for sampling, used where a request does not say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of the settings: each option once, with its name, flags, default, range and meaning.
+"""The sections of the settings: each option once, with name, flags, default, range and meaning.
 
 The command line, the environment, conf/llamasrv.toml and the tables of conf/README.md all follow from these classes,
 from those of sampling.py, limits.py, media.py, and from engine.py for the section that is the engine's own dataclass.
@@ -175,7 +175,7 @@ class ServerSection:
     )
     predict_route: str | None = _server(
         "text", None, "--predict-route",
-        help="A path at which Vertex AI's prediction protocol is answered, as /predict. AIP_MODE=PREDICTION sets it, "
+        help="Path that serves Vertex AI's prediction protocol, such as /predict. AIP_MODE=PREDICTION sets it, "
         "with AIP_PREDICT_ROUTE, AIP_HEALTH_ROUTE and AIP_HTTP_PORT.",
     )  # fmt: skip
     health_route: str | None = _server("text", None, "--health-route", help="Additional path for /health.")

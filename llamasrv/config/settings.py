@@ -1,4 +1,4 @@
-"""All options, resolved: a dataclass with a section for each part that takes options. `sources.py` fills it."""
+"""All options, resolved: a dataclass with one section per consumer. `sources.py` fills it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Plain data that every layer may hold: what was asked, what is running, what came out. Standard library only."""
+"""Plain data that every layer may hold: requests, running work, results. Standard library only."""

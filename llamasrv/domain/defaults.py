@@ -1,4 +1,4 @@
-"""What holds for conversations of which a request says nothing: how much a model thinks, and where that goes."""
+"""Defaults for conversations whose request does not say: how much a model thinks, and where its reasoning goes."""
 
 from __future__ import annotations
 

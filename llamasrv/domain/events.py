@@ -1,4 +1,4 @@
-"""What comes out of a generation, neutral: protocols render these, the pipeline makes them.
+"""The neutral events of a generation: the pipeline makes them, protocols render them.
 
 For each choice: any number of Text, Reasoning, ToolCallStart and ToolCallArguments, then exactly one of Finished or
 Failed. After the last choice ended: one Usage.

@@ -1,4 +1,4 @@
-"""An API key as the server knows it: its name, its digest, what it may do and how much. Never the key itself."""
+"""An API key as the server knows it: name, digest, scopes and quotas. Never the key itself."""
 
 from __future__ import annotations
 

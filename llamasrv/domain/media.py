@@ -1,4 +1,4 @@
-"""Images and sounds of a prompt: what is given to a projector, what it will take of the timeline, and where.
+"""Images and audio of a prompt: the projector's input, the cells and positions they take, and where.
 
 A picture's rows of embeddings have no tokens. In the timeline each row stands as a pseudo-token, a negative number made
 from the content's hash: two timelines have the same picture where these numbers are the same, so prefixes are compared,

@@ -1,4 +1,4 @@
-"""How tokens are chosen: the sampling parameters of one sequence.
+"""The sampling parameters of one sequence.
 
 Names and defaults are llama.cpp's (`common_params_sampling`), so that a value copied from a llama-server
 command line means the same here. Ranges are checked where a request is validated, not here.

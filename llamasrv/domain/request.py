@@ -1,4 +1,4 @@
-"""What a client asked, frozen and neutral: no protocol name and no JSON key.
+"""A client's request, frozen and neutral: no protocol name and no JSON key.
 
 A protocol builds a GenerateRequest from its own body; the pipeline carries it out. Fields that a client did not
 give stay out of `sampling`, so that the model's own defaults hold for them.

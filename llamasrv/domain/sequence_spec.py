@@ -1,4 +1,4 @@
-"""What is asked of the engine for one choice: a token timeline to go on with, and how.
+"""What the engine is asked for one choice: the token timeline to continue, and how.
 
 Plain frozen data. The pipeline makes one for each choice and submits them; `engine.sequence.Sequence` is what becomes
 of one.

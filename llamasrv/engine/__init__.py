@@ -1,1 +1,1 @@
-"""The inference engine: knows tokens and bytes; knows no protocol, no HTTP and no chat."""
+"""The inference engine. Knows tokens and bytes; knows no protocol, no HTTP and no chat."""

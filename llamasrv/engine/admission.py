@@ -1,4 +1,4 @@
-"""Who holds a lane: sequences get one, give way, and leave.
+"""Admission: gives sequences a lane, preempts them, and takes the lane back.
 
 Seating is a transaction. A lane is leased and filled first; the sequence moves when nothing can fail any more, and on
 an exception the lease is given back and the sequence is as it was. Decides nothing: the plan says who is seated and who

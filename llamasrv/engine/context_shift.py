@@ -1,4 +1,4 @@
-"""A context that is full: some of it is forgotten, so that the answer can go on.
+"""Context shift: when a context is full, part of it is dropped so that the answer can go on.
 
     [0, keep)               stays: the start token, and as much of the prompt as was asked for
     [keep, keep + count)    is forgotten

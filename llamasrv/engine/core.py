@@ -90,7 +90,7 @@ class EngineCore:
     def step(self) -> bool:
         started = self.clock()
         for seq in self._deadlines.passed(started, self.running, self.waiting):
-            self.end(seq, Ending(FinishReason.DEADLINE, error=DeadlineExceeded("The request's time limit passed.")))
+            self.end(seq, Ending(FinishReason.DEADLINE, error=DeadlineExceeded("The request timed out.")))
         if self._outputs.late:
             for seq, outcome in self._outputs.overdue():
                 self._advance(seq, outcome)

@@ -1,4 +1,4 @@
-"""How long a step will take: a + b * prompt tokens + c * decoded rows, fitted while the engine runs.
+"""Predicts step times: a + b * prompt tokens + c * decoded rows, fitted online.
 
 Recursive least squares with forgetting (Ljung, System Identification, 11.2), three unknowns, no arrays. That is good
 enough for prompts; what a few more rows cost goes by steps and is kept in a table (`RowTimes`).

@@ -1,4 +1,4 @@
-"""The embedder: a second real thread of a model, which turns inputs into vectors beside the one that generates.
+"""The embedder: a model's second native thread, which turns inputs into vectors beside the generating one.
 
     take mail -> choose a group of inputs -> compute -> deliver
 
@@ -167,7 +167,7 @@ class Embedder:
                 self.turn(wait=True)
             except Exception:
                 # Our own mistake: tell everybody, go on with a fresh context.
-                log.exception("the embedder failed; its context is made anew")
+                log.exception("the embedder failed; recreating its context")
                 self._fail_all(EngineFailure("The engine failed while working on this request."))
                 self._reset()
             self._doorbell.ring()
@@ -214,10 +214,10 @@ class Embedder:
             deadline = inputs[0].deadline
             if deadline is not None and now >= deadline:
                 for one in self._waiting.pop(key):
-                    self._deliver(one, None, DeadlineExceeded("The request's time limit passed."))
+                    self._deliver(one, None, DeadlineExceeded("The request timed out."))
         if self.line:
             for one in self.line.drop(lambda one: one.deadline is not None and now >= one.deadline):
-                self._deliver(one, None, DeadlineExceeded("The request's time limit passed."))
+                self._deliver(one, None, DeadlineExceeded("The request timed out."))
 
     def _group(self) -> list[Input]:
         """What is computed together: one input of each request in turn, then the longest that still fit."""
@@ -305,7 +305,7 @@ class Embedder:
         try:
             self.backend.reset()
         except Exception:
-            log.exception("the context for embeddings cannot be made anew")
+            log.exception("the embedding context cannot be recreated")
             self._stopping = True
 
 

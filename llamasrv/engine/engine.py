@@ -1,4 +1,4 @@
-"""The engine as other threads see it: a mailbox, streams, and a board with what the engine thread last said of itself.
+"""The engine as other threads see it: a mailbox, streams, and a board with the engine thread's latest view.
 
 Checks what is handed in before it crosses over. The loop is in core.py, and its thread in host.py; nothing of theirs is
 touched from here. Every method may be called from anywhere.

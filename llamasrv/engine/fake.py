@@ -1,4 +1,4 @@
-"""A backend without a model: deterministic, instant, strict.
+"""A back end without a model: deterministic, instant, strict.
 
 Tokens are bytes and a few specials. It answers a chat with "You said: ..." and continues raw text with an echo of its
 end. Its logits depend on nothing but the lane's tokens, so that alone, in a batch, after a reuse or a swap must be

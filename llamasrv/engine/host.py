@@ -1,4 +1,4 @@
-"""The engine thread from its first line to its last: load the model, run the core, start over after a failure, close.
+"""The life of the engine thread: load the model, run the core, restart after a failure, close.
 
     loading -> ready -> stopped
          \\-> failed   (not loaded; or a failure that starting over did not cure)
@@ -117,7 +117,7 @@ class EngineHost:
             self.core.turn(wait=True)
             return True
         except Exception:
-            log.exception("the engine loop failed; its context is made anew")
+            log.exception("the engine loop failed; recreating its context")
         shared, board = self._shared, self._shared.board
         shared.metrics.restarts += 1
         board.set_status(Status("failed", reason="the engine loop failed and is being restarted"))

@@ -1,4 +1,6 @@
-"""What the engine needs of a backend, and what a backend may raise. `backend/context.py` and `fake.py` implement it."""
+"""What the engine needs from a back end, and what a back end may raise. `backend/context.py` and `fake.py` implement
+it.
+"""
 
 from __future__ import annotations
 

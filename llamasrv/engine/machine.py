@@ -1,5 +1,4 @@
-"""How many cores this process has: one answer, by its affinity and the quota of its control group. Reads only /proc and
-/sys."""
+"""How many cores this process has: one answer, from its affinity and its cgroup quota. Reads only /proc and /sys."""
 
 from __future__ import annotations
 

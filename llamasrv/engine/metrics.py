@@ -1,4 +1,4 @@
-"""What the engine counts. Plain numbers: the engine thread writes, anybody reads; no locks, no label objects."""
+"""The engine's counters. Plain numbers: the engine thread writes, anyone reads; no locks, no label objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model runs, and what has become of it."""
+"""The options a model runs with, and its status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a step's rows of logits: scores of a prompt, tokens, or rows that are kept until their mask is there.
+"""Turns a step's rows of logits into prompt scores, tokens, or rows that wait for their mask.
 
 Asks the sampler for a token of each sequence whose last one was computed. Says what was chosen, or that a sequence
 ends; delivering and ending are the core's. A draft is verified row by row: each row is looked at when the token chosen

@@ -1,4 +1,4 @@
-"""What options of placement may say of the devices that there are. Knows no library."""
+"""Checks placement options against the available devices. Knows no library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def refusal(options: EngineOptions, named: Collection[str], num_devices: int | N
     over, None where nobody knows yet."""
     for name in () if options.devices == (NO_DEVICE,) else options.devices:
         if name not in named:
-            return f"there is no device {name!r}; there are {', '.join(named) or 'none'}"
+            return f"unknown device {name!r}; the devices are {', '.join(named) or 'none'}"
     if num_devices is not None:
         if len(options.tensor_split) > max(1, num_devices):
             return f"--tensor-split names {len(options.tensor_split)} devices; there are {num_devices}"
@@ -24,7 +24,7 @@ def refusal(options: EngineOptions, named: Collection[str], num_devices: int | N
     for text in options.override_tensor:
         pattern, _, name = text.rpartition("=")
         if name not in buffers:
-            return f"there is no buffer type {name!r}; there are {', '.join(buffers)}"
+            return f"unknown buffer type {name!r}; the types are {', '.join(buffers)}"
         try:
             re.compile(pattern)
         except re.error as error:

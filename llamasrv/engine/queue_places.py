@@ -1,4 +1,4 @@
-"""Who waits, and asked to hear of it, learns what for: a place, and how many are in front, or the rows of its media.
+"""Tells waiting sequences that asked what they wait for: a place and how many are ahead, or the rows of their media.
 
 The order is the scheduler's. It says who comes next as things stand: who arrives later may still go first. Belongs to
 the engine thread; while nobody asks, nothing is looked at.

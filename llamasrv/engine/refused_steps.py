@@ -1,4 +1,4 @@
-"""Steps that the library did not compute: for want of cells, or because it failed. Belongs to the engine thread."""
+"""Steps the library did not compute, for want of cells or because it failed. Belongs to the engine thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RefusedSteps:
         elif len(core.running) > 1:
             core.preempt(max(core.running, key=lambda s: (s.admitted or 0.0, s.id)))
         else:
-            self._fail(plan, "The KV cache has no room left for this request.")
+            self._fail(plan, "The KV cache has no room for this request.")
 
     def failed(self, plan: Plan, error: DecodeFailed) -> None:
         """Only the sequences of this batch fail; what their lanes hold is not trusted again."""

@@ -1,4 +1,4 @@
-"""What to compute next.
+"""Decides what to compute next.
 
 A pure decision: from the sequences that wait and run, and the cells and lanes at hand, to a Plan. Holds no lock, no
 clock, no thread and no library; the engine carries the plan out.

@@ -1,4 +1,4 @@
-"""Patterns for the names of a model's tensors, as llama.cpp and its files write them."""
+"""Patterns for a model's tensor names, as llama.cpp and its files write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model takes of the memory of devices."""
+"""How much device memory a model takes."""
 
 from __future__ import annotations
 

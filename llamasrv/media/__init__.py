@@ -1,1 +1,1 @@
-"""Pictures and sounds: from the bytes that a client sent to pixels and samples, in a process that may die."""
+"""Images and audio: from a client's bytes to pixels and samples, in a process that may die."""

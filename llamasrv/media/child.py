@@ -1,4 +1,4 @@
-"""The process that decodes: one request after the other over the socket that is its standard input.
+"""The decoding process: serves one request after another over the socket on its standard input.
 
     python -m llamasrv.media.child MEMORY
 

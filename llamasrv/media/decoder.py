@@ -1,4 +1,4 @@
-"""Has media decoded by child processes. Safe to call from many greenlets or threads.
+"""Decodes media in child processes. Safe to call from many greenlets or threads.
 
 A child lives from its first request until it was idle for a while, dies, or takes too long; then there is another one.
 What a decoder's death costs is the request that caused it.
@@ -81,7 +81,7 @@ class Decoder:
         kind = sniff.kind(data)
         if kind not in kinds:
             what = "an image" if kinds == sniff.PICTURES else "audio"
-            raise InvalidMedia(f"this is not {what} of a supported form ({', '.join(kinds)})")
+            raise InvalidMedia(f"this is not {what} in a supported format ({', '.join(kinds)})")
         return kind
 
     def _ask(self, data: bytes, **ask: Any) -> tuple[dict[str, Any], bytearray]:
@@ -94,7 +94,7 @@ class Decoder:
                 child.close()
                 slow = isinstance(error, TimeoutError)
                 raise InvalidMedia(
-                    f"decoding it takes more than {self.limits.seconds:g} s" if slow else "it cannot be decoded"
+                    f"decoding it took more than {self.limits.seconds:g} s" if slow else "it cannot be decoded"
                 ) from None
             except BaseException:
                 child.close()
@@ -116,7 +116,7 @@ class Decoder:
         try:
             return _Child(self.limits.memory)
         except OSError as error:
-            raise Unavailable(f"Images and sounds cannot be decoded now: {error.strerror}.") from None
+            raise Unavailable(f"Images and audio cannot be decoded now: {error.strerror}.") from None
 
     def _put_back(self, child: _Child) -> None:
         now = child.rested = time.monotonic()

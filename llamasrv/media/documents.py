@@ -1,4 +1,4 @@
-"""Documents, by pypdf: the text of each page, and what was scanned. Only the child imports this."""
+"""Decodes documents with pypdf: the text of each page, and scanned pages. Only the child imports this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large media may be. Checked from the header, before anything of that size is allocated."""
+"""Size limits for media, checked from the header before anything of that size is allocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures, by Pillow: upright, on white, 8-bit RGB. Only the child imports this."""
+"""Decodes images with Pillow: upright, on white, 8-bit RGB. Only the child imports this."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pixels(data: bytes, limits: MediaLimits, *, is_coarse: bool = False) -> np.n
         try:
             image.load()
         except Exception:  # Pillow's plugins raise whatever their format made them raise
-            raise Refused("the image is damaged or cut off") from None
+            raise Refused("the image is damaged or truncated") from None
         plain = _rgb(image)
         if plain.size != size:
             plain = plain.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
@@ -60,7 +60,7 @@ def _opened(data: bytes, limits: MediaLimits) -> Image.Image:
     if width * height > limits.pixels:
         raise Refused(f"the image has {width} x {height} pixels; at most {limits.pixels} are accepted")
     if max(width, height) > limits.aspect * min(width, height):
-        raise Refused(f"the image is {width} x {height} pixels: too thin (at most {limits.aspect}:1)")
+        raise Refused(f"the image is {width} x {height} pixels: too narrow (aspect ratio at most {limits.aspect}:1)")
     return image
 
 

@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes. Names and declared media types are not believed."""
+"""Detects a file's type from its first bytes. Names and declared media types are not trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sounds, by miniaudio: mono, 32-bit floats, at the rate that a model wants. Only the child imports this."""
+"""Decodes audio with miniaudio: mono, 32-bit floats, at the model's sample rate. Only the child imports this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def samples(data: bytes, kind: str, rate: int, limits: MediaLimits) -> np.ndarra
         if count > most:
             raise Refused(f"the audio is longer than {limits.audio_seconds:.0f} s")
     if count < 2:  # the library's own front end aborts on a single sample
-        raise Refused("the audio holds no sound")
+        raise Refused("the audio is empty")
     return np.concatenate(out)
 
 
@@ -50,7 +50,7 @@ def _guarded(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
     except Refused:
         raise
     except Exception:
-        raise Refused("the audio is damaged or of an unknown form") from None
+        raise Refused("the audio is damaged or in an unknown format") from None
 
 
 def _native(data: bytes, rate: int) -> Iterator[np.ndarray]:
@@ -70,7 +70,7 @@ def _container(data: bytes, rate: int) -> Iterator[np.ndarray]:
         raise Refused("WebM and M4A are not supported by this installation: pip install 'llamasrv[media]'") from None
     with av.open(io.BytesIO(data)) as container:
         if not container.streams.audio:
-            raise Refused("the file holds no audio")
+            raise Refused("the file contains no audio")
         resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
         for frame in container.decode(container.streams.audio[0]):
             for ready in resampler.resample(frame):

@@ -1,4 +1,4 @@
-"""Where the bytes of media come from when a request gives a URL instead of data.
+"""Fetches the bytes of media when a request gives a URL instead of data.
 
 Nothing is read unless the operator allows it: files under one folder (`--media-path`), and http(s) URLs of hosts named
 one by one (`--media-hosts`), which must not be private addresses. What a name resolves to is checked before the
@@ -69,7 +69,7 @@ class Sources:
             if isinstance(answer, bytes):
                 return answer
             url = urljoin(url, answer)
-        raise InvalidMedia("the URL redirects too often")
+        raise InvalidMedia("the URL redirects too many times")
 
     def _get(self, url: str, until: float) -> bytes | str:
         """The body, or where it redirects to."""
@@ -79,7 +79,7 @@ class Sources:
         except ValueError:
             raise InvalidMedia("this is not a valid URL") from None
         if parts.scheme not in ("http", "https") or host not in self.hosts:
-            raise InvalidMedia("URLs are fetched only from hosts that the operator names (--media-hosts)")
+            raise InvalidMedia("URLs are fetched only from the hosts in --media-hosts")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         port = port or (443 if parts.scheme == "https" else 80)
         link = kind(host, port, timeout=_left(until))
@@ -94,7 +94,7 @@ class Sources:
             if reply.status in (301, 302, 303, 307, 308) and (place := reply.headers.get("Location")):
                 return place
             if reply.status != 200:
-                raise InvalidMedia(f"the URL answers with status {reply.status}")
+                raise InvalidMedia(f"the URL returned status {reply.status}")
             return self._body(reply, link, until)
         except (OSError, http.client.HTTPException, ValueError):
             raise InvalidMedia("the URL cannot be fetched") from None
@@ -123,5 +123,5 @@ class Sources:
 def _left(until: float) -> float:
     left = until - time.monotonic()
     if left <= 0:
-        raise InvalidMedia("fetching the URL takes too long")
+        raise InvalidMedia("fetching the URL took too long")
     return left

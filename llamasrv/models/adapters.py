@@ -1,4 +1,4 @@
-"""LoRA adapters that are loaded while a model is served: files of a folder that the operator named.
+"""LoRA adapters loaded while a model is served, from a folder that the operator names.
 
 Knows no protocol.
 """
@@ -28,7 +28,7 @@ def found(folder: Path, text: str, name: str, scale: float) -> Adapter:
     except (OSError, ValueError):
         there = False
     if not there:
-        raise InvalidRequest(f"There is no file {text[:200]!r} in the folder of adapters.", param="path")
+        raise InvalidRequest(f"There is no file {text[:200]!r} in the adapter folder (--lora-dir).", param="path")
     try:
         header = gguf.read_header(path)
     except ConfigError:
@@ -47,7 +47,7 @@ def add(model: Model, adapter: Adapter) -> int:
     if adapter.name.lower() in (one.name.lower() for one in there):
         raise InvalidRequest(f"Invalid 'name': there is an adapter '{adapter.name}' already.", param="name")
     if len(there) >= MOST:
-        raise InvalidRequest(f"There are {MOST} adapters already, which is the most.", param="path")
+        raise InvalidRequest(f"The limit of {MOST} adapters is reached.", param="path")
     with model.lease():
         model.engine.load_adapter(adapter)
     model.added_adapters += (adapter,)

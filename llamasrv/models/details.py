@@ -1,4 +1,4 @@
-"""What is known of a model without loading it: for lists, for estimates, for telling one file from another.
+"""What is known of a model without loading it: for listings, estimates, and telling files apart.
 
 Made from the header of a GGUF file; a model without a file has the same with little in it. Knows no engine.
 """

@@ -1,4 +1,4 @@
-"""The devices of this machine, asked for in a process of their own.
+"""Lists this machine's devices, in a separate process.
 
     python -m llamasrv.models.devices      prints them as JSON
 
@@ -36,10 +36,9 @@ def ask() -> Devices:
         told = json.loads(done.stdout.splitlines()[-1])
         return Devices(tuple(told["named"]), tuple(told["buffers"]), told["spread"])
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"the devices did not answer within {TIMEOUT:.0f} s") from None
+        raise ConfigError(f"the devices did not respond within {TIMEOUT:.0f} s") from None
     except (subprocess.CalledProcessError, OSError, LookupError, ValueError) as error:
-        raise ConfigError(f"the library cannot be asked for its devices ({error}); is llama-cpp-python installed as it "
-                          "should be?") from None  # fmt: skip
+        raise ConfigError(f"llama-cpp-python cannot list its devices ({error}); check its installation") from None
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Loads that failed, and when they are tried again: less and less often, and in the end only when somebody says so."""
+"""Failed loads and their retries: less and less often, and in the end only on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a model goes where, so that it fits: the context, the experts and the layers that stay on the CPU.
+"""Fits a model to the devices: its context, and which experts and layers stay on the CPU.
 
     all of it fits            nothing changes
     the context is open       it is made smaller, down to `fit_context`

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: what the model is, what it needs, and whether the file is whole.
+"""The header of a GGUF file: what the model is, what it needs, and whether the file is complete.
 
 Reads only the header, never weights, and believes no count or length before it has been compared with the file's size.
 Long arrays (the vocabulary) are stepped over, not built. A file that cannot be served raises ConfigError with one
@@ -219,7 +219,7 @@ def _parse(path: Path, data: mmap.mmap, size: int) -> Header:
     reader.at = 8
     num_tensors, num_entries = reader.count(24), reader.count(13)
     if num_tensors > MAX_TENSORS or num_entries > MAX_ENTRIES:
-        raise _Bad(f"it announces {num_tensors} tensors and {num_entries} metadata entries")
+        raise _Bad(f"it declares {num_tensors} tensors and {num_entries} metadata entries")
     metadata: dict[str, Any] = {}
     for _ in range(num_entries):
         key = reader.text(MAX_KEY)

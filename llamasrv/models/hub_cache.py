@@ -1,4 +1,4 @@
-"""The Hugging Face Hub's own cache, which llama-server and most other programs fill: what is in it need not be fetched.
+"""The Hugging Face Hub's own cache, which llama-server and most other programs fill: what it holds need not be fetched.
 
     models--OWNER--REPO/refs/main              the commit of the latest snapshot
     models--OWNER--REPO/snapshots/COMMIT/...   the files of the repository, mostly links

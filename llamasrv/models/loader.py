@@ -1,4 +1,4 @@
-"""When models are loaded and unloaded.
+"""Loads and unloads models.
 
     asked for   waits its turn and for memory, is checked when its file was never loaded before, loads in its own thread
     used        stays as long as anybody uses it, and `keep_alive` seconds longer
@@ -191,7 +191,7 @@ class Loader:
         engine = model.current
         if engine is None or model.phase or engine.alive or engine.status.state == "loading":
             return
-        log.error("the engine of %s has ended; it is loaded again when somebody asks for it", model.name)
+        log.error("the engine of %s has ended; the next request loads it again", model.name)
         model.current = None
         self._forget(model, engine)
 
@@ -232,7 +232,9 @@ class Loader:
                 self._finish_unloading(victim)
                 continue
             if self._clock() - began >= self.load_timeout:
-                raise Unavailable("There is no memory for this model while others are in use.", code="model_loading")
+                raise Unavailable(
+                    "There is not enough memory for this model while other models are in use.", code="model_loading"
+                )
             self.notice.wait(lambda: self.draining, POLL)
         raise Unavailable(STOPPING)
 

@@ -1,4 +1,4 @@
-"""Models made from others: the same file under another name, with a system prompt, parameters or a template of its own.
+"""Models created from others: the same file under another name, with its own system prompt, parameters or template.
 
     FOLDER/.made/NAME.json        what each was made of; the folder of models is theirs, too
     FOLDER/.blobs/sha256-1234...  files that clients brought, for models to be made of
@@ -94,7 +94,7 @@ def write(folder: Path, made: Made) -> None:
     data = json.dumps(asdict(made), ensure_ascii=False, indent=1).encode()
     if len(data) > LARGEST:
         raise InvalidRequest(
-            f"The template, system prompt and messages of '{made.name}' are larger than {LARGEST} bytes together."
+            f"The template, system prompt and messages of '{made.name}' exceed {LARGEST} bytes in total."
         )
     if not place.exists() and len(read(folder)) >= MOST:
         raise InvalidRequest(f"There are already {MOST} created models. Delete some first.")
@@ -128,7 +128,7 @@ def blob(folder: Path, digest: str) -> Path:
     """Where the file of that digest is or would be: sha256 and 64 digits."""
     kind, _, number = digest.replace("-", ":", 1).partition(":")
     if kind != "sha256" or len(number) != 64 or not set(number) <= set("0123456789abcdef"):
-        raise InvalidRequest("invalid digest: expected sha256:, and 64 hexadecimal digits", param="digest")
+        raise InvalidRequest("invalid digest: expected 'sha256:' and 64 hexadecimal digits", param="digest")
     return folder / ".blobs" / f"sha256-{number}"
 
 
@@ -155,7 +155,7 @@ class BlobWriter:
     def finish(self) -> None:
         """Raises InvalidRequest where it is another file than was announced."""
         if f"sha256-{self._found.hexdigest()}" != self._place.name:
-            raise InvalidRequest("digest mismatch: the upload does not have this digest", param="digest")
+            raise InvalidRequest("digest mismatch: the upload has a different digest", param="digest")
         os.fsync(self._file.fileno())
         os.replace(self._partial, self._place)
 
@@ -167,6 +167,6 @@ class BlobWriter:
 
 def _check_space(place: Path, need: int) -> None:
     if need + SPARE > shutil.disk_usage(place).free:
-        raise LlamasrvError("The disk has no room left for it.", status=507)
+        raise LlamasrvError("The disk has no room for this file.", status=507)
 
 

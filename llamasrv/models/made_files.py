@@ -1,4 +1,4 @@
-"""The file of a model that is made from another one in a number format of its own."""
+"""The quantised file of a model that is created from another one."""
 
 from __future__ import annotations
 

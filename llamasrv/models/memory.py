@@ -1,4 +1,4 @@
-"""How much memory a model will need, and how large a context this machine can hold.
+"""Estimates how much memory a model will need, and how large a context this machine can hold.
 
 An estimate from the header: weights, KV for each cell, state of recurrent layers, work buffers. Knows nothing of
 llama.cpp; reads only /proc and /sys.
@@ -189,7 +189,7 @@ def choose(header: Header, shape: Shape, available: int) -> Need:
     if need.total > available:
         raise ConfigError(
             f"{header.path}: needs about {as_gib(need.total)} of memory even with a context of {need.cells} tokens, "
-            f"and {as_gib(available)} are free"
+            f"and {as_gib(available)} is free"
         )
     return need
 

@@ -1,4 +1,4 @@
-"""One model that is served, whether it is loaded or not. When it is loaded and unloaded is decided by `loader.py`."""
+"""One served model, loaded or not. `loader.py` decides when it is loaded and unloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How models are called.
+"""Model names.
 
 Names follow Ollama's rules: `name[:tag]` with optional host and namespace in front, a missing tag is `latest`, an
 exact match wins, otherwise each part is compared without regard to case. There is no fuzzy matching beyond that. The

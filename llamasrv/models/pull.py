@@ -1,4 +1,4 @@
-"""Models from the Hugging Face Hub: found, fetched, checked, put in place.
+"""Pulls models from the Hugging Face Hub: find, fetch, check, put in place.
 
     FOLDER/owner/repo/model-Q4_K_M.gguf    whole and checked: all that anybody who lists the folder may find
     FOLDER/.partial/sha256-1234...         what is being fetched, or was when the process died: the next pull goes on
@@ -335,13 +335,13 @@ def _refusal(error: Exception) -> str | None:
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
-        return "only for those who accepted its terms: do so, then set HF_TOKEN"
+        return "the repository is gated: accept its terms, then set HF_TOKEN"
     if isinstance(error, RepositoryNotFoundError):
-        return "there is no such repository, or it is private and needs HF_TOKEN"
+        return "no such repository, or it is private and needs HF_TOKEN"
     if isinstance(error, RevisionNotFoundError):
-        return "there is no such revision"
+        return "no such revision"
     if isinstance(error, HfHubHTTPError):
-        return f"the Hub answers {error.response.status_code}"
+        return f"the Hub returned {error.response.status_code}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Pulls beside a server: each in a process of its own, which any number of readers may follow.
+"""Pulls beside a running server: each in its own process, followed by any number of readers.
 
 Fetching, hashing and writing would hold up every stream of this process, and whatever becomes of a child harms nobody.
 It ends with its pull, with a signal, or when nobody is left to hear of its progress; the next pull goes on.

@@ -1,4 +1,4 @@
-"""Quantising a model's file beside a server or at the command line, in a process of its own.
+"""Quantises a model's file in a separate process, beside a server or at the command line.
 
     python -m llamasrv.models.quantize SOURCE TARGET NUMBER THREADS AGAIN      prints {"done", "total"} or {"error"}
 
@@ -37,7 +37,7 @@ def file_type(name: str) -> int:
     numbers = {text: number for number, text in gguf.FILE_TYPES.items()}
     number = numbers.get(name.upper())
     if number is None:
-        raise ValueError(f"there is no type {name!r}; the types are {', '.join(sorted(numbers))}")
+        raise ValueError(f"unknown type {name!r}; the types are {', '.join(sorted(numbers))}")
     return number
 
 
@@ -53,7 +53,7 @@ def quantize(source: Path, target: Path, name: str, *, threads: int = 0, again: 
     )
     try:
         assert child.stdout is not None
-        error = "the process ended without a reason"
+        error = "the process ended without giving a reason"
         for line in child.stdout:
             told = json.loads(line)
             if "error" in told:
@@ -82,7 +82,7 @@ def _check(source: Path, target: Path) -> None:
     if not target.parent.is_dir():
         raise QuantizeFailed(f"{target.parent}: no such folder")
     if shutil.disk_usage(target.parent).free < header.size + SPARE:
-        raise QuantizeFailed(f"{target.parent}: the disk has less room than the file to be quantised takes")
+        raise QuantizeFailed(f"{target.parent}: the disk has no room for a file as large as the source")
 
 
 def main(source: str, target: str, number: str, threads: str, again: str) -> int:

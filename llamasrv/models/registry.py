@@ -1,5 +1,4 @@
-"""The models that are served, by name (names.py): loaded ones and those that would be loaded when somebody asks for
-them."""
+"""The served models by name (names.py): loaded ones, and those that are loaded on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other machines that a model needs: are they there?
+"""Checks that the other machines a model needs can be reached.
 
 The library ends the process where it cannot reach one, so they are asked for before a model is loaded.
 """

@@ -1,4 +1,4 @@
-"""Deleting a model's files from the folder of models.
+"""Deletes a model's files from the models folder.
 
 The first part of a split model goes first, so that nobody finds a model that is half gone. A file outside of the folder
 is never touched, nor is a projector that another model beside it needs.

@@ -1,4 +1,4 @@
-"""Which models take memory, where, and who has to make room for another.
+"""Which models take memory, where, and which of them make room for another.
 
 The memory of this machine that all loaded or loading models take stays within the limit. An estimate is counted until
 the library's own figure replaces it: once a model is loaded, or before that where the estimate may decide wrongly (to

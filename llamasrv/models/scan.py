@@ -1,4 +1,4 @@
-"""A folder of model files: which models are in it, and what they are called.
+"""Scans a folder of model files: which models it holds, and their names.
 
 Split models count as one, files that turn images into embeddings (mmproj) belong to a model beside them, and whatever
 is not whole is not there: hidden files and folders, partial downloads, parts without the others, broken files.

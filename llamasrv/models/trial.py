@@ -1,4 +1,4 @@
-"""The first load of a file that was never loaded here, in a process of its own.
+"""Trial load: the first load of a file that is new to this machine, in a separate process.
 
     python -m llamasrv.models.trial FILE [PROJECTOR]      prints a reason and exits 1, or exits 0
 

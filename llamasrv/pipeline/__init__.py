@@ -1,4 +1,4 @@
-"""Where chat and engine meet: a GenerateRequest in, domain events out; the same for every protocol.
+"""Where chat and engine meet: a GenerateRequest goes in, domain events come out; the same for every protocol.
 
 Finds the model, makes a SequenceSpec per choice and submits them. Whatever is wrong with a request is raised by
 `submit`, before anything runs.

@@ -1,4 +1,4 @@
-"""Which LoRA adapters a request is computed with: from names and numbers to the engine's set."""
+"""The LoRA adapters of a request: from names and numbers to the engine's set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More choices than were asked for, of which the likeliest are told."""
+"""best_of: generates more choices than were asked for and returns the likeliest."""
 
 from __future__ import annotations
 

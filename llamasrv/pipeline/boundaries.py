@@ -1,5 +1,5 @@
-"""Where messages begin in a prompt: there other prompts may part from it. The engine, which knows no chat, is told
-these positions."""
+"""Message boundaries in a prompt, where other prompts may diverge. The engine, which knows no chat, is told the
+positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a prompt was computed again: what has changed since the earlier request of the same key that it resembles most.
+"""Why a prompt was computed again: what changed since the most similar earlier request of the same key.
 
     CacheBook      the latest requests of each key, as fingerprints, and how often what has changed
     CacheReport    of one request: tokens that were found in a cache, and what changed first

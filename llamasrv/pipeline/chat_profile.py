@@ -1,4 +1,4 @@
-"""A chat template, and how its model writes."""
+"""A model's chat template and the format its answers have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ChatProfile:
         format = template.format
         if format.unsure:
             _log.warning(
-                "the chat template was not fully understood: read back, its turns with %s are not what they were. "
+                "the chat template was not fully understood: its turns with %s do not survive a round trip. "
                 "Answers of this kind may be misread; see `llamasrv check --chat-template FILE`.",
                 ", ".join(format.unsure),
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the answers to one prompt must obey, from what was asked: a grammar, compiled, and a budget for thinking."""
+"""What the answers to one prompt must obey: a compiled grammar and a thinking budget, from the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One choice's bytes as events: whole characters, and in a chat what is reasoning, content or a call.
+"""Turns one choice's bytes into events: whole characters, and in a chat reasoning, content or calls.
 
 A chat is parsed only as long as something could still come of it: where a format has nothing to offer but content, the
 parser is left behind after the first words.

@@ -1,4 +1,4 @@
-"""Documents of a request become text, page by page, before anything else looks at it.
+"""Turns a request's documents into text, page by page, before anything else looks at it.
 
 A page with next to no text is the picture that was scanned, where the model sees. What was read lately is kept: a
 conversation brings its documents again with every turn. PDF is read in a child process.
@@ -83,7 +83,7 @@ class DocumentReader:
         if part.url is not None:
             return self._sources.read(part.url)
         if self.open_file is None:
-            raise Unsupported("This server keeps no files: send the document itself.")
+            raise Unsupported("This server stores no files; send the document itself.")
         assert part.file is not None
         try:
             return self.open_file(owner, part.file)
@@ -145,5 +145,5 @@ def _told(name: str, pages: Pages, param: str | None) -> list[Part]:
     if text.strip():
         parts.append(TextPart(text.rstrip() + "\n"))
     if not parts:
-        raise InvalidMedia("there is no text in this document")
+        raise InvalidMedia("the document contains no text")
     return parts

@@ -1,4 +1,4 @@
-"""Embeddings and ranking: prompts to tokens, tokens to the embedder, its numbers to what was asked for.
+"""Embeddings and ranking: prompts become tokens, tokens go to the embedder, and its vectors become the answer.
 
 Whatever is wrong with a request is raised when it is submitted, before anything is computed.
 """
@@ -24,7 +24,7 @@ from llamasrv.pipeline.sizes import LONG_TEXT
 Spans = dict[int, tuple[MediaSpan, ...]]
 """Images and sounds of inputs, by their place in the request."""
 
-NOT_ENABLED = "This model was not started for embeddings: it takes the option --embeddings."
+NOT_ENABLED = "This model was not started for embeddings. Start the server with --embeddings."
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class EmbeddingWork(Work):
         dimensions = request.dimensions
         if dimensions is not None and not 0 < dimensions <= backend.size:
             raise InvalidRequest(
-                f"Invalid 'dimensions': this model's embeddings have {backend.size}, but got {dimensions}.",
+                f"Invalid 'dimensions': this model's embeddings have {backend.size} dimensions, but got {dimensions}.",
                 param="dimensions",
             )
         size = sum(len(prompt.text) for prompt in request.prompts if isinstance(prompt, TextPrompt))

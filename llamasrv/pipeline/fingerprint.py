@@ -1,4 +1,4 @@
-"""What a prompt is made of, as keyed hashes: enough to tell which part of it has changed, and nothing else.
+"""Keyed hashes of a prompt's parts: enough to tell which part changed, and nothing else.
 
 The key is drawn when the process starts and never leaves it, so a hash says nothing to anybody. Hashes of messages and
 of blocks of tokens are chained: each covers all those before it.

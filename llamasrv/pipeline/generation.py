@@ -1,4 +1,4 @@
-"""What the engine says of a request becomes events."""
+"""Turns the engine's stream for a request into events."""
 
 from __future__ import annotations
 

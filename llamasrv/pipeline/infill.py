@@ -1,4 +1,4 @@
-"""Filling in: what is around a place in a text becomes one prompt, with the marks that the model was taught.
+"""Infill: joins the text before and after a gap into one prompt, with the model's own marks.
 
     [repository] [file name, extra text] ... [file] [prefix] before typed [suffix] after [middle]
 
@@ -18,7 +18,7 @@ SNIPPET = "\n\n--- snippet ---\n\n"  # between extra texts, for models without a
 
 def encode_infill(vocab: Vocabulary, prompt: InfillPrompt, context: int) -> list[int]:
     if vocab.fim_pre is None or vocab.fim_suf is None or vocab.fim_mid is None:
-        raise Unsupported("This model cannot fill in the middle: it has no tokens for that.", param="prompt")
+        raise Unsupported("This model cannot fill in the middle: its vocabulary lacks the tokens.", param="prompt")
     room = context - max(8, min(context // 4, 512))  # the rest is the answer's
     start = [vocab.bos] if vocab.add_bos and vocab.bos is not None else []
     typed = _tokens(vocab, prompt.typed[-room * CHARS_A_TOKEN :])[-room // 4 :]

@@ -1,4 +1,4 @@
-"""Waiting for a model that is on its way into memory."""
+"""Waits for a model that is being loaded."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class LoadWait:
         if left > 0:
             return left
         if self._own_limit:
-            raise DeadlineExceeded("The request's time limit passed while its model was being loaded.")
-        raise Unavailable(f"The model '{self.model.name}' is still being loaded.", code="model_loading")
+            raise DeadlineExceeded("The request timed out while its model was loading.")
+        raise Unavailable(f"The model '{self.model.name}' is still loading.", code="model_loading")
 
     def cancel(self) -> None:
         """Stop waiting. The model is loaded all the same: whoever asked is likely to ask again."""

@@ -1,4 +1,4 @@
-"""A loaded model as requests see it: its template, its vocabulary, its defaults; prompts to tokens."""
+"""A loaded model as requests see it: template, vocabulary, defaults; turns prompts into tokens."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ class LoadedModel:
                 del tokens[0]  # the text brought its own
             return tokens
         if vocab.fim_pre is None or vocab.fim_suf is None or vocab.fim_mid is None:
-            raise Unsupported("This model cannot fill in the middle: it has no tokens for that.", param="suffix")
+            raise Unsupported("This model cannot fill in the middle: its vocabulary lacks the tokens.", param="suffix")
         start = [vocab.bos] if vocab.add_bos and vocab.bos is not None else []
         before = vocab.tokenize(prompt.text, parse_special=False)
         after = vocab.tokenize(prompt.suffix, parse_special=False)

@@ -1,4 +1,4 @@
-"""Images and sounds of a request: their bytes are fetched and decoded, and measured by the model's projector.
+"""Fetches and decodes a request's images and audio, and has the model's projector measure them.
 
 This happens before a prompt is rendered, so that everything that is wrong with them is known before anything runs.
 What was decoded lately is kept: a conversation brings its images again with every turn. Runs on the caller's greenlet
@@ -30,7 +30,7 @@ WINDOW = 29.5  # seconds of a long recording that are heard at once: projectors 
 MOST_WINDOWS = 120
 _NEEDS = {
     "image": "vision projector; it cannot take images. Start it with --mmproj",
-    "audio": "audio projector; it cannot take sounds. Start it with --mmproj",
+    "audio": "audio projector; it cannot take audio. Start it with --mmproj",
 }
 
 
@@ -43,7 +43,7 @@ class RequestMedia:
     def of(self, part: MediaPart) -> Measured:
         measured = self._measured.get(id(part))
         if measured is None:
-            raise Unsupported("Images and sounds cannot be taken here.", param=part.param)
+            raise Unsupported("This endpoint does not take images or audio.", param=part.param)
         return measured
 
     def add(self, part: MediaPart, measured: Measured) -> None:
@@ -80,7 +80,7 @@ class MediaReader:
             return NO_MEDIA
         limits = self.options.limits
         if len(parts) > limits.count:
-            text = f"There are {len(parts)} images and sounds in this request; at most {limits.count} are accepted."
+            text = f"There are {len(parts)} images and audio clips in this request; at most {limits.count} are allowed."
             raise InvalidMedia(text, param=parts[limits.count].param)
         found, size = RequestMedia(), 0
         for part in parts:
@@ -91,7 +91,7 @@ class MediaReader:
                 size += len(media.data or b"")
                 if size > limits.decoded_bytes:
                     raise InvalidMedia(
-                        f"decoded, the images and sounds of this request take more than {limits.decoded_bytes} bytes"
+                        f"the images and audio of this request take more than {limits.decoded_bytes} bytes when decoded"
                     )
                 found.add(part, self._measured(projector, media))
             except InvalidRequest as error:

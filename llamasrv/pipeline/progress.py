@@ -1,4 +1,4 @@
-"""How far a running request is: what the engine tells of prompts, and how fast tokens come, as events."""
+"""Progress of a running request: prompt progress from the engine and token rates, as events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request on its way: its model is loaded if need be, then its events come.
+"""A request under way: its model is loaded if need be, then its events come.
 
 A Run is what the pipeline gives for a request. Stages (`echo.py`, `best_of.py`, `time_limit.py`) are functions on the
 events of each wake; they combine in any order. Knows no wire format and no HTTP.

@@ -1,4 +1,4 @@
-"""How long prompts are, about: what is long is rendered and tokenised on a native thread."""
+"""Rough prompt sizes: long prompts are rendered and tokenised on a native thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer with a time limit: it ends at the first end of a line after its time is up."""
+"""An answer with a time limit: it ends at the first line break after its time is up."""
 
 from __future__ import annotations
 

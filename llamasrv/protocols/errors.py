@@ -1,4 +1,4 @@
-"""How each protocol says what went wrong: one table a dialect, from status to its own words.
+"""Errors in each protocol's dialect: one table per dialect, from status to its words.
 
 A route belongs to the dialect whose prefix its path has; the rest is OpenAI's. That holds for routes that do not exist,
 too, and for clients that were not let in.

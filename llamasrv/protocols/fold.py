@@ -1,4 +1,4 @@
-"""The events of a generation added up: what a whole reply is written from."""
+"""Folds the events of a generation into what a whole reply is written from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds on what one request may ask for. Each is an option; what is beyond is refused at once."""
+"""Bounds on what one request may ask for. Each is an option; anything beyond it is refused at once."""
 
 from __future__ import annotations
 

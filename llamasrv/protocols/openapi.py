@@ -1,4 +1,4 @@
-"""The API as an OpenAPI document, made from the schemas that requests are loaded with.
+"""The API as an OpenAPI document, generated from the schemas that requests are loaded with.
 
 Each field has its verdict (`x-verdict`: honoured, ignored or refused), its note and its bounds. The routes themselves
 come from whoever has them: one table here says what each is for and which schema its body has.

@@ -1,4 +1,4 @@
-"""The one dispatch over the events of a generation: a method for each kind. Knows no protocol and no socket."""
+"""The single dispatch over the events of a generation: one method per kind. Knows no protocol and no socket."""
 
 from __future__ import annotations
 

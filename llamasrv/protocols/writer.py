@@ -1,4 +1,4 @@
-"""What the replies of every protocol are made with.
+"""The base of every protocol's replies.
 
     Writer    reads the events of a generation (`reader.py`) and writes the chunks of a stream, or, from the same events
               folded (`fold.py`), the whole reply

@@ -1,4 +1,4 @@
-"""From settings to a running service: the models, their options, what an operator and systemd are told meanwhile."""
+"""From settings to a running service: the models, their options, and progress for the operator and systemd."""
 
 from llamasrv.startup.service import build, configure_log, prepare, update, filled_in
 

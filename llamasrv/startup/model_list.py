@@ -1,4 +1,4 @@
-"""From settings to the models that are served: described, checked, none of them loaded.
+"""From settings to the served models: described and checked, none of them loaded.
 
     --model             one model, loaded when the server starts
     [models.NAME]       a model of the configuration, with options of its own; without `path`, one of the folder
@@ -179,7 +179,7 @@ def _default_first(settings: Settings, made: list[Model]) -> list[Model]:
     for model in made:
         if canonical(wanted) in map(canonical, (model.name, *model.aliases)):
             return [model, *(other for other in made if other is not model)]
-    raise ConfigError(f"models.default = {wanted!r}: there is no such model{nearest(wanted, [m.name for m in made])}")
+    raise ConfigError(f"models.default = {wanted!r}: no such model{nearest(wanted, [m.name for m in made])}")
 
 
 def names_several(settings: Settings) -> bool:

@@ -1,4 +1,4 @@
-"""From settings to the options of one model: its template, its engine, its memory, its name.
+"""From settings to one model's options: its template, its engine, its memory, its name.
 
 What a file or the machine has to be asked for is asked here. Knows no other model, and starts nothing.
 """

@@ -1,4 +1,4 @@
-"""What an operator sees while a model loads: a bar on a terminal, otherwise a log line every second."""
+"""Loading progress for the operator: a bar on a terminal, otherwise a log line every second."""
 
 from __future__ import annotations
 

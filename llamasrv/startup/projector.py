@@ -1,4 +1,4 @@
-"""What a model sees and hears with: the file that its operator names, else the one that lies beside it."""
+"""A model's projector: the file that the operator names, or the one next to the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def projector_of(settings: Settings, header: gguf.Header, found: Found | None) -
     path = settings.engine.mmproj
     if path is not None:
         if not modalities(gguf.read_header(path)):
-            raise ConfigError(f"model.mmproj = {str(path)!r}: not a projector for images or sounds")
+            raise ConfigError(f"model.mmproj = {str(path)!r}: not a projector for images or audio")
         return path
     if not settings.model.mmproj_auto:
         return None

@@ -1,4 +1,4 @@
-"""How a model is loaded: its options where all is said, and what chooses them where a device has a say.
+"""How a model is loaded: with fixed options, or with options chosen to fit the devices.
 
 Without a device the context is chosen here, from the file and the memory of this machine. With devices everything that
 the settings leave open is chosen when the model is loaded, from what is free then.
@@ -270,7 +270,7 @@ def _open(path: str, options: EngineOptions, less: Less, progress: Progress) -> 
         lack, smaller = _lack(error), less()
         if smaller is None:
             raise NoMemory(f"{lack}. {_ADVICE}", error.refused) from None
-        log.warning("%s; it is tried with a context of %s and %s layers on devices", lack, smaller.context_cells,
+        log.warning("%s; trying a context of %s and %s layers on devices", lack, smaller.context_cells,
                     "all" if smaller.gpu_layers is None else smaller.gpu_layers)  # fmt: skip
         try:
             return open_model(path, smaller, progress)

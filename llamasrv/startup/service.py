@@ -224,7 +224,7 @@ class ModelUpdates:
                 settings = dataclasses.replace(self._settings, tables=load_again(self._settings).tables)
                 update_models(self._registry, settings)
             except ConfigError as error:
-                raise InvalidRequest(f"The models stay as they are: {error}") from None
+                raise InvalidRequest(f"The models are unchanged: {error}") from None
             self._settings = settings
 
     def use(self, settings: Settings) -> None:

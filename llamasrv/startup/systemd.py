@@ -1,4 +1,4 @@
-"""What systemd is told: ready, what is going on, still alive. Nothing, where no systemd listens."""
+"""systemd notifications: ready, status, watchdog. Silent where systemd does not listen."""
 
 from __future__ import annotations
 

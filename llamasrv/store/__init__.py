@@ -1,4 +1,4 @@
-"""Where stored responses live: bytes under an owner and an id, for as long as they are of use. And who used how much.
+"""The store of responses: bytes under an owner and an id, kept as long as they are of use; and usage by key.
 
     Entry       one response as it is kept: its content is a protocol's own business
     Store       what every kind offers; `open_store` picks one by URL

@@ -1,4 +1,4 @@
-"""Batches as they are kept: many requests in a file, and the answers as they come.
+"""Stored batches: many requests in a file, and the answers as they come.
 
     Batch        what is known of one; replaced whole at each change
     BatchStore   those of a folder

@@ -1,4 +1,4 @@
-"""Files that clients upload and that batches write, kept in a folder under their owner.
+"""Files that clients upload and batches write, kept in a folder per owner.
 
     StoredFile   what is known of one
     FileStore    all of one server, or of several that share the folder; bounded by bytes
@@ -139,7 +139,7 @@ class Upload:
         """Raises NoRoomForFiles."""
         self.size += len(piece)
         if self.size > self._room:
-            raise NoRoomForFiles("There is no room for this file. Delete files that are not needed any more.")
+            raise NoRoomForFiles("There is no room for this file. Delete files that are no longer needed.")
         assert self.file is not None
         self.file.write(piece)
 

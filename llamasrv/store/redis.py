@@ -65,7 +65,7 @@ class RedisStore:
         try:
             self._db.ping()
         except redis.RedisError as error:
-            raise ConfigError(f"store.url: Redis does not answer: {type(error).__name__}") from None
+            raise ConfigError(f"store.url: Redis does not respond: {type(error).__name__}") from None
 
     def put(self, owner: str, entry: Entry) -> None:
         key = _key(owner, entry.id)

@@ -1,4 +1,4 @@
-"""Responses in one table of an SQL database: every statement, and the connections that they run on.
+"""Responses in one SQL table: every statement, and the connections they run on.
 
 What has not been of use for too long is deleted, and what was of use longest ago when there is too much. A Dialect says
 how one kind of database is reached, and in which words its SQL differs.

@@ -1,4 +1,4 @@
-"""SQLite, in a file or in memory: what is used without any other server.
+"""SQLite, in a file or in memory: the store that needs no other server.
 
 Write-ahead logging lets readers and the writer work at once; several processes may share the file.
 """

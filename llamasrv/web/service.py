@@ -1,4 +1,4 @@
-"""What the web layer is given: the models, the pipeline and the settings. Knows nothing of Flask or of option files."""
+"""What the web layer works with: the models, the pipeline and the settings. Knows nothing of Flask or option files."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_an_engine_that_does_not_move_starves_the_watchdog_and_its_process_is_re
     reply = talk(address, request("/v1/completions", b'{"prompt":"x"}'), timeout=20)
     assert status_of(reply) == 500 and b"engine failed" in reply
     assert time.monotonic() - began < 6
-    server.wait_for("a step has not ended")
+    server.wait_for("a step has been running")
     assert '"stalled_seconds"' in server.wait_for("state of the server")
     stuck.unlink()
     wait_for(lambda: worker_of(server) not in (None, first))

@@ -57,7 +57,7 @@ def test_keys_that_were_given_directly_may_do_everything(file):
         (f'[keys.a]\nsha256 = "{DIGEST}"\nconcurrency = 0', "1 or more"),
         (f'[keys.a]\nsha256 = "{DIGEST}"\nconcurrency = true', "1 or more"),
         (f'[keys."a b"]\nsha256 = "{DIGEST}"', "a name is"),
-        (f'[keys.key-1]\nsha256 = "{DIGEST}"', "has the name of"),
+        (f'[keys.key-1]\nsha256 = "{DIGEST}"', "has the same name as"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(file, text, reason):

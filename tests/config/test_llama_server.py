@@ -230,7 +230,7 @@ def test_control_vectors_may_be_repeated_and_scaled(given):
         (["--api-prefix", "/a//b"], "must be a path such as /llm"),
         (["--rope-scale", "0"], "must be a number above 0"),
         (["-sm", "none", "-ts", "1,1"], "one device takes the whole model"),
-        (["--rpc", "h:1", "--device", "GPU0"], "a fake model is computed nowhere else|all devices here"),
+        (["--rpc", "h:1", "--device", "GPU0"], "a fake model is never computed on other machines|all devices here"),
         (["-ncmoe", "many"], "must be a whole number"),
         (["--cpu-mask", "0"], "must be a mask"),
         (["--cpu-range", "5-2"], "must be CPUs such as"),

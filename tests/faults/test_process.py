@@ -123,7 +123,7 @@ def test_62_81_a_wrong_configuration_is_told_and_the_old_one_stays(serve, tmp_pa
     server.wait_for(" serves ")
     config.write_text('[server]\napi_key = ["two"]\nprot = 1\n')
     server.signal(signal.SIGHUP)
-    assert "server.port" in server.wait_for("what was before stays")
+    assert "server.port" in server.wait_for("the old one stays in use")
     assert status_of(talk(server.address, request("/v1/models", method="GET", headers=["X-Api-Key: one"]))) == 200
 
 
@@ -173,7 +173,7 @@ def test_64_workers_that_end_before_they_serve_are_not_started_for_ever(serve):
     )
     server = serve("serve", "--port", "0", "--fake", command=(sys.executable, "-c", code))
     assert server.exit_code() == 70
-    server.wait_for("before they served; giving up")
+    server.wait_for("before serving; giving up")
 
 
 def test_66_without_free_descriptors_it_waits_and_recovers():
@@ -301,7 +301,7 @@ def test_73_a_key_file_that_everybody_can_read_is_told(serve, tmp_path):
     keys.write_text("one\n")
     keys.chmod(0o644)
     server = serve("--fake", "--api-key-file", keys)
-    assert "can be read by everybody" in server.wait_for("chmod 600")
+    assert "is readable by everyone" in server.wait_for("chmod 600")
 
 
 def test_what_is_going_on_is_written_on_sigusr2_and_told_at_debug(serve):

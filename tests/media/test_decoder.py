@@ -207,7 +207,7 @@ def test_a_decoder_that_takes_too_much_memory_is_refused_and_replaced() -> None:
 def test_a_decoder_that_takes_too_long_is_replaced() -> None:
     decoder = Decoder(MediaLimits(seconds=1e-6))
     try:
-        with pytest.raises(InvalidMedia, match="takes more than"):
+        with pytest.raises(InvalidMedia, match="took more than"):
             decoder.pixels(picture(RED, "PNG"))
     finally:
         decoder.close()

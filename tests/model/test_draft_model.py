@@ -202,7 +202,7 @@ def test_another_vocabulary_is_refused_with_the_reason(model_path, tmp_path):
     with open(model_path("llama"), "rb") as file:
         path.write_bytes(file.read().replace("▁the".encode(), "▁das".encode()))
     options = EngineOptions(draft_model=path, **SETTINGS)
-    with pytest.raises(LoadFailed, match=r"words\.gguf: its vocabulary is not that .*: token \d+ is '▁das' in one and '▁the'"):
+    with pytest.raises(LoadFailed, match=r"words\.gguf: its vocabulary differs from .*: token \d+ is '▁das' in one and '▁the'"):
         open_model(model_path("llama"), options, lambda share: True)
 
 

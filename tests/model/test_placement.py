@@ -117,10 +117,10 @@ def test_shares_of_devices(two_devices):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"devices": ("GPU7",)}, "there is no device 'GPU7'; there are GPU0, GPU1"),
+        ({"devices": ("GPU7",)}, "unknown device 'GPU7'; the devices are GPU0, GPU1"),
         ({"tensor_split": (1.0, 1.0, 1.0)}, "--tensor-split names 3 devices; there are 2"),
         ({"main_gpu": 2}, "--main-gpu 2 does not exist; there are 2 devices"),
-        ({"override_tensor": ("exps=GPU9",)}, "there is no buffer type 'GPU9'; there are CPU"),
+        ({"override_tensor": ("exps=GPU9",)}, "unknown buffer type 'GPU9'; the types are CPU"),
         ({"override_tensor": ("(=CPU",)}, "--override-tensor"),
     ],
 )
@@ -162,9 +162,9 @@ def test_a_value_of_the_metadata_is_replaced(text, tag, field, value):
     ("text", "line"),
     [
         ("a", "must be KEY=TYPE:VALUE"), ("a=3", "must be KEY=TYPE:VALUE"), ("=int:3", "must be KEY=TYPE:VALUE"),
-        ("a" * 128 + "=int:3", "must be KEY=TYPE:VALUE"), ("a=int:x", "'x' is no value of type 'int'"),
-        ("a=int:" + "9" * 30, "is no value of type 'int'"), ("a=bool:yes", "'yes' is no value of type 'bool'"),
-        ("a=date:1", "the types are int, float, bool and str"), ("a=str:" + "x" * 128, "is no value of type 'str'"),
+        ("a" * 128 + "=int:3", "must be KEY=TYPE:VALUE"), ("a=int:x", "'x' is not a value of type 'int'"),
+        ("a=int:" + "9" * 30, "is not a value of type 'int'"), ("a=bool:yes", "'yes' is not a value of type 'bool'"),
+        ("a=date:1", "the types are int, float, bool and str"), ("a=str:" + "x" * 128, "is not a value of type 'str'"),
     ],
 )  # fmt: skip
 def test_what_is_no_value_of_the_metadata_is_refused(text, line):
@@ -228,8 +228,8 @@ def test_control_vectors_add_up(tmp_path):
 @pytest.mark.parametrize(
     ("vector", "options", "line"),
     [
-        ({"width": 8}, {}, "its directions have 8 numbers"),
-        ({"layers": (9,)}, {}, "it steers layer 9; the model has 2"),
+        ({"width": 8}, {}, "its directions have 8 values, but"),
+        ({"layers": (9,)}, {}, "it steers layer 9, but the model has only 2"),
         ({}, {"control_vector_layers": (1, 7)}, "the model has 2 layers"),
     ],
 )
@@ -259,7 +259,7 @@ def test_threads_run_where_and_how_they_are_told(system):
 
 
 def test_cpus_that_are_not_there_are_named(system):
-    with pytest.raises(LoadFailed, match="CPU 7 is not one that this process may use: 0, 1, 2"):
+    with pytest.raises(LoadFailed, match="CPU 7 is not available to this process; available: 0, 1, 2"):
         settle(EngineOptions(cpu_range=(1, 7)), "m.gguf")
 
 
@@ -272,7 +272,7 @@ def test_a_priority_that_the_system_refuses_is_no_silence(system, monkeypatch):
         settle(EngineOptions(prio=1), "m.gguf")
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no threads")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin threads")
 def test_compute_threads_are_those_of_the_cpus_that_were_named(tmp_path):
     """The library's own threads take over where the thread that loads may run: those are started in this child."""
     path, cpu = llama(tmp_path / "m.gguf"), min(os.sched_getaffinity(0))

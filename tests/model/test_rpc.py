@@ -99,7 +99,7 @@ def test_what_is_no_machine_is_refused(text):
 
 
 def test_a_fake_model_needs_no_machine():
-    with pytest.raises(ConfigError, match="engine.rpc: a fake model is computed nowhere else"):
+    with pytest.raises(ConfigError, match="engine.rpc: a fake model is never computed on other machines"):
         config.load({"model_fake": True, "engine_rpc": "a:1"}, environ={})
 
 

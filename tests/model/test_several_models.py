@@ -134,7 +134,7 @@ def test_sighup_does_not_disturb_what_runs(serve, files, tmp_path):
     assert figures(server, "llamasrv_model_loads_total")["chat"] == 1
     path.write_text("[models]\nnonsense = 1")
     server.signal(signal.SIGHUP)
-    server.wait_for("what was before stays: .*nonsense")
+    server.wait_for("the old one stays in use: .*nonsense")
     assert json.loads(post(server, *_named("gpt-4o", "chat")))["model"] == "chat"
     write(path, {"embed": files["embed"], "large": files["large"]}, 0)  # of several, none answers to any name
     server.signal(signal.SIGHUP)

@@ -370,7 +370,7 @@ def test_waiting_for_memory_has_an_end(farm, monkeypatch):
     f["a"].acquire()
     f.loader.load(f["b"])
     f.now += 31
-    with pytest.raises(Unavailable, match="no memory for this model while others are in use"):
+    with pytest.raises(Unavailable, match="not enough memory for this model while other models are in use"):
         f.loader.wait(f["b"], 10)
     f["a"].release()
     f.load("b")  # it was no fault of the model

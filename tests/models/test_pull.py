@@ -226,7 +226,7 @@ def test_it_says_what_there_is_not(hub, get):
     hub.files["o/r"] = {"m-Q8_0.gguf": content(1000)}
     hub.gated.add("o/gated")
     for name, message in (
-        ("o/none", "no such repository"), ("o/gated", "accepted its terms"), ("o/r@v9", "no such revision"),
+        ("o/none", "no such repository"), ("o/gated", "accept its terms"), ("o/r@v9", "no such revision"),
         ("o/r:Q2_K", "the repository has no 'Q2_K'; it has m-Q8_0.gguf"),
     ):  # fmt: skip
         with pytest.raises(PullFailed, match=message):
@@ -237,7 +237,7 @@ def test_a_gated_model_is_told_when_its_file_is_refused(hub, get):
     """The Hub describes such a model to everybody, and gives its files to some."""
     hub.files["o/r"] = {"m.gguf": content(1000)}
     hub.gated_files.add("o/r")
-    with pytest.raises(PullFailed, match="accepted its terms"):
+    with pytest.raises(PullFailed, match="accept its terms"):
         get("o/r")
 
 

@@ -49,7 +49,7 @@ def test_what_is_quantised_is_not_quantised_again_unless_that_is_meant(source, t
     list(quantize(source, first, "q8_0"))
     assert run(first, second, "q4_0", 1, False) == 65 and not second.exists()
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "requantizing" in line and "--allow-requantize permits it" in line
+    assert "requantizing" in line and "--allow-requantize permits it, at a further loss" in line
     assert run(first, second, "q4_0", 1, True) == 0 and gguf.read_header(second).file_type == "Q4_0"
     assert f"{second}: " in capsys.readouterr().out
 
@@ -65,7 +65,7 @@ def test_what_would_fail_later_is_told_at_once(source, tmp_path):
     ):
         with pytest.raises(QuantizeFailed, match=line):
             next(quantize(wrong, target, "q8_0"))
-    with pytest.raises(ConfigError, match="TYPE: there is no type 'q9'; the types are BF16, F16"):
+    with pytest.raises(ConfigError, match="TYPE: unknown type 'q9'; the types are BF16, F16"):
         run(source, tmp_path / "q.gguf", "q9", 0, False)
 
 

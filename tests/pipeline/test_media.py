@@ -74,7 +74,7 @@ def test_their_number_and_their_size_are_bounded():
     reader = MediaReader(MediaOptions(limits=MediaLimits(count=2, decoded_bytes=3 * 64 * 32 * 2 - 1)))
     projector = FakeProjector()
     try:
-        with pytest.raises(InvalidRequest, match="3 images and sounds"):
+        with pytest.raises(InvalidRequest, match="3 images and audio clips"):
             reader.read(asking(IMAGE, IMAGE, IMAGE).prompts, projector)
         with pytest.raises(InvalidMedia, match="more than"):
             reader.read(asking(IMAGE, IMAGE).prompts, projector)

@@ -229,7 +229,7 @@ def test_a_model_counts_as_awaited_for_as_long_as_somebody_waits():
 def test_a_load_has_the_loaders_limit_or_the_requests_own():
     loader = Loader()
     loader.load_timeout = 0.0
-    with pytest.raises(Unavailable, match="still being loaded"):
+    with pytest.raises(Unavailable, match="still loading"):
         LoadWait(loader, Model()).wait()
     loader.load_timeout = 60.0
     with pytest.raises(DeadlineExceeded, match="time limit"):

@@ -134,7 +134,7 @@ def test_a_table_may_name_the_embedded_one(monkeypatch, tiny, settings):
 def test_the_default_goes_first(settings, tiny):
     text = f'[models.a]\npath = "{tiny}"\n[models.b]\npath = "{tiny}"\nalias = "main"'
     assert names(settings(text, models_default="main")) == ["b", "a"]
-    with pytest.raises(ConfigError, match=r"models\.default = 'aa': there is no such model; did you mean a\?"):
+    with pytest.raises(ConfigError, match=r"models\.default = 'aa': no such model; did you mean a\?"):
         model_list.models(settings(text, models_default="aa"))
 
 
@@ -419,7 +419,7 @@ def test_a_preset_is_read_again_where_that_is_asked_for(cached, tmp_path):
     updates.reread()
     assert [model.name for model in registry.models] == ["two", "three", "o/a:F32"]
     file.write_text("[four]\nhf-repo = o/none\n")
-    with pytest.raises(InvalidRequest, match="The models stay as they are: models.four"):
+    with pytest.raises(InvalidRequest, match="The models are unchanged: models.four"):
         updates.reread()
     updates.refresh()
     assert [model.name for model in registry.models] == ["two", "three", "o/a:F32"]

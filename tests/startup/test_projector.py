@@ -85,7 +85,7 @@ def test_a_table_has_its_own(files, tmp_path):
 
 def test_a_file_that_is_none_is_refused_at_the_start(files):
     text = files / "cat" / "Cat-1B-Q8_0.gguf"
-    with pytest.raises(ConfigError, match="model.mmproj = .*: not a projector for images or sounds"):
+    with pytest.raises(ConfigError, match="model.mmproj = .*: not a projector for images or audio"):
         model_list.models(settings_with(model_path=text, model_mmproj=text))
 
 

@@ -152,7 +152,7 @@ def test_waiting_has_a_limit(start):
     served = start(load_timeout=0.02)
     served.farm.gate.clear()
     response = served.chat("a")
-    assert response.status_code == 503 and "still being loaded" in response.get_json()["error"]["message"]
+    assert response.status_code == 503 and "still loading" in response.get_json()["error"]["message"]
 
 
 def test_a_requests_own_time_limit_counts_while_it_waits(start):

@@ -107,10 +107,10 @@ def test_a_file_that_breaks_off_is_refused_and_nothing_of_it_stays(managing, tmp
         ({"from": "fake"}, 400, "has no file"),
         ({"files": {"m.gguf": DIGEST}}, 400, "upload it first"),
         ({"from": "fake", "template": "{{ .Prompt }}"}, 400, "Jinja"),
-        ({"from": "fake", "quantize": "q9"}, 400, "there is no type 'q9'"),
+        ({"from": "fake", "quantize": "q9"}, 400, "unknown type 'q9'"),
         ({"from": "fake", "quantize": "q4_0"}, 400, "has no file"),
         ({"from": "fake", "adapters": {"a": DIGEST}}, 400, "adapters"),
-        ({"from": "fake", "model": "../b"}, 400, "not a name"),
+        ({"from": "fake", "model": "../b"}, 400, "not a valid model name"),
         ({}, 400, "what to create the model from"),
     ],
 )

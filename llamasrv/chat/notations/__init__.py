@@ -1,4 +1,4 @@
-"""The notations of tool calls: a file each, with how it is written, read, allowed by a grammar and learned.
+"""Tool-call notations, one file each: how it is written, read, constrained by a grammar, and learned.
 
 To add one, write its file, a Notation of base.py, and put it into the list here. The first that learns a template wins.
 """

@@ -1,4 +1,4 @@
-"""What every notation of tool calls is: something that is written, read, allowed by a grammar and learned."""
+"""The interface of a tool-call notation: write, read, constrain by a grammar, learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls written in Gemma's notation: name{key:<|"|>value<|"|>,other:1}."""
+"""Calls in Gemma's notation: name{key:<|"|>value<|"|>,other:1}."""
 
 from __future__ import annotations
 

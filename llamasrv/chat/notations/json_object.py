@@ -1,4 +1,4 @@
-"""Calls written as a JSON object that holds the name and the arguments, alone or in a list."""
+"""Calls as a JSON object with the name and the arguments, alone or in a list."""
 
 from __future__ import annotations
 

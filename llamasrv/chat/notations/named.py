@@ -1,4 +1,4 @@
-"""Calls written as the name, then the arguments as a JSON object."""
+"""Calls as the name followed by the arguments as a JSON object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls written as in Python: name(key="value", other=1)."""
+"""Calls in Python syntax: name(key="value", other=1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls written as the name, then each argument between marks."""
+"""Calls as the name followed by each argument between marks."""
 
 from __future__ import annotations
 

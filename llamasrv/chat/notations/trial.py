@@ -1,4 +1,4 @@
-"""Known words for trial conversations: what a template writes of them shows how calls are written."""
+"""Known words for trial conversations; how a template renders them shows how calls are written."""
 
 from __future__ import annotations
 

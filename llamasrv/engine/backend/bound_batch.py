@@ -1,4 +1,4 @@
-"""A llama_batch that lies on the arrays of a Batch: what is filled in there is what the library reads."""
+"""A llama_batch over the arrays of a Batch: the library reads what is filled in there, without a copy."""
 
 from __future__ import annotations
 

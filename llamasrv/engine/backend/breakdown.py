@@ -1,4 +1,4 @@
-"""What a context and its model take of each device's memory, as the library says.
+"""The memory a context and its model take on each device, as the library reports it.
 
 It tells it as a C++ map by type of buffer, in a function that it keeps for llama-server. Where it is built with another
 C++ library than GNU's, nothing is told.

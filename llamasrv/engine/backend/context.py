@@ -1,4 +1,4 @@
-"""llama.cpp through its C API: the only caller of the library.
+"""llama.cpp's context through its C API.
 
 Everything that would abort the process is checked here before the call: rows past the batch, bad lanes, partial copies
 across KV streams, empty candidate sets, NULL results. Knows no scheduling: it does what it is told or raises.

@@ -1,4 +1,4 @@
-"""Control vectors: directions, one for each layer, that are added to what the layers hand on.
+"""Control vectors: one direction per layer, added to the layer's output.
 
 They steer all sequences of a context. The files have a tensor `direction.N` for layer N, counted from 1.
 """
@@ -47,10 +47,10 @@ def directions(vectors: tuple[Adapter, ...], width: int, layers: int) -> np.ndar
     for vector in vectors:
         for layer, direction in _read(vector.path):
             if direction.size != width:
-                raise LoadFailed(f"{vector.path}: its directions have {direction.size} numbers, the model's layers "
-                                 f"{width}")  # fmt: skip
+                raise LoadFailed(f"{vector.path}: its directions have {direction.size} values, but the model's layers "
+                                 f"have {width}")  # fmt: skip
             if not 1 <= layer <= layers:
-                raise LoadFailed(f"{vector.path}: it steers layer {layer}; the model has {layers}")
+                raise LoadFailed(f"{vector.path}: it steers layer {layer}, but the model has only {layers}")
             total[layer - 1] += direction * np.float32(vector.scale)
     return total
 

@@ -1,4 +1,4 @@
-"""CPU threads, shared out between the contexts that compute at the same time.
+"""Shares CPU threads between contexts that compute at the same time.
 
 Two contexts with a thread for each core would wait for each other at every barrier of every layer. So each takes its
 share, as long as the others are at work, and all of its threads again when they rest.

@@ -1,4 +1,4 @@
-"""A second, smaller model that says what the first one would probably write.
+"""The draft model: a smaller model that predicts what the target model would write.
 
 Its lanes have the numbers of the target's. What a lane holds is remembered as tokens, so nothing needs to be told of
 rejections: before it drafts, whatever differs from the timeline is cut off and what is missing is computed.
@@ -48,7 +48,7 @@ class LlamaDraftModel:
         self._size = vocab.size
         try:
             if C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model):
-                raise LoadFailed(f"{path}: a draft model has to take back what it wrote; this one is recurrent")
+                raise LoadFailed(f"{path}: a draft model must be able to roll back; this one is recurrent")
             check_vocabularies(path, self._model, target)
             self._batch = Batch(max(options.batch_size, num_lanes))
             self._rows = BoundBatch(self._batch)
@@ -76,7 +76,7 @@ class LlamaDraftModel:
         forget_errors()
         self._context = C.llama_init_from_model(self._model, p)
         if not self._context:
-            raise failed(f"{self._path}: cannot create a context of {p.n_ctx} tokens for drafts ({reason()})")
+            raise failed(f"{self._path}: cannot create a draft context of {p.n_ctx} tokens ({reason()})")
         self._memory = C.llama_get_memory(self._context)
         self._held = [array("i") for _ in range(self._num_lanes)]
         self._vocab_size = int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(self._model)))
@@ -214,17 +214,17 @@ def check_vocabularies(path: str, draft: Any, target: Any) -> None:
 
     def fail(what: str) -> None:
         raise LoadFailed(
-            f"{path}: its vocabulary is not that of the model that it shall draft for: {what}. A draft model is a "
-            "smaller one of the same family."
+            f"{path}: its vocabulary differs from that of the target model: {what}. Use a smaller "
+            "model of the same family."
         )
 
     if C.llama_vocab_type(a) != C.llama_vocab_type(b):
-        fail("its kind is another one")
+        fail("its type differs")
     for name in ("bos", "eos"):
         adds = getattr(C, f"llama_vocab_get_add_{name}")
         token = getattr(C, f"llama_vocab_{name}")
         if bool(adds(a)) != bool(adds(b)) or (adds(a) and token(a) != token(b)):
-            fail(f"it begins or ends a text otherwise ({name})")
+            fail(f"its begin or end token differs ({name})")
     sizes = C.llama_vocab_n_tokens(a), C.llama_vocab_n_tokens(b)
     if abs(sizes[0] - sizes[1]) > MOST_DIFFERENCE:
         fail(f"it has {sizes[0]} tokens, the other {sizes[1]}")

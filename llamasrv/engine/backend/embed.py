@@ -1,4 +1,4 @@
-"""Embeddings through llama.cpp: a context of its own over a loaded model, which turns inputs into vectors.
+"""Embeddings through llama.cpp: a separate context over a loaded model that turns inputs into vectors.
 
     bidirectional (BERT and its kin)    all rows of a group in one call: its ubatch holds the longest input
     causal                              calls of a ubatch each; an input may stretch over several of them

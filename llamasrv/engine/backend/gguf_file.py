@@ -1,4 +1,4 @@
-"""What little is read from a GGUF beside the library's own loading: texts of its header, and rows of one tensor."""
+"""Reads a little of a GGUF file without the library's loader: strings of its header, rows of one tensor."""
 
 from __future__ import annotations
 

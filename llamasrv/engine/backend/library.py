@@ -1,4 +1,4 @@
-"""The library as it is loaded: its settings for the process, its log, and handles for calls of a microsecond.
+"""The loaded library: process-wide settings, its log, and handles for microsecond calls.
 
 The one place that imports it: what OpenMP is told has to be told before.
 """

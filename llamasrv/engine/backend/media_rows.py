@@ -1,4 +1,4 @@
-"""A decode of rows of embeddings in place of tokens."""
+"""Decodes rows of embeddings instead of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kind of memory a model has: whether its lanes can be cut anywhere, and what bringing them back takes if not."""
+"""A model's kind of memory: whether lanes can be cut anywhere, and what rolling them back takes otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loaded model says of itself."""
+"""Facts that a loaded model reports about itself."""
 
 from __future__ import annotations
 

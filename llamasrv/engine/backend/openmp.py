@@ -1,4 +1,4 @@
-"""How long OpenMP's threads spin before they sleep. Import it before the library is loaded, which reads this once.
+"""How long OpenMP's threads spin before they sleep. Import it before the library, which reads the setting once.
 
 Too short a spin lets threads fall asleep at barriers inside a step, and waking them costs more than the wait; too long
 a one keeps a core from the HTTP side after it.

@@ -1,4 +1,4 @@
-"""Whether to fill a batch up to whole blocks of rows.
+"""Decides whether to pad a batch to whole blocks of rows.
 
 CPU kernels for quantised weights compute blocks of four rows, and each row left over can cost more than a whole block
 (0.5B, Q8_0: 7 rows 95 ms, 8 rows 72 ms). Most of that is the output layer: beside a piece of a prompt it is the rows

@@ -1,4 +1,4 @@
-"""Loading the weights, and where they go: this machine's devices, other machines, the CPU.
+"""Loads the weights and places them: on this machine's devices, other machines, or the CPU.
 
 How the file is read and how positions are scaled is here, too: what the operator says, in the library's own parameters.
 """
@@ -143,8 +143,8 @@ def _metadata(texts: tuple[str, ...], path: str) -> Any:
         try:
             _set_value(one, kind, value)
         except (KeyError, ValueError):
-            raise LoadFailed(f"{path}: --override-kv {text!r}: {value!r} is no value of type {kind!r}; the types are "
-                             "int, float, bool and str") from None  # fmt: skip
+            raise LoadFailed(f"{path}: --override-kv {text!r}: {value!r} is not a value of type {kind!r}; the types "
+                             "are int, float, bool and str") from None  # fmt: skip
         one.key = key.encode()
     return found
 

@@ -1,4 +1,4 @@
-"""A projector through libmtmd: what an image or a sound takes in a timeline, and its rows of embeddings.
+"""A projector through libmtmd: the tokens an image or audio clip takes, and its rows of embeddings.
 
 The library sees an input only after everything that would abort the process was checked here: sizes that overflow, one
 sample of sound, a buffer that is too short, a chunk that was only measured. It tokenises the text around an input by
@@ -86,12 +86,12 @@ class LlamaProjector:
             raise LoadFailed(f"--image-min-tokens {low} is more than --image-max-tokens {high}")
         with opened(self._path) as file:
             if file is None:
-                raise LoadFailed(f"{self._path}: is not a GGUF file")
+                raise LoadFailed(f"{self._path}: not a GGUF file")
             kinds = [file.text(f"clip.{part}projector_type") for part in ("", "vision.", "audio.")]
             self._break = file.numbers("v.token_embd.img_break")
         for kind in kinds:
             if kind in UNSUPPORTED:
-                raise LoadFailed(f"{self._path}: projectors of the kind {kind!r} are not supported")
+                raise LoadFailed(f"{self._path}: projectors of type {kind!r} are not supported")
 
     def _params(self, options: EngineOptions) -> tuple[Any, Any]:
         """The library's parameters, and what has to live as long."""
@@ -169,7 +169,7 @@ class LlamaProjector:
     def _encode(self, pointer: Any, chunk: MediaChunk) -> np.ndarray:
         lib = self._lib
         if lib.mtmd_input_chunk_get_n_tokens(pointer) != chunk.num_tokens:
-            raise EngineFailure("An image or audio takes other tokens than were counted.")
+            raise EngineFailure("An image or audio clip has a different number of tokens than was counted.")
         forget_errors()
         if lib.mtmd_encode_chunk(self._context, pointer):
             raise EngineFailure(f"Encoding the image or audio failed ({reason()}).")
@@ -192,14 +192,14 @@ class LlamaProjector:
             small, large = sorted((media.width, media.height))
             if small < 1 or small * large > MOST_PIXELS or large > MOST_ASPECT * small:
                 raise InvalidRequest(
-                    f"An image of {media.width} x {media.height} pixels cannot be used; at most {MOST_PIXELS} pixels "
-                    f"are allowed, and one side at most {MOST_ASPECT} times the other."
+                    f"An image of {media.width} x {media.height} pixels is too large or too narrow: at most "
+                    f"{MOST_PIXELS} pixels and an aspect ratio of {MOST_ASPECT}:1 are allowed."
                 )
         else:
             if not self.audio or self.sample_rate is None:
                 raise InvalidRequest("This model takes no audio; its projector is made for images.")
             if not 0 < media.num_samples <= MOST_SECONDS * self.sample_rate:
-                raise InvalidRequest(f"Audio has to be longer than 0 and at most {MOST_SECONDS} seconds long.")
+                raise InvalidRequest(f"Audio must be longer than 0 seconds and at most {MOST_SECONDS} seconds.")
 
     def _samples(self, media: MediaInput) -> int:
         return max(media.num_samples, int(LEAST_SECONDS * (self.sample_rate or 0)))
@@ -217,7 +217,9 @@ class LlamaProjector:
                 places = self._places(pointer, 0)
                 later = self._places(pointer, 1000)
                 if places is not None and later is not None and not np.array_equal(later, places + _MOVES * 1000):
-                    raise InvalidRequest("Positions of this image depend on what is before it; that is not supported.")
+                    raise InvalidRequest(
+                        "The positions of this image depend on the text before it, which is not supported."
+                    )
                 shapes.append(Shape(
                     lib.mtmd_input_chunk_get_n_tokens(pointer), lib.mtmd_input_chunk_get_n_pos(pointer),
                     bool(lib.mtmd_decode_use_non_causal(self._context, pointer)),

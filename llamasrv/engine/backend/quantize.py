@@ -1,4 +1,4 @@
-"""Quantising a file through llama.cpp: long, and on all cores; models/quantize.py gives it a process of its own."""
+"""Quantises a file through llama.cpp: slow and on all cores; models/quantize.py runs it in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other machines that compute layers of a model, through llama.cpp's RPC back end; and being one of them.
+"""llama.cpp's RPC back end: computing layers on other machines, and serving as one of them.
 
 Their devices are handed to one model, not to the whole process: models beside it stay on this machine. The library ends
 the process where it cannot reach one of them: who loads a model asks for them before.

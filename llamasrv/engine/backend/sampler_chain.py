@@ -1,4 +1,4 @@
-"""Native sampler chains: the library's samplers in its own order, over candidates that are handed in."""
+"""Native sampler chains: the library's samplers in its order, over candidates that are passed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where and how urgently the threads of a model run.
+"""CPU affinity and priority of a model's threads.
 
 What is set for the thread that loads it, its compute threads take over when OpenMP starts them. Knows no library.
 """
@@ -23,18 +23,18 @@ def settle(options: EngineOptions, path: str) -> None:
 
 def _pin(cpus: tuple[int, ...], path: str) -> None:
     if not hasattr(os, "sched_setaffinity"):
-        raise LoadFailed(f"{path}: --cpu-range: this system pins no threads")
+        raise LoadFailed(f"{path}: --cpu-range: this system cannot pin threads")
     there = os.sched_getaffinity(0)
     missing = sorted(set(cpus) - there)
     if missing:
-        raise LoadFailed(f"{path}: --cpu-range: CPU {missing[0]} is not one that this process may use: "
+        raise LoadFailed(f"{path}: --cpu-range: CPU {missing[0]} is not available to this process; available: "
                          f"{', '.join(map(str, sorted(there)))}")  # fmt: skip
     os.sched_setaffinity(0, cpus)
 
 
 def _schedule(prio: int, path: str) -> None:
     if not hasattr(os, "sched_setscheduler"):
-        raise LoadFailed(f"{path}: --prio: this system has no such scheduling")
+        raise LoadFailed(f"{path}: --prio: this system does not support scheduling priorities")
     policy, priority = (os.SCHED_BATCH, 0) if prio < 0 else (os.SCHED_FIFO, _REAL_TIME[prio])
     try:
         os.sched_setscheduler(0, policy, os.sched_param(priority))

@@ -1,4 +1,4 @@
-"""The model's tokenizer. It reads only the vocabulary and touches no context."""
+"""The model's tokenizer. Reads only the vocabulary and touches no context."""
 
 from __future__ import annotations
 

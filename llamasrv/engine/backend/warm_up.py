@@ -1,4 +1,4 @@
-"""Steps that nobody asked for: to touch the weights once, and to find out what steps cost."""
+"""Warm-up steps: they touch the weights once and measure what steps cost."""
 
 from __future__ import annotations
 

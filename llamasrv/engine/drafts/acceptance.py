@@ -1,4 +1,4 @@
-"""How likely a drafted token is right, learnt for one sequence from what became of its drafts."""
+"""How likely a drafted token is right, learned per sequence from the outcome of its drafts."""
 
 from __future__ import annotations
 

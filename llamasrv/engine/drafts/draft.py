@@ -1,4 +1,4 @@
-"""What a source proposes for one sequence in one step."""
+"""A source's proposal for one sequence in one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives the decodes of a step their drafts, and learns what became of them.
+"""Adds drafts to the decodes of a step and learns from the outcome.
 
 Asking costs time, too: a sequence whose source has just been right is asked in every step, and everybody as often as a
 small share of the time allows. In all other steps there is nothing to do. Belongs to the engine thread.

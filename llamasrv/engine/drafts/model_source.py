@@ -1,4 +1,4 @@
-"""Drafts of a model: another, smaller one that runs beside the first.
+"""Drafts from a second, smaller model that runs beside the target model.
 
 Unlike texts it costs steps of its own, so it is asked only where drafts as good as its last ones would pay with those
 steps counted. A sequence it has not followed so far has to be computed first: that is weighed against what is left of

@@ -1,4 +1,4 @@
-"""Drafts out of a text that is there already: the sequence's own prompt and answer, or a client's prediction.
+"""Drafts from existing text: the sequence's own prompt and answer, or a client's prediction.
 
 Where the last tokens of a sequence stand in that text, what follows them there may follow here. The longest match wins,
 the newest of equals; a copy that has just been interrupted goes on beside where it was. Indexing costs O(1) a token,

@@ -1,4 +1,4 @@
-"""How many of the tokens that were proposed a step tries: as many as make its tokens come sooner.
+"""How many proposed tokens a step tries: as many as make tokens arrive sooner.
 
 All drafts of a step are one list, the likeliest token first; chances fall along a draft, so that any beginning of the
 list is a beginning of each draft. What a beginning yields is weighed against what its rows cost, and the best is taken.

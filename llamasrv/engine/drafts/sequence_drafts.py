@@ -1,4 +1,4 @@
-"""What is remembered of one sequence's drafts: its sources, how good they were, and what was counted."""
+"""Draft state of one sequence: its sources, their record, and its counts."""
 
 from __future__ import annotations
 

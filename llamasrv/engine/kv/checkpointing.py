@@ -1,4 +1,4 @@
-"""Where sequences leave checkpoints on their way, and when they have come there. Belongs to the engine thread."""
+"""Where sequences leave checkpoints along the way, and when they reach them. Belongs to the engine thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: the state of a memory that cannot be cut anywhere, at positions where prompts part.
+"""Checkpoints: states of memory that cannot be cut anywhere, at positions where prompts diverge.
 
 Recurrent and hybrid models, and windows that have slid, go back to a checkpoint or not at all. One checkpoint serves
 any number of sequences: it is found by the tokens before it, whichever lane computed them.

@@ -1,4 +1,4 @@
-"""Prefixes on disk: beginnings that several prompts had, still warm after a restart.
+"""Prefixes on disk: prefixes that several prompts shared, still warm after a restart.
 
     FOLDER/<key>/<name>.prefix     one prefix (state_file.py)
 

@@ -1,4 +1,4 @@
-"""What goes to disk, and when: prefixes that would be missed if the process ended.
+"""Decides what goes to disk and when: prefixes that would be missed if the process ended.
 
 Looks every few seconds whether one is worth a file and has none yet; a kill loses what came since. At the end of the
 engine all that is worth a file is written.

@@ -1,4 +1,4 @@
-"""Prefixes in host memory: what was evicted from the pool of cells, kept for its next reader.
+"""Prefixes in host memory: evicted from the KV cells, kept for their next reader.
 
 An idle prefix in the pool slows every decode, since attention passes over its cells; in host memory it costs nothing
 until it is copied back, which is some hundred times cheaper than computing it again. An entry serves many readers and

@@ -1,4 +1,4 @@
-"""What stays of a model's prefixes when its engine ends: states in host memory, for the next engine of the same model.
+"""A model's prefixes after its engine ends: states in host memory for the next engine of the same model.
 
 An engine opens it and has it to itself until it ends. What was made with another file, library or number format is
 forgotten then.

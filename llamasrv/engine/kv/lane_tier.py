@@ -1,4 +1,4 @@
-"""The lanes as the first of the tiers: what running and resident sequences have, and what they are about to have."""
+"""The lanes as the first tier: what running and resident sequences hold, and what they are about to hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in KV, and what could be: lanes, checkpoints, host memory and disk, kept in step with the backend.
+"""The KV cache manager: lanes, checkpoints, host memory and disk, kept in step with the back end.
 
 Finds the prefix that a sequence can start from, seats it in a lane, takes lanes back, and moves idle prefixes out of
 the way. Decides nothing about who runs. Belongs to the engine thread.
@@ -159,7 +159,7 @@ class KVCacheManager:
                 done = self.backend.rewind(lane, match.end, point.data)
                 self.checkpoints.note_use(point)
             if not done:
-                log.warning("a lane could not be brought back to %d tokens: they are computed again", length)
+                log.warning("a lane could not be rolled back to %d tokens; computing them again", length)
                 self.backend.clear(lane)
                 length = 0
             self.lanes.cut(lane, length)

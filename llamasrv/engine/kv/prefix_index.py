@@ -1,4 +1,4 @@
-"""Which lane holds how much of a prompt already.
+"""Finds the lane that holds most of a prompt.
 
 Looks over all lanes, resident and running ones. Compares tokens, never hashes alone. Prefixes are told apart by their
 cache key first: what the same tokens are in KV depends on the adapters they were computed with, and how soon an answer

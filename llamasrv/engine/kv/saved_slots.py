@@ -1,4 +1,4 @@
-"""Saved slots: what was computed in a lane last, to be written to a file by name and brought back later.
+"""Saved slots: a lane's last state, written to a file by name and restored later.
 
 The engine's side keeps the timelines and hands states over as bytes; the files are written and read on the HTTP side. A
 state that is brought back waits in host memory, like every prefix that left the pool, for a prompt that begins with it.
@@ -49,14 +49,14 @@ class SavedSlots:
                 return memory.checkpoints.accompany(SavedState(tokens, memory.backend.save(lane), cache_key))
         found = memory.host.match(tokens, len(tokens), cache_key) if len(tokens) else None
         if found is None or found[1] < len(tokens) or found[0].length != len(tokens):
-            raise NotFound(f"Slot {number} holds nothing to save.")
+            raise NotFound(f"Slot {number} is empty: there is nothing to save.")
         return memory.checkpoints.accompany(SavedState(tokens, found[0].data, cache_key))
 
     def restore(self, number: int, entry: SavedState, memory: KVCacheManager) -> None:
         if memory.backend.projector is None and min(entry.tokens) < 0:
             raise InvalidRequest(
-                "Cannot restore media tokens without an mmproj: the slot has images or sounds. Start the server with "
-                "--mmproj.",
+                "Cannot restore media tokens without an mmproj: the slot contains images or audio. Start the server "
+                "with --mmproj.",
                 param="filename",
             )
         if entry.data.nbytes > memory.host.limit:
@@ -100,7 +100,7 @@ class SavedSlotFiles:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         points = [(point.length, point.data) for point in entry.points if point.length < entry.length]
         if shutil.disk_usage(self._folder).free < entry.num_bytes + sum(data.nbytes for _, data in points) + SPARE:
-            raise Unavailable("The disk has no room left for saved slots.")
+            raise Unavailable("The disk has no room for saved slots.")
         with replacing(path) as file:
             return state_file.write(
                 file, entry.tokens, entry.data, facts=self._facts, scope=entry.cache_key.scope, points=points

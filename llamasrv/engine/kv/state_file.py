@@ -1,4 +1,4 @@
-"""One format for a state in a file: of saved slots, and of the disk tier.
+"""The file format of saved states, shared by saved slots and the disk tier.
 
     MAGIC, head's length, head's check    the two as 32-bit little-endian numbers
     head                                  JSON: see `Head`
@@ -74,7 +74,7 @@ def write(
 def read_head(file: BinaryIO, facts: dict[str, object]) -> Head:
     """From the file's beginning. Raises ValueError for any file that is not whole and made for these facts."""
     if file.read(len(MAGIC)) != MAGIC:
-        raise ValueError("it is no saved state")
+        raise ValueError("it is not a saved state")
     length, check = struct.unpack("<II", file.read(8).ljust(8, b"\0"))
     if length > MOST_HEAD:
         raise ValueError("its header is too long")

@@ -1,5 +1,4 @@
-"""What a place for prefixes has to offer. The manager asks each in turn, the nearest first: lanes, checkpoints, host
-memory, disk."""
+"""The interface of a prefix tier. The manager asks each in turn, nearest first: lanes, checkpoints, memory, disk."""
 
 from __future__ import annotations
 

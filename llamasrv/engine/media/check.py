@@ -1,4 +1,4 @@
-"""What must hold of the images and sounds of a prompt before the engine thread sees it."""
+"""Checks the images and audio of a prompt before the engine thread sees it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from llamasrv.errors import InvalidRequest, Unsupported
 def check_media(spec: SequenceSpec, ids: np.ndarray, model: ModelFacts) -> None:
     """`ids` are its tokens. Raises InvalidRequest for what a client may have caused."""
     if model.projector is None:
-        raise Unsupported("This model takes no images and no audio: it has no projector.", param="prompt")
+        raise Unsupported(
+            "This model has no projector; it cannot take images or audio. Start the server with --mmproj.",
+            param="prompt",
+        )
     if spec.prompt_logprobs:
         raise InvalidRequest("Log-probabilities of a prompt with images or audio are not available.", param="prompt")
     end = rows = 0
@@ -24,7 +27,7 @@ def check_media(spec: SequenceSpec, ids: np.ndarray, model: ModelFacts) -> None:
         rows += span.chunk.num_tokens
         if span.chunk.whole and span.chunk.num_tokens > model.ubatch_size:
             raise InvalidRequest(
-                f"The image takes {span.chunk.num_tokens} tokens that have to be computed in one step; this server "
+                f"The image takes {span.chunk.num_tokens} tokens, which must be computed in one step; this server "
                 f"computes at most {model.ubatch_size}. Send a smaller image, or raise --ubatch-size.",
                 param="prompt",
             )

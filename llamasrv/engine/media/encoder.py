@@ -1,4 +1,4 @@
-"""The encoder: a thread of its own that turns images and sounds into rows, while the engine decodes others.
+"""The encoder: a separate thread that turns images and audio into rows while the engine decodes other sequences.
 
     engine thread                                            encoder's thread
       Encoder.want(seq)      ── chunks that nobody has ──▶     projector.encode
@@ -246,7 +246,7 @@ class Encoder:
         except LlamasrvError as refused:
             error = refused
         except Exception:
-            log.exception("an image or a sound could not be encoded")
+            log.exception("an image or audio clip could not be encoded")
             error = EngineFailure("Encoding the image or audio failed.")
         job.tell(Encoded(job, rows, time.monotonic() - started, error))
         return True

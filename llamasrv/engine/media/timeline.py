@@ -1,4 +1,4 @@
-"""The images and sounds of one sequence: where they are in its timeline, and the rows that it holds for them.
+"""The images and audio of one sequence: their place in its timeline, and the rows it holds for them.
 
 Cells and positions are two things: cells count rows in KV, positions are what attention sees. They differ behind an
 M-RoPE image. A timeline is cut before or behind a chunk, never inside: an M-RoPE image lies at one position.

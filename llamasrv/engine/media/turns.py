@@ -1,4 +1,4 @@
-"""When rows of images and sounds are computed: in steps of their own, in turn with steps of tokens.
+"""When rows of images and audio are computed: in steps of their own, alternating with token steps.
 
 A batch has tokens or rows, never both. Pure decisions, as all of the plan: streams go on between two such steps, and
 each takes no longer than a piece of a prompt may. Where a model sees a chunk as a whole, it is one step.

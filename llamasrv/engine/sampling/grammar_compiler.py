@@ -1,4 +1,4 @@
-"""Compiles grammars, within limits, and keeps them.
+"""Compiles grammars within limits and caches them.
 
 A grammar is Lark text as llguidance takes it. Compiling gives up the GIL and is done by the native pool, so neither the
 engine thread nor the HTTP side waits for a hostile schema longer than `COMPILE_SECONDS`.

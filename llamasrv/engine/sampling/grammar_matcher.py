@@ -1,4 +1,4 @@
-"""A compiled grammar, and what follows one sequence through it.
+"""A compiled grammar, and the matcher that follows one sequence through it.
 
     CompiledGrammar   shared by all sequences that ask for it, with the triggers that it begins to bind at
     GrammarMatcher    one per sequence: accepts its tokens, knows what may come next and what must

@@ -1,4 +1,4 @@
-"""What an answer must obey beside its sampler: a grammar, a budget for thinking, or both.
+"""What an answer must obey besides its sampler: a grammar, a thinking budget, or both.
 
 One per sequence that has either; asked around every token. Knows no grammar library and no threads.
 """

@@ -1,4 +1,4 @@
-"""From logits to tokens.
+"""Samples tokens from logits.
 
 The native chain decides, but it sees only candidates: where `top_k` keeps k tokens, no other token of 150,000 can be
 chosen, so finding a superset of those k first is exact and many times faster.

@@ -1,4 +1,4 @@
-"""All that bears on one sequence's next token: its sampler, its output constraint, its stop strings, its limits.
+"""Everything that decides one sequence's next token: sampler, output constraint, stop strings, limits.
 
     choose(row) -> accept(token) -> jump_forward()
 

@@ -1,4 +1,4 @@
-"""A budget for thinking: once it is used up, the thinking block is closed by writing the end mark for the model.
+"""The thinking budget: when it is used up, the end mark is written for the model to close the block.
 
 Knows the marks as bytes and the end mark as tokens; what they mean is the pipeline's business.
 """

@@ -1,4 +1,4 @@
-"""/v1/messages/batches: the requests of one, its state, and the lines of its results."""
+"""/v1/messages/batches: a batch's requests, its state, and the lines of its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anthropic's turns and content blocks, read into neutral messages.
+"""Reads Anthropic's turns and content blocks into neutral messages.
 
 A user turn may hold tool results beside text: each result becomes a message of its own, in front of the text, and
 images inside one move to the text behind it. Blocks of tools that Anthropic's servers run are skipped; they mean
@@ -49,7 +49,7 @@ class Messages(WireField):
         if type(value) is Continued:
             earlier, value = value
             if type(value) is list and len(earlier) + len(value) > limits.messages:
-                raise Invalid(f"the thread is too long: expected at most {limits.messages} messages in all.")
+                raise Invalid(f"the thread is too long: expected at most {limits.messages} messages in total.")
             _read(earlier, limits.parts, names, out)
         check_messages(value, limits)
         _read(value, limits.parts, names, out)
@@ -146,7 +146,7 @@ def _assistant(blocks: list[dict[str, Any]], path: Path, names: dict[str, str]) 
         elif kind == "compaction":
             parts += [TextPart(text)] if (text := _string(block, "content", here, required=False)) else []
         elif not _skipped(kind):
-            raise Invalid("a block of this type cannot be in an assistant message.", *here, "type")
+            raise Invalid("this type of block is not allowed in an assistant message.", *here, "type")
     return Message("assistant", _joined(parts), reasoning="".join(thoughts) or None, tool_calls=tuple(calls))
 
 
@@ -173,7 +173,7 @@ def _skipped(kind: str) -> bool:
 def _result(block: dict[str, Any], path: Path, most: int, names: dict[str, str]) -> tuple[Message, list[Part]]:
     id = _string(block, "tool_use_id", path)
     if id not in names:
-        raise Invalid(f"there is no 'tool_use' block with the id '{id[:80]}' before it.", *path, "tool_use_id")
+        raise Invalid(f"no earlier 'tool_use' block has the id '{id[:80]}'.", *path, "tool_use_id")
     content = block.get("content")
     parts: list[Part] = []
     if type(content) is str:
@@ -206,7 +206,7 @@ def _thinking(block: dict[str, Any], path: Path) -> str:
         try:
             return base64.b64decode(signature[len(SEALED) :], validate=True).decode("utf-8")
         except (binascii.Error, UnicodeDecodeError):
-            raise Invalid("not a signature of this server.", *path, "signature") from None
+            raise Invalid("this signature was not issued by this server.", *path, "signature") from None
     return text
 
 

@@ -1,4 +1,4 @@
-"""`diagnostics` of a message: why its prompt was not found in a cache, in Anthropic's words."""
+"""`diagnostics` of a message: why its prompt missed the cache, in Anthropic's words."""
 
 from __future__ import annotations
 

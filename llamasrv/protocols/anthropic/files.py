@@ -1,4 +1,4 @@
-"""/v1/files as Anthropic's clients know it (its beta): uploads without a purpose, and files as they are shown."""
+"""/v1/files as Anthropic's clients use it (beta): uploads without a purpose, and how files are shown."""
 
 from __future__ import annotations
 

@@ -228,8 +228,8 @@ def _prompt(data: dict[str, Any], variables: dict[str, Any]) -> ChatPrompt:
     if last is not None and last.role == "assistant":
         if last.tool_calls:
             raise InvalidRequest(
-                "Invalid 'messages': the last message has 'tool_use' blocks, which need their 'tool_result' blocks "
-                "after it.",
+                "Invalid 'messages': the last message has 'tool_use' blocks, which must be followed by their "
+                "'tool_result' blocks.",
                 param="messages",
             )
         prefill = bool(last.content or last.reasoning)
@@ -239,7 +239,7 @@ def _prompt(data: dict[str, Any], variables: dict[str, Any]) -> ChatPrompt:
     if system is not None:
         messages = (Message("system", system), *messages)
     if not messages:
-        raise InvalidRequest("Invalid 'messages': there is nothing to answer.", param="messages")
+        raise InvalidRequest("Invalid 'messages': there is no message to answer.", param="messages")
     return ChatPrompt(
         messages,
         tools=data.get("tools", ()),

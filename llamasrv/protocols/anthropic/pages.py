@@ -1,4 +1,4 @@
-"""Lists in pages, as Anthropic's clients read them."""
+"""Paginated lists as Anthropic's clients read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message threads: conversations that the server holds between turns, so that a request brings only what is new.
+"""Message threads: the server keeps the conversation between turns, so that a request carries only what is new.
 
 `{"type": "create"}` keeps a turn under the id of its reply; `{"type": "continue", "previous_message_id"}` goes on from
 there. A turn is kept as it stood on the wire. Whatever goes wrong has an `error_code` in its details at which the SDKs

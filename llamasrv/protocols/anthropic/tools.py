@@ -127,7 +127,7 @@ def _check_required(names: tuple[str, ...], tools: list[dict[str, Any]]) -> None
         raise Invalid("only allowed when 'tools' are given.")
     asked = [wire for wire in tools if wire.get("name") in names] if names else tools
     if not asked:
-        raise Invalid(f"there is no tool '{names[0][:80]}'.", "name")
+        raise Invalid(f"no tool is named '{names[0][:80]}'.", "name")
     if all(_remote(wire) for wire in asked):
         raise Refusal("this tool runs on Anthropic's servers and is not available here.", *(["name"] if names else []))
 

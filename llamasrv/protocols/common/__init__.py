@@ -1,2 +1,2 @@
-"""What several protocols use: fields and their schemas (schema, sampling, prompts, forms, thinking, lora), and what
-replies are made of (collect, wire)."""
+"""Shared by several protocols: fields and their schemas (schema, sampling, prompts, forms, thinking, lora), and parts
+of replies (wire)."""

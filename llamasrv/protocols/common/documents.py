@@ -1,4 +1,4 @@
-"""Documents in a body: base64, data: URLs, other URLs and ids of files, read into parts that nobody has looked into."""
+"""Reads documents in a body (base64, data: URLs, other URLs, file ids) into parts that are not opened yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form that an answer must have, in the words of OpenAI, llama.cpp and vLLM: all become one Content."""
+"""The required form of an answer, in the words of OpenAI, llama.cpp and vLLM: all become one Content."""
 
 from __future__ import annotations
 

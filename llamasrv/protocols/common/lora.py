@@ -1,4 +1,4 @@
-"""The `lora` field, in llama.cpp's form: which adapters a request is computed with."""
+"""The `lora` field in llama.cpp's form: the adapters of a request."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class Lora(WireField):
         if type(scale) not in (int, float):
             raise wrong_type("a number", scale, at, "scale")
         if not -_LARGEST <= scale <= _LARGEST:
-            raise Invalid(f"number out of range. Expected at most {_LARGEST:g} either way.", at, "scale")
+            raise Invalid(f"number out of range. Expected a value from -{_LARGEST:g} to {_LARGEST:g}.", at, "scale")
         return str(name), float(scale)

@@ -1,4 +1,4 @@
-"""Images and sounds in a body: URLs and base64, read into parts that nobody has looked into yet."""
+"""Reads images and audio in a body (URLs and base64) into parts that are not opened yet."""
 
 from __future__ import annotations
 

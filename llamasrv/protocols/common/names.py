@@ -1,4 +1,4 @@
-"""What an error from below says that it concerns, in the words of the endpoint that was asked.
+"""Maps the neutral field of an error from below to the name that the endpoint uses for it.
 
 Below the protocols a request has neutral parts: its prompt (whoever knows it as a conversation says `messages`, as
 inputs `input`) and the form of its content. Each endpoint has fields of its own for them.

@@ -1,4 +1,4 @@
-"""Raw prompts as OpenAI writes them: a text, texts, token ids, or lists of token ids."""
+"""Raw prompts as OpenAI writes them: a string, strings, token ids, or lists of token ids."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def prompt_of(value: dict[str, Any], limits: Limits, field: str, *path: int | st
         raise wrong_type("an array of strings in base64", data, *path, "multimodal_data")
     texts = text.split(limits.media_marker)
     if len(texts) - 1 != len(data):
-        said = f"{len(data)} of them, but {len(texts) - 1} marks '{limits.media_marker}' in 'prompt_string'."
+        said = f"'prompt_string' has {len(texts) - 1} markers '{limits.media_marker}', but got {len(data)} items."
         raise Invalid(said, *path, "multimodal_data")
     if len(data) > limits.media:
         said = f"array too long. Expected at most {limits.media}, but got {len(data)}."

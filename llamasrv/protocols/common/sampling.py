@@ -1,4 +1,4 @@
-"""Fields that chat and completions share: how tokens are chosen, how long, and who asks.
+"""Fields that chat and completions share: sampling, length, and the caller.
 
 OpenAI's own names first, then the ones that local servers added. The values keep llama.cpp's meaning.
 """
@@ -67,7 +67,7 @@ class Samplers(WireField):
             plain = name.replace("-", "_").lower()
             known = _SAMPLER_NAMES.get(plain) or _SAMPLER_LETTERS.get(name)
             if known is None:
-                raise Invalid(f"unknown sampler '{name[:40]}'. Known are: {', '.join(SAMPLER_ORDER)}.", i)
+                raise Invalid(f"unknown sampler '{name[:40]}'. Expected one of: {', '.join(SAMPLER_ORDER)}.", i)
             if known not in out:
                 out.append(known)
         return tuple(out)
@@ -95,7 +95,7 @@ class LogitBias(WireField):
         if type(key) is str and _is_id(key):
             key = int(key)
         if type(key) is not str and type(key) is not int:
-            raise wrong_type("a token id or a text", key, step)
+            raise wrong_type("a token id or a string", key, step)
         if type(key) is int and not 0 <= key <= INT_MAX:
             raise Invalid(f"token id {key} is out of range.", step)
         if bias is False:

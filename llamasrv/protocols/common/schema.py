@@ -1,4 +1,4 @@
-"""The ground that every protocol's schema stands on: strict field types, verdicts, and a loader that is cheap.
+"""The base of every protocol's schema: strict field types, verdicts, and a cheap loader.
 
 A schema declares every field that its endpoint knows, each with a verdict: it is honoured, ignored or refused.
 `Loader` turns a parsed body into checked values, or raises InvalidRequest that names the field as the client wrote

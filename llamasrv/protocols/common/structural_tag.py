@@ -1,4 +1,4 @@
-"""vLLM's structural tags: free text in which tags, once begun, hold what they must.
+"""vLLM's structural tags: free text in which tags, once opened, must hold what their schema says.
 
 Both shapes are read: {"structures": [{"begin", "schema", "end"}], "triggers": […]}, and {"format": …} with a tree of
 formats. What comes out is such a tree, checked, with its defaults filled in.
@@ -86,10 +86,10 @@ def _triggers(value: dict[str, Any], tags: list[dict[str, Any]], name: str, *pat
                 for i, trigger in enumerate(_list(value.get("triggers"), *path, "triggers"))]  # fmt: skip
     for i, tag in enumerate(tags):
         if not any(tag["begin"].startswith(trigger) for trigger in triggers):
-            raise Invalid("begins with none of the triggers.", *path, name, i, "begin")
+            raise Invalid("does not begin with any of the triggers.", *path, name, i, "begin")
     for i, trigger in enumerate(triggers):
         if not any(tag["begin"].startswith(trigger) for tag in tags):
-            raise Invalid("nothing begins with it.", *path, "triggers", i)
+            raise Invalid("no tag begins with it.", *path, "triggers", i)
     return list(dict.fromkeys(triggers))
 
 

@@ -1,4 +1,4 @@
-"""How a request for more or less thinking becomes template variables; the same for every protocol.
+"""Turns a request for more or less thinking into template variables; the same for every protocol.
 
 Templates call their switch by one of two names and read an effort where they know one. What a template does not read
 has no effect, so all that was asked for is handed over.

@@ -1,4 +1,4 @@
-"""What replies of chat and completions have in common: ids, usage, finish reasons, log-probabilities."""
+"""Parts that replies of chat and completions share: ids, usage, finish reasons, log-probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`generationConfig`: how an answer is generated, and what form it has."""
+"""`generationConfig`: how an answer is generated, and its form."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Modalities(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
         for i, kind in enumerate(list_of(value)):
             if kind not in ("TEXT", "text", "MODALITY_UNSPECIFIED"):
-                raise Refusal("this model writes text only.", i)
+                raise Refusal("this model generates text only.", i)
 
 
 class MimeType(String):
@@ -103,8 +103,8 @@ class GenerationSchema(WireSchema):
     thinkingConfig = ThinkingField("`thinkingBudget` (0: off, -1: no bound), `thinkingLevel`, `includeThoughts`")
     responseModalities = Modalities("text only")
     responseFormat = Refused("use `responseMimeType` and `responseJsonSchema`")
-    speechConfig = Refused("this model writes text only", harmless=({},))
-    imageConfig = Refused("this model writes text only", harmless=({},))
+    speechConfig = Refused("this model generates text only", harmless=({},))
+    imageConfig = Refused("this model generates text only", harmless=({},))
     mediaResolution = Ignored()
     audioTimestamp = Ignored()
     enableEnhancedCivicAnswers = Ignored()
@@ -149,7 +149,7 @@ def content_of(config: Mapping[str, Any]) -> Content | None:
     if kind == ENUM:
         values = schema.get("enum") if schema is not None else None
         if type(values) is not list or not values or not all(type(value) is str and value for value in values):
-            raise Invalid("with 'text/x.enum' the schema must have an 'enum' of texts.", field)
+            raise Invalid("with 'text/x.enum' the schema must have an 'enum' of strings.", field)
         return Content("choice", tuple(values), name=name)
     if schema is not None:
         return Content("json", schema, name=name)

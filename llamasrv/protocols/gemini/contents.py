@@ -1,4 +1,4 @@
-"""Google's contents and parts, read into neutral messages.
+"""Reads Google's contents and parts into neutral messages.
 
 Calls need no ids there: results find theirs by id, else by name and order. Thoughts come back as parts that are marked
 as such, or sealed in the signature of a call; either way the template sees them where it shows earlier reasoning.
@@ -173,7 +173,7 @@ def _result(wire: dict[str, Any], path: Path, open_calls: list[ToolCall]) -> Mes
     found = [call for call in open_calls if call.id == id] if id else []
     found = found or [call for call in open_calls if call.name == name]
     if not found:
-        raise Invalid(f"there is no 'functionCall' of '{name[:80]}' before it.", *path)
+        raise Invalid(f"no earlier 'functionCall' is named '{name[:80]}'.", *path)
     call = found[0]
     open_calls.remove(call)
     response = wire.get("response")
@@ -198,7 +198,7 @@ def _shown(wire: dict[str, Any], kind: str, path: Path) -> list[Part]:
         text = string_of(wire, "text", *path)
         return [TextPart(text)] if text else []
     if kind not in ("inlineData", "fileData"):
-        raise Invalid(f"a part with '{kind}' cannot be here.", *path)
+        raise Invalid(f"a part with '{kind}' is not allowed here.", *path)
     here = (*path, kind)
     given = object_of(wire[kind], *here)
     media = string_of(given, "mimeType", *here, required=kind == "inlineData") or "image/"

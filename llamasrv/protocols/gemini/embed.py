@@ -1,4 +1,4 @@
-"""embedContent and batchEmbedContents under /v1beta: texts to vectors. The model is named by the path."""
+"""embedContent and batchEmbedContents under /v1beta: texts to vectors. The path names the model."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class EmbedContent:
     def whole(self, options: EmbedOptions, made: Made) -> bytes:
         if made.pooling == "none":
             raise Unsupported(
-                "This model gives a vector for each token (pooling none), which this endpoint has no shape for: "
+                "This model returns one vector per token (pooling none), which this endpoint cannot express: "
                 "use /embedding."
             )
         found = [{"values": vector} for vector in made.vectors]

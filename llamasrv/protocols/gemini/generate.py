@@ -102,12 +102,12 @@ def _prompt(data: dict[str, Any], thinking: Thinking) -> ChatPrompt:
     if data.get("systemInstruction") is not None:
         messages = (Message("system", data["systemInstruction"]), *messages)
     if not messages:
-        raise InvalidRequest("Invalid 'contents': there is nothing to answer.", param="contents")
+        raise InvalidRequest("Invalid 'contents': there is no content to answer.", param="contents")
     last = messages[-1]
     if last.tool_calls:
         raise InvalidRequest(
-            "Invalid 'contents': the last content has function calls, which need their 'functionResponse' parts after "
-            "it.",
+            "Invalid 'contents': the last content has function calls, which must be followed by their "
+            "'functionResponse' parts.",
             param="contents",
         )
     goes_on = last.role == "assistant"

@@ -1,4 +1,4 @@
-"""What generateContent answers: candidates, whole or piece by piece.
+"""The replies of generateContent: candidates, whole or streamed.
 
 Calls are told when they are complete, as Google does. What was thought before the first of them goes with it, sealed in
 its signature, so that the next turn brings it back even where thoughts are not shown.

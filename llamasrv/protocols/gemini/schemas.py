@@ -1,4 +1,4 @@
-"""Google's `Schema`, a dialect of OpenAPI's, as JSON schema.
+"""Converts Google's `Schema`, a dialect of OpenAPI's, to JSON schema.
 
 Its types are in capitals, null is `nullable`, counts may be written as strings, properties have an order of their own.
 """

@@ -1,4 +1,4 @@
-"""Function declarations, and which of them may or must be called. Tools of Google's own servers are refused."""
+"""Function declarations, and which of them may or must be called. Tools that Google's servers run are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tools(WireField):
             for j, declared in enumerate(list_of(given.get("functionDeclarations"), *here)):
                 tool = _tool(declared, (*here, j))
                 if tool.name in out:
-                    raise Invalid(f"two functions are named '{tool.name}'.", *here, j, "name")
+                    raise Invalid(f"more than one function is named '{tool.name}'.", *here, j, "name")
                 out[tool.name] = tool
         if len(out) > self.limits.tools:
             raise Invalid(f"too many functions. Expected at most {self.limits.tools}, but got {len(out)}.")

@@ -1,4 +1,4 @@
-"""Google's JSON: names of fields in either spelling, and the kinds of values that are read in many places."""
+"""Google's JSON: field names in either spelling, and value types used in many places."""
 
 from __future__ import annotations
 

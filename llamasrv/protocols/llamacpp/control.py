@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions/control: end the reasoning of a chat that is under way."""
+"""POST /v1/chat/completions/control: ends the reasoning of a running chat."""
 
 from __future__ import annotations
 

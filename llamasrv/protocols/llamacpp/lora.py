@@ -1,4 +1,4 @@
-"""/lora-adapters: what a request may name in `lora`, and what counts where it names nothing."""
+"""/lora-adapters: what a request may name in `lora`, and the defaults when it names nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Managing models in llama-server's way: POST and DELETE /models, /models/load and /models/unload, /models/sse."""
+"""Model management in llama-server's way: POST and DELETE /models, /models/load and /models/unload, /models/sse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /props: what llama.cpp's own clients ask first."""
+"""GET /props: the first request of llama.cpp's own clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /slots: the running sequences as llama.cpp shows its slots, and what is said of those that go to files and back.
+"""GET /slots: running sequences as llama.cpp shows its slots, and the replies for saving and restoring them.
 
 A slot is a lane: it keeps what was computed in it until another needs it.
 """

@@ -1,4 +1,4 @@
-"""POST /v1/streams/lookup: which of some streams are kept, and how far they are."""
+"""POST /v1/streams/lookup: which of the given streams are kept, and how far they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /tokenize, /detokenize and /apply-template: llama.cpp's look at what the model sees."""
+"""POST /tokenize, /detokenize and /apply-template: what the model sees of a text or a conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vertex AI's prediction protocol, as llama-server answers it: requests to other endpoints, several in one body.
+"""Vertex AI's prediction protocol as llama-server answers it: several requests to other endpoints in one body.
 
     {"instances": [{"@requestFormat": "chatCompletions", ...}, ...]}  ->  {"predictions": [..., ...]}
 

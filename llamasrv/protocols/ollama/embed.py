@@ -1,4 +1,4 @@
-"""POST /api/embed, and /api/embeddings as it was before: texts in, vectors out."""
+"""POST /api/embed, and the older /api/embeddings: texts to vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields that several endpoints share: sampling options, how long a model stays, thinking, form, images."""
+"""Fields that several endpoints share: sampling options, keep-alive, thinking, format, images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /api/generate: one prompt, by the model's template, raw, or with a gap to fill in."""
+"""POST /api/generate: one prompt, through the model's template, raw, or with a gap to fill in."""
 
 from __future__ import annotations
 

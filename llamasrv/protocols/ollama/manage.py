@@ -1,4 +1,4 @@
-"""Bodies of the routes that change models (copy, create, pull), and the lines that they answer with."""
+"""Bodies of the routes that change models (copy, create, pull), and the status lines they answer with."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Template(WireField):
         if type(value) is not str:
             raise wrong_type("a string", value)
         if value and "{" not in value:
-            raise Invalid("the template contains no expression, so it would show no message.")
+            raise Invalid("the template contains no expression, so no message would appear in the prompt.")
         return value or None
 
 
@@ -124,7 +124,7 @@ class Managing:
         messages = []
         for at, message in enumerate(get("messages", ())):
             if type(message.content) is not str:
-                raise InvalidRequest(f"Invalid 'messages[{at}]': expected text.", param=f"messages[{at}]")
+                raise InvalidRequest(f"Invalid 'messages[{at}]': expected a string.", param=f"messages[{at}]")
             messages.append((message.role, message.content))
         return Create(
             self._new_name(data), base, blob, get("template"), get("system", ""), tuple(messages),
@@ -151,7 +151,7 @@ class Managing:
         steps = name.replace(":", "/").split("/")
         plain = all(step and step.replace("-", "").replace(".", "").replace("_", "").isalnum() for step in steps)
         if not plain or not name.isascii() or len(name) > self._limits.model_chars or name.count(":") > 1:
-            raise InvalidRequest(f"Invalid '{field}': '{name[:80]}' is not a name for a model.", param=field)
+            raise InvalidRequest(f"Invalid '{field}': '{name[:80]}' is not a valid model name.", param=field)
         return name
 
 

@@ -1,4 +1,4 @@
-"""Messages, read into neutral ones. Calls have no ids there as a rule: results find theirs by name and order."""
+"""Reads messages into neutral ones. Calls usually have no ids here: results find theirs by name and order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models as Ollama lists and shows them, and the bodies that name one. Plain facts in, JSON out."""
+"""Models as Ollama lists and shows them, and the bodies that name one. Plain facts go in, JSON comes out."""
 
 from __future__ import annotations
 

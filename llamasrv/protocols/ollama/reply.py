@@ -1,4 +1,4 @@
-"""Answers of chat and generate: one object, or one a line. Where the text goes is all that tells the two apart."""
+"""Replies of chat and generate: one object, or one per line. They differ only in where the text goes."""
 
 from __future__ import annotations
 

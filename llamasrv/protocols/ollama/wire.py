@@ -1,4 +1,4 @@
-"""What Ollama's replies have in common: times, lines that are one line to every client, names with their tag."""
+"""Parts that Ollama's replies share: times, NDJSON lines, names with their tag."""
 
 from __future__ import annotations
 

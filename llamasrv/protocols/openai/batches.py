@@ -1,4 +1,4 @@
-"""/v1/batches: the request that makes one, the lines of its input and of its output.
+"""/v1/batches: the request that creates one, and the lines of its input and output.
 
 A line of the input is a request to one of ENDPOINTS with a name of the client's choice; a line of the output is the
 answer under that name, in no promised order. What was refused or failed is in a file of its own.
@@ -77,7 +77,7 @@ def parse_line(line: bytes, endpoint: str) -> Line:
         raise LineError("invalid_request", "Expected an object.")
     custom_id = value.get("custom_id")
     if type(custom_id) is not str or not 0 < len(custom_id) <= CUSTOM_ID:
-        raise LineError("missing_required_parameter", f"Expected a text of 1 to {CUSTOM_ID} characters.", "custom_id")
+        raise LineError("missing_required_parameter", f"Expected a string of 1 to {CUSTOM_ID} characters.", "custom_id")
     if value.get("method", "POST") != "POST":
         raise LineError("invalid_method", "Expected 'POST'.", "method")
     if value.get("url") != endpoint:
@@ -86,9 +86,9 @@ def parse_line(line: bytes, endpoint: str) -> Line:
     if type(body) is not dict:
         raise LineError("invalid_request", "Expected an object.", "body")
     if body.get("stream"):
-        raise LineError("invalid_request", "An answer in a batch cannot be streamed.", "body.stream")
+        raise LineError("invalid_request", "Requests in a batch cannot be streamed.", "body.stream")
     if body.get("background"):
-        raise LineError("invalid_request", "An answer in a batch is in the background already.", "body.background")
+        raise LineError("invalid_request", "A batch runs in the background already.", "body.background")
     return Line(custom_id, body)
 
 

@@ -60,7 +60,7 @@ class Modalities(WireField):
             raise wrong_type("an array", value)
         for i, kind in enumerate(value):
             if kind != "text":
-                raise Refusal("this model writes text only.", i)
+                raise Refusal("this model generates text only.", i)
 
 
 class Continue(WireField):
@@ -265,7 +265,7 @@ def _going_on(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], bool]
         return messages, False
     if before and before[-1].role == "assistant":
         raise InvalidRequest(
-            "Invalid 'messages': at most one message of the assistant may be the last. Join them.", param="messages"
+            "Invalid 'messages': at most one assistant message may come last. Join them into one.", param="messages"
         )
     if type(last.content) is tuple:
         text = "\n\n".join(part.text for part in last.content if isinstance(part, TextPart))

@@ -1,4 +1,4 @@
-"""What replies of chat completions and of completions have in common: the frame of their chunks, usage, and llama.cpp's
+"""What replies of chat completions and completions share: the frame of their chunks, usage, and llama.cpp's
 figures in them."""
 
 from __future__ import annotations

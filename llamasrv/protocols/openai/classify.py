@@ -1,4 +1,4 @@
-"""POST /v1/classify: which of a model's classes texts belong to, in vLLM's shape.
+"""POST /v1/classify: the class of each text, in vLLM's shape.
 
 JSON in, ClassifyRequest out; Classes in, JSON out.
 """

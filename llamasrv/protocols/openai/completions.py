@@ -1,4 +1,4 @@
-"""POST /v1/completions: raw prompts, as text or as token ids.
+"""POST /v1/completions: raw prompts, as text or token ids.
 
 JSON in, GenerateRequest out; events in, JSON out. The prompt is given to the model as it is: no template, and special
 tokens in it are parsed.

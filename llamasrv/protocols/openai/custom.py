@@ -1,4 +1,4 @@
-"""Custom tools: called with one text instead of a JSON object.
+"""Custom tools: called with one string instead of a JSON object.
 
 To the model such a tool is a function of one text, `input`. A pattern or a grammar
 binds that text. What the call's arguments hold is told to the client as that text alone.
@@ -32,7 +32,7 @@ def custom_tool(name: str, description: str, form: dict[str, Any] | None, *path:
         if syntax not in ("lark", "regex"):
             raise Invalid("expected 'lark' or 'regex'.", *path, "syntax")
         if type(definition) is not str or not definition:
-            raise wrong_type("a string that is not empty", definition, *path, "definition")
+            raise wrong_type("a non-empty string", definition, *path, "definition")
         if syntax == "regex":
             text["pattern"] = f"^(?:{definition})$"
         else:

@@ -87,7 +87,7 @@ class EmbeddingsEndpoint:
     def whole(self, options: EmbeddingOptions, made: Made) -> bytes:
         if made.pooling == "none":
             raise Unsupported(
-                "This model gives a vector for each token (pooling none), which this endpoint has no shape for: "
+                "This model returns one vector per token (pooling none), which this endpoint cannot express: "
                 "use /embedding.",
                 param="model",
             )

@@ -1,4 +1,4 @@
-"""/v1/files: what comes with an upload, and files as they are shown."""
+"""/v1/files: the fields of an upload, and how files are shown."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Chat messages as OpenAI writes them, read into the neutral ones. Lenient where clients differ, exact where it names
-what is wrong."""
+"""Reads OpenAI's chat messages into neutral ones. Lenient where clients differ, exact about what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /v1/models and GET /v1/models/<id>: what is served, under which names.
+"""GET /v1/models and GET /v1/models/<id>: the served models and their names.
 
 OpenAI's and Anthropic's clients ask the same routes, so an entry has the fields of both.
 """

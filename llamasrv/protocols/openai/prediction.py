@@ -1,4 +1,4 @@
-"""`prediction`: what the client expects the answer to be for the most part."""
+"""`prediction`: the client's expectation of most of the answer."""
 
 from __future__ import annotations
 

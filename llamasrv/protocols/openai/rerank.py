@@ -1,4 +1,4 @@
-"""POST /v1/rerank: documents in the order in which they answer a query.
+"""POST /v1/rerank: documents ordered by how well they answer a query.
 
 Two shapes are in use, told apart by their field: `documents` of Jina and Cohere, `texts` of text-embeddings-inference.
 JSON in, RerankRequest out; Ranking in, JSON out.
@@ -50,7 +50,7 @@ class Documents(WireField):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
         if type(value) is not list:
-            raise wrong_type("an array of texts", value)
+            raise wrong_type("an array of strings", value)
         if not value:
             raise Invalid("empty array.", code="empty_array")
         if len(value) > self.limits.inputs:
@@ -59,7 +59,7 @@ class Documents(WireField):
         for i, document in enumerate(value):
             text = document.get("text") if type(document) is dict else document
             if type(text) is not str:
-                raise wrong_type("a text, or an object with one", text, i)
+                raise wrong_type("a string, or an object with a 'text'", text, i)
             out.append(text)
         return tuple(out)
 

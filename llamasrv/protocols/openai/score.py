@@ -1,4 +1,4 @@
-"""POST /v1/score: how well texts go together, in vLLM's shape. JSON in, RerankRequest out; Ranking in, JSON out."""
+"""POST /v1/score: how well texts match, in vLLM's shape. JSON in, RerankRequest out; Ranking in, JSON out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Texts(WireField):
         if type(value) is str:
             return (value,)
         if type(value) is not list:
-            raise wrong_type("a text or an array of texts", value)
+            raise wrong_type("a string or an array of strings", value)
         if not value:
             raise Invalid("empty array.", code="empty_array")
         if len(value) > self.limits.inputs:

@@ -1,4 +1,4 @@
-"""Tools as chat completions write them: functions and custom ones, which may or must be called, the names of old."""
+"""Tools as chat completions write them: functions and custom tools, tool_choice, and the older names."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _check_list(value: Any, most: int) -> None:
 
 def _add(found: dict[str, Tool], tool: Tool, *path: int | str) -> None:
     if tool.name in found:
-        raise Invalid(f"two tools are named '{tool.name}'.", *path)
+        raise Invalid(f"more than one tool is named '{tool.name}'.", *path)
     found[tool.name] = tool
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/audio/transcriptions: what is said in a recording.
+"""POST /v1/audio/transcriptions: speech in a recording to text.
 
 A form in, GenerateRequest out; events in; JSON, text or subtitles out. A long recording is heard in windows, each a
 prompt of its own; their texts follow one another. Models tell no times, so a segment is a window.
@@ -117,9 +117,11 @@ class Transcriptions:
         get = data.get
         format, language = get("response_format", "json"), get("language") or None
         if get("stream") and format not in ("json", "text"):
-            raise InvalidRequest("Invalid 'stream': only with the response_format json or text.", param="stream")
+            raise InvalidRequest(
+                "Invalid 'stream': only allowed when 'response_format' is 'json' or 'text'.", param="stream"
+            )
         if not recording:
-            raise InvalidRequest("Invalid 'file': it is empty.", param="file")
+            raise InvalidRequest("Invalid 'file': the file is empty.", param="file")
         instruction = get("prompt") or INSTRUCTION
         if language is not None:
             instruction += f" (language: {language})"

@@ -1,4 +1,4 @@
-"""Admission: one decision about each request, from its head alone.
+"""Admission: one decision per request, from its head alone.
 
 In this order: host and origin, key, route, scope, the key's quota, the queue. What is refused costs no body, no view
 and no place; what is admitted has its place in the key's quota, which whoever answers gives back at the end.

@@ -1,4 +1,4 @@
-"""Who may come in, and what for: the tables and checks that admission.py asks, in its order.
+"""Who may come in and for what: the tables and checks behind admission.py, in its order.
 
     host, origin   a page in somebody's browser is not let at a server without keys
     key            on every route but the open ones, known or not; compared in constant time

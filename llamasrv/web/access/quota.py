@@ -1,4 +1,4 @@
-"""How much a key may have: requests and tokens a minute, and requests at once.
+"""Quotas of a key: requests and tokens per minute, and concurrent requests.
 
 Buckets that fill up steadily: a minute's worth may be used at once, then as it comes back. Tokens are counted when a
 request has ended, so a bucket can fall below zero; the next request waits until it is above again. Knows no HTTP.

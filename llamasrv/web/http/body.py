@@ -1,4 +1,4 @@
-"""Bodies, within bounds: reads no more bytes than allowed, and parses strict JSON that is not too deep."""
+"""Bodies within bounds: reads no more bytes than allowed and parses strict JSON of limited depth."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_json_value(environ: dict[str, Any], limits: Limits) -> dict[str, Any] |
     """The request's body as a JSON object or array."""
     body = _parsed(_read_text(environ, limits), limits.json_depth)
     if type(body) is not list and type(body) is not dict:
-        raise InvalidRequest("The request's body must be a JSON array or an object.", code="invalid_json")
+        raise InvalidRequest("The request's body must be a JSON array or object.", code="invalid_json")
     return body
 
 

@@ -1,4 +1,4 @@
-"""One client's connection: its requests, one after another.
+"""One client connection and its requests, one after another.
 
     idle    until the first byte of a request; what is left of the last one's body is passed over
     head    until its head is whole; before that it passes the gate

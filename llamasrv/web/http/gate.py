@@ -1,4 +1,4 @@
-"""The gate that new requests pass: of a crowd that arrives at once, a slice at a time.
+"""The gate for new requests: a crowd that arrives at once is let in a slice at a time.
 
 One thread serves every connection. In one turn of the hub only as many requests begin as fit into a slice of time, in
 the order in which they came; between two slices streams are written, connections accepted and health is answered.

@@ -1,4 +1,4 @@
-"""Forms with files: bodies of multipart/form-data, read piece by piece.
+"""Forms with files: multipart/form-data bodies, read piece by piece.
 
 Fields are kept in memory and are small; the content of a file goes where `open_file` says, as it comes. Everything is
 bounded: the body, the fields, the number of parts, the time between two pieces.
@@ -69,7 +69,7 @@ def read_form(
             reader.take(piece)
         reader.take(None)
     except ValueError:
-        raise InvalidRequest("Invalid body: the form cannot be read.") from None
+        raise InvalidRequest("Invalid body: the form is malformed.") from None
     except RequestEntityTooLarge:
         raise BodyTooLarge(f"The form has more than {PARTS} parts.") from None
     return Form(reader.fields, reader.files)

@@ -1,4 +1,4 @@
-"""gunicorn's worker: gevent's, with a start that is shown and a drain that ends every stream properly.
+"""gunicorn's gevent worker, with a visible start and a drain that ends every stream properly.
 
     boot      patch, import the application (which starts the engines), show the model loading
     SIGHUP    read the options again; nobody notices            SIGUSR1   open the log file anew
@@ -225,7 +225,7 @@ class Worker(GeventWorker):
         engine = self._stalled()
         if engine is None or self._exit_code:
             return
-        log.critical("%s: a step has not ended for %.0f s; starting over", engine.name, engine.stalled_seconds)
+        log.critical("%s: a step has been running for %.0f s; restarting", engine.name, engine.stalled_seconds)
         diagnostics.to_log(self.service)
         engine.abandon(EngineFailure("The engine failed while working on this request."))
         self._give_up(EX_STALLED)
@@ -258,7 +258,7 @@ class Worker(GeventWorker):
             settings = config.load_again(config.current())
             startup.update(self.service, settings)
         except ConfigError as error:
-            log.error("the configuration is not used, what was before stays: %s", error)
+            log.error("the new configuration was rejected and the old one stays in use: %s", error)
             return
         config.use(settings)
         log.info("the configuration was read again; models: %s", _listed([m.name for m in self.registry.models]))
@@ -352,9 +352,9 @@ def settings_or_exit() -> Settings:
     config.use(settings)
     systemd.take_over()
     if is_open(settings):
-        log.warning("everybody who can connect may use this server: there is no key (--api-key-file)")
+        log.warning("anyone who can connect can use this server: no API key is set (--api-key-file)")
     if settings.server.api_key_file is not None and keys.is_open_to_others(settings.server.api_key_file):
-        log.warning("%s can be read by everybody on this machine: chmod 600", settings.server.api_key_file)
+        log.warning("%s is readable by everyone on this machine: chmod 600", settings.server.api_key_file)
     return settings
 
 
@@ -408,8 +408,8 @@ def child_exit(server: Any, worker: Worker) -> None:
         raise HaltServer("the model could not be loaded", worker.fate[0])
     _early[0] = 0 if worker.fate[1] else _early[0] + 1
     if _early[0] >= MOST_EARLY:
-        log.critical("%d workers in a row have ended before they served; giving up", _early[0])
-        raise HaltServer("workers keep ending", EX_SOFTWARE)
+        log.critical("%d workers in a row exited before serving; giving up", _early[0])
+        raise HaltServer("workers keep exiting", EX_SOFTWARE)
 
 
 _early = [0]  # so many workers in a row

@@ -1,4 +1,4 @@
-"""What is going on, for whoever looks for a fault: every engine's figures and every thread's stack. No content."""
+"""Diagnostics for whoever looks for a fault: every engine's figures and every thread's stack. No content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures that llama-server's dashboards read, under its names and in its text form.
+"""The figures that llama-server's dashboards read, under its names and in its text format.
 
 One model that is served has no label, as llama-server has none; of several each is told apart by `model`. They are read
 from plain counters, which outlive the engine: a model that sleeps tells what it did.

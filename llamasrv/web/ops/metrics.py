@@ -1,4 +1,4 @@
-"""Figures for Prometheus, read from plain counters when somebody asks. No engine is waited for."""
+"""Prometheus metrics, read from plain counters on each scrape. Waits for no engine."""
 
 from __future__ import annotations
 

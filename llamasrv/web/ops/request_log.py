@@ -1,4 +1,4 @@
-"""What is known of one HTTP request: its id, its owner, and at its end one log line, one count and one span.
+"""The record of one HTTP request: its id, its owner, and at its end one log line, one count and one span.
 
 Nothing that the client wrote goes into the line but the id, in a safe alphabet, and the path that led nowhere.
 """

@@ -1,4 +1,4 @@
-"""A span for each request, under the names that OpenTelemetry gives to generative models. Needs the extra `otel`.
+"""One span per request, under OpenTelemetry's names for generative models. Needs the extra `otel`.
 
 Where spans go, how often and under what service name is for OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT,
 OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER ...). A client's `traceparent` makes it part of the client's trace. No content.

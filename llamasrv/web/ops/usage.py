@@ -1,4 +1,4 @@
-"""Who used how much: totals by key, model and day.
+"""Usage totals by key, model and day.
 
 Counted in memory as requests end, and added to the store every few seconds, so that a request waits for no store. What
 was counted and not yet stored is lost with a killed process.

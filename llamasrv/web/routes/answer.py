@@ -1,4 +1,4 @@
-"""An answer that is JSON already, as most routes give it."""
+"""A response whose body is JSON already, as most routes return it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def blueprint(service: Service) -> Blueprint:
             return respond(service, endpoint, asked, options, FRAMING)
         if not threads.keeps:
             raise ThreadUnsupported(
-                "'thread' is not supported here, since this server stores nothing: send the whole conversation in "
+                "'thread' is not supported here, because this server stores nothing: send the whole conversation in "
                 "'messages'.",
                 param="thread",
             )

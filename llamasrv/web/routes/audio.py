@@ -1,4 +1,4 @@
-"""OpenAI's routes for sounds: a recording to text."""
+"""OpenAI's audio routes: a recording to text."""
 
 from __future__ import annotations
 

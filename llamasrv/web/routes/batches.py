@@ -92,7 +92,7 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
     def delete_message_batch(id: str) -> Response:
         batch = _find(service, id, "anthropic")
         if not batch.ended:
-            raise InvalidRequest(f"Batch {id} has not ended: cancel it first, and wait for its end.")
+            raise InvalidRequest(f"Batch {id} has not ended: cancel it first and wait until it has.")
         batches.delete(batch)
         return json_answer(anthropic.deleted_body(id))
 
@@ -100,7 +100,7 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
     def message_batch_results(id: str) -> Response:
         batch = _find(service, id, "anthropic")
         if not batch.ended:
-            raise InvalidRequest(f"Batch {id} has no results yet: it is being processed.")
+            raise InvalidRequest(f"Batch {id} has no results yet: it is still being processed.")
         lines = _joined(anthropic.results(read_journal(batches.journal_of(batch))))
         return Response(lines, 200, content_type="application/x-jsonl")
 
@@ -120,7 +120,7 @@ def _new(service: Service, protocol: str, prefix: str, endpoint: str) -> Batch:
     owner = caller()
     waiting = [batch for batch in service.batches.batches.of(owner, protocol) if not batch.ended]
     if len(waiting) >= OPEN:
-        raise QueueFull(f"{OPEN} batches have not ended yet.")
+        raise QueueFull(f"{OPEN} batches are already in progress.")
     now = int(time.time())
     return Batch(new_id(prefix), owner, protocol, endpoint, now, now + openai.WINDOW)
 

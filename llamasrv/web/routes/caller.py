@@ -1,4 +1,4 @@
-"""Whose request a view answers."""
+"""The caller whose request a view answers."""
 
 from __future__ import annotations
 

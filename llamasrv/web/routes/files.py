@@ -1,4 +1,4 @@
-"""/v1/files: uploads, and what batches wrote. Anthropic's clients, told by their header, get Anthropic's shapes."""
+"""/v1/files: uploads and batch results. Anthropic's clients, recognised by their header, get Anthropic's shapes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def blueprint(service: Service) -> Blueprint:
 
 def check_kept(service: Service) -> None:
     if not service.options.files_bytes:
-        raise Unsupported("This server keeps no files and no batches: it was started with --files-max-bytes 0.")
+        raise Unsupported("This server stores no files or batches: it was started with --files-max-bytes 0.")
 
 
 def _receive(new: Upload, files: FileStore) -> None:

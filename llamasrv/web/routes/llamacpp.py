@@ -1,4 +1,4 @@
-"""llama.cpp's own routes: completion and filling in, tokens and texts, properties."""
+"""llama.cpp's own routes: completion and infill, tokens and text, properties."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ def _add_absent(routes: Blueprint) -> None:
 
     @routes.route("/tools", methods=["GET", "POST"])
     def tools() -> Response:
-        raise Forbidden("llamasrv runs no programs for clients. Run tools in the client.", code="feature_disabled")
+        raise Forbidden("llamasrv does not run programs for clients. Run tools in the client.", code="feature_disabled")
 
     @routes.route("/cors-proxy", methods=["GET", "POST"])
     def proxy() -> Response:
-        raise Forbidden("llamasrv fetches no URL for a page.", code="feature_disabled")
+        raise Forbidden("llamasrv does not fetch URLs for web pages.", code="feature_disabled")
 
 
 def _add_props(routes: Blueprint, service: Service) -> None:

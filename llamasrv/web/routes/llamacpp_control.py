@@ -1,4 +1,4 @@
-"""llama.cpp's control of a chat that is under way."""
+"""llama.cpp's control of a running chat."""
 
 from __future__ import annotations
 

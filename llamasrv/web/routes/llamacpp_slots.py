@@ -1,4 +1,4 @@
-"""llama.cpp's slots: shown, saved to files, restored, erased."""
+"""llama.cpp's slots: show, save to a file, restore, erase."""
 
 from __future__ import annotations
 

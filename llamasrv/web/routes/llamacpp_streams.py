@@ -1,4 +1,4 @@
-"""llama.cpp's streams that outlive their connection: read on from a byte, end, look up."""
+"""llama.cpp's streams that outlive their connection: resume from a byte, end, look up."""
 
 from __future__ import annotations
 

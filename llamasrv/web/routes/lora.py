@@ -1,5 +1,5 @@
-"""llama.cpp's list of a model's LoRA adapters, and which of them count where a request names none. An object in place
-of the list loads one more, from a folder that the operator named."""
+"""llama.cpp's list of a model's LoRA adapters and their default scales. An object in place of the list loads
+one more, from a folder that the operator names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def blueprint(service: Service) -> Blueprint:
     def load_adapter(model: Model, path: str, name: str, scale: float) -> Response:
         folder = service.options.lora_folder
         if folder is None:
-            raise Unsupported("This server loads no adapters while it runs. Start it with --lora-dir.")
+            raise Unsupported("Loading adapters at run time is disabled. Start the server with --lora-dir.")
         with loading:  # one after the other: numbers are given in their order
             adapter = off_hub(adapters.found, folder, path, name, scale)
             number = adapters.add(model, adapter)

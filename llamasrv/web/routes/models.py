@@ -1,4 +1,4 @@
-"""Managing models over HTTP, under llama-server's names. Off unless the operator allows it."""
+"""Model management over HTTP, under llama-server's names. Off unless the operator allows it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def delete_model(service: Service, model: Model) -> None:
     if service.options.folder is None or not model.is_found:
         raise Forbidden(f"The model '{model.name}' is in the server's configuration; it cannot be deleted here.")
     if len(service.registry.models) == 1:
-        raise InvalidRequest(f"'{model.name}' is the last model: it cannot be deleted.", param="model")
+        raise InvalidRequest(f"'{model.name}' is the only model; it cannot be deleted.", param="model")
     try:
         remove(model.details, service.options.folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Pulling models over HTTP, under llama-server's names, and the events of what becomes of models."""
+"""Pulling models over HTTP under llama-server's names, and the events of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ollama's routes: answers, embeddings, and what there is. Those that change models are in `ollama_manage.py`."""
+"""Ollama's routes: answers, embeddings, model lists. Those that change models are in `ollama_manage.py`."""
 
 from __future__ import annotations
 

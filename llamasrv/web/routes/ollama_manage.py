@@ -1,4 +1,4 @@
-"""Ollama's routes that change which models there are. Off unless the operator allows it.
+"""Ollama's routes that create, copy, pull and delete models. Off unless the operator allows it.
 
 A made or copied model is the same file under another name, with what it was given of its own; see `models/made.py`.
 """
@@ -255,7 +255,7 @@ def _base(service: Service, asked: Create) -> Made:
     folder = _folder(service)
     path = made.blob(folder, asked.blob or "")
     if not path.is_file():
-        raise InvalidRequest(f"there is no blob {asked.blob}: upload it first", param="files")
+        raise InvalidRequest(f"blob {asked.blob} not found: upload it first", param="files")
     try:
         gguf.read_header(path)
     except ConfigError:

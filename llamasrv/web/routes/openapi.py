@@ -1,4 +1,4 @@
-"""The API's own description, from the routes as they are served."""
+"""The API's own description, generated from the routes as they are served."""
 
 from __future__ import annotations
 

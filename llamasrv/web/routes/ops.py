@@ -1,4 +1,4 @@
-"""What operators and their machines ask: is it alive, is it ready, how is it doing. No engine is waited for here."""
+"""Routes for operators and their monitoring: liveness, readiness, metrics. None of them waits for an engine."""
 
 from __future__ import annotations
 

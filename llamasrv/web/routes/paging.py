@@ -1,4 +1,4 @@
-"""Lists in pages, as they are asked for in a query."""
+"""Paginated lists, as a query asks for them."""
 
 from __future__ import annotations
 

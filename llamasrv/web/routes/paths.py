@@ -1,4 +1,4 @@
-"""The path that a client meant, where its base URL was put together wrongly.
+"""Corrects paths from a badly assembled base URL to the path the client meant.
 
 A base URL that ends in a slash, or that has a `/v1` or `/api` too many or too few, is what most first requests fail at.
 Such a path is read as the one that was meant, before anything looks at it. Only paths of the API's own work are: what

@@ -1,4 +1,4 @@
-"""The routes of OpenAI's Responses API, and of what is stored of them."""
+"""The routes of OpenAI's Responses API and of stored responses."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Views:
             return self._follow(run, start)
         stored = self._memory.find(owner, id)
         if stored.response["status"] not in ENDED:
-            raise Unavailable("Another server is generating this response. Its events can be read once it has ended.")
+            raise Unavailable("Another server is generating this response. Its events can be read once it is complete.")
         framing = Framing(named, error_event)
         return Response(b"".join(map(named, replay(stored)[start:])), 200, framing.headers)
 

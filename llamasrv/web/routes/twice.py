@@ -1,4 +1,4 @@
-"""Routes that have two addresses, one under `/v1` and one without, as OpenAI's newer APIs have."""
+"""Routes with two addresses, with and without `/v1`, as OpenAI's newer APIs have them."""
 
 from __future__ import annotations
 

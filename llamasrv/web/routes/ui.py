@@ -1,4 +1,4 @@
-"""The pages: playground, live view of the engine, the API's documentation.
+"""The pages: playground, live view of the engine, API documentation.
 
 Templates and static files are in templates/web. A page comes without a key, since it holds nothing; what it then asks
 of the server takes one. Everything is served from here: no page asks another host for anything.

@@ -1,4 +1,4 @@
-"""GET /v1/usage: who used how much, by day, key and model. A key sees its own; one with the scope `admin` sees all."""
+"""GET /v1/usage: usage by day, key and model. A key sees its own; one with the scope `admin` sees all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vertex AI's prediction route, where the operator has it: several requests in one body, computed side by side."""
+"""Vertex AI's prediction route, if enabled: several requests in one body, computed side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses that go on without their client.
+"""Background responses, which go on without their client.
 
 Each has a thread of its own (a greenlet, in a worker) that reads its generation, keeps its events for whoever follows,
 and stores it: when it is queued, and when it has ended. While it works it renews a lease, so that others can tell a

@@ -1,4 +1,4 @@
-"""Batches at work: requests from a file, answered while nobody else wants the machine.
+"""Running batches: requests from a file, answered while nobody else needs the machine.
 
 Each request goes through the application like any other, without a socket, and is marked as deferrable: the engine
 computes for it only while it computes for no one else. The answers go to the batch's journal as they come, so a batch

@@ -1,4 +1,4 @@
-"""Stored conversations as requests see them: found by their owner, changed one change at a time.
+"""Stored conversations as requests see them: found by owner, changed one change at a time.
 
 In the store that responses have. Changes of one server follow one another; of several servers that change the same
 conversation at the same moment, the last one wins.

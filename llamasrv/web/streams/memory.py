@@ -1,4 +1,4 @@
-"""Stored responses as requests see them: found by their owner, continued, referred to, deleted.
+"""Stored responses as requests see them: found by owner, continued, referred to, deleted.
 
 Between the store, which knows bytes, and the protocol, which knows what they mean. A response that was being generated
 by somebody who is gone is a failed one.

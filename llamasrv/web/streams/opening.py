@@ -1,4 +1,4 @@
-"""Replies to runs that have not begun: what a protocol writes needs to know the model as it is loaded.
+"""Replies to runs that have not started: what a protocol writes depends on the loaded model.
 
 Until then nothing of the reply is written; a failure is told as the stream's only chunk.
 """

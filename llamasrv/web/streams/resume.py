@@ -1,4 +1,4 @@
-"""Streams that outlive their connection: a client names one, and reads on later from any byte that is still kept.
+"""Streams that outlive their connection: a client names one and resumes it from any byte that is still kept.
 
 A POST with `X-Conversation-Id` is read to its end by a thread of its own (a greenlet, in a worker), whoever listens.
 What was written is kept in memory, the last few megabytes of each, for some minutes after the end. A name belongs to
@@ -58,7 +58,7 @@ class ResumableStream:
             for data in self._body:
                 self.add(data)
         except Exception:
-            log.exception("a stream that is kept broke off")
+            log.exception("a resumable stream broke off")
         finally:
             self._body.close()
             with self._news:
@@ -155,7 +155,7 @@ class Streams:
             raise InvalidRequest(f"Invalid X-Conversation-Id: expected 1 to {MOST_NAME} printable characters.")
         self._sweep()
         if (owner, name) not in self._kept and len(self._kept) + len(self._opening) >= MOST_STREAMS:
-            raise QueueFull(f"{MOST_STREAMS} streams are already kept.")
+            raise QueueFull(f"{MOST_STREAMS} resumable streams already exist.")
         return name
 
     @contextmanager
@@ -193,7 +193,7 @@ class Streams:
         self._sweep()
         kept = self._kept.get((owner, name))
         if (owner, name) in self._opening:
-            raise Unavailable("The stream has not begun yet. Ask again shortly.", code="stream_not_ready")
+            raise Unavailable("The stream has not started yet. Try again shortly.", code="stream_not_ready")
         if kept is None:
             raise NotFound("No such stream.")
         return kept

@@ -1,4 +1,4 @@
-"""Chats under way, found by whose they are and by the id of their reply."""
+"""Running chats, found by owner and reply id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message threads as requests see them: turns found by their owner, continued once, kept.
+"""Message threads as requests see them: turns found by owner, continued once, kept.
 
 In the store that responses have, under the ids of the replies.
 """

@@ -141,7 +141,7 @@ def test_a_chunk_that_is_seen_as_a_whole_is_one_step(see):
 
 def test_a_whole_chunk_larger_than_a_ubatch_is_refused(see):
     driver = see(whole=True, ubatch_size=64)
-    with pytest.raises(InvalidRequest, match="100 tokens that have to be computed in one step"):
+    with pytest.raises(InvalidRequest, match="100 tokens, which must be computed in one step"):
         ask(driver, picture("cat", 320, 320))
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/responses and what belongs to it: a request becomes a GenerateRequest, its events become a response.
+"""POST /v1/responses and related routes: a request becomes a GenerateRequest, its events become a response.
 
     schema   the fields of a request         items, tools   what they hold
     reply    the response object             events         the same as events, told live or once more

@@ -1,4 +1,4 @@
-"""Names of responses and of their items, and text that a client carries for the server.
+"""Ids of responses and their items, and sealed text that a client carries for the server.
 
 An item's id names the response that it belongs to, so that an item can be found by its id alone.
 """

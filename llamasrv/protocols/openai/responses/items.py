@@ -1,4 +1,4 @@
-"""Input items: what a client sends of a conversation, read into turns.
+"""Reads input items, a client's part of a conversation, into turns.
 
 Lenient where clients differ (they send output items back without ids, status or annotations), exact where it names
 what is wrong. Reasoning, text and calls that follow one another are one turn of the assistant. Whatever was done by
@@ -169,7 +169,7 @@ class Turns:
     def _compaction(self, item: dict[str, Any], *path: int | str) -> None:
         text = unseal(_string(item, "encrypted_content", *path))
         if text is None:
-            raise Invalid("was not written by this server.", *path, "encrypted_content")
+            raise Invalid("not issued by this server.", *path, "encrypted_content")
         self._end_turn()
         self._messages.append(Message("user", SUMMARY + text))
 

@@ -1,4 +1,4 @@
-"""The reply to a Responses request: the response object, whole or as events, and what is kept of it."""
+"""The reply to a Responses request: the response object, whole or as events, and what is stored of it."""
 
 from __future__ import annotations
 

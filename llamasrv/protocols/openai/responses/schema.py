@@ -1,4 +1,4 @@
-"""The fields of a Responses request, each with what is done about it."""
+"""The fields of a Responses request, each with its verdict."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class ConversationField(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         found = conversation_of(value)
         if found is None:
-            raise wrong_type("an id or an object with one", value)
+            raise wrong_type("an id, or an object with an 'id'", value)
         return found
 
 
@@ -149,7 +149,7 @@ class Metadata(Object):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, str]:
         value = super()._deserialize(value, attr, data, **kwargs)
         if len(value) > _METADATA_PAIRS:
-            raise Invalid(f"too many pairs. Expected at most {_METADATA_PAIRS}, but got {len(value)}.")
+            raise Invalid(f"too many entries. Expected at most {_METADATA_PAIRS}, but got {len(value)}.")
         for key, text in value.items():
             if type(text) is not str:
                 raise wrong_type("a string", text, key[:_METADATA_KEY])

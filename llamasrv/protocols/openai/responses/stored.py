@@ -1,4 +1,4 @@
-"""What is kept of a response: enough to show it, to go on from it, and to tell its events once more."""
+"""A stored response: enough to show it, to continue it, and to replay its events."""
 
 from __future__ import annotations
 
