@@ -8,6 +8,10 @@ def say(page, text):
     page.press("#prompt", "Enter")
 
 
+def attach(page, *files):
+    page.set_input_files("#attach-file", [{"name": name, "mimeType": kind, "buffer": data} for name, kind, data in files])
+
+
 def answers(page, count=1):
     """The texts of all answers, once `count` of them are whole."""
     page.locator(".turn.assistant .stats").nth(count - 1).wait_for()

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import ServerProcess
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the extra `pages`")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -27,9 +28,15 @@ def browser():
 
 
 @pytest.fixture
-def visit(browser):
+def mistakes():
+    """What pages did wrong; a test that wants some of it takes it out."""
+    return []
+
+
+@pytest.fixture
+def visit(browser, mistakes):
     """`visit(url, **options)`: a page whose mistakes and foreign requests fail the test."""
-    contexts, mistakes = [], []
+    contexts = []
 
     def open_page(url, **options):
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, "accept_downloads": True} | options)
@@ -59,12 +66,21 @@ def axe():
     return next(Path(package.__file__).parent.rglob("axe.min.js")).read_text()
 
 
+@pytest.fixture(scope="session")
+def fake_server():
+    """One for all tests that bring nothing of their own: what a page keeps, it keeps in its browser."""
+    server = ServerProcess(("--port", "0", "--fake"))
+    yield server
+    server.end()
+
+
 @pytest.fixture
-def playground(serve, visit):
+def playground(request, serve, visit):
     """`playground(*flags, **context options)`: the page on a fake model, ready to be used."""
 
     def start(*flags, **options):
-        page = visit(serve(*(flags or ("--fake",))).url, **options)
+        server = serve(*flags) if flags else request.getfixturevalue("fake_server")
+        page = visit(server.url, **options)
         page.locator("body[data-ready]").wait_for()
         return page
 

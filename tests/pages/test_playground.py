@@ -1,14 +1,10 @@
 """The playground, as somebody uses it."""
 
-import base64
-import io
 import json
 import re
 
 import pytest
 from browsing import answers, say, serious
-from PIL import Image
-from samples import png, wav
 
 WEATHER = [{"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "fake", "choices": [
     {"index": 0, "finish_reason": reason, "delta": delta}]} for delta, reason in (
@@ -300,61 +296,3 @@ def test_the_demonstration_model_keeps_to_a_schema(with_demo):
     say(page, "Give me a person as JSON.")
     assert set(json.loads(answers(page)[0])) == {"name", "age"}
     page.get_by_text("The answer fits the schema.").wait_for()
-
-
-def attach(page, *files):
-    page.set_input_files("#attach-file", [{"name": name, "mimeType": kind, "buffer": data} for name, kind, data in files])
-
-
-def test_images_and_sounds_go_along_and_stay_in_the_conversation(playground):
-    page = playground()
-    attach(page, ("red.png", "image/png", png(60, 40)), ("talk.wav", "audio/wav", wav(0.5)))
-    page.locator("#pictures .attachment").nth(1).wait_for()
-    assert page.locator("#pictures img").count() == 1 and page.locator("#pictures audio").count() == 1
-    say(page, "What is it?")
-    assert answers(page) == ["You said: What is it?[image][audio]"]
-    assert page.locator(".turn.user img.picture").count() == 1 and page.locator(".turn.user audio").count() == 1
-    assert page.locator("#pictures .attachment").count() == 0
-    page.click("#show-code")
-    code = page.inner_text("#code-text")
-    assert "data:image/png;base64," in code and "input_audio" in code
-
-
-def test_a_large_image_is_made_smaller_before_it_is_sent(playground):
-    page = playground()
-    bodies = []
-    page.on("request", lambda r: bodies.append(r.post_data_json) if r.url.endswith("/v1/chat/completions") else None)
-    attach(page, ("large.png", "image/png", png(5000, 2500)))
-    page.locator("#pictures img").wait_for()
-    say(page, "?")
-    answers(page)
-    (part,) = [part for part in bodies[0]["messages"][0]["content"] if part["type"] == "image_url"]
-    image = Image.open(io.BytesIO(base64.b64decode(part["image_url"]["url"].partition(",")[2])))
-    assert image.size == (2048, 1024)
-
-
-def test_files_are_dropped_and_pasted(playground):
-    page = playground()
-    for event, place, name in (("drop", "#messages", "dataTransfer"), ("paste", "#prompt", "clipboardData")):
-        page.evaluate(
-            """([event, place, name, data]) => {
-                const transfer = new DataTransfer();
-                transfer.items.add(new File([Uint8Array.from(data)], "red.png", { type: "image/png" }));
-                const made = event === "drop" ? new DragEvent(event, { dataTransfer: transfer, bubbles: true, cancelable: true })
-                  : new ClipboardEvent(event, { clipboardData: transfer, bubbles: true, cancelable: true });
-                document.querySelector(place).dispatchEvent(made);
-            }""",
-            [event, place, name, list(png(30, 30))],
-        )
-    page.locator("#pictures .attachment").nth(1).wait_for()
-    page.locator("#pictures button").first.click()
-    assert page.locator("#pictures .attachment").count() == 1
-
-
-def test_a_text_is_written_into_the_message_and_what_is_neither_is_refused(playground):
-    page = playground()
-    attach(page, ("notes.md", "text/markdown", b"a ``` b"))
-    page.wait_for_function("document.querySelector('#prompt').value.includes('notes.md')")
-    assert page.input_value("#prompt") == "notes.md\n````\na ``` b\n````\n"
-    attach(page, ("x.zip", "application/zip", b"PK"))
-    page.get_by_text("x.zip is neither an image nor a sound nor a text.").wait_for()

@@ -1,11 +1,12 @@
-// What is sent along with a message: images, sounds, texts. Picked, dropped or pasted; shown small until it is sent.
+// What is sent along with a message: images, sounds, documents. Picked, dropped or pasted; shown small until it is sent.
+// A file is {id, name, type, size, url}, the last a data: URL.
 
 import { make } from "./server.js";
 
 const LONGEST = 2048; // pixels of a side; larger images are made smaller here: models look at no more
 const LARGE = 1_000_000; // bytes of an image that is written anew, smaller
-const MOST = 24 * 2 ** 20; // bytes of a sound
-const MOST_TEXT = 2 ** 20;
+const MOST = 24 * 2 ** 20; // bytes of a sound, or of a PDF
+const MOST_TEXT = 4 * 2 ** 20;
 const TEXTS = /^text\/|json|xml|yaml|toml|javascript|x-sh|x-python|sql/;
 const TEXT_NAMES = /\.(txt|md|csv|tsv|log|json|ya?ml|toml|ini|xml|html?|css|js|ts|py|rs|go|c|h|cpp|java|sh|sql|tex|diff|patch)$/i;
 
@@ -30,40 +31,68 @@ async function imageUrl(file) {
   return canvas.toDataURL("image/jpeg", 0.92);
 }
 
-export const isSound = (url) => url.startsWith("data:audio/") || url.startsWith("data:video/");
+const dataOf = (url) => url.slice(url.indexOf(",") + 1);
 
-/** How an attachment looks: a thumbnail, or a player. */
-export function picture(url, alt) {
-  return isSound(url) ? make("audio", { src: url, controls: true, "aria-label": alt }) : make("img", { src: url, alt, class: "picture" });
+/** A file of a data: URL. */
+export function asFile(url, name = "") {
+  const data = dataOf(url);
+  const padding = /=*$/.exec(data)[0].length;
+  return {
+    id: crypto.randomUUID?.() ?? String(Math.random()).slice(2), name, url,
+    type: /^data:([^;,]*)/.exec(url)?.[1] ?? "", size: Math.floor(data.length * 3 / 4) - padding,
+  };
 }
 
-/** Attachments as parts of a message, in OpenAI's words. */
-export function parts(urls) {
-  return urls.map((url) => isSound(url)
-    ? { type: "input_audio", input_audio: { data: url.slice(url.indexOf(",") + 1), format: /^data:\w+\/(x-)?wav/.test(url) ? "wav" : "mp3" } }
-    : { type: "image_url", image_url: { url } });
+export const isImage = ({ type }) => type.startsWith("image/");
+export const isSound = ({ type }) => type.startsWith("audio/") || type.startsWith("video/");
+
+export const sizeOf = (bytes) => bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+
+/** How an attachment looks: a thumbnail, a player, or a chip with name and size. */
+export function picture(file, verb) {
+  if (isSound(file)) return make("audio", { src: file.url, controls: true, "aria-label": file.name || `Sound ${verb}` });
+  if (isImage(file)) return make("img", { src: file.url, alt: file.name || `Image ${verb}`, class: "picture" });
+  return make("a", { class: "chip", href: file.url, download: file.name || "document" },
+    make("span", { class: "chip-kind", "aria-hidden": "true" }, (/\.(\w{1,4})$/.exec(file.name)?.[1] ?? "file").toUpperCase()),
+    make("span", { class: "chip-name" }, file.name || "document"), make("small", {}, sizeOf(file.size)));
+}
+
+/** A message with its files in OpenAI's words: documents come before the text that asks about them. */
+export function parts(text, files) {
+  if (!files.length) return text;
+  const documents = files.filter((file) => !isImage(file) && !isSound(file));
+  const media = files.filter((file) => isImage(file) || isSound(file));
+  return [
+    ...documents.map(({ name, url }) => ({ type: "file", file: { filename: name || "document", file_data: url } })),
+    ...(text ? [{ type: "text", text }] : []),
+    ...media.map((file) => isSound(file)
+      ? { type: "input_audio", input_audio: { data: dataOf(file.url), format: /\/(x-)?wav$/.test(file.type) ? "wav" : "mp3" } }
+      : { type: "image_url", image_url: { url: file.url } }),
+  ];
 }
 
 export class Attachments {
-  /** `list` shows them; `tell` is called with what is wrong, `write` with texts that belong into the message. */
-  constructor(list, { tell, write }) {
-    this.urls = [];
+  /** `list` shows them; `tell` is called with what is wrong. */
+  constructor(list, tell) {
+    this.files = [];
     this.takes = { vision: false, audio: false };
     this.list = list;
     this.tell = tell;
-    this.write = write;
   }
 
   /** What the model takes; `accept` of a file field. */
   use(modalities) {
     this.takes = { vision: Boolean(modalities?.vision), audio: Boolean(modalities?.audio) };
-    return [...(this.takes.vision ? ["image/*"] : []), ...(this.takes.audio ? ["audio/*"] : []), "text/*", ".md", ".json", ".csv"].join(",");
+    return [
+      ...(this.takes.vision ? ["image/*"] : []), ...(this.takes.audio ? ["audio/*"] : []), "text/*", "application/pdf", ".md", ".json", ".csv",
+    ].join(",");
   }
 
   async add(files) {
     for (const file of files) {
       try {
-        await this.take(file);
+        const taken = await this.take(file);
+        this.set([...this.files, taken]);
       } catch (error) {
         this.tell(error.message);
       }
@@ -74,24 +103,24 @@ export class Attachments {
     const name = file.name || "the file";
     if (file.type.startsWith("image/")) {
       if (!this.takes.vision) throw new Error("This model takes no images.");
-      this.set([...this.urls, await imageUrl(file)]);
-    } else if (file.type.startsWith("audio/") || file.type === "video/webm") {
-      if (!this.takes.audio) throw new Error("This model takes no sounds.");
-      if (file.size > MOST) throw new Error(`${name} is too large.`);
-      this.set([...this.urls, await asUrl(file)]);
-    } else if (TEXTS.test(file.type) || TEXT_NAMES.test(file.name ?? "")) {
-      if (file.size > MOST_TEXT) throw new Error(`${name} is too large.`);
-      const text = await file.text();
-      const fence = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map((run) => run[0].length + 1)));
-      this.write(`${file.name}\n${fence}\n${text.replace(/\n?$/, "\n")}${fence}\n`);
-    } else throw new Error(`${name} is neither an image nor a sound nor a text.`);
+      return asFile(await imageUrl(file), file.name);
+    }
+    const sound = file.type.startsWith("audio/") || file.type === "video/webm";
+    const pdf = file.type === "application/pdf" || /\.pdf$/i.test(name);
+    if (sound && !this.takes.audio) throw new Error("This model takes no sounds.");
+    if (!sound && !pdf && !TEXTS.test(file.type) && !TEXT_NAMES.test(name)) {
+      throw new Error(`${name} is neither an image nor a sound nor a document.`);
+    }
+    if (!file.size) throw new Error(`${name} is empty.`);
+    if (file.size > (sound || pdf ? MOST : MOST_TEXT)) throw new Error(`${name} is too large.`);
+    return asFile(await asUrl(file), file.name);
   }
 
-  set(urls) {
-    this.urls = urls;
-    this.list.replaceChildren(...urls.map((url, i) => make("span", { class: "attachment" },
-      picture(url, isSound(url) ? "Sound to send" : "Image to send"),
-      make("button", { type: "button", class: "quiet", "aria-label": "Remove this attachment", onclick: () => this.set(urls.filter((_, k) => k !== i)) }, "×"),
+  set(files) {
+    this.files = files;
+    this.list.replaceChildren(...files.map((file) => make("span", { class: "attachment" },
+      picture(file, "to send"),
+      make("button", { type: "button", class: "quiet", "aria-label": `Remove ${file.name || "this attachment"}`, onclick: () => this.set(this.files.filter(({ id }) => id !== file.id)) }, "×"),
     )));
   }
 }

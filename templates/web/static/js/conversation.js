@@ -1,18 +1,23 @@
-// Conversations as trees: an edited or regenerated turn is a branch beside the old one. Kept in this browser alone.
+// Conversations as trees: an edited or regenerated turn is a branch beside the old one. Knows no page and no storage.
 
-import { parts } from "./attachments.js";
+import { asFile, parts } from "./attachments.js";
 
-const PREFIX = "llamasrv:talk:";
+const UNNAMED = "New conversation";
 
 export class Conversation {
   constructor(data = {}) {
-    this.id = data.id ?? crypto.randomUUID?.() ?? String(Math.random()).slice(2);
-    this.title = data.title ?? "New conversation";
+    this.id = data.id ?? newId();
+    this.title = data.title ?? UNNAMED;
     this.changed = data.changed ?? Date.now();
     this.turns = data.turns ?? {}; // id -> turn; the first ones hang on "root"
     this.turns.root ??= { children: [], selected: 0 };
     this.next = data.next ?? 1;
     this.settings = data.settings ?? {};
+    for (const turn of Object.values(this.turns)) {
+      if (!turn.pictures) continue; // how earlier versions kept them
+      turn.files = turn.pictures.map((url) => asFile(url));
+      delete turn.pictures;
+    }
   }
 
   /** The turns that are shown, first to last. */
@@ -36,7 +41,7 @@ export class Conversation {
     const made = { ...turn, id: String(this.next++), parent: parent.id ?? "root", children: [], selected: 0 };
     this.turns[made.id] = made;
     parent.selected = parent.children.push(made.id) - 1;
-    if (turn.role === "user" && this.title === "New conversation") this.title = turn.content.slice(0, 60) || this.title;
+    if (turn.role === "user" && this.title === UNNAMED) this.title = turn.content.slice(0, 60) || turn.files?.[0]?.name || this.title;
     return made;
   }
 
@@ -44,10 +49,20 @@ export class Conversation {
     return this.turns[turn.parent];
   }
 
+  /** The answers that were given to the same turn at the same time, this one included. */
+  pairOf(turn) {
+    return turn.pair ? this.parentOf(turn).children.map((id) => this.turns[id]).filter(({ pair }) => pair === turn.pair) : [turn];
+  }
+
   /** Show the branch beside this one, `step` places on. */
   turnTo(turn, step) {
     const parent = this.parentOf(turn);
     parent.selected = Math.min(parent.children.length - 1, Math.max(0, parent.selected + step));
+  }
+
+  /** Show this turn, and all that led to it. */
+  show(turn) {
+    for (let at = turn; at?.parent; at = this.parentOf(at)) this.parentOf(at).selected = this.parentOf(at).children.indexOf(at.id);
   }
 
   remove(turn) {
@@ -63,7 +78,7 @@ export class Conversation {
     for (const turn of this.path()) {
       if (turn === end) break;
       if (turn.role === "tool") out.push({ role: "tool", tool_call_id: turn.callId, content: turn.content });
-      else if (turn.role === "user") out.push({ role: "user", content: withPictures(turn) });
+      else if (turn.role === "user") out.push({ role: "user", content: parts(turn.content, turn.files ?? []) });
       else out.push({
         role: "assistant", content: turn.content || (turn.calls?.length ? null : ""),
         ...(turn.calls?.length ? { tool_calls: turn.calls.map(({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } })) } : {}),
@@ -71,55 +86,23 @@ export class Conversation {
     }
     return out;
   }
-
-  save() {
-    this.changed = Date.now();
-    const text = JSON.stringify(this);
-    for (;;) {
-      try {
-        localStorage.setItem(PREFIX + this.id, text);
-        return true;
-      } catch {
-        const oldest = stored().filter((talk) => talk.id !== this.id).at(-1);
-        if (!oldest) return false;
-        forget(oldest.id);
-      }
-    }
-  }
 }
 
-function withPictures(turn) {
-  if (!turn.pictures?.length) return turn.content;
-  return [...(turn.content ? [{ type: "text", text: turn.content }] : []), ...parts(turn.pictures)];
-}
+export const newId = () => crypto.randomUUID?.() ?? String(Math.random()).slice(2);
 
-/** All that are kept, the latest first. */
-export function stored() {
-  const out = [];
-  for (let i = 0; i < localStorage.length; i++) {
-    const name = localStorage.key(i);
-    if (!name.startsWith(PREFIX)) continue;
-    try {
-      out.push(JSON.parse(localStorage.getItem(name)));
-    } catch { /* not ours */ }
-  }
-  return out.sort((a, b) => b.changed - a.changed);
-}
-
-export function forget(id) {
-  localStorage.removeItem(PREFIX + id);
-}
-
-/** A conversation from an exported file. Raises where it is none. */
+/** Conversations from an exported file: one, or all. Raises where it is neither. */
 export function imported(text) {
   const data = JSON.parse(text);
+  const all = Array.isArray(data?.conversations) ? data.conversations : [data];
+  if (!all.every(isSound)) throw new Error("This file is no conversation.");
+  return all.map((one) => new Conversation({ ...one, id: undefined }));
+}
+
+function isSound(data) {
   const turns = data?.turns;
-  const sound = turns?.root && Object.values(turns).every((turn) =>
-    Array.isArray(turn.children) && turn.children.every((id) => Object.hasOwn(turns, id)) && Number.isInteger(turn.selected));
-  if (!sound || typeof data.title !== "string") throw new Error("This file is no conversation.");
-  const said = Object.values(turns).filter((turn) => turn !== turns.root);
-  if (!said.every((turn) => ["user", "assistant", "tool"].includes(turn.role) && typeof turn.content === "string")) {
-    throw new Error("This file is no conversation.");
-  }
-  return new Conversation({ ...data, id: undefined });
+  if (!turns?.root || typeof data.title !== "string") return false;
+  return Object.values(turns).every((turn) =>
+    Array.isArray(turn.children) && turn.children.every((id) => Object.hasOwn(turns, id)) && Number.isInteger(turn.selected)
+    && (turn === turns.root || (["user", "assistant", "tool"].includes(turn.role) && typeof turn.content === "string"
+      && Object.hasOwn(turns, turn.parent) && (turn.files ?? []).every((file) => /^data:/.test(file?.url)))));
 }

@@ -2,6 +2,7 @@
 // Nothing of it is ever executed, and nothing is fetched for it: no scripts, styles, forms, frames or images.
 
 import { marked } from "../vendor/marked.js";
+import { TOKENS, typeset } from "./math.js";
 import { make } from "./server.js";
 
 const LANGUAGES = {
@@ -27,6 +28,7 @@ const CLEAN = {
 marked.use({
   gfm: true,
   breaks: true,
+  extensions: TOKENS,
   renderer: {
     html: ({ text }) => text.replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`),
     image: ({ text, title }) => (text || title || "").replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`),
@@ -42,6 +44,7 @@ export function show(element, text, finished) {
   }
   if (finished) for (const code of fragment.querySelectorAll("pre > code")) dress(code);
   element.replaceChildren(fragment);
+  typeset(element);
 }
 
 function dress(code) {

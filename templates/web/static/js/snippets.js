@@ -40,14 +40,32 @@ for chunk in stream:
 `;
 }
 
+/** [type, base64] of a data: URL. */
+const split = (url) => [/^data:([^;,]*)/.exec(url)?.[1] ?? "", url.slice(url.indexOf(",") + 1)];
+
+const isPdf = ({ file_data: url, filename }) => split(url)[0] === "application/pdf" || /\.pdf$/i.test(filename);
+
+const textOf = (base64) => new TextDecoder().decode(Uint8Array.from(atob(base64), (c) => c.charCodeAt(0)));
+
 /** Parts as Anthropic writes them; it has no sounds. */
 function blocks(content) {
   if (!Array.isArray(content)) return content;
   return content.filter((part) => part.type !== "input_audio").map((part) => {
-    if (part.type !== "image_url") return part;
-    const [, media_type, data] = /^data:([^;,]+)[^,]*,(.*)$/s.exec(part.image_url.url) ?? [];
-    return { type: "image", source: data ? { type: "base64", media_type, data } : { type: "url", url: part.image_url.url } };
+    if (part.type === "text") return part;
+    const [media_type, data] = split(part.image_url?.url ?? part.file.file_data);
+    if (part.type === "image_url") return { type: "image", source: { type: "base64", media_type, data } };
+    const source = isPdf(part.file) ? { type: "base64", media_type: "application/pdf", data } : { type: "text", media_type: "text/plain", data: textOf(data) };
+    return { type: "document", title: part.file.filename, source };
   });
+}
+
+/** A message as Ollama writes it: text and images. It has no sounds and no documents but text. */
+function plainly(content) {
+  if (!Array.isArray(content)) return { content };
+  const images = content.filter((part) => part.type === "image_url").map((part) => split(part.image_url.url)[1]);
+  const texts = content.filter((part) => part.type === "text" || (part.type === "file" && !isPdf(part.file))).map((part) =>
+    part.type === "text" ? part.text : `[${part.file.filename}]\n${textOf(split(part.file.file_data)[1])}`);
+  return { content: texts.join("\n\n"), ...(images.length ? { images } : {}) };
 }
 
 /** The same conversation in Anthropic's words. */
@@ -93,7 +111,7 @@ function ollamaBody(body) {
   if ("max_tokens" in body) options.num_predict = body.max_tokens;
   const messages = body.messages.map((m) => m.tool_calls
     ? { role: m.role, content: m.content ?? "", tool_calls: m.tool_calls.map((c) => ({ function: { name: c.function.name, arguments: JSON.parse(c.function.arguments || "{}") } })) }
-    : { role: m.role, content: m.content });
+    : { role: m.role, ...plainly(m.content) });
   const out = { model: body.model, messages, stream: true };
   if (Object.keys(options).length) out.options = options;
   if (body.tools) out.tools = body.tools;
@@ -105,7 +123,8 @@ function ollamaBody(body) {
 
 function ollama(base, key, body, keyed) {
   const headers = keyed ? `, headers={"Authorization": "Bearer " + ${key}}` : "";
-  return `from ollama import Client
+  const lost = body.messages.some(({ content }) => Array.isArray(content) && content.some((part) => part.type === "input_audio" || (part.type === "file" && isPdf(part.file))));
+  return `${lost ? "# Ollama's protocol has no place for sounds and PDF: they are left out.\n" : ""}from ollama import Client
 
 client = Client(host="${base}"${headers})
 for part in client.chat(

@@ -2,17 +2,19 @@
 
 import { ServerError, call, events } from "./server.js";
 
-/** Sends `body` and fills `turn` (content, reasoning, calls, stats). `changed` hears of each piece. */
-export async function answer(body, turn, changed, signal) {
+/** Sends `body` and fills `turn` (content, reasoning, calls, stats). `changed` hears of each piece; `waits` of what it
+ * waits for until then, and what share of that is done, where that is known. */
+export async function answer(body, turn, { changed, waits }, signal) {
   const started = performance.now();
   let first = null;
   let usage = null;
-  const reply = await call("/v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });
+  const reply = await call("/v1/chat/completions", { method: "POST", body: JSON.stringify({ ...body, return_progress: true }), signal });
   for await (const data of events(reply)) {
     if (data === "[DONE]") break;
     const chunk = JSON.parse(data);
     if (chunk.error) throw new ServerError(chunk.error.message, chunk.error.code);
     usage = chunk.usage ?? usage;
+    if (first === null) waitsFor(chunk, waits);
     const choice = chunk.choices?.[0];
     if (!choice) continue;
     turn.finish = choice.finish_reason ?? turn.finish;
@@ -26,6 +28,14 @@ export async function answer(body, turn, changed, signal) {
     prompt: usage?.prompt_tokens, cached: usage?.prompt_tokens_details?.cached_tokens, tokens: usage?.completion_tokens,
     first: first === null ? null : (first - started) / 1000, seconds: first === null ? 0 : (ended - first) / 1000,
   };
+}
+
+function waitsFor({ prompt_queue: queue, prompt_progress: progress }, waits) {
+  if (queue) waits(queue.reason === "media" ? "Looking at what was attached" : `Place ${queue.place} in the queue`, null);
+  if (progress?.total) {
+    const share = progress.processed / progress.total;
+    waits(`Prompt ${Math.round(100 * share)} %`, share);
+  }
 }
 
 function apply(delta, turn) {

@@ -1,19 +1,19 @@
 // How a turn looks: text, folded thinking, cards for calls, and the buttons under it.
 
-import { isSound, picture } from "./attachments.js";
+import { picture } from "./attachments.js";
 import { show } from "./markdown.js";
 import { make } from "./server.js";
 import { statsLine } from "./stream.js";
 
 const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
 
-/** An element for `turn`; `act` has edit, again, branch, sendResults. `busy`: it is being written. */
+/** An element for `turn`; `act` has edit, again, branch, choose, sendResults. `place`: {at, of, pair, chosen} among its
+ * branches. `busy`: it is being written. */
 export function draw(turn, place, act, busy) {
-  const box = make("article", { class: `turn ${turn.role}`, "data-turn": turn.id, "aria-label": NAMES[turn.role] });
-  box.append(make("h2", {}, NAMES[turn.role]));
-  if (turn.pictures?.length) {
-    box.append(make("p", { class: "row" }, ...turn.pictures.map((url) => picture(url, isSound(url) ? "Sound that was sent" : "Image that was sent"))));
-  }
+  const name = turn.role === "assistant" && turn.model ? turn.model : NAMES[turn.role];
+  const box = make("article", { class: `turn ${turn.role}`, "data-turn": turn.id, "aria-label": name });
+  box.append(make("h2", {}, name));
+  if (turn.files?.length) box.append(make("p", { class: "row files" }, ...turn.files.map((file) => picture(file, "that was sent"))));
   if (turn.role === "assistant") box.append(thinking(turn, busy));
   const text = make("div", { class: turn.role === "assistant" ? "text" : "text plain" });
   box.append(text);
@@ -27,6 +27,18 @@ export function draw(turn, place, act, busy) {
     buttons(foot, turn, place, act);
   }
   return box;
+}
+
+/** Shows what an answer that is not there yet waits for; an empty text: nothing any more. `share`: null where unknown. */
+export function waiting(box, text, share) {
+  let line = box.querySelector(".waiting");
+  if (!text) return line?.remove();
+  if (!line) box.querySelector(".text").after(line = make("p", { class: "waiting" }, make("span"), make("progress", { max: 1, "aria-label": "Progress" })));
+  line.querySelector("span").textContent = text;
+  const bar = line.querySelector("progress");
+  if (share === null) bar.removeAttribute("value");
+  else bar.value = share;
+  return undefined;
 }
 
 /** Puts what `turn` has become into its element. */
@@ -76,7 +88,11 @@ function results(turn, act) {
 
 function buttons(foot, turn, place, act) {
   const button = (name, label, onclick) => make("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick }, name);
-  if (place.of > 1) {
+  if (place.pair) {
+    foot.append(make("button", { type: "button", class: "quiet choose", "aria-pressed": String(place.chosen), onclick: () => act.choose(turn) },
+      place.chosen ? "Goes on from here" : "Go on from here"));
+  }
+  if (place.of > (place.pair || 1)) {
     foot.append(
       button("‹", "Earlier branch", () => act.branch(turn, -1)),
       make("span", { class: "place" }, `${place.at + 1}/${place.of}`),

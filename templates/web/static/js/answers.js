@@ -1,0 +1,99 @@
+// Answers are written: by one model, or by two side by side. Knows the messages' element and the conversation at hand.
+
+import { newId } from "./conversation.js";
+import { page, status } from "./page.js";
+import { byId, json, make } from "./server.js";
+import { save } from "./store.js";
+import { answer } from "./stream.js";
+import { draw, fill, waiting } from "./turns.js";
+
+const LOOK = 1500; // milliseconds without news after which the model may be loading
+
+export class Answers {
+  /** `models()`: whom to ask; `request(model, end)`: what; `act`: for the buttons of turns; `place(turn)`: among its branches;
+   * `drawn` is called when all have ended, with the first turn. */
+  constructor({ models, request, validate, act, place, drawn }) {
+    Object.assign(this, { models, request, validate, act, place, drawn });
+    this.messages = byId("messages");
+  }
+
+  /** Answers what stands under `parent`. */
+  async begin(parent) {
+    if (page.running) return;
+    const talk = page.talk;
+    const models = this.models();
+    const pair = models.length > 1 ? newId() : undefined;
+    const turns = models.map((model) => talk.add(parent, { role: "assistant", content: "", model, ...(pair ? { pair } : {}) }));
+    talk.show(turns[0]);
+    const boxes = turns.map((turn) => draw(turn, this.place(turn), this.act, true));
+    this.messages.append(pair ? make("div", { class: "pair" }, ...boxes) : boxes[0]);
+    this.messages.scrollTop = this.messages.scrollHeight;
+    const running = page.running = new AbortController();
+    byId("stop").hidden = false;
+    byId("send").disabled = true;
+    status("Waiting for the first token…");
+    const bodies = turns.map((turn) => this.request(turn.model, turns[0]));
+    await Promise.all(turns.map((turn, i) => this.#write(turn, boxes[i], bodies[i], running)));
+    page.running = null;
+    byId("stop").hidden = true;
+    byId("send").disabled = false;
+    status(running.signal.aborted ? "Stopped." : "");
+    for (const turn of turns) if (!turn.content && !turn.reasoning && !turn.calls && !turn.error) talk.remove(turn);
+    if (talk === page.talk) this.drawn(turns[0]);
+    else save(talk);
+  }
+
+  async #write(turn, box, body, running) {
+    let due = 0;
+    let timer = null;
+    const paint = () => {
+      timer = null;
+      const started = performance.now();
+      const atEnd = this.messages.scrollHeight - this.messages.scrollTop - this.messages.clientHeight < 80;
+      fill(box, turn, true);
+      this.validate(turn.content, false);
+      if (atEnd) this.messages.scrollTop = this.messages.scrollHeight;
+      due = performance.now() + Math.max(30, 4 * (performance.now() - started)); // long answers are painted less often
+    };
+    let heard = false;
+    const waits = (text, share) => {
+      heard = true;
+      status(text);
+      waiting(box, text, share);
+    };
+    const look = setInterval(async () => {
+      const told = heard ? null : await loading(turn.model);
+      if (told && !heard) {
+        status(told.text);
+        waiting(box, told.text, told.share);
+      }
+    }, LOOK);
+    try {
+      await answer(body, turn, { waits, changed: () => {
+        heard = true;
+        waiting(box, "", null);
+        status("Writing…");
+        timer ??= setTimeout(paint, Math.max(0, due - performance.now()));
+      } }, running.signal);
+    } catch (error) {
+      if (running.signal.aborted) turn.finish = "stopped";
+      else turn.error = error.message;
+    }
+    heard = true;
+    clearInterval(look);
+    clearTimeout(timer);
+    waiting(box, "", null);
+    fill(box, turn, true);
+  }
+}
+
+/** What is told of a model that is being loaded; null where it is not. */
+async function loading(model) {
+  try {
+    const { data } = await json("/v1/models");
+    const state = data.find(({ id }) => id === model)?.status;
+    return state?.value === "loading" ? { text: `Loading the model: ${Math.round(100 * (state.progress ?? 0))} %`, share: state.progress ?? null } : null;
+  } catch {
+    return null;
+  }
+}
