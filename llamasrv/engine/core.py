@@ -43,7 +43,7 @@ from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooS
 log = logging.getLogger("llamasrv.engine")
 
 Mail = tuple[Callable[..., None], object]
-"""A method of EngineCore, and its argument."""
+"""What is called with the core, between two steps, and its argument: a method of EngineCore, `answer` or `call`."""
 
 
 
@@ -166,17 +166,6 @@ class EngineCore:
     def fail_all(self, error: LlamasrvError) -> None:
         for seq in [*self.running, *self.waiting]:
             self.end(seq, Ending(FinishReason.FAILED, error=error.but()))
-
-    def answer(self, question: tuple[Callable[[EngineCore], object], Stream]) -> None:
-        act, stream = question
-        try:
-            stream.put(act(self))
-        except LlamasrvError as error:
-            stream.put(error)
-
-    def call(self, act: Callable[[], None]) -> None:
-        """For what happens between two steps and needs nothing of the core."""
-        act()
 
     # mail
 
@@ -359,13 +348,27 @@ class EngineCore:
         self.drafter = Drafter(self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock)
 
 
+def answer(core: EngineCore, question: tuple[Callable[[EngineCore], object], Stream]) -> None:
+    """Put into the stream what a function of the core returns, or raises."""
+    act, stream = question
+    try:
+        stream.put(act(core))
+    except LlamasrvError as error:
+        stream.put(error)
+
+
+def call(core: EngineCore, act: Callable[[], None]) -> None:
+    """For what needs nothing of the core."""
+    act()
+
+
 def _open_encoder(core: EngineCore) -> Encoder | None:
     projector = core.backend.projector
     if projector is None:
         return None
 
     def post(result: Encoded) -> None:
-        core.mailbox.put((EngineCore.call, partial(encoder.take, result)))
+        core.mailbox.put((call, partial(encoder.take, result)))
 
     encoder = Encoder(
         projector, core.options.media_bytes, post=post,
@@ -384,7 +387,7 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
         options.disk_folder, options.disk_bytes,
         facts={"model": options.digest, **backend.state_facts}, largest=options.cache_bytes,
         adapter_digests=tuple(adapter.digest for adapter in backend.adapters), can_cut=backend.can_cut_saved,
-        work=pool.queue(1).put, post=lambda call: core.mailbox.put((EngineCore.call, partial(call[0], call[1]))),
+        work=pool.queue(1).put, post=lambda mail: core.mailbox.put((call, partial(mail[0], mail[1]))),
         give=lambda state: core.memory.take_back(state), metrics=core.metrics,
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ import numpy as np
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.channels import Doorbell, End, Mailbox, RealThread, Stream
-from llamasrv.engine.core import EngineCore, Mail
+from llamasrv.engine.core import EngineCore, Mail, answer, call
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.host import STOPPING, EngineHost, Shared
 from llamasrv.engine.interface import Backend, LoadFailed, ModelInfo, Progress, Vocabulary
@@ -201,7 +201,7 @@ class Engine:
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None:
         """Have the answers under these constraints close their thinking blocks. Nothing happens to those that ended."""
         for constraint in constraints:
-            self._mailbox.put((EngineCore.call, constraint.end_thinking))
+            self._mailbox.put((call, constraint.end_thinking))
 
     def _overflow(self, stream: Stream) -> None:
         self._mailbox.put((EngineCore.give_up_unread, stream))
@@ -265,7 +265,7 @@ class Engine:
         if status.state != "ready":
             raise _unavailable(status)
         stream = Stream(self._doorbell)
-        self._mailbox.put((EngineCore.answer, (act, stream)))
+        self._mailbox.put((answer, (act, stream)))
         if not stream.wait(timeout):
             raise Unavailable("The engine is busy.")
         result = cast("R | LlamasrvError", stream.take()[0])

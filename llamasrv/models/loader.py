@@ -25,6 +25,7 @@ from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.failures import Failures
 from llamasrv.models.memory import as_gib, available_memory, give_back, resident_memory
 from llamasrv.models.model import Model
+from llamasrv.models.prefix_limit import PrefixLimit
 from llamasrv.models.remote import reach_all
 from llamasrv.models.room import ON_THEIR_WAY, Room
 
@@ -68,7 +69,7 @@ class Loader:
         self._queue: list[Model] = []  # models that wait for memory, in their order
         self._leaving: dict[Model, Engine] = {}  # engines that take no new work and end with what they have
         self._failures = Failures(clock)
-        self._kept: list[Model] = []  # with prefixes and without an engine, the one unloaded last at the end
+        self._prefix_limit = PrefixLimit()
         self.draining = False  # nothing is loaded any more
         self._stopping = False
 
@@ -274,17 +275,7 @@ class Loader:
         give_back()
         model.num_unloads += 1
         self.room.give(model)
-        self._bound_prefixes(model)
-
-    def _bound_prefixes(self, latest: Model) -> None:
-        """What unloaded models keep of their prefixes is no more, in all, than the one that was unloaded last may
-        have: the others', unloaded longest ago, go for it."""
-        self._kept = [model for model in self._kept if model is not latest and model.current is None] + [latest]
-        options = latest.recipe.options if latest.recipe is not None else None
-        most = options.cache_bytes + options.checkpoint_bytes if options is not None else 0
-        for model in self._kept[:-1]:
-            if sum(kept.prefixes.used for kept in self._kept) > most and model.current is None and not model.phase:
-                model.prefixes.clear()
+        self._prefix_limit.unloaded(model)
 
     def changed(self, model: Model) -> None:
         """Something about it has changed that needs no loading: what was made from it is made anew."""

@@ -1,0 +1,21 @@
+"""How much unloaded models may keep of their prefixes, all of them together. Called under no lock."""
+
+from __future__ import annotations
+
+from llamasrv.models.model import Model
+
+
+class PrefixLimit:
+    """What they keep is no more, in all, than the one that was unloaded last may have: the others', unloaded longest
+    ago, go for it."""
+
+    def __init__(self) -> None:
+        self._kept: list[Model] = []  # with prefixes and without an engine, the one unloaded last at the end
+
+    def unloaded(self, latest: Model) -> None:
+        self._kept = [model for model in self._kept if model is not latest and model.current is None] + [latest]
+        options = latest.recipe.options if latest.recipe is not None else None
+        most = options.cache_bytes + options.checkpoint_bytes if options is not None else 0
+        for model in self._kept[:-1]:
+            if sum(kept.prefixes.used for kept in self._kept) > most and model.current is None and not model.phase:
+                model.prefixes.clear()
