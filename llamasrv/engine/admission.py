@@ -53,7 +53,7 @@ class Admission:
         failed: list[Sequence] = []
         for i, (seq, match) in enumerate(admitted):
             try:
-                if i and seq.saved is None:
+                if i and match is not None:
                     match = self.memory.lookup(seq)  # an admission before this one may have moved what was matched
                 self.seat(seq, match, clock())
             except Exception:

@@ -60,16 +60,20 @@ class LaneTable:
         del self.resident[lane]
         self.held.add(lane)
         cells = self._cells[lane]
-        self.held_cells += int(np.count_nonzero(self._holds[cells] == 0)) + self.lengths[lane] - len(cells)
-        self._holds[cells] += 1
+        self.held_cells += self.lengths[lane] - len(cells)
+        if len(cells):
+            self.held_cells += int(np.count_nonzero(self._holds[cells] == 0))
+            self._holds[cells] += 1
 
     def retire(self, lane: int) -> None:
         """A held lane becomes resident, most recently used."""
         self.held.remove(lane)
         self.resident[lane] = None
         cells = self._cells[lane]
-        self._holds[cells] -= 1
-        self.held_cells -= int(np.count_nonzero(self._holds[cells] == 0)) + self.lengths[lane] - len(cells)
+        self.held_cells -= self.lengths[lane] - len(cells)
+        if len(cells):
+            self._holds[cells] -= 1
+            self.held_cells -= int(np.count_nonzero(self._holds[cells] == 0))
 
     def touch(self, lane: int) -> None:
         if lane in self.resident:

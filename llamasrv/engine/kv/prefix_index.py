@@ -149,6 +149,8 @@ def longest(lengths: list[int], most: int) -> int:
 
 def common_prefix(a: array[int], b: array[int]) -> int:
     """How many first tokens are the same."""
+    if a[:KEY_LENGTH] != b[:KEY_LENGTH]:  # as a rule, and soon known
+        return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
     return _common_length(np.frombuffer(a, np.int32), np.frombuffer(b, np.int32))
 
 
