@@ -52,8 +52,8 @@ class GrammarMatcher:
     """Follows one sequence. `accept` is for the engine thread; `compute_mask` runs while `pending`, on any thread."""
 
     __slots__ = (
-        "binding", "pending", "ready", "error", "ids", "banned", "is_stuck", "_matcher", "_grammar", "_bits", "_bytes",
-        "_tail", "_awaits_trigger",
+        "binding", "pending", "ready", "error", "ids", "banned", "is_stuck", "is_complete", "_matcher", "_grammar",
+        "_bits", "_bytes", "_tail", "_awaits_trigger",
     )  # fmt: skip
 
     def __init__(self, matcher: llguidance.LLMatcher, grammar: CompiledGrammar) -> None:
@@ -70,15 +70,11 @@ class GrammarMatcher:
         self.ids: np.ndarray | None = None  # the allowed tokens, if they are few: int64 [n]
         self.banned: np.ndarray | None = None  # else the others: int64 [n] if they are few, or bool [n_vocab]
         self.is_stuck = False  # nothing may follow but an end
+        self.is_complete = bool(matcher.is_stopped())  # nothing may follow; asked for while a mask is computed, too
 
     @property
     def may_end(self) -> bool:
         return bool(self._matcher.is_accepting())
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing can follow any more."""
-        return bool(self._matcher.is_stopped())
 
     def accept(self, token: int) -> bool:
         """Advance by one token. False if the grammar does not allow it; the matcher is of no use after that."""
@@ -86,6 +82,7 @@ class GrammarMatcher:
         if not self._matcher.consume_token(token):
             self.error = reason_of(self._matcher.get_error())
             return False
+        self.is_complete = bool(self._matcher.is_stopped())
         if self._awaits_trigger:
             self._look_for_trigger(token)
         return True

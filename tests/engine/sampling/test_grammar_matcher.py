@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 from constraints import CALLS, constraint, run
 from engine_driver import GREEDY
@@ -47,3 +49,15 @@ def test_wide_masks_hold_whatever_their_form(drive, monkeypatch):
         driver = drive()
         text, _ = run(driver, constraint=constraint(driver, "start: /[^Y]{12}/"), params=GREEDY)
         assert len(text) == 12 and "Y" not in text
+
+
+def test_whether_it_is_complete_may_be_asked_while_a_mask_is_computed(compiler):
+    """What was computed with a prompt is delivered when it is, mask or no mask; the grammar's library lends nothing to
+    two at once, and the engine's loop ended."""
+    matcher = compiler.compile('start: ("a" | /[b-z]{3,40}/ | /[0-9]+(x|y)*/)*').matcher()
+    for _ in range(50):
+        thread = threading.Thread(target=lambda: [matcher.compute_mask() for _ in range(20)])
+        thread.start()
+        while thread.is_alive():
+            assert not matcher.is_complete
+        thread.join()
