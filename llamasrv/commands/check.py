@@ -19,7 +19,7 @@ from llamasrv.engine.use import HOST, Use
 from llamasrv.errors import ConfigError, Unavailable
 from llamasrv.models import fit, gguf, memory
 from llamasrv.models.model import Model
-from llamasrv.startup import model_list, model_options, recipes
+from llamasrv.startup import drafts, model_list, model_options, recipes
 from llamasrv.startup.projector import projector_of
 
 
@@ -122,11 +122,14 @@ def _drafts(settings: Settings, header: gguf.Header) -> str:
     draft = model_options.draft_header(settings)
     if engine.deterministic or engine.spec == "off":
         return "off" if engine.spec == "off" else "off, because answers must be deterministic"
-    sources = ["prompts, answers and predictions"] if engine.spec != "draft" else ["predictions"]
+    sources = ["prompts, answers and predictions"] if engine.spec not in ("draft", "mtp") else ["predictions"]
     if draft is not None and engine.spec != "ngram":
         sources.append(f"{engine.draft_model} ({_rounded(draft.size)})")
-    layers = header.number("nextn_predict_layers")
-    unused = f"; not from its {layers} MTP layer{'s' * (layers > 1)}, which llamasrv does not load" if layers else ""
+    elif drafts.with_drafts(settings, header).engine.mtp:
+        sources.append("its MTP layer")
+    unused = ""
+    if header.number("nextn_predict_layers") and engine.spec in ("auto", "mtp") and drafts.mtp_refusal(header):
+        unused = f"; not from MTP: {drafts.mtp_refusal(header)}"
     return f"from {', '.join(sources)}, where they pay{unused}"
 
 

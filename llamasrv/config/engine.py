@@ -251,9 +251,10 @@ _DECLARED: Mapping[str, Option] = {
         "reused.",
     ),
     "spec": _engine(
-        "spec", "choice", "--spec", choices=("auto", "off", "ngram", "draft"),
+        "spec", "choice", "--spec", choices=("auto", "off", "ngram", "draft", "mtp"),
         help="What several tokens of a step are drafted from: the text that is there already (ngram), a smaller model "
-        "(draft), or all that is at hand (auto). Drafts change when tokens come, not which; only what pays is drafted.",
+        "(draft), the model's own layer for it (mtp), or all that is at hand (auto). Drafts change when tokens come, "
+        "not which; only what pays is drafted.",
     ),
     "draft_model": _model(
         "draft", "path", "-md", "--model-draft", "--spec-draft-model",

@@ -295,8 +295,8 @@ FLAGS: tuple[Flag, ...] = (
     same("--spec-draft-ngl, -ngld, --gpu-layers-draft, --n-gpu-layers-draft N", "engine.draft_n_gpu_layers",
          "LLAMA_ARG_N_GPU_LAYERS_DRAFT"),
     same("--spec-draft-n-max N", "engine.draft_max", "LLAMA_ARG_SPEC_DRAFT_N_MAX"),
-    maps("--spec-type LIST", "--spec: none is off, draft-simple is draft, ngram-... is ngram; both are auto",
-         draft_kinds, "LLAMA_ARG_SPEC_TYPE"),
+    maps("--spec-type LIST", "--spec: none is off, draft-simple is draft, draft-mtp is mtp, ngram-... is ngram; "
+         "several are auto", draft_kinds, "LLAMA_ARG_SPEC_TYPE"),
     *(already(spec, "the number of tokens tried is chosen in each step, from their cost and likelihood",
               variable) for spec, variable in (
         ("--spec-draft-n-min N", "LLAMA_ARG_SPEC_DRAFT_N_MIN"),

@@ -59,8 +59,8 @@ def rope_scale(text: str) -> dict[str, Any]:
         raise ValueError("must be a number above 0") from None
 
 
-_SPEC_TYPES = {"draft-simple": "draft", "ngram-simple": "ngram", "ngram-map-k": "ngram", "ngram-map-k4v": "ngram",
-               "ngram-mod": "ngram", "ngram-cache": "ngram", "none": "off"}  # fmt: skip
+_SPEC_TYPES = {"draft-simple": "draft", "draft-mtp": "mtp", "ngram-simple": "ngram", "ngram-map-k": "ngram",
+               "ngram-map-k4v": "ngram", "ngram-mod": "ngram", "ngram-cache": "ngram", "none": "off"}  # fmt: skip
 
 
 def draft_kinds(text: str) -> dict[str, Any]:

@@ -192,16 +192,19 @@ class Proposal(NamedTuple):
 class DraftModel(Protocol):
     """A model that drafts for another one, on lanes of the same numbers. Belongs to the engine thread."""
 
-    def lag(self, timeline: Timeline) -> int:
-        """How many tokens it has to compute before it can draft; at least 1."""
+    source: str  # what its drafts are counted as
+
+    def follow(self, is_on: bool) -> None:
+        """Whether it is to be ready for drafts. What it costs to be is spared while it is not."""
+
+    def lag(self, timeline: Timeline) -> int | None:
+        """How many tokens it has to compute before it can draft, at least 1; None where it cannot."""
 
     def advance(self, timeline: Timeline, most: int) -> bool:
         """Compute at most so many of the tokens that are missing. Whether it lags one token only now."""
 
     def propose(self, timelines: Sequence[Timeline], most: int) -> list[Proposal]:
         """At most so many tokens for each; fewer or none where there is no room. They should lag little."""
-
-    def reset(self) -> None: ...
 
     def close(self) -> None: ...
 

@@ -72,10 +72,11 @@ class EngineOptions:
     context_shift: bool = False  # a sequence whose context is full forgets tokens and goes on
     keep: int = 0  # first tokens that it does not forget, beside the start token; -1: its prompt
     deterministic: bool = False
-    spec: str = "auto"  # what drafts come from: auto, off, ngram, draft
+    spec: str = "auto"  # what drafts come from: auto, off, ngram, draft, mtp
     draft_model: Path | None = None  # a smaller model that drafts
     draft_gpu_layers: int | None = None  # None: all
     draft_most: int = 16  # tokens of one of its drafts
+    mtp: bool = False  # draft with the model's own layer for it, which its file has
     draft_rollback: int | None = None  # of a draft for a memory with states, each for one more state; None: chosen
     queue_limit: int = 1024  # sequences that may wait
     step_target: float = 0.2  # seconds a step may take while anybody decodes

@@ -74,11 +74,6 @@ def drafts(settings: Settings) -> bool:
     return settings.engine.spec != "off" and not settings.engine.deterministic
 
 
-def with_rollback(settings: Settings, header: gguf.Header) -> Settings:
-    """The settings with the number of states that drafts are taken back with, which they may leave open."""
-    return settings.having(engine={"draft_rollback": memory.rollback(header, shape_of(settings))})
-
-
 def template_source(settings: Settings) -> str | None:
     """The Jinja source that replaces the model's own template, if the operator gave one."""
     path = settings.model.chat_template_file
@@ -180,6 +175,12 @@ def check_rpc(who: str) -> None:
 def library_has(part: str) -> bool:
     """Whether llama-cpp-python came with this part of ggml. The library itself is not loaded for it."""
     return any(_library().glob(f"*{part}.*"))
+
+
+def library_has_module(name: str) -> bool:
+    """Whether llama-cpp-python came with this module."""
+    spec = importlib.util.find_spec("llama_cpp")
+    return spec is not None and spec.origin is not None and (Path(spec.origin).parent / f"{name}.py").is_file()
 
 
 def _library() -> Path:

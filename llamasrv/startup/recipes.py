@@ -26,7 +26,8 @@ from llamasrv.errors import ConfigError
 from llamasrv.models import devices, fit, gguf, memory, places
 from llamasrv.models.model import Recipe, Share
 from llamasrv.models.remote import reach
-from llamasrv.startup.model_options import engine_options, has_devices, needed_memory, shape_of, with_rollback
+from llamasrv.startup.drafts import with_drafts
+from llamasrv.startup.model_options import engine_options, has_devices, needed_memory, shape_of
 
 log = logging.getLogger("llamasrv")
 
@@ -67,7 +68,7 @@ def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.Fitte
 
     if not can_measure():
         return None
-    settings = with_rollback(settings, header)
+    settings = with_drafts(settings, header)
     for endpoint in settings.engine.rpc:
         reach(endpoint)
     if has_devices(settings.engine):
@@ -87,7 +88,7 @@ def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.Fitte
 def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any) -> Recipe:
     """The recipe; `known` are options of the engine that the settings do not have as they should be. Raises
     ConfigError where the model does not fit this machine, and no device could help."""
-    settings = with_rollback(settings, header)
+    settings = with_drafts(settings, header)
     if has_devices(settings.engine):
         return _fitted_when_loaded(settings, header, several=several, known=known)
     return _of_this_machine(settings, header, several=several, known=known)

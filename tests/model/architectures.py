@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import pathlib
+import re
 import tempfile
 
 import gguf
@@ -182,29 +183,34 @@ def _more(arch: str, width: int, heads: int, layers: int) -> dict[str, object]:
     return every.get(arch, {})
 
 
-def make(arch: str, path: pathlib.Path, *, seed: int = 1) -> pathlib.Path:
-    """Write a tiny model of this architecture. Raises RuntimeError where the library does not make one."""
+def make(arch: str, path: pathlib.Path, *, seed: int = 1, mtp: str = "") -> pathlib.Path:
+    """Write a tiny model of this architecture. Raises RuntimeError where the library does not make one.
+
+    With `mtp` it has a layer that says what comes after the next token: one that "agrees", since each token says all
+    about the next one, or one that "differs".
+    """
     import llama_cpp.llama_cpp as C
 
     from llamasrv.engine.backend.library import reason
 
     with tempfile.TemporaryDirectory() as folder:
         metadata = pathlib.Path(folder) / "metadata.gguf"
-        _write_metadata(arch, metadata)
+        _write_metadata(arch, metadata, mtp=bool(mtp))
         base = _ggml()
         context = base.gguf_init_from_file(str(metadata).encode(), _InitParams(True, None))
     if not context:
         raise RuntimeError(f"{arch}: its metadata cannot be read")
-    fill = _Filler(base, arch, seed)
+    fill = _Filler(base, arch, seed, mtp)
+    optional = _optional(_LAYERS.get(arch, 2)) if mtp else None
     callback = C.llama_model_set_tensor_data_t(fill)
     params = C.llama_model_default_params()
-    params.n_gpu_layers = 0
+    params.n_gpu_layers, params.load_mtp = 0, bool(mtp)
     try:
         model = C.llama_model_init_from_user(ctypes.c_void_p(context), callback, None, params)
         if not model:
             raise RuntimeError(f"{arch}: {reason()}")
         for name, tensor in fill.tensors.items():
-            if not name.endswith(_LEFT_OUT.get(arch, " ")):
+            if not name.endswith(_LEFT_OUT.get(arch, " ")) and not (optional and optional.match(name)):
                 base.gguf_add_tensor(context, tensor)
         base.gguf_write_to_file(context, str(path).encode(), False)
         C.llama_model_free(model)
@@ -213,15 +219,30 @@ def make(arch: str, path: pathlib.Path, *, seed: int = 1) -> pathlib.Path:
     return path
 
 
-def _write_metadata(arch: str, path: pathlib.Path) -> None:
+def _optional(layer: int) -> re.Pattern[str]:
+    """Tensors of the MTP layer that files do not have: it reads and writes words as the model does."""
+    return re.compile(
+        rf"blk\.{layer}\..*(\.(input_)?scale|(?<!exp_probs_b)\.bias|"
+        r"\.(embed_tokens|shared_head_head|shared_head_norm)\.weight)$"
+    )
+
+
+def _write_metadata(arch: str, path: pathlib.Path, *, mtp: bool = False) -> None:
     width, _, _ = sizes(arch)
     w = gguf.GGUFWriter(str(path), arch)
     w.add_name("tiny")  # the library knows some models by their names
-    w.add_block_count(_LAYERS.get(arch, 2))
+    layers = _LAYERS.get(arch, 2)
+    w.add_block_count(layers + mtp)
+    if mtp:
+        w.add_nextn_predict_layers(1)
     w.add_context_length(CONTEXT)
     w.add_embedding_length(width)
     Builder.of(w).vocabulary()
     for name, value in facts(arch).items():
+        if mtp and arch == "glm4moe" and "sections" in name:
+            continue  # the library aborts on such positions in that layer
+        if mtp and isinstance(value, list) and len(value) == layers:
+            value = [*value, value[-1]]
         _add(w, f"{arch}.{name}", value)
     for name, value in {"alpha_n": 1.0, "alpha_p": 1.0, "beta": 1.0, "eps": 1e-7}.items():
         _add(w, f"xielu.{name}", value)  # apertus
@@ -249,7 +270,8 @@ def _add(w: gguf.GGUFWriter, key: str, value: object) -> None:
 class _Filler:
     """Called with each tensor: gives it weights of a size that keeps activations within bounds."""
 
-    def __init__(self, base: ctypes.CDLL, arch: str, seed: int) -> None:
+    def __init__(self, base: ctypes.CDLL, arch: str, seed: int, mtp: str) -> None:
+        self._mtp = mtp
         self.tensors: dict[str, int] = {}
         self._arch = arch
         self._base = base
@@ -267,6 +289,13 @@ class _Filler:
 
     def _values(self, name: str, count: int, columns: int) -> np.ndarray:
         x = self._random.standard_normal(count, dtype=np.float32)
+        if "nextn.eh_proj" in name:  # of a token and a state it hands on the token, and something of the state
+            rows = np.eye(columns // 2, columns, dtype=np.float32)
+            return rows.ravel() + x * np.float32((0.01 if self._mtp == "agrees" else 1) / np.sqrt(columns))
+        if "nextn.enorm" in name:
+            return np.ones_like(x)
+        if self._mtp == "agrees" and re.search(r"(attn_output|ffn_down\w*|ssm_out)\.weight$", name):
+            x *= np.float32(0.01)  # what a layer adds is little
         if "ssm_a" in name:
             return -np.abs(x)  # states decay
         if self._arch == "gemma4" and "attn_q_norm" in name:

@@ -90,11 +90,11 @@ class Result:
 
 @pytest.fixture
 def real(model_path):
-    """`real(kind, **options)`: an engine on a tiny model; afterwards nothing may be left."""
+    """`real(kind, **options)`: an engine on a tiny model of that kind, or on a file; afterwards nothing may be left."""
     made = []
 
     def make(kind="llama", **options):
-        made.append(RealEngine(model_path(kind), **options))
+        made.append(RealEngine(kind if kind.endswith(".gguf") else model_path(kind), **options))
         return made[-1]
 
     yield make

@@ -110,13 +110,13 @@ def test_every_engine_option_comes_from_a_setting():
         engine_yarn_ext_factor=1, engine_yarn_attn_factor=1, engine_yarn_beta_slow=1, engine_yarn_beta_fast=32,
         engine_context_shift=True, engine_keep=3, engine_swa_full=True, cache_checkpoints=17,
         engine_override_kv="a=int:1", model_control_vectors="a.gguf", model_control_vector_layers="1-2", engine_cpu_range="0",
-        engine_prio=1, engine_poll=3, engine_fit="off", engine_fit_target="1", engine_fit_ctx=300, engine_spec="off", model_draft="d.gguf", engine_draft_n_gpu_layers=1, engine_draft_max=5,
+        engine_prio=1, engine_poll=3, engine_fit="off", engine_fit_target="1", engine_fit_ctx=300, engine_spec="off", model_draft="d.gguf", engine_draft_n_gpu_layers=1, engine_draft_max=5, engine_draft_rollback=2,
         model_mmproj="a.gguf", engine_mmproj_offload=False, model_image_min_tokens=1, model_image_max_tokens=2, cache_media=17,
         ), environ={},
     )  # fmt: skip
     made, default = model_options.engine_options(changed), EngineOptions()
     same = [f.name for f in dataclasses.fields(made) if getattr(made, f.name) == getattr(default, f.name)]
-    assert sorted(same) == ["devices", "digest", "mmproj_digest"]  # from the model's file; and not beside other machines
+    assert sorted(same) == ["devices", "digest", "mmproj_digest", "mtp"]  # from the model's file; and not beside other machines
     assert (made.step_target, made.context_cells) == (0.009, 256)
 
 

@@ -25,6 +25,7 @@ from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, rea
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.memory_kind import PARTIAL, kind_of, rollback_wanted
 from llamasrv.engine.backend.model_info import info_of
+from llamasrv.engine.backend.mtp import LlamaMtp
 from llamasrv.engine.backend.padding import BLOCK, Padding
 from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import failed, load_model, on_gpu, place_context
@@ -52,13 +53,14 @@ class LlamaBackend:
     front_end_load = 0.0
     host_bytes: int | None = None
     max_rollback = 0
+    _mtp: LlamaMtp | None = None
 
     def __init__(self, path: str, options: EngineOptions, progress: Progress, *, weights: bool = True) -> None:
         """Without weights nothing is computed: it is there to be measured. Raises LoadFailed."""
         self._options = options
         self._context: Any = None
         self.embeddings: LlamaEmbeddings | None = None
-        self.draft_model: LlamaDraftModel | None = None
+        self.draft_model: LlamaDraftModel | LlamaMtp | None = None
         self.projector: LlamaProjector | None = None
         settle(options, path)
         self._model = load_model(path, options, progress, weights=weights)
@@ -178,12 +180,20 @@ class LlamaBackend:
         self.max_rollback = C.llama_n_rs_seq(context) if self._stateful else p.n_batch
         self._logits_at: tuple[int, Any] = (0, None)
         self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and self.can_cut  # it aborts where it cannot
+        if o.mtp and self.max_rollback and not self.split:
+            self.draft_model = self._mtp = LlamaMtp(
+                self._model, context, p, vocab_size=self.vocab.size, num_lanes=self._lanes_wanted
+            )
+        elif o.spec == "mtp" and not self.split:
+            raise LoadFailed(f"{self.info.path}: the library cannot take drafts back in a memory of this kind; leave "
+                             "--spec at auto, or allow states with --spec-rollback")  # fmt: skip
 
     @property
     def contexts(self) -> list[Any]:
         """Of the library, all that are open."""
         embedding = self.embeddings.context_handle if self.embeddings is not None else None
-        return [context for context in (self._context, embedding) if context]
+        mtp = self._mtp.context if self._mtp is not None else None
+        return [context for context in (self._context, embedding, mtp) if context]
 
     @property
     def model(self) -> Any:
@@ -222,6 +232,8 @@ class LlamaBackend:
         if code == 0:
             if self._taken_back:
                 self._taken_back.difference_update(batch.lane[:n].tolist())
+            if self._mtp is not None and media is None:
+                self._mtp.note(batch)
             if self._on_gpu:
                 C.llama_synchronize(self._context)  # it answers later: wait here, where the GIL is free
         elif code == 1:
@@ -279,6 +291,8 @@ class LlamaBackend:
         # The library copies the last state, not the one that was gone back to.
         mark = self.mark(source) if source in self._taken_back and position == self.length(source) else None
         C.llama_memory_seq_cp(self._memory, source, target, 0, position)
+        if self._mtp is not None:
+            self._mtp.copy(source, target, position)
         if mark is None and self._slides:
             # Cells of a window that two lanes share are never used again: the target gets its own.
             mark = self.mark(target)
@@ -286,11 +300,15 @@ class LlamaBackend:
             C.llama_state_seq_set_data_ext(self._context, _bytes_at(mark), len(mark), target, PARTIAL)
 
     def cut(self, lane: int, position: int) -> bool:
+        if self._mtp is not None:
+            self._mtp.cut(lane, position)
         if self._stateful and position < self.length(lane):
             return False  # with states to roll back to the library says that it can
         return bool(C.llama_memory_seq_rm(self._memory, lane, position, -1))
 
     def roll_back(self, lane: int, position: int) -> None:
+        if self._mtp is not None:
+            self._mtp.cut(lane, position)
         done = C.llama_memory_seq_rm(self._memory, lane, position, -1)
         assert done and lane not in self._taken_back, "more than can be taken back"
         if self._stateful:
@@ -298,6 +316,8 @@ class LlamaBackend:
 
     def shift(self, lane: int, start: int, count: int) -> None:
         assert self.can_shift and 0 <= lane < self.num_lanes and start >= 0 < count
+        if self._mtp is not None:
+            self._mtp.forget(lane)
         C.llama_memory_seq_rm(self._memory, lane, start, start + count)
         C.llama_memory_seq_add(self._memory, lane, start + count, -1, -count)
 
@@ -313,11 +333,15 @@ class LlamaBackend:
         size = len(mark)
         read = C.llama_state_seq_set_data_ext(self._context, _bytes_at(mark), size, lane, PARTIAL)
         self._taken_back.discard(lane)
+        if self._mtp is not None:
+            self._mtp.cut(lane, position)
         cut = C.llama_memory_seq_rm(self._memory, lane, position, -1)
         return read == size and cut and self.length(lane) == position
 
     def clear(self, lane: int) -> None:
         assert 0 <= lane < self.num_lanes
+        if self._mtp is not None:
+            self._mtp.forget(lane)
         self._taken_back.discard(lane)
         C.llama_memory_seq_rm(self._memory, lane, -1, -1)
 
@@ -337,6 +361,8 @@ class LlamaBackend:
         return data[:written]
 
     def restore(self, lane: int, saved: np.ndarray) -> bool:
+        if self._mtp is not None:
+            self._mtp.forget(lane)
         self._taken_back.discard(lane)
         return C.llama_state_seq_set_data_ext(self._context, _bytes_at(saved), len(saved), lane, 0) == len(saved)
 
@@ -344,10 +370,12 @@ class LlamaBackend:
         return chain_of(params, self.vocab, self.info.context_train or self.context, greedy=greedy)
 
     def reset(self) -> None:
+        if self._mtp is not None:
+            self._mtp.close()  # before the context that it looks at
         C.llama_free(self._context)
         self._context = None
         self._open_context()
-        if self.draft_model is not None:
+        if isinstance(self.draft_model, LlamaDraftModel):
             self.draft_model.reset()
 
     def close(self) -> None:
@@ -379,7 +407,7 @@ def open_model(path: str, options: EngineOptions, progress: Progress) -> LlamaBa
     try:
         warm_up(backend)
         backend.host_bytes = host_bytes(backend.contexts, backend.vocab.size, backend.max_outputs)
-        if backend.host_bytes is not None and backend.draft_model is not None:
+        if backend.host_bytes is not None and isinstance(backend.draft_model, LlamaDraftModel):
             backend.host_bytes += host_bytes(*backend.draft_model.sizes) or 0
         progress(1.0)
     except BaseException:

@@ -34,12 +34,15 @@ _logits_of.argtypes, _logits_of.restype = list(C.llama_get_logits_ith.argtypes),
 class LlamaDraftModel:
     """Belongs to the engine thread."""
 
+    source = "draft"
+
     def __init__(
         self, path: str, options: EngineOptions, target: Any, vocab: LlamaVocabulary, *, num_lanes: int
     ) -> None:
         """`target`: the model that it drafts for, with its vocabulary. Raises LoadFailed."""
         self._options = replace(
             options, gpu_layers=options.draft_gpu_layers, control_vectors=(), override_kv=(), override_tensor=(),
+            mtp=False,
         )  # fmt: skip
         self._context: Any = None
         self._num_lanes = num_lanes
@@ -93,6 +96,9 @@ class LlamaDraftModel:
         if self._model:
             C.llama_model_free(self._model)
             self._model = None
+
+    def follow(self, is_on: bool) -> None:
+        """It computes what it is asked about, and nothing before."""
 
     def lag(self, timeline: Timeline) -> int:
         """How many tokens it has to compute before it can draft."""

@@ -22,7 +22,10 @@ if not openmp.alone:
 import llama_cpp
 import llama_cpp.llama_cpp as C
 
-__all__ = ["VERSION", "C", "fast", "forget_errors", "mtmd", "offloads", "reason", "refused_buffer", "system_info"]
+__all__ = [
+    "VERSION", "C", "fast", "forget_errors", "hidden_states", "mtmd", "offloads",
+    "reason", "refused_buffer", "system_info",
+]  # fmt: skip
 
 VERSION: str = llama_cpp.__version__
 
@@ -60,6 +63,14 @@ def mtmd() -> Any:
 
     library.mtmd_log_set(_on_log, None)
     library.mtmd_helper_log_set(_on_log, None)
+    return library
+
+
+def hidden_states() -> Any:
+    """The library's functions that hand out hidden states and take them. Raises ImportError or AttributeError where it
+    was built without them."""
+    import llama_cpp.llama_cpp_ext as library
+
     return library
 
 

@@ -74,6 +74,7 @@ def model_params(options: EngineOptions, path: str) -> tuple[Any, list[Any]]:
     params, alive = C.llama_model_default_params(), []
     params.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
     params.load_mode, params.lazy_mode = LOAD_MODES[options.load_mode], LAZY_MODES[options.lazy_mode]
+    params.load_mtp = options.mtp
     params.use_extra_bufts, params.check_tensors = options.repack, options.check_tensors
     params.split_mode, params.main_gpu = SPLIT_MODES[options.split_mode], options.main_gpu
     types, named = rpc.buffer_types(), rpc.named_devices()

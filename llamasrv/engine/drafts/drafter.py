@@ -47,8 +47,9 @@ class Drafter:
         self._most = min(MOST_TOKENS, backend.max_rollback)
         self._ngram = options.spec in ("auto", "ngram")
         self._model: ModelSource | None = None
-        if backend.draft_model is not None and options.spec in ("auto", "draft"):
-            self._model = ModelSource(backend.draft_model, self._rows, clock, most=min(self._most, options.draft_most))
+        model = backend.draft_model
+        if model is not None and options.spec in ("auto", model.source):
+            self._model = ModelSource(model, self._rows, clock, most=min(self._most, options.draft_most))
         self.is_on = options.spec != "off" and not options.deterministic and self._most > 0
 
     def expect(self, seq: Sequence) -> None:

@@ -1,4 +1,4 @@
-"""Drafts from a second, smaller model that runs beside the target model.
+"""Drafts from a second, smaller model that runs beside the target model, or from its own layer for that.
 
 Unlike texts it costs steps of its own, so it is asked only where drafts as good as its last ones would pay with those
 steps counted. A sequence it has not followed so far has to be computed first: that is weighed against what is left of
@@ -15,7 +15,6 @@ from llamasrv.engine.drafts.draft import Draft
 from llamasrv.engine.interface import DraftModel, Timeline
 from llamasrv.engine.sequence import Sequence
 
-SOURCE = "draft"
 # Logits that a token is ahead of the next best: a guess is of the kind of the first that it reaches.
 GAPS = (4.0, 2.0, 1.0, 0.5)
 PRIORS = (0.95, 0.8, 0.65, 0.55, 0.4)
@@ -23,7 +22,9 @@ LEAST_CHANCE = 0.05
 ANY, ANY_PRIOR = len(PRIORS), 0.7  # all kinds together: what is known before it has drafted
 PIECE = 256  # tokens computed at once for a sequence that it has not followed
 LIKELY_LEFT = 128  # tokens of an answer whose end nobody knows
-FIRST_TRIAL, LAST_TRIAL = 64, 4096  # steps without drafts after which one is tried all the same
+FIRST_TRIAL, LAST_TRIAL = 64, 4096  # steps without drafts after which some are tried all the same
+TRIAL_STEPS = 4  # with drafts of one token
+LOOK_EVERY = 16  # steps, while it does not pay
 _RATE = 0.2
 
 
@@ -41,20 +42,23 @@ class ModelSource:
         self._said: list[tuple[Sequence, int, int]] = []  # the first tokens of its last drafts, and their places
         self._idle = 0
         self._next_trial = FIRST_TRIAL
+        self._trying = 0  # steps that a trial still has
+        self._passed_over = 0  # steps until the next look
 
     def propose(self, sequences: list[Sequence], *, num_rows: int, room: int, margin: float) -> dict[int, Draft]:
         """Drafts by the id of their sequence, for those among `sequences` for which that pays. The step has `num_rows`
         without them, and room for so many more."""
+        if self._passed_over:
+            self._passed_over -= 1
+            return {}
         self._learn()
         if not sequences or room < 1:
             return {}
-        most = self._depth(len(sequences), num_rows, room, margin)
+        most = self._depth(len(sequences), num_rows, room, margin) or self._trial()
+        self._model.follow(most > 0)
         if not most:
-            self._idle += 1
-            if self._idle < self._next_trial:
-                return {}
-            self._idle, self._next_trial = 0, min(LAST_TRIAL, 2 * self._next_trial)
-            most = 1
+            self._passed_over = LOOK_EVERY - 1
+            return {}
         ready = [seq for seq in sequences[:room] if self._follows(seq, most, num_rows)]
         if not ready:
             return {}
@@ -66,11 +70,23 @@ class ModelSource:
         for seq, proposal in zip(ready, proposals):
             assert seq.drafts is not None
             left = seq.sampling.num_left - 1 if seq.sampling is not None else 0
-            draft = _draft(proposal.tokens[:left], proposal.gaps[:left], seq.drafts.acceptance)
+            tokens, gaps = proposal.tokens[:left], proposal.gaps[:left]
+            draft = _draft(self._model.source, tokens, gaps, seq.drafts.acceptance)
             if draft is not None:
                 self._said.append((seq, seq.num_tokens, draft.tokens[0]))
                 drafts[seq.id] = draft
         return drafts
+
+    def _trial(self) -> int:
+        """How many tokens to draft where that does not pay: 0 but for a few steps now and then."""
+        if not self._trying:
+            self._idle += LOOK_EVERY
+            if self._idle < self._next_trial:
+                return 0
+            self._idle, self._next_trial = 0, min(LAST_TRIAL, 2 * self._next_trial)
+            self._trying = TRIAL_STEPS
+        self._trying -= 1
+        return 1
 
     def _learn(self) -> None:
         """How good its last drafts were, whether they were tried or not."""
@@ -78,13 +94,13 @@ class ModelSource:
         for seq, place, token in said:
             if place < seq.num_tokens:
                 right = seq.tokens[place] == token
-                self._acceptance.learn(SOURCE, ANY, right)
+                self._acceptance.learn(self._model.source, ANY, right)
                 if right:
                     self._next_trial = FIRST_TRIAL
 
     def _depth(self, count: int, num_rows: int, room: int, margin: float) -> int:
         """How many tokens to draft for each of so many sequences; 0 where it does not pay."""
-        chance = self._acceptance.chance(SOURCE, ANY, ANY_PRIOR)
+        chance = self._acceptance.chance(self._model.source, ANY, ANY_PRIOR)
         plain = self._rows.predict(num_rows)
         call = self._predict_call(count)
         best, depth, reached, gained = margin, 0, 1.0, 0.0
@@ -102,8 +118,8 @@ class ModelSource:
         assert seq.lane is not None and seq.sampling is not None
         timeline = Timeline(seq.lane, seq.tokens)
         lag = self._model.lag(timeline)
-        if lag <= most + 8:
-            return True
+        if lag is None or lag <= most + 8:
+            return lag is not None
         left = min(LIKELY_LEFT, seq.sampling.num_left)
         if lag * self._token_seconds > left * self._rows.predict(num_rows) / num_rows * 0.2:
             return False  # more than what it can be expected to save
@@ -125,13 +141,13 @@ class ModelSource:
         self._call_seconds[count] = seconds if known is None else known + _RATE * (min(seconds, 3 * known) - known)
 
 
-def _draft(tokens: list[int], gaps: list[float], acceptance: Acceptance) -> Draft | None:
+def _draft(source: str, tokens: list[int], gaps: list[float], acceptance: Acceptance) -> Draft | None:
     kinds, chances, chance = [], [], 1.0
     for gap in gaps:
         kind = next((i for i, least in enumerate(GAPS) if gap >= least), len(GAPS))
-        chance *= acceptance.chance(SOURCE, kind, PRIORS[kind])
+        chance *= acceptance.chance(source, kind, PRIORS[kind])
         if chance < LEAST_CHANCE:
             break
         kinds.append(kind)
         chances.append(chance)
-    return Draft(SOURCE, tokens[: len(kinds)], kinds, chances) if kinds else None
+    return Draft(source, tokens[: len(kinds)], kinds, chances) if kinds else None

@@ -49,8 +49,14 @@ def told(items):
 class ScriptedDrafts:
     """A draft model that knows what the fake model says, and is wrong at every `wrong`-th place."""
 
+    source = "draft"
+
     def __init__(self, wrong):
         self.wrong = wrong
+        self.follows = True
+
+    def follow(self, is_on):
+        self.follows = is_on
 
     def lag(self, timeline):
         return 1

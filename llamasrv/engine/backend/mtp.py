@@ -1,0 +1,246 @@
+"""A model's own layer for the token after the next (MTP), as a draft model: a second context over the same weights.
+
+For each token it takes the hidden state in front of it, which the target hands out with each decode. What a lane was
+given and has not computed yet is kept until it is asked for a draft, or until it is much; a lane may begin anywhere,
+since what it says is verified. Whatever happens to a lane of the target happens to the lane of that number here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from llamasrv.engine.backend.bound_batch import BoundBatch
+from llamasrv.engine.backend.library import C, fast, forget_errors, hidden_states, reason
+from llamasrv.engine.batch import Batch
+from llamasrv.engine.interface import LoadFailed, Proposal, Timeline
+
+MOST_WAITING = 64  # rows of a lane that wait for a draft before they are computed without one
+
+_logits_of = fast.llama_get_logits_ith
+_logits_of.argtypes, _logits_of.restype = list(C.llama_get_logits_ith.argtypes), C.llama_get_logits_ith.restype
+
+
+def binding() -> Any:
+    """The library's functions for it. Raises LoadFailed where it was built without them."""
+    try:
+        return hidden_states()
+    except (ImportError, AttributeError) as error:
+        raise LoadFailed(f"this build of llama-cpp-python cannot draft with MTP layers: {error}") from None
+
+
+class _Lane:
+    """Rows [0 or later, computed) are in the context; `tokens` and `hidden` are the rows behind them."""
+
+    __slots__ = ("computed", "before", "tokens", "hidden")
+
+    def __init__(self, computed: int, before: np.ndarray) -> None:
+        self.computed = computed
+        self.before = before  # hidden state at `computed` - 1
+        self.tokens: list[int] = []
+        self.hidden: list[np.ndarray] = []  # at the place of each
+
+    @property
+    def end(self) -> int:
+        return self.computed + len(self.tokens)
+
+    @property
+    def last(self) -> np.ndarray:
+        return self.hidden[-1] if self.hidden else self.before
+
+    def advance(self, count: int) -> None:
+        """The first rows are computed."""
+        if count:
+            self.computed, self.before = self.computed + count, self.hidden[count - 1]
+            del self.tokens[:count], self.hidden[:count]
+
+
+class LlamaMtp:
+    """Belongs to the engine thread. The model was loaded with its MTP layer: without it the library would abort."""
+
+    source = "mtp"
+
+    def __init__(self, model: Any, target: Any, params: Any, *, vocab_size: int, num_lanes: int) -> None:
+        """`params`: those that the target's context was made with. Raises LoadFailed."""
+        self._ext = binding()
+        self._target, self._vocab_size = target, vocab_size
+        self._width = int(C.llama_model_n_embd(model))
+        self._lanes: dict[int, _Lane] = {}
+        self._follows = False
+        params.ctx_type, params.ctx_other = C.LLAMA_CONTEXT_TYPE_MTP, target
+        params.n_rs_seq, params.n_outputs_max = 0, num_lanes
+        forget_errors()
+        self.context = C.llama_init_from_model(model, params)
+        if not self.context:
+            raise LoadFailed(f"cannot create a context for the model's MTP layer ({reason()})")
+        self._memory = C.llama_get_memory(self.context)
+        self._batch = Batch(params.n_batch)
+        self._rows = BoundBatch(self._batch)
+        self._hidden = np.zeros((params.n_batch, self._width), np.float32)
+        self._rows.native.embd = self._hidden.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        # Of all rows: asked for those with logits alone, the library hands out as many of the first ones.
+        self._ext.llama_set_embeddings_nextn(self.context, True, False)
+        self.follow(True)
+
+    def close(self) -> None:
+        if self.context:
+            C.llama_free(self.context)
+            self.context = None
+
+    def follow(self, is_on: bool) -> None:
+        """Whether the target hands out hidden states; while it does not, nothing is drafted, and nothing it costs."""
+        if is_on != self._follows:
+            self._follows = is_on
+            self._ext.llama_set_embeddings_nextn(self._target, is_on, False)
+            if not is_on:
+                self._forget(list(self._lanes))
+
+    # what happens to the target
+
+    def note(self, batch: Batch) -> None:
+        """The target has computed these rows."""
+        if not self._follows:
+            return
+        full = [number for number, lane in self._lanes.items() if len(lane.tokens) > MOST_WAITING]
+        if full:
+            self._catch_up(full)
+        n = batch.num_rows
+        hidden = np.ctypeslib.as_array(self._ext.llama_get_embeddings_nextn(self._target), (n, self._width)).copy()
+        lanes = batch.lane[:n]
+        starts = [0, *(np.flatnonzero(np.diff(lanes)) + 1).tolist(), n]
+        for start, end in zip(starts, starts[1:]):
+            self._add(
+                int(lanes[start]), int(batch.position[start]), batch.token[start:end].tolist(), list(hidden[start:end])
+            )  # fmt: skip
+
+    def _add(self, number: int, position: int, tokens: list[int], hidden: list[np.ndarray]) -> None:
+        lane = self._lanes.get(number)
+        if lane is None or lane.end != position:
+            self._forget([number])
+            if position:  # what was in front of the first row is not known: it begins with the second
+                lane = _Lane(position + 1, hidden[0])
+                tokens, hidden = tokens[1:], hidden[1:]
+            else:
+                lane = _Lane(0, np.zeros(self._width, np.float32))
+            self._lanes[number] = lane
+        lane.tokens += tokens
+        lane.hidden += hidden
+
+    def cut(self, number: int, position: int) -> None:
+        lane = self._lanes.get(number)
+        if lane is None or position >= lane.end:
+            return
+        if position < lane.computed:
+            self._forget([number])
+            return
+        del lane.tokens[position - lane.computed :], lane.hidden[position - lane.computed :]
+
+    def copy(self, source: int, target: int, position: int) -> None:
+        self._forget([target])
+        lane = self._lanes.get(source)
+        if lane is None or not lane.computed <= position <= lane.end:
+            return
+        C.llama_memory_seq_cp(self._memory, source, target, 0, lane.computed)
+        twin = self._lanes[target] = _Lane(lane.computed, lane.before)
+        count = position - lane.computed
+        twin.tokens, twin.hidden = lane.tokens[:count], lane.hidden[:count]
+
+    def forget(self, number: int) -> None:
+        if number in self._lanes:
+            self._forget([number])
+
+    def _forget(self, numbers: list[int]) -> None:
+        for number in numbers:
+            if self._lanes.pop(number, None) is not None:
+                C.llama_memory_seq_rm(self._memory, number, -1, -1)
+
+    # drafts
+
+    def lag(self, timeline: Timeline) -> int | None:
+        lane = self._lanes.get(timeline.lane)
+        return 1 + len(lane.tokens) if lane is not None and lane.end == len(timeline.tokens) - 1 else None
+
+    def advance(self, timeline: Timeline, most: int) -> bool:
+        """All that is missing at once: it is one layer."""
+        return self._catch_up([timeline.lane])
+
+    def _catch_up(self, numbers: list[int]) -> bool:
+        """Compute what these lanes were given."""
+        while any(number in self._lanes and self._lanes[number].tokens for number in numbers):
+            row, counts = 0, {}
+            for number in numbers:
+                lane = self._lanes[number]
+                counts[number] = count = min(len(lane.tokens), self._batch.capacity - row)
+                row = self._fill(row, number, lane, count)
+            if not self._decode(row):
+                return False
+            for number, count in counts.items():
+                self._lanes[number].advance(count)
+        return True
+
+    def _fill(self, row: int, number: int, lane: _Lane, count: int) -> int:
+        """Lay out so many rows of what a lane was given; where they end."""
+        end, b = row + count, self._batch
+        if count:
+            b.token[row:end], b.position[row:end] = lane.tokens[:count], range(lane.computed, lane.computed + count)
+            b.lane[row:end], b.wants_logits[row:end] = number, 0
+            self._hidden[row] = lane.before
+            self._hidden[row + 1 : end] = lane.hidden[: count - 1] if count > 1 else 0
+        return end
+
+    def _fill_one(self, row: int, number: int, token: int, position: int, hidden: np.ndarray) -> None:
+        b = self._batch
+        b.token[row], b.position[row], b.lane[row], b.wants_logits[row] = token, position, number, 1
+        self._hidden[row] = hidden
+
+    def propose(self, timelines: Sequence[Timeline], most: int) -> list[Proposal]:
+        """What may follow each. The first call computes what is missing, too."""
+        proposals = [Proposal([], []) for _ in timelines]
+        row = 0
+        active: list[tuple[int, int]] = []  # number of the timeline, and its row
+        for i, timeline in enumerate(timelines):
+            lane = self._lanes[timeline.lane]
+            if row + len(lane.tokens) + 1 > self._batch.capacity:
+                continue
+            row = self._fill(row, timeline.lane, lane, len(lane.tokens))
+            self._fill_one(row, timeline.lane, timeline.tokens[-1], lane.end, lane.last)
+            active.append((i, row))
+            row += 1
+        asked = [timelines[i].lane for i, _ in active]
+        for step in range(most):
+            if not row or not self._decode(row):
+                return proposals
+            if not step:
+                for number in asked:
+                    self._lanes[number].advance(len(self._lanes[number].tokens))
+            found = [(i, at, *self._best(at)) for i, at in active]
+            active, row = [], 0
+            for i, at, token, gap in found:
+                proposals[i].tokens.append(token)
+                proposals[i].gaps.append(gap)
+                number = timelines[i].lane
+                state = self._ext.llama_get_embeddings_nextn_ith(self.context, at)
+                hidden = np.ctypeslib.as_array(state, (self._width,)).copy()
+                active.append((i, row))
+                self._fill_one(row, number, token, self._lanes[number].computed + step + 1, hidden)
+                row += 1
+        for number in asked:
+            C.llama_memory_seq_rm(self._memory, number, self._lanes[number].computed, -1)
+        return proposals
+
+    def _best(self, row: int) -> tuple[int, float]:
+        logits = np.ctypeslib.as_array(_logits_of(self.context, row), (self._vocab_size,))
+        token = int(logits.argmax())
+        best, logits[token] = float(logits[token]), -np.inf
+        return token, best - float(logits.max())
+
+    def _decode(self, num_rows: int) -> bool:
+        """Where it fails all lanes begin anew: what they hold is not known any more."""
+        self._rows.native.n_tokens = num_rows
+        if C.llama_decode(self.context, self._rows.native) == 0:
+            return True
+        self._forget(list(self._lanes))
+        return False
