@@ -23,10 +23,11 @@ from llamasrv.engine.backend.embed import LlamaEmbeddings, is_bidirectional, onl
 from llamasrv.engine.backend.limits import check_generates, together
 from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, reason
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
+from llamasrv.engine.backend.lane_state import read_state, state_size, write_state
 from llamasrv.engine.backend.memory_kind import PARTIAL, kind_of, rollback_wanted
 from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.mtp import LlamaMtp
-from llamasrv.engine.backend.padding import BLOCK, Padding
+from llamasrv.engine.backend.padding import BLOCK, Padding, fill
 from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import failed, load_model, on_gpu, place_context
 from llamasrv.engine.backend.projector import LlamaProjector
@@ -34,7 +35,7 @@ from llamasrv.engine.backend.sampler_chain import LlamaChain, chain_of
 from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
-from llamasrv.engine.batch import Batch, MediaRows
+from llamasrv.engine.batch import Batch
 from llamasrv.engine.interface import Checkpoints, DecodeFailed, LoadFailed, OutOfCells, Progress
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import Adapter, EngineOptions, stretched
@@ -94,7 +95,7 @@ class LlamaBackend:
         self.can_cut_saved = self.can_cut and not self._n_swa  # saving leaves out what a sliding window has passed
         # Room for resident prefixes beside the running sequences; a lane costs a whole state, or a whole window.
         spare = 4 if not self.can_cut else 0 if self.split else max(16, options.places)
-        # One more lane for rows that only fill a batch up; see `_pad`.
+        # One more lane for rows that only fill a batch up; see padding.py.
         self._spare_lane = 0 if stateful or self.split else 1
         self._lanes_wanted = min(MAX_LANES, options.places + spare + self._spare_lane)
         self.row_multiple = BLOCK
@@ -216,14 +217,17 @@ class LlamaBackend:
         assert batch.lane[:n].min() >= 0 and batch.lane[:n].max() < self.num_lanes
         media = batch.media
         pads = media is None and self._spare_lane and self.padding.choose(n, batch.num_outputs)
-        padded = self._pad(n) if pads else 0
+        padded = fill(batch, self.num_lanes, self.max_outputs) if pads else 0
         self._llama_batch.n_tokens = n + padded
         self._share_threads()
         start = time.perf_counter()
         if media is None:
             code = C.llama_decode(self._context, self._llama_batch)
         else:
-            code = self._decode_rows(media)
+            p = self.projector
+            assert p is not None
+            code = decode_rows(self._context, self._llama_batch, media, width=p.width, dimensions=p.dimensions,
+                               ubatch_size=self.ubatch_size)  # fmt: skip
         CORES.end(self)
         if padded:
             C.llama_memory_seq_rm(self._memory, self.num_lanes, -1, -1)
@@ -241,13 +245,6 @@ class LlamaBackend:
         else:
             raise DecodeFailed(f"llama_decode returned {code} ({reason()})", fatal=code == -3)
 
-    def _decode_rows(self, media: MediaRows) -> int:
-        assert self.projector is not None
-        return decode_rows(
-            self._context, self._llama_batch, media, width=self.projector.width,
-            dimensions=self.projector.dimensions, ubatch_size=self.ubatch_size,
-        )  # fmt: skip
-
     def _share_threads(self) -> None:
         sharing = CORES.begin(self)
         load = self.front_end_load
@@ -255,17 +252,6 @@ class LlamaBackend:
         if (one, many) != self._threads_set:
             self._threads_set = one, many
             C.llama_set_n_threads(self._context, one, many)
-
-    def _pad(self, n: int) -> int:
-        """Rows on the spare lane that fill the batch up to whole blocks; their number."""
-        b = self.batch
-        outputs = -b.num_outputs % BLOCK  # the output layer has its own blocks: of the rows with logits
-        end = n + outputs + -(n + outputs) % BLOCK
-        if end > b.capacity or b.num_outputs + outputs > self.max_outputs:
-            return 0
-        b.token[n:end], b.position[n:end], b.lane[n:end] = 0, range(end - n), self.num_lanes
-        b.wants_logits[n : n + outputs], b.wants_logits[n + outputs : end] = 1, 0
-        return end - n
 
     def logits(self, num_rows: int) -> np.ndarray:
         address = _get_logits(self._context)
@@ -297,7 +283,7 @@ class LlamaBackend:
             # Cells of a window that two lanes share are never used again: the target gets its own.
             mark = self.mark(target)
         if mark is not None:
-            C.llama_state_seq_set_data_ext(self._context, _bytes_at(mark), len(mark), target, PARTIAL)
+            write_state(self._context, target, mark, PARTIAL)
 
     def cut(self, lane: int, position: int) -> bool:
         if self._mtp is not None:
@@ -322,21 +308,20 @@ class LlamaBackend:
         C.llama_memory_seq_add(self._memory, lane, start + count, -1, -count)
 
     def mark(self, lane: int) -> np.ndarray:
-        return self._state(lane, PARTIAL)
+        return read_state(self._context, lane, PARTIAL)
 
     def mark_size(self, lane: int) -> int:
-        return int(C.llama_state_seq_get_size_ext(self._context, lane, PARTIAL))
+        return state_size(self._context, lane, PARTIAL)
 
     def rewind(self, lane: int, position: int, mark: np.ndarray) -> bool:
         # In this order: cut first, the library refuses, or forgets what the window needs, without a word.
         assert 0 <= lane < self.num_lanes and self.checkpoints is Checkpoints.PARTIAL
-        size = len(mark)
-        read = C.llama_state_seq_set_data_ext(self._context, _bytes_at(mark), size, lane, PARTIAL)
+        read = write_state(self._context, lane, mark, PARTIAL)
         self._taken_back.discard(lane)
         if self._mtp is not None:
             self._mtp.cut(lane, position)
         cut = C.llama_memory_seq_rm(self._memory, lane, position, -1)
-        return read == size and cut and self.length(lane) == position
+        return read and cut and self.length(lane) == position
 
     def clear(self, lane: int) -> None:
         assert 0 <= lane < self.num_lanes
@@ -349,22 +334,16 @@ class LlamaBackend:
         return C.llama_memory_seq_pos_max(self._memory, lane) + 1
 
     def saved_size(self, lane: int) -> int:
-        return int(C.llama_state_seq_get_size_ext(self._context, lane, 0))
+        return state_size(self._context, lane)
 
     def save(self, lane: int) -> np.ndarray:
-        return self._state(lane, 0)
-
-    def _state(self, lane: int, flags: int) -> np.ndarray:
-        size = int(C.llama_state_seq_get_size_ext(self._context, lane, flags))
-        data = np.empty(size, np.uint8)
-        written = C.llama_state_seq_get_data_ext(self._context, _bytes_at(data), size, lane, flags)
-        return data[:written]
+        return read_state(self._context, lane)
 
     def restore(self, lane: int, saved: np.ndarray) -> bool:
         if self._mtp is not None:
             self._mtp.forget(lane)
         self._taken_back.discard(lane)
-        return C.llama_state_seq_set_data_ext(self._context, _bytes_at(saved), len(saved), lane, 0) == len(saved)
+        return write_state(self._context, lane, saved)
 
     def chain(self, params: SamplingParams, *, greedy: bool) -> LlamaChain:
         return chain_of(params, self.vocab, self.info.context_train or self.context, greedy=greedy)
@@ -395,10 +374,6 @@ class LlamaBackend:
         if self._model:
             C.llama_model_free(self._model)
             self._model = None
-
-
-def _bytes_at(data: np.ndarray) -> Any:
-    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def open_model(path: str, options: EngineOptions, progress: Progress) -> LlamaBackend:

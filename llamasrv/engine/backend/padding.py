@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from llamasrv.engine.batch import Batch
+
 BLOCK = 4
 MOST_ROWS = 32  # with logits; in larger batches what is left over does not matter
 TRIALS = 3  # of each kind before a decision
@@ -49,3 +51,15 @@ class Padding:
         times = self._times.get((num_rows, padded)) if num_rows == num_outputs else None
         if times is not None:
             times.append(seconds)
+
+
+def fill(batch: Batch, lane: int, most_outputs: int) -> int:
+    """Fill the batch up to whole blocks with rows on a spare lane, not counted in `num_rows`; how many. 0: no room."""
+    n = batch.num_rows
+    outputs = -batch.num_outputs % BLOCK  # the output layer has its own blocks: of the rows with logits
+    end = n + outputs + -(n + outputs) % BLOCK
+    if end > batch.capacity or batch.num_outputs + outputs > most_outputs:
+        return 0
+    batch.token[n:end], batch.position[n:end], batch.lane[n:end] = 0, range(end - n), lane
+    batch.wants_logits[n : n + outputs], batch.wants_logits[n + outputs : end] = 1, 0
+    return end - n
