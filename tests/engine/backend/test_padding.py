@@ -1,4 +1,5 @@
-from llamasrv.engine.backend.padding import AGAIN, TRIALS, Padding
+from llamasrv.engine.backend.padding import AGAIN, TRIALS, Padding, fill
+from llamasrv.engine.batch import Batch
 
 
 def run(padding, num_rows, steps, plain, padded):
@@ -51,3 +52,23 @@ def test_a_start_with_short_steps_is_no_reason():
     padding = Padding()
     padding.begin(plain=0.002, padded=0.001)
     assert not padding.choose(42, 7)
+
+
+def test_a_batch_is_filled_up_to_whole_blocks_on_the_spare_lane():
+    """Of rows with logits, and of all rows."""
+    batch = Batch(16)
+    batch.num_rows, batch.num_outputs = 6, 5
+    batch.lane[:6] = 1
+    assert fill(batch, lane=9, most_outputs=64) == 6  # 3 with logits make 8, 3 more make 12 rows
+    assert batch.lane[:12].tolist() == [1] * 6 + [9] * 6 and batch.position[6:12].tolist() == list(range(6))
+    assert batch.wants_logits[6:12].tolist() == [1, 1, 1, 0, 0, 0]
+    assert (batch.num_rows, batch.num_outputs) == (6, 5)
+
+
+def test_where_there_is_no_room_it_is_left_as_it_is():
+    batch = Batch(7)
+    batch.num_rows, batch.num_outputs = 6, 5
+    assert fill(batch, lane=9, most_outputs=64) == 0 and not batch.lane.any()
+    batch = Batch(16)
+    batch.num_rows, batch.num_outputs = 6, 5
+    assert fill(batch, lane=9, most_outputs=7) == 0
