@@ -189,7 +189,7 @@ def choose(header: Header, shape: Shape, available: int) -> Need:
     if need.total > available:
         raise ConfigError(
             f"{header.path}: needs about {as_gib(need.total)} of memory even with a context of {need.cells} tokens, "
-            f"and {as_gib(available)} is free"
+            f"but only {as_gib(available)} is free"
         )
     return need
 

@@ -106,7 +106,7 @@ def test_split_streams_share_the_chosen_context():
 
 
 def test_a_model_that_cannot_fit_is_refused_in_one_line():
-    with pytest.raises(ConfigError, match=r"m\.gguf: needs about 8\.\d GiB .* and 4\.0 GiB are free"):
+    with pytest.raises(ConfigError, match=r"m\.gguf: needs about 8\.\d GiB .* but only 4\.0 GiB is free"):
         choose(model(size=8 * GIB), Shape(), 4 * GIB)
 
 
