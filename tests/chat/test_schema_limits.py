@@ -1,0 +1,41 @@
+"""What the schemas of one grammar may cost together."""
+
+import pytest
+
+from llamasrv.chat.schema_limits import MAX_CHOICES, MAX_MULTIPLE, MAX_MULTIPLES, MAX_PARTS, MAX_PROPERTIES, SchemaBounds
+from llamasrv.errors import InvalidRequest
+
+
+def properties(number, prefix="p"):
+    return {"type": "object", "properties": {f"{prefix}{n}": True for n in range(number)}}
+
+
+@pytest.mark.parametrize("schema, found", [
+    (properties(MAX_PROPERTIES + 1), "'properties' is too large: 1501; at most 1500"),
+    ({"items": {"enum": list(range(MAX_CHOICES + 1))}}, "'enum' is too large: 30001"),
+    ({"multipleOf": MAX_MULTIPLE + 1}, "'multipleOf' is too large: 10001"),
+    ({"multipleOf": -1e300}, "'multipleOf' is too large"),
+    ({"x": [None] * (MAX_PARTS + 1)}, "The schema is too large"),
+])  # fmt: skip
+def test_too_much_is_refused_by_its_keyword(schema, found):
+    with pytest.raises(InvalidRequest, match=found) as refused:
+        SchemaBounds().add(schema, "tools[0]")
+    assert refused.value.param == "tools[0]"
+
+
+def test_the_schemas_of_one_grammar_count_together():
+    bounds = SchemaBounds()
+    for schema in (properties(800), {"multipleOf": MAX_MULTIPLE}, {"multipleOf": MAX_MULTIPLES - MAX_MULTIPLE}):
+        bounds.add(schema, "first")
+    with pytest.raises(InvalidRequest, match="'properties' is too large: 1600") as refused:
+        bounds.add(properties(800, "q"), "second")
+    assert refused.value.param == "second"
+    with pytest.raises(InvalidRequest, match="'multipleOf' is too large: 20001"):
+        bounds.add({"multipleOf": 1}, "third")
+
+
+def test_a_deep_schema_is_counted_without_recursion():
+    schema = {}
+    for _ in range(50_000):
+        schema = {"items": schema}
+    SchemaBounds().add(schema, "x")

@@ -1,0 +1,108 @@
+"""Every module has a test of its name, or a neighbour that covers it: this list says which."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE, TESTS = ROOT / "llamasrv", ROOT / "tests"
+
+# By the test, or the folder of tests, that covers them; `demo/` is a room of its own.
+NEIGHBOURS = {
+    "chat/test_grammar.py": "chat/argument_rules chat/rules chat/written",
+    "chat/test_parser.py": "chat/call_marks chat/calls chat/families chat/formats chat/scanner chat/thoughts chat/values",
+    "chat/test_round_trip.py": "chat/notations/base chat/notations/braces chat/notations/harmony chat/notations/json_object"
+    " chat/notations/named chat/notations/python_call chat/notations/tagged",
+    "chat/test_template.py": "chat/guard chat/sandbox",
+    "chat/test_normalise.py": "chat/traits",
+    "chat/test_parse_command.py": "commands/parse",
+    "clients": "wsgi domain/request domain/events",
+    "config/test_llama_server.py": "config/llama_flag config/llama_flags config/llama_values config/preset",
+    "config/test_settings.py": "config/check config/docgen config/field config/option config/sampling config/sections",
+    "engine/drafts/test_drafts.py": "engine/drafts/draft engine/drafts/drafter engine/drafts/sequence_drafts",
+    "engine/drafts/test_ngram.py": "engine/drafts/acceptance",
+    "engine/kv/test_checkpoints.py": "engine/kv/checkpointing",
+    "engine/kv/test_disk_tier.py": "engine/kv/manager",
+    "engine/kv/test_kept_prefixes.py": "engine/kv/disk_writer engine/kv/lane_tier engine/kv/tier",
+    "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/media/timeline"
+    " engine/media/turns engine/fake_projector",
+    "engine/sampling/test_sampler.py": "domain/params",
+    "engine/test_engine.py": "engine/core engine/fake engine/interface engine/outputs engine/refused_steps"
+    " domain/sequence_spec",
+    "faults/test_input.py": "web/http/body",
+    "media/test_decoder.py": "media/child media/pictures media/sniff media/sounds",
+    "model/test_backend_context.py": "engine/backend/bound_batch engine/backend/context engine/backend/library"
+    " engine/backend/memory_kind engine/backend/model_info engine/backend/sampler_chain engine/backend/vocabulary",
+    "model/test_draft_model.py": "engine/drafts/model_source",
+    "model/test_engine_on_models.py": "engine/backend/warm_up",
+    "model/test_fit_on_devices.py": "engine/backend/breakdown engine/backend/measure engine/use startup/recipes",
+    "model/test_placement.py": "commands/devices engine/backend/control_vector engine/backend/gguf_file"
+    " engine/placement_rules engine/tensor_names models/devices",
+    "model/test_projectors.py": "engine/backend/media_rows",
+    "model/test_rpc.py": "models/remote",
+    "model/test_saved_slots.py": "engine/backend/lane_state",
+    "models/test_kept_prefixes.py": "models/prefix_limit",
+    "models/test_loader.py": "models/failures models/model models/room",
+    "models/test_memory.py": "engine/machine",
+    "models/test_scan.py": "models/remove",
+    "pages": "web/routes/ui",
+    "pipeline/test_cache_report.py": "pipeline/fingerprint",
+    "pipeline/test_chat_defaults.py": "domain/defaults protocols/common/thinking",
+    "pipeline/test_pipeline.py": "pipeline/constraint",
+    "pipeline/test_run.py": "pipeline/load_wait",
+    "protocols/gemini/test_generate.py": "protocols/gemini/config protocols/gemini/contents protocols/gemini/reply"
+    " protocols/gemini/schemas protocols/gemini/wire",
+    "protocols/llamacpp/test_completion.py": "protocols/llamacpp/final",
+    "protocols/llamacpp/test_small_routes.py": "protocols/llamacpp/props protocols/llamacpp/slots"
+    " protocols/llamacpp/tokenize",
+    "protocols/ollama/test_chat.py": "protocols/ollama/reply protocols/ollama/wire",
+    "protocols/openai/test_chat.py": "protocols/common/forms protocols/common/sampling protocols/common/wire"
+    " protocols/openai/chunks",
+    "protocols/openai/test_completions.py": "protocols/common/prompts",
+    "protocols/openai/test_custom_tools.py": "protocols/openai/custom",
+    "protocols/openai/test_embeddings.py": "protocols/openai/rerank",
+    "protocols/openai/test_responses.py": "protocols/openai/responses/ids protocols/openai/responses/items",
+    "protocols/openai/test_responses_events.py": "protocols/openai/responses/events protocols/openai/responses/reply"
+    " protocols/openai/responses/stored",
+    "protocols/test_writer.py": "protocols/fold protocols/reader",
+    "startup/test_service.py": "startup/model_options",
+    "store/test_store.py": "store/postgres store/redis store/sql store/sqlite",
+    "test_check_drafts.py": "commands/check",
+    "test_cli.py": "commands/bench commands/doctor commands/key commands/serve commands/server",
+    "web/test_admission.py": "web/front domain/key",
+    "web/test_batches.py": "protocols/anthropic/pages web/routes/paging",
+    "web/test_cache_header.py": "protocols/anthropic/diagnostics",
+    "web/test_control.py": "web/routes/llamacpp_control web/streams/running",
+    "web/test_embeddings.py": "pipeline/held_media protocols/llamacpp/embedding protocols/openai/classify"
+    " protocols/openai/score",
+    "web/test_llamacpp.py": "web/routes/answer web/routes/caller web/routes/llamacpp_slots",
+    "web/test_models.py": "web/streams/opening",
+    "web/test_models_pull.py": "models/pulls",
+    "web/test_ollama_manage.py": "models/made_files",
+    "web/test_ops.py": "engine/metrics web/ops/diagnostics web/ops/llama_metrics web/ops/metrics",
+    "web/test_responses.py": "web/routes/twice web/streams/background",
+    "web/test_resume.py": "protocols/llamacpp/streams web/routes/llamacpp_streams",
+    "web/test_transcriptions.py": "web/routes/audio",
+}
+COVERED = {module: test for test, modules in NEIGHBOURS.items() for module in modules.split()}
+
+
+def own_tests():
+    return {path.stem.removeprefix("test_") for path in TESTS.rglob("test_*.py")}
+
+
+def modules():
+    """Such as `chat/parser`."""
+    paths = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if not path.name.startswith("__"))
+    return sorted(path.with_suffix("").as_posix() for path in paths if path.parts[0] != "demo")
+
+
+def test_every_module_has_a_test_of_its_name_or_a_neighbour():
+    alone = [module for module in modules() if module.rpartition("/")[2] not in own_tests() and module not in COVERED]
+    assert not alone, f"write tests/**/test_NAME.py, or name in NEIGHBOURS the test that covers it: {alone}"
+
+
+@pytest.mark.parametrize("module, test", COVERED.items())
+def test_the_list_is_of_what_there_is(module, test):
+    assert (PACKAGE / f"{module}.py").is_file() and (TESTS / test).exists()
+    assert module.rpartition("/")[2] not in own_tests(), "it has a test of its own"
