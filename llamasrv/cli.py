@@ -190,10 +190,11 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     help="Tokens per sequence.  [128]",
 )  # fmt: skip
 @click.option("--text", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
-              help="Measure what drafts gain on this text instead: one prompt, or one JSON string per line.")
+              help="Measure what drafts (--spec) gain on this text instead: one prompt, or one JSON string per line.")
 @with_options("model", "engine", "cache")
 def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, text: Path | None) -> int:
-    """Measure MODEL: the kernels alone, the server over HTTP, and their ratio; or with --text, what drafts gain."""
+    """Measure MODEL: the kernels alone, the server over HTTP, and their ratio; or, with --spec and --text, what drafts
+    gain over none."""
     from llamasrv.commands import bench_drafts
     from llamasrv.commands.bench import run
 
@@ -202,6 +203,9 @@ def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, t
     if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", sequences) or not all(1 <= int(n) <= 256 for n in sequences.split(",")):
         raise ConfigError(f"--sequences {sequences!r}: must be numbers from 1 to 256, separated by commas")
     levels = tuple(int(n) for n in sequences.split(","))
+    source = click.get_current_context().params.get("engine_spec")
+    if text is None and source not in (None, "off"):
+        raise ConfigError(f"--spec {source} compares drafts with none on a text of yours: name its file with --text")
     if text is not None:
         return bench_drafts.run(settings, levels, tokens, text)
     return run(settings, levels, tokens)

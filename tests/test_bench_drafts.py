@@ -17,7 +17,7 @@ def test_it_compares_on_the_same_prompts(tmp_path, capsys, monkeypatch):
     path = tmp_path / "prompts.txt"
     path.write_text(TEXT)
     with pytest.raises(SystemExit) as done:
-        cli.main(["bench", "--fake", "--text", str(path), "--sequences", "2", "--tokens", "32"])
+        cli.main(["bench", "--fake", "--spec", "auto", "--text", str(path), "--sequences", "2", "--tokens", "32"])
     out = capsys.readouterr().out
     assert done.value.code == 0 and "with drafts" in out
     row = next(line for line in out.splitlines() if line.strip("│ ").startswith("2 "))
@@ -43,3 +43,9 @@ def test_off_is_not_compared_with_off(tmp_path):
     path.write_text(TEXT)
     with pytest.raises(ConfigError, match="the baseline that drafts are compared with"):
         bench_drafts.run(settings_with(engine_spec="off", model_fake=True), (1,), 8, path)
+
+
+def test_drafts_are_measured_on_a_text(capsys):
+    with pytest.raises(SystemExit) as done:
+        cli.main(["bench", "--fake", "--spec", "ngram", "--sequences", "1"])
+    assert done.value.code and "--text" in capsys.readouterr().err

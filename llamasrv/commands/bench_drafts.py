@@ -1,4 +1,4 @@
-"""`llamasrv bench --text FILE`: what drafts gain on the user's own text.
+"""`llamasrv bench --spec auto --text FILE`: what drafts gain on the user's own text.
 
 Two servers with the same options, one of them without drafts, answer the same prompts in turns: the speed of a machine
 that others use, too, changes by the minute.

@@ -197,6 +197,21 @@ def test_states_with_company_and_preemption(real, kind):
     assert engine.engine.metrics.accepted["prediction"] > 40
 
 
+def test_more_rows_and_outputs_than_there_are(real):
+    """Where the library has too few outputs it aborts: drafts, scored prompts, and prompts of more than 64 rows."""
+    engine = real("llama", spec="auto", **{**SETTINGS, "parallel": 24, "context_cells": 4096})
+    cheap_drafts(engine)
+    asked = [[*p, *p] for p in prompts(40, seed=12, longest=100)]
+    mine = [
+        engine.sequence(
+            prompt, params=PARAMS[0], max_tokens=24, prediction=array("i", prompt * 2), prompt_logprobs=i % 3 == 0
+        )
+        for i, prompt in enumerate(asked)
+    ]  # fmt: skip
+    assert [len(result.tokens) for result in engine.run(mine)] == [24] * 40
+    assert sum(engine.engine.metrics.drafted.values()) > 40
+
+
 def test_another_vocabulary_is_refused_with_the_reason(model_path, tmp_path):
     path = tmp_path / "words.gguf"
     with open(model_path("llama"), "rb") as file:

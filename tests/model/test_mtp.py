@@ -224,6 +224,14 @@ def test_a_library_without_the_functions_says_so(with_mtp, monkeypatch):
         drafts.with_drafts(settings_with(engine_spec="mtp"), header)
 
 
+def test_a_layer_that_is_not_there_is_refused_by_the_engine(model_path, with_mtp):
+    """The library says why where the file has none, and aborts where it has one that was not loaded: both are one flag."""
+    with pytest.raises(LoadFailed, match="MTP layer"):
+        open_model(model_path("llama"), EngineOptions(spec="mtp", mtp=True, **SETTINGS), lambda share: True)
+    with pytest.raises(LoadFailed, match="its MTP layer was not loaded"):
+        open_model(with_mtp("qwen35", "agrees"), EngineOptions(spec="mtp", **SETTINGS), lambda share: True)
+
+
 def test_a_memory_that_cannot_go_back_is_refused(with_mtp):
     options = EngineOptions(spec="mtp", mtp=True, draft_rollback=0, **SETTINGS)
     with pytest.raises(LoadFailed, match="cannot take drafts back"):

@@ -181,6 +181,8 @@ class LlamaBackend:
         self.max_rollback = C.llama_n_rs_seq(context) if self._stateful else p.n_batch
         self._logits_at: tuple[int, Any] = (0, None)
         self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and self.can_cut  # it aborts where it cannot
+        if o.spec == "mtp" and not o.mtp:
+            raise LoadFailed(f"{self.info.path}: its MTP layer was not loaded")
         if o.mtp and self.max_rollback and not self.split:
             self.draft_model = self._mtp = LlamaMtp(
                 self._model, context, p, vocab_size=self.vocab.size, num_lanes=self._lanes_wanted
