@@ -16,6 +16,7 @@ from llamasrv.engine.interface import Backend
 from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.preemption import WayBack
 from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.sampling.state import SamplingState
 from llamasrv.engine.sequence import Sequence, State
@@ -36,9 +37,12 @@ class Admission:
     """Of one context. `swapped_bytes`: host memory that holds preempted sequences."""
 
     def __init__(
-        self, memory: KVCacheManager, backend: Backend, options: EngineOptions, metrics: EngineMetrics
-    ) -> None:
+        self, memory: KVCacheManager, backend: Backend, options: EngineOptions, metrics: EngineMetrics,
+        way_back: WayBack, clock: Callable[[], float],
+    ) -> None:  # fmt: skip
         self.memory = memory
+        self._way_back, self._clock = way_back, clock
+        way_back.room = options.swap_bytes
         self.slots = SavedSlots()
         self.swapped_bytes = 0
         self._backend = backend
@@ -106,18 +110,24 @@ class Admission:
             raise
 
     def preempt(self, seq: Sequence) -> None:
-        """Take the lane away; keep its KV in host memory if there is room, else it is computed again."""
+        """Take the lane away; keep its KV in host memory if there is room and it pays, else it is computed again."""
         assert seq.lane is not None, seq
         self._metrics.preemptions += 1
         exact = self._options.deterministic  # computing it again would round differently
-        room = self._options.swap_bytes - self.swapped_bytes
-        if seq.num_computed and seq.num_exact is None and (room > 0 or exact):
-            data = self._backend.save(seq.lane)
-            if data.nbytes <= room or exact:
-                seq.saved = SavedState(seq.tokens[: seq.num_computed], data)
-                self.swapped_bytes += data.nbytes
+        count = seq.num_computed
+        if count and seq.num_exact is None:
+            if exact or self._way_back.copies(count, self._backend.saved_size(seq.lane)):
+                began = self._clock()
+                data = self._backend.save(seq.lane)
+                self._way_back.copied(count, data.nbytes, self._clock() - began)
+                seq.saved = SavedState(seq.tokens[:count], data)
+                self._swapped(data.nbytes)
                 self._metrics.swaps += 1
         self.unseat(seq)
+
+    def _swapped(self, size: int) -> None:
+        self.swapped_bytes += size
+        self._way_back.room = self._options.swap_bytes - self.swapped_bytes
 
     def unseat(self, seq: Sequence) -> None:
         """Take the lane away, and what is in it."""
@@ -145,5 +155,5 @@ class Admission:
 
     def forget_saved(self, seq: Sequence) -> None:
         if seq.saved is not None:
-            self.swapped_bytes -= seq.saved.data.nbytes
+            self._swapped(-seq.saved.data.nbytes)
             seq.saved = None

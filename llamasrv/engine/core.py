@@ -344,7 +344,9 @@ class EngineCore:
             metrics=self.metrics, disk=self.disk,
         )  # fmt: skip
         self._writer = None if self.disk is None else DiskWriter(self.memory, self.disk, self.scheduler.cost)
-        self.admission = Admission(self.memory, self.backend, self.options, self.metrics)
+        self.admission = Admission(
+            self.memory, self.backend, self.options, self.metrics, self.scheduler.way_back, self.clock
+        )
         self.drafter = Drafter(self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock)
 
 

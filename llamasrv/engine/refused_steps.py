@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.interface import DecodeFailed
+from llamasrv.engine.preemption import victim
 from llamasrv.engine.sampling.state import Ending
 from llamasrv.engine.scheduler import Plan
 from llamasrv.errors import EngineFailure
@@ -30,7 +31,7 @@ class RefusedSteps:
         if core.memory.lanes.resident:
             core.memory.evict()
         elif len(core.running) > 1:
-            core.preempt(max(core.running, key=lambda s: (s.admitted or 0.0, s.id)))
+            core.preempt(victim(core.running, core.scheduler.way_back.seconds))
         else:
             self._fail(plan, "The KV cache has no room for this request.")
 

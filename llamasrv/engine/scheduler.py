@@ -7,7 +7,7 @@ clock, no thread and no library; the engine carries the plan out.
     2. prompt tokens fill up what the latency target leaves
     3. new sequences by priority, then fair share per owner, then age; followers of a prefix that is just being
        computed wait for it
-    4. admission is optimistic: what is free now counts, not what might be needed; the youngest gives way later
+    4. admission is optimistic: cells have to last until being let in has paid, not to the end (preemption.py)
     5. who can be deferred is computed for only while nobody else is there, and gives its place to whoever comes
     6. a step computes with one set of adapters: the sets take turns, so that none waits longer than there are others
 """
@@ -26,9 +26,9 @@ from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
 from llamasrv.engine.cost_model import CostModel
+from llamasrv.engine.preemption import WayBack, growth, left, victim
 
 FOLLOW = 16  # so many tokens under way elsewhere are worth waiting for
-HEADROOM = 16  # cells kept back per running sequence when another is admitted
 LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue costs little
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
 SMALLEST_CHUNK = 16  # prompt tokens a step at least, so that prompts advance beside any load
@@ -86,6 +86,7 @@ class Scheduler:
         self.row_multiple = row_multiple
         self.deterministic = deterministic
         self.cost = CostModel()
+        self.way_back = WayBack(self.cost)
         self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
         self._turn = 0
         self._media = MediaTurns(batch_size=batch_size, ubatch_size=ubatch_size)
@@ -210,15 +211,15 @@ class Scheduler:
     def _make_room(
         self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence], deferred: list[Sequence], cells: int
     ) -> int:
-        """Cells for the decodes: who can be deferred gives way, then the youngest, until the others fit."""
+        """Cells for the decodes: who can be deferred gives way, then who is brought back most cheaply."""
         if deferred and len(decodes) + 1 > cells:
             plan.preempt += deferred
             cells += sum(s.num_computed - s.reused for s in deferred)
         while len(decodes) > cells or (not decodes and prompts and cells < 1):
-            victim = max(decodes + prompts, key=lambda s: (s.admitted or 0.0, s.id))
-            (decodes if victim in decodes else prompts).remove(victim)
-            plan.preempt.append(victim)
-            cells += victim.num_computed - victim.reused
+            leaves = victim(decodes + prompts, self.way_back.seconds)
+            (decodes if leaves in decodes else prompts).remove(leaves)
+            plan.preempt.append(leaves)
+            cells += leaves.num_computed - leaves.reused
             if not decodes and not prompts:
                 break
         return cells
@@ -274,7 +275,8 @@ class Scheduler:
             return
         owed = sum(s.owed for s in prompts)
         budget -= owed
-        cells -= owed + HEADROOM * (len(decodes) + len(prompts))
+        cells -= owed
+        growing = [(left(s), s.num_tokens - s.reused) for s in (*decodes, *prompts)]
         for seq in self._in_order(waiting, now, places * LOOK_AHEAD):
             if not places or (budget <= 0 and plan.admit):
                 return
@@ -289,11 +291,13 @@ class Scheduler:
                 continue
             need = seq.num_tokens + 1 - (have if match and match.held else 0)
             alone = not (decodes or prompts or plan.admit)
-            if need > cells and not alone:
+            growing.append((left(seq), need))
+            ahead = self.way_back.steps_ahead(len(growing) - 1, seq.num_tokens)
+            if need + growth(growing, ahead) > cells and not alone:
                 return  # the next in line may be smaller, but would keep this one out for ever
             plan.admit.append((seq, match))
             places -= 1
-            cells -= need + HEADROOM
+            cells -= need
             budget -= seq.num_tokens - have
 
     def in_order(self, waiting: list[Sequence], now: float) -> list[Sequence]:

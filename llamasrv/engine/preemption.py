@@ -1,0 +1,97 @@
+"""Who gives way when cells run out, what bringing it back costs, and how far ahead cells must last for a newcomer.
+
+A sequence that gives way comes back from a copy of its KV in host memory, or by computing it again, whichever is
+predicted to take less time. Being let in pays once the steps that it shares have spared that time. Decides nothing
+else, and calls no library; belongs to the engine thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from llamasrv.engine.cost_model import CostModel
+from llamasrv.engine.sequence import Sequence
+
+FEWEST_STEPS, MOST_STEPS = 8, 256  # for which cells must last where somebody is let in
+SECONDS_PER_BYTE = 1e-9  # of a copy, until some were timed
+_LEARN, _OUTLIER = 0.2, 4.0
+_NEVER = 1e9  # what is worth nothing to anybody
+
+
+class WayBack:
+    """What it costs to bring sequences back. `room`: bytes of host memory that copies may still take; whoever makes
+    them keeps it up to date."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self.room: float = math.inf
+        self._cost = cost
+        self._token_bytes = 0.0
+        self._byte_seconds = SECONDS_PER_BYTE
+
+    def seconds(self, num_tokens: int) -> float:
+        """To bring a timeline of so many tokens back."""
+        size = num_tokens * self._token_bytes
+        again = self._cost.prompt_seconds(num_tokens)
+        return min(again, self._copying(size)) if 0 < self.room >= size else again
+
+    def copies(self, num_tokens: int, size: int) -> bool:
+        """Whether its KV of `size` bytes is kept; else it is computed again."""
+        return 0 < self.room >= size and self._copying(size) <= self._cost.prompt_seconds(num_tokens)
+
+    def copied(self, num_tokens: int, size: int, seconds: float) -> None:
+        """Learn from a copy."""
+        if num_tokens and size and seconds > 0:
+            self._token_bytes += (size / num_tokens - self._token_bytes) * (_LEARN if self._token_bytes else 1.0)
+            slowest = _OUTLIER * self._byte_seconds  # the machine may be busy with anything meanwhile
+            self._byte_seconds += (min(seconds / size, slowest) - self._byte_seconds) * _LEARN
+
+    def steps_ahead(self, num_running: int, num_tokens: int) -> int:
+        """For how many steps cells must last where a sequence of so many tokens joins: until it has spared the time
+        that giving way again would cost."""
+        if not num_running:
+            return FEWEST_STEPS
+        predict = self._cost.predict
+        spared = predict(0, num_running) / num_running - (predict(0, num_running + 1) - predict(0, num_running))
+        steps = self.seconds(num_tokens) / spared if spared > 0 else MOST_STEPS
+        return math.ceil(max(FEWEST_STEPS, min(steps, MOST_STEPS)))
+
+    def _copying(self, size: float) -> float:
+        return 2 * size * self._byte_seconds  # there and back
+
+
+def victim(sequences: Iterable[Sequence], seconds: Callable[[int], float]) -> Sequence:
+    """Who gives way: of the lowest priority, the one whose way back (`seconds`, by its tokens) costs least for the
+    cells that it frees and the steps that it would have held them; of about equal ones the youngest. Who came first
+    stays as long as there are others, so that somebody gets to an end whatever happens."""
+    candidates = list(sequences)
+    first = min(candidates, key=lambda s: (-s.spec.priority, s.arrived, s.id))
+    others = [s for s in candidates if s is not first] or candidates
+    return min(others, key=lambda s: (s.spec.priority, _price(s, seconds), -(s.admitted or 0.0), -s.id))
+
+
+def _price(seq: Sequence, seconds: Callable[[int], float]) -> float:
+    """In halves of a power of two, so that only what differs noticeably decides."""
+    freed = (seq.num_computed - seq.reused) * min(left(seq), MOST_STEPS)
+    return _NEVER if freed < 1 else round(2 * math.log2(max(1e-9, seconds(seq.num_computed)) / freed))
+
+
+def left(seq: Sequence) -> int:
+    """Tokens that it may still write; many where nothing limits them."""
+    most = seq.spec.max_tokens
+    return MOST_STEPS if most is None else max(0, most - seq.num_generated)
+
+
+def growth(sequences: Iterable[tuple[int, int]], steps: int) -> int:
+    """Most cells more than now that sequences take within so many steps. Each is what it may still write, and the cells
+    that it gives back at its end, without those that it takes until then."""
+    growing = sorted(sequences)
+    now = most = at = 0
+    for number, (remaining, held) in enumerate(growing):
+        end = min(remaining, steps)
+        now += (len(growing) - number) * (end - at)
+        most = max(most, now)
+        if remaining >= steps:
+            break
+        now, at = now - held - remaining, end
+    return most

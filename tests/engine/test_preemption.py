@@ -1,0 +1,178 @@
+"""Who gives way when cells run out, how it comes back, and who is let in then."""
+
+from __future__ import annotations
+
+import pytest
+from engine_driver import GREEDY, SamplingParams, end_of, sequence
+
+from llamasrv.engine.cost_model import CostModel
+from llamasrv.engine.preemption import FEWEST_STEPS, MOST_STEPS, WayBack, growth, left, victim
+
+STEP, PROMPT_TOKEN, ROW = 0.02, 0.007, 0.017  # seconds: a model of half a billion on two cores
+
+
+def running(computed, *, reused=0, arrived=0.0, **settings):
+    seq = sequence([7] * (computed + 1), **settings)
+    seq.num_computed, seq.reused, seq.arrived = computed, reused, arrived
+    seq.admitted = arrived
+    return seq
+
+
+def per_token(count):
+    return 0.001 * count
+
+
+def fitted():
+    cost = CostModel()
+    for n in range(60):
+        cost.learn(64 * (n % 2), 4, STEP + PROMPT_TOKEN * 64 * (n % 2) + ROW * 4)
+    return cost
+
+
+# who gives way
+
+
+def test_of_equals_the_youngest_gives_way():
+    old, middle, young = (running(100, arrived=at) for at in (0.0, 1.0, 2.0))
+    assert victim([young, old, middle], per_token) is young
+
+
+def test_a_low_priority_gives_way_before_a_younger_one():
+    """The youngest gave way, whoever it was computed for."""
+    batch, person = running(100, arrived=1.0, priority=-1), running(100, arrived=2.0)
+    assert victim([running(100), batch, person], per_token) is batch
+
+
+def test_what_others_hold_as_well_is_not_freed():
+    """A long prompt that is shared frees few cells, and all of it has to come back."""
+    sharing, own = running(1000, reused=980, arrived=2.0), running(200, arrived=1.0)
+    assert victim([running(10), sharing, own], per_token) is own
+
+
+def test_who_is_about_to_end_stays():
+    ending, other = running(200, arrived=2.0, max_tokens=3), running(200, arrived=1.0, max_tokens=500)
+    assert victim([running(10), ending, other], per_token) is other
+
+
+def test_who_came_first_stays_while_there_are_others():
+    first, other = running(10, reused=0, arrived=0.0), running(1000, reused=1000, arrived=1.0)
+    assert victim([first, other], per_token) is other
+    assert victim([first], per_token) is first
+
+
+# how it comes back
+
+
+def test_a_copy_is_made_where_that_is_sooner():
+    way = WayBack(fitted())
+    assert way.copies(100, 1 << 20)
+    way.copied(100, 1 << 20, 0.001)
+    assert way.seconds(100) == pytest.approx(0.002, rel=0.3)
+    way.room = 1 << 19
+    assert not way.copies(100, 1 << 20) and way.seconds(100) == pytest.approx(100 * PROMPT_TOKEN, rel=0.3)
+
+
+def test_copies_that_turn_out_slow_are_given_up():
+    way = WayBack(fitted())
+    for _ in range(60):
+        way.copied(100, 1 << 20, 2.0)
+    assert not way.copies(100, 1 << 20)
+
+
+def test_one_slow_copy_is_no_reason():
+    way = WayBack(fitted())
+    way.copied(100, 1 << 20, 30.0)
+    assert way.copies(100, 1 << 20)
+
+
+# who is let in
+
+
+def test_being_let_in_has_to_pay():
+    """Where giving way costs a copy, soon; where it costs the prompt, cells must last for long."""
+    way = WayBack(fitted())
+    assert way.steps_ahead(4, 200) == FEWEST_STEPS
+    way.room = 0
+    assert FEWEST_STEPS < way.steps_ahead(4, 10) < 64 < way.steps_ahead(4, 200) <= MOST_STEPS
+
+
+@pytest.mark.parametrize(
+    ("sequences", "steps", "expected"),
+    [
+        ([], 16, 0),
+        ([(100, 50)], 16, 16),
+        ([(100, 50), (100, 50)], 16, 32),
+        ([(4, 50), (100, 50)], 16, 8),  # the first gives back 54 cells, more than the other takes until then
+        ([(4, 1), (100, 50)], 16, 15),
+        ([(0, 50), (10, 0)], 16, 0),  # 50 cells come back at once
+    ],
+)
+def test_cells_that_sequences_will_take(sequences, steps, expected):
+    assert growth(sequences, steps) == expected
+
+
+def test_what_may_still_be_written():
+    assert left(running(5, max_tokens=7)) == 7 and left(running(5)) == MOST_STEPS
+
+
+# the engine
+
+
+class Load:
+    """Clients that each send the next request when the last one has ended, on a machine with the costs above."""
+
+    def __init__(self, drive, cells, *, clients=8, each=2, prompt=60, answer=100, **options):
+        self.driver = drive(num_cells=cells, num_lanes=16, context=400, batch_size=512, spec="off", cache_bytes=0, **options)
+        backend, decode = self.driver.backend, self.driver.backend.decode
+
+        def timed():
+            decode()
+            decodes = min(backend.batch.num_outputs, backend.batch.num_rows)
+            self.driver.now += STEP + PROMPT_TOKEN * (backend.batch.num_rows - decodes) + ROW * decodes
+
+        backend.decode = timed
+        params = SamplingParams(temperature=0, ignore_eos=True)
+
+        def send(number):
+            return self.driver.submit([97 + number] * 20 + [98] * (prompt - 20), max_tokens=answer, params=params)
+
+        streams, sent = {n: send(n) for n in range(clients)}, clients
+        self.ends = []
+        while streams:
+            self.driver.turn()
+            for number, stream in list(streams.items()):
+                items = stream.take()
+                if any(getattr(item, "reason", None) for item in items):
+                    self.ends.append(end_of(items))
+                    del streams[number]
+                    if sent < clients * each:
+                        streams[number], sent = send(number), sent + 1
+        self.rate = sum(end.num_generated for end in self.ends) / self.driver.now
+
+    @property
+    def metrics(self):
+        return self.driver.engine.metrics
+
+
+def test_a_quarter_too_few_cells_cost_little(drive):
+    """Eight streams of 160 cells in 1,024: nearly as fast as with all cells that they want, and no request ends early."""
+    full = Load(drive, 1024, parallel=8)
+    assert [end.num_generated for end in full.ends] == [100] * 16 and full.metrics.swaps
+    assert full.rate >= 0.95 * Load(drive, 4096, parallel=8).rate
+
+
+def test_without_copies_few_give_way(drive):
+    """As fast as if only as many ran as fit to their end. Those let in gave way soon, and were computed again."""
+    full = Load(drive, 1024, parallel=8, swap_bytes=0)
+    assert [end.num_generated for end in full.ends] == [100] * 16 and full.metrics.preemptions <= 2
+    assert full.rate >= 0.98 * Load(drive, 1024, parallel=6, swap_bytes=0).rate
+
+
+def test_a_copy_that_does_not_pay_is_not_made(drive):
+    driver = drive(num_cells=400)
+    driver.submit([97] * 50, max_tokens=20, params=GREEDY)
+    driver.turn(3)
+    driver.core.scheduler.way_back.copies = lambda count, size: False
+    driver.engine.preempt(driver.sequences[0])
+    driver.finish()
+    assert driver.engine.metrics.preemptions == 1 and driver.engine.metrics.swaps == 0
