@@ -465,7 +465,7 @@ def test_a_container_made_for_llama_server_starts_with_its_variables_alone(place
     }  # fmt: skip
     server = serve(command=(sys.executable, "-m", "llamasrv"), environ=environ)
     assert status(server) == 200
-    assert "there is no key" in server.log
+    assert "no API key is set" in server.log
 
 
 def test_devices_are_named(given, capsys):

@@ -232,7 +232,7 @@ def test_a_load_has_the_loaders_limit_or_the_requests_own():
     with pytest.raises(Unavailable, match="still loading"):
         LoadWait(loader, Model()).wait()
     loader.load_timeout = 60.0
-    with pytest.raises(DeadlineExceeded, match="time limit"):
+    with pytest.raises(DeadlineExceeded, match="timed out while its model was loading"):
         LoadWait(loader, Model(), timeout=1e-9).wait()
 
 
