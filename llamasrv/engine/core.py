@@ -83,7 +83,7 @@ class EngineCore:
             self._writer.tick(self.clock(), self.running)
         self._pace.stuck = not worked
         self._publish()
-        if not self.running:
+        if not (worked and self.running):
             self._doorbell.ring()  # else the next step does it
         return worked
 

@@ -203,6 +203,11 @@ class Engine:
         for constraint in constraints:
             self._mailbox.put((call, constraint.end_thinking))
 
+    def hold_deferrable(self, seconds: float) -> None:
+        """Begin no step for those that can be deferred for so long, or until somebody else's request is here: it is on
+        its way. 0: go on with them."""
+        self._mailbox.put((_hold, seconds))
+
     def _overflow(self, stream: Stream) -> None:
         self._mailbox.put((EngineCore.give_up_unread, stream))
 
@@ -316,6 +321,10 @@ _UNAVAILABLE = {
     "stopped": STOPPING,
     "failed": "The model is not available; the server's log has the reason.",
 }
+
+
+def _hold(core: EngineCore, seconds: float) -> None:
+    core.scheduler.holds_until = core.clock() + seconds
 
 
 def _unavailable(status: Status) -> Unavailable:

@@ -64,7 +64,8 @@ class Pace:
         self, running: list[Sequence], waiting: list[Sequence], places: int, clock: Callable[[], float]
     ) -> float:
         if running:
-            return 0.0
+            # Those who can be deferred are held back while somebody is on the way.
+            return STUCK_CHECK if self.stuck and running[0].spec.deferrable else 0.0
         return sleep_seconds(
             num_running=len(running), num_waiting=len(waiting), places=places, stuck=self.stuck, burst=self.burst,
             waited=clock() - waiting[0].arrived if waiting else 0.0,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from llamasrv.domain.sequence_spec import Adapters
@@ -36,6 +37,8 @@ GUESTS = 4  # one place more for so many, for owners who would have none
 ROWS_BESIDE = 0.05  # seconds that a step of rows may take beside decodes, and twice a step of theirs
 CHUNK_SECONDS = 0.5  # longest step while nobody decodes: newcomers are noticed, cancels heard
 DEFERRED_SECONDS = 0.05  # longest step for those who can be deferred: whoever comes waits for its end
+BESIDE_SECONDS = 0.003  # the same where somebody was there in the last QUIET_SECONDS
+QUIET_SECONDS = 5.0
 CROWDED_SECONDS = 1.0  # longest step while far more short prompts wait than sequences decode
 
 
@@ -91,6 +94,7 @@ class Scheduler:
         self._turn = 0
         self._media = MediaTurns(batch_size=batch_size, ubatch_size=ubatch_size)
         self._any_deferrable = False  # whether somebody who can be deferred may be there
+        self.holds_until = -inf  # on the engine's clock: up to then nothing is computed for those, somebody is coming
         self._line: list[Adapters] = []  # sets of adapters that are at work: whose turn is next, first
 
     def plan(
@@ -99,7 +103,7 @@ class Scheduler:
         plan = Plan()
         deferred: list[Sequence] = []
         if self._any_deferrable:
-            waiting, running, deferred = self._set_aside(waiting, running)
+            waiting, running, deferred = self._set_aside(waiting, running, now)
         decodes, prompts, media = _by_need(running)
         cells = self._make_room(plan, decodes, prompts, deferred, pool.reclaimable_cells) - len(decodes)
         if not (prompts or waiting or deferred or self.deterministic):
@@ -108,7 +112,7 @@ class Scheduler:
         places = max(0, self.parallel - len(decodes) - len(prompts))
         rests = [s.owed for s in prompts] + [s.owed for s in waiting[:places]]
         only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
-        target = min(self.target, DEFERRED_SECONDS) if only_deferrable else None
+        target = min(self.target, self._deferred_seconds(now)) if only_deferrable else None
         budget = self._prompt_budget(len(decodes), rests, target)
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
@@ -225,16 +229,20 @@ class Scheduler:
         return cells
 
     def _set_aside(
-        self, waiting: list[Sequence], running: list[Sequence]
+        self, waiting: list[Sequence], running: list[Sequence], now: float
     ) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
-        """Who waits and who runs, without those that can be deferred where there are others; and those who run all the
+        """Who waits and who runs, without those that can be deferred where there are others, or are about to be; and those who run all the
         same, without a step, as long as nobody needs their place."""
         in_line = [s for s in waiting if not s.spec.deferrable]
         at_work = [s for s in running if not s.spec.deferrable]
         if not in_line and not at_work:
             self._any_deferrable = bool(waiting or running)
-            return waiting, running, []
+            return ([], [], running) if now < self.holds_until else (waiting, running, [])
         return in_line, at_work, [s for s in running if s.spec.deferrable]
+
+    def _deferred_seconds(self, now: float) -> float:
+        """The longest step for those who can be deferred."""
+        return DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
 
     def _prompt_budget(self, num_decodes: int, rests: list[int], target: float | None) -> int:
         """Prompt tokens for this step, given the rests of those that have a place. `target`: the step keeps within so

@@ -47,9 +47,13 @@ class StoredFile(NamedTuple):
     expires_at: int | None = None
 
 
+_last_stamp = [0]
+
+
 def new_id(prefix: str) -> str:
     """Later ids sort behind earlier ones. Without keys whoever knows one may read, so it cannot be guessed."""
-    return f"{prefix}{int(time.time() * 1000):012x}{secrets.token_hex(12)}"
+    _last_stamp[0] = max(int(time.time() * 1000), _last_stamp[0] + 1)  # two of one millisecond keep their order, too
+    return f"{prefix}{_last_stamp[0]:012x}{secrets.token_hex(12)}"
 
 
 def owner_folder(root: Path, owner: str) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import Map
 
-from llamasrv.web.access.admission import Admission, Refusal
+from llamasrv.web.access.admission import QUEUED, Admission, Refusal
 from llamasrv.web.errors import note, render, translated
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.paths import meant
@@ -46,6 +46,9 @@ class Front:
         if isinstance(found, Refusal):
             return _refuse(found, environ, start_response, headers)
         record.quota = found.quota
+        if found.route in QUEUED and environ["REQUEST_METHOD"] == "POST":
+            record.gaps = self._service.gaps
+            record.gaps.enter()
 
         def start(status: str, own: Headers, exc_info: Any = None) -> Any:
             return start_response(status, own + headers, exc_info)

@@ -26,6 +26,7 @@ from llamasrv.web.ops.usage import UsageBook
 from llamasrv.web.streams.background import Background
 from llamasrv.web.streams.batches import BatchRunner
 from llamasrv.web.streams.conversations import ConversationStore
+from llamasrv.web.streams.gaps import Gaps
 from llamasrv.web.streams.memory import Memory
 from llamasrv.web.streams.resume import Streams
 from llamasrv.web.streams.running import Running
@@ -87,9 +88,10 @@ class Service:
         self.usage = UsageBook(store)
         self.stats.usage = self.usage
         self.background = Background(Memory(store), options.limits.background, self.usage)
+        self.gaps = Gaps(self._hold_deferrable)
         kept = options.files_folder or paths.state_dir()
         self.files = FileStore(kept / "files", options.files_bytes)
-        self.batches = BatchRunner(BatchStore(kept / "batches"), self.files, kept / "batches" / ".lock")
+        self.batches = BatchRunner(BatchStore(kept / "batches"), self.files, kept / "batches" / ".lock", self.gaps)
         if options.files_bytes:
             pipeline.documents.open_file = self._content_of
         self.streams = Streams()
@@ -100,6 +102,11 @@ class Service:
     def of(cls, registry: Registry, options: WebOptions | None = None, store: Store | None = None) -> Service:
         options = options or WebOptions()
         return cls(registry, Pipeline(registry, options.media), options, store)
+
+    def _hold_deferrable(self, seconds: float) -> None:
+        for model in self.registry.models:
+            if model.current is not None:
+                model.current.hold_deferrable(seconds)
 
     def _content_of(self, owner: str, id: str) -> bytes:
         """Of a file that was uploaded. Raises NotFound, InvalidMedia."""

@@ -739,3 +739,24 @@ def test_chains_that_look_at_every_token_work_side_by_side_and_choose_the_same(d
     driver.finish()
     assert [text_of(stream.take()) for stream in streams] == alone and driver.engine.pool.num_threads == 2
     driver.engine.host.close()
+
+
+def test_an_engine_that_holds_deferrable_work_back_sleeps_and_tells_what_has_ended(drive):
+    """With only such work it would have turned without a pause, and an end of the last step would have waited."""
+    driver = drive()
+    stream = driver.submit(chat("later"), deferrable=True)
+    driver.turn()
+    driver.engine.hold_deferrable(10.0)
+    steps = driver.engine.metrics.steps
+    for _ in range(3):
+        assert not driver.engine.turn()
+    pace = driver.core._pace
+    assert driver.engine.metrics.steps == steps and not driver.engine.doorbell.ready
+    assert pace.sleep_seconds(driver.core.running, driver.core.waiting, 8, lambda: driver.now) > 0
+    person = driver.submit(chat("now"))
+    while not person.ended:
+        driver.turn()
+    assert not stream.ended
+    driver.engine.hold_deferrable(0.0)
+    driver.finish()
+    assert stream.ended

@@ -333,3 +333,24 @@ def test_a_step_for_who_can_be_deferred_is_short():
         scheduler.cost.learn(0, 1, 0.01)
     assert plan(scheduler, [new]).num_prompt <= 64
     assert plan(make(), [sequence(2000)]).num_prompt >= 128
+
+
+def test_who_can_be_deferred_is_held_back_while_somebody_is_on_the_way():
+    running, waiting = deferrable(10, computed=9), deferrable(20)
+    scheduler = with_deferrables(running, waiting)
+    scheduler.holds_until = 1.0
+    held = plan(scheduler, [waiting], [running], now=0.9)
+    assert held.parts == held.preempt == held.admit == []
+    person = sequence(30)
+    assert plan(scheduler, [waiting, person], [running], now=0.9).parts == [(person, 30)]
+    assert [seq for seq, _ in plan(scheduler, [waiting], [running], now=1.0).parts] == [running, waiting]
+
+
+def test_a_step_for_who_can_be_deferred_is_shorter_where_somebody_has_just_been_there():
+    new = deferrable(2000)
+    scheduler = with_deferrables(new)
+    for _ in range(200):
+        scheduler.cost.learn(128, 1, 0.0001 + 128 * 0.00004)
+        scheduler.cost.learn(0, 1, 0.0001)
+    scheduler.holds_until = 1.0
+    assert 16 <= plan(scheduler, [new], now=2.0).num_prompt <= 96 < plan(scheduler, [new], now=60.0).num_prompt

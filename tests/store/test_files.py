@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from llamasrv.store.files import FileNotFound, FileStore, NoRoomForFiles
+from llamasrv.store.files import FileNotFound, FileStore, NoRoomForFiles, new_id
 
 
 def add(store, content=b"abc", owner="", **settings):
@@ -50,3 +50,9 @@ def test_what_a_killed_process_left_is_swept(tmp_path):
     os.utime(store.path("", kept.id), (1, 1))
     store.sweep()
     assert sorted(path.name for path in folder.iterdir()) == [f"{kept.id}.data", f"{kept.id}.json"]
+
+
+def test_ids_of_one_millisecond_keep_their_order():
+    """Pages of batches that were made at once showed them in any order."""
+    ids = [new_id("file-") for _ in range(1_000)]
+    assert ids == sorted(ids) and len(set(ids)) == 1_000

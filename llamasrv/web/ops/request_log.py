@@ -18,6 +18,7 @@ from llamasrv.engine.metrics import SECONDS, Histogram
 from llamasrv.pipeline.cache_report import CacheReport
 from llamasrv.web.access.quota import Quota
 from llamasrv.web.ops.usage import UsageBook
+from llamasrv.web.streams.gaps import Gaps
 
 log = logging.getLogger("llamasrv.request")
 
@@ -58,7 +59,7 @@ class RequestLog:
     """One request, from its arrival to `close`."""
 
     __slots__ = (
-        "id", "owner", "route", "model", "reason", "usage", "cache", "error", "field", "asked", "quota", "trace",
+        "id", "owner", "route", "model", "reason", "usage", "cache", "error", "field", "asked", "quota", "gaps", "trace",
         "started", "_stats", "_begun", "_closed",
     )  # fmt: skip
 
@@ -75,6 +76,7 @@ class RequestLog:
         self.field: str | None = None  # of the request, that the error concerns
         self.asked: tuple[str, str] | None = None  # method and path, where they lead to no route
         self.quota: Quota | None = None  # what it counts against
+        self.gaps: Gaps | None = None  # which it keeps others from
         self.trace: str | None = environ.get("HTTP_TRACEPARENT")
         self.started = time.time()
         self._begun = time.monotonic()
@@ -89,6 +91,8 @@ class RequestLog:
         self._closed = True
         stats, seconds = self._stats, time.monotonic() - self._begun
         stats.enter(self, status, seconds)
+        if self.gaps is not None:
+            self.gaps.leave()
         if self.quota is not None:
             usage = self.usage or Usage()
             self.quota.leave(usage.prompt_tokens + usage.completion_tokens)

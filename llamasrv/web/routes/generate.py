@@ -75,11 +75,15 @@ def respond(
     environ = request.environ
     record = environ["llamasrv.record"]
     settings = service.options
-    if environ.get("llamasrv.deferrable"):  # of a batch, which has a day
+    errand = environ.get("llamasrv.errand")
+    if errand is not None:  # of a batch, which has a day
         asked = replace(asked, deferrable=True, timeout=None)
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a stream that is kept goes on without its client
     run, reply = submit(service, endpoint, asked, options, framing)
+    if errand is not None:
+        errand.began(run)
+        return whole_response(run, reply, record, client=NOBODY, wait=errand.wait)
     if not asked.stream:
         return _with_cache(whole_response(run, reply, record, client=client), run)
     if conversation is None:

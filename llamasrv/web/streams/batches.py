@@ -1,7 +1,7 @@
 """Running batches: requests from a file, answered while nobody else needs the machine.
 
 Each request goes through the application like any other, without a socket, and is marked as deferrable: the engine
-computes for it only while it computes for no one else. The answers go to the batch's journal as they come, so a batch
+computes for it only while it computes for no one else, and the hub works for it in gaps (gaps.py). The answers go to the batch's journal as they come, so a batch
 goes on after a restart, or a kill, with what is not answered yet. Several servers may share the folder: one of them
 works on batches, and another one when that is gone.
 
@@ -21,7 +21,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -32,6 +31,8 @@ from llamasrv.protocols.openai import batches as openai
 from llamasrv.store.batches import Batch, BatchNotFound, BatchStore, Entry, Journal, read_journal
 from llamasrv.store.files import FileStore
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
+from llamasrv.web.streams.gaps import Errand, Gaps
+from llamasrv.web.streams.streaming import CLIENT_CLOSED
 
 log = logging.getLogger("llamasrv")
 
@@ -39,7 +40,7 @@ AT_ONCE = 8  # requests under way
 LOOK = 2.0  # seconds between two looks for what others have changed
 MOST_LINES = 50_000  # of one batch, as at OpenAI
 MOST_ERRORS = 100  # told of an input that is none
-BREATH = 64  # lines after which others are let in
+BREATH = 0.001  # seconds after which others are let in
 AGAIN = frozenset((408, 429, 502, 503, 504))  # answers that may be another one later
 SLOWEST_RETRY = 30.0  # seconds
 KEPT = 30 * 86_400  # seconds that a batch stays after its end
@@ -51,7 +52,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-Send = Callable[[str, str, bytes], Answer]
+Send = Callable[[str, str, bytes, Errand], Answer]
 """An owner, a path and a body to the answer."""
 
 
@@ -62,14 +63,14 @@ class Sender:
     def __init__(self, application: Callable[..., Iterable[bytes]], stats: RequestStats) -> None:
         self._application, self._stats = application, stats
 
-    def __call__(self, owner: str, path: str, body: bytes) -> Answer:
+    def __call__(self, owner: str, path: str, body: bytes, errand: Errand) -> Answer:
         environ: dict[str, Any] = {
             "REQUEST_METHOD": "POST", "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": "",
             "SERVER_NAME": "localhost", "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1",
             "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body)), "HTTP_HOST": "localhost",
             "wsgi.version": (1, 0), "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body),
             "wsgi.errors": sys.stderr, "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
-            "llamasrv.deferrable": True,
+            "llamasrv.errand": errand,
         }  # fmt: skip
         record = environ["llamasrv.record"] = RequestLog(environ, self._stats)
         record.owner, record.route = owner, path
@@ -89,8 +90,9 @@ class Sender:
 
 
 class BatchRunner:
-    def __init__(self, batches: BatchStore, files: FileStore, lock: Path) -> None:
+    def __init__(self, batches: BatchStore, files: FileStore, lock: Path, gaps: Gaps) -> None:
         self.batches, self.files = batches, files
+        self._gaps = gaps
         self.send: Send | None = None  # as soon as there is an application
         self._lock_path = lock
         self._lock: int | None = None
@@ -98,7 +100,6 @@ class BatchRunner:
         self._news = threading.Event()
         self._guard = threading.Lock()
         self._keeper: threading.Thread | None = None
-        self._workers = 0
         self._closed = False
 
     def go_on(self) -> None:
@@ -167,13 +168,17 @@ class BatchRunner:
                 active.batch = batch
             if active is not None and time.time() >= batch.expires_at:
                 active.expired = True
-        for active in list(self._active):
-            if active.is_over:
+            if active is not None and active.is_given_up:
+                active.call_off()
+        with self._guard:
+            over = [active for active in self._active if active.is_over]
+            for active in over:
                 self._active.remove(active)
-                self._end(active)
-        while self._workers < AT_ONCE and any(not active.is_read for active in self._active):
-            self._workers += 1
-            threading.Thread(target=self._work, daemon=True, name=f"batch-{self._workers}").start()
+        for active in over:
+            self._end(active)
+        while self._gaps.num_workers < AT_ONCE and any(not active.is_read for active in self._active):
+            self._gaps.num_workers += 1
+            threading.Thread(target=self._work, daemon=True, name=f"batch-{self._gaps.num_workers}").start()
 
     def _take_up(self, batch: Batch) -> ActiveBatch | None:
         if batch.status == "validating":
@@ -238,35 +243,43 @@ class BatchRunner:
 
     def _work(self) -> None:
         try:
-            while not self._closed and (task := self._next()) is not None:
-                active, line = task
+            while not self._closed:
+                self._gaps.wait()
+                task = self._next()
+                if task is None:
+                    break
+                active, line, errand = task
                 try:
-                    active.answer(line, self._send_until_answered(active, line))
+                    active.answer(line, self._send_until_answered(active, line, errand))
                 finally:
-                    active.under_way -= 1
+                    active.errands.discard(errand)
         except Exception as error:
             log.error("batches: %s", error, exc_info=error)
         finally:
-            self._workers -= 1
+            self._gaps.num_workers -= 1
             self._news.set()
 
-    def _next(self) -> tuple[ActiveBatch, InputLine] | None:
+    def _next(self) -> tuple[ActiveBatch, InputLine, Errand] | None:
         """The next request of the batch whose turn it is."""
-        for _ in range(len(self._active)):
-            active = self._active[0]
-            self._active.rotate(-1)
-            line = active.next_line()
-            if line is not None:
-                active.under_way += 1
-                return active, line
-        return None
+        with self._guard:
+            for _ in range(len(self._active)):
+                active = self._active[0]
+                self._active.rotate(-1)
+                line = active.next_line()
+                if line is not None:
+                    errand = Errand(self._gaps)
+                    active.errands.add(errand)
+                    return active, line, errand
+            return None
 
-    def _send_until_answered(self, active: ActiveBatch, line: InputLine) -> Answer | None:
+    def _send_until_answered(self, active: ActiveBatch, line: InputLine, errand: Errand) -> Answer | None:
         """None: it was given up meanwhile."""
         assert self.send is not None
         body, delay = orjson.dumps({**line.body, "stream": False} if "stream" in line.body else line.body), 0.5
         while not (active.is_given_up or self._closed):
-            answer = self.send(active.batch.owner, active.batch.endpoint, body)
+            answer = self.send(active.batch.owner, active.batch.endpoint, body, errand)
+            if answer.status == CLIENT_CLOSED:
+                return None
             if answer.status not in AGAIN:
                 return answer
             time.sleep(delay)
@@ -285,7 +298,7 @@ class ActiveBatch:
 
     def __init__(self, batch: Batch, store: BatchStore) -> None:
         self.batch = batch
-        self.under_way = 0
+        self.errands: set[Errand] = set()  # under way
         self.expired = False
         self.error: dict[str, Any] | None = None  # why it cannot go on
         self._store = store
@@ -305,7 +318,11 @@ class ActiveBatch:
 
     @property
     def is_over(self) -> bool:
-        return not self.under_way and (self.is_read or self.is_given_up)
+        return not self.errands and (self.is_read or self.is_given_up)
+
+    def call_off(self) -> None:
+        for errand in list(self.errands):
+            errand.call_off()
 
     def next_line(self) -> InputLine | None:
         if self.is_given_up:
@@ -417,7 +434,9 @@ def check_input(path: Path, batch: Batch) -> tuple[list[dict[str, Any]], int]:
 
 def breathing(lines: Iterable[Any]) -> Iterator[Any]:
     """The same, letting others in from time to time."""
-    iterator = iter(lines)
-    while group := list(islice(iterator, BREATH)):
-        yield from group
-        time.sleep(0)
+    end = time.perf_counter() + BREATH
+    for line in lines:
+        yield line
+        if time.perf_counter() >= end:
+            time.sleep(0)
+            end = time.perf_counter() + BREATH

@@ -139,8 +139,11 @@ class Reply(Protocol):
     def whole(self) -> bytes: ...
 
 
-def whole_response(running: Gathered, reply: Reply, record: RequestLog, *, client: Client) -> Response:
-    """Wait for all of it. A client that leaves meanwhile cancels it."""
+def whole_response(
+    running: Gathered, reply: Reply, record: RequestLog, *, client: Client, wait: Callable[[], None] | None = None
+) -> Response:
+    """Wait for all of it. A client that leaves meanwhile cancels it. `wait` is called before what is there is told,
+    where that is in no hurry."""
     error: LlamasrvError | None = None
     usage, reason = None, None
     running.gather()
@@ -148,6 +151,8 @@ def whole_response(running: Gathered, reply: Reply, record: RequestLog, *, clien
     try:
         events = running.events(WATCH_AFTER)
         while True:
+            if wait is not None:
+                wait()
             for event in events:
                 if type(event) is Failed:
                     error = error or event.error

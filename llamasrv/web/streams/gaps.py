@@ -1,0 +1,74 @@
+"""Work that nobody waits for, in the gaps between requests that somebody does.
+
+    Gaps      says when it may be done: a piece at a time, while nobody is being answered
+    Errand    one request of a batch on its way, which waits for gaps and may be called off
+
+The engine computes for such work only while it computes for nobody else. This is about the time before that, when a
+request is read and made ready: the hub has nothing else to do then, and the engine begins no step.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+HOLD = 0.25  # seconds from somebody's arrival; by then the engine knows of most requests
+PATIENCE = 0.1  # seconds after which a piece is done all the same: somebody may be answered for minutes
+
+
+class Gaps:
+    """`hold` has all engines begin nothing that can be deferred for so many seconds."""
+
+    def __init__(self, hold: Callable[[float], None]) -> None:
+        self.num_workers = 0  # who do such work
+        self._hold = hold
+        self.num_present = 0  # requests that somebody waits for
+        self._nobody = threading.Event()
+        self._nobody.set()
+        self._turn = threading.Lock()
+
+    def enter(self) -> None:
+        """Somebody has come who is to be answered."""
+        self.num_present += 1
+        self._nobody.clear()
+        if self.num_workers:
+            self._hold(HOLD)
+
+    def leave(self) -> None:
+        self.num_present -= 1
+        if not self.num_present:
+            self._nobody.set()
+            if self.num_workers:
+                self._hold(0.0)
+
+    def wait(self) -> None:
+        """For a gap, in which a piece of about a millisecond may be done. Whoever has come meanwhile goes first."""
+        with self._turn:
+            time.sleep(0)  # so that the hub looks at its sockets between two pieces
+            self._nobody.wait(PATIENCE)
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Errand:
+    """Hands a request from whoever has it done to whoever does it."""
+
+    def __init__(self, gaps: Gaps) -> None:
+        self.wait = gaps.wait
+        self._run: Cancellable | None = None
+        self._is_off = False
+
+    def began(self, run: Cancellable) -> None:
+        self._run = run
+        if self._is_off:
+            run.cancel()
+
+    def call_off(self) -> None:
+        """What is being computed ends at once."""
+        self._is_off = True
+        if self._run is not None:
+            self._run.cancel()
