@@ -231,8 +231,8 @@ class Scheduler:
     def _set_aside(
         self, waiting: list[Sequence], running: list[Sequence], now: float
     ) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
-        """Who waits and who runs, without those that can be deferred where there are others, or are about to be; and those who run all the
-        same, without a step, as long as nobody needs their place."""
+        """Who waits and who runs, without those that can be deferred where there are others, or are about to be; and
+        those who run all the same, without a step, as long as nobody needs their place."""
         in_line = [s for s in waiting if not s.spec.deferrable]
         at_work = [s for s in running if not s.spec.deferrable]
         if not in_line and not at_work:

@@ -59,8 +59,8 @@ class RequestLog:
     """One request, from its arrival to `close`."""
 
     __slots__ = (
-        "id", "owner", "route", "model", "reason", "usage", "cache", "error", "field", "asked", "quota", "gaps", "trace",
-        "started", "_stats", "_begun", "_closed",
+        "id", "owner", "route", "model", "reason", "usage", "cache", "error", "field", "asked", "quota", "gaps",
+        "trace", "started", "_stats", "_begun", "_closed",
     )  # fmt: skip
 
     def __init__(self, environ: dict[str, Any], stats: RequestStats) -> None:
