@@ -1,8 +1,8 @@
 """Running batches: requests from a file, answered while nobody else needs the machine.
 
 Each request goes through the application like any other, without a socket, and is marked as deferrable: the engine
-computes for it only while it computes for no one else, and the hub works for it in gaps (gaps.py). The answers go to the
-batch's journal as they come, so a batch goes on after a restart, or a kill, with what is not answered yet. Several
+computes for it only while it computes for no one else, and the hub works for it in gaps (gaps.py). The answers go to
+the batch's journal as they come, so a batch goes on after a restart, or a kill, with what is not answered yet. Several
 servers may share the folder: one of them works on batches, and another one when that is gone.
 
     BatchRunner   takes batches up, one request after the other of each, and ends them
