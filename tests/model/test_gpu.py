@@ -1,13 +1,16 @@
 """What only a GPU shows: plans against the memory of a real device, and what a step costs beside the decode.
 
-GPU_MODEL names a model to measure with (7B in Q4 for the figures that are asked for); without it a tiny one is made,
-and the figures are not judged.
+GPU_MODEL names a model to measure with (7B in Q4 for the figures that are asked for), GPU_DRAFT_MODEL a smaller one that
+drafts for it; without them tiny ones are made, and the figures are not judged.
 """
 
 from __future__ import annotations
 
 import os
+import random
+import statistics
 import time
+from array import array
 from functools import partial
 
 import pytest
@@ -22,12 +25,13 @@ from llamasrv.engine.backend.measure import measure
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.use import HOST
 from llamasrv.models import fit, gguf
+from llamasrv.startup import drafts
 
 pytestmark = pytest.mark.skipif(
     not rpc.local_devices() or not library.can_measure(),
     reason="llama-cpp-python finds no GPU here (CMAKE_ARGS=-DGGML_CUDA=on builds one that looks for it)",
 )
-MODEL = os.environ.get("GPU_MODEL", "")
+MODEL, DRAFT_MODEL = os.environ.get("GPU_MODEL", ""), os.environ.get("GPU_DRAFT_MODEL", "")
 CONTEXT = {"context_cells": 8192, "parallel": 32}
 
 
@@ -98,3 +102,66 @@ def test_a_step_costs_little_beside_the_decode(path, sequences, most):
     engine.engine.host.close()
     if MODEL:
         assert total - inside <= most and (total - inside) <= 0.1 * total
+
+
+TURNS, TOKENS = 5, 160
+GREEDY = SamplingParams(temperature=0, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def drafting(path):
+    """`drafting("mtp")`: an engine that drafts from there, and one that does not; None where the model has no such."""
+    made = {}
+
+    def make(spec):
+        options = {**CONTEXT, "batch_size": 2048, "ubatch_size": 512}
+        if spec == "draft":
+            options["draft_model"] = DRAFT_MODEL or path
+        if spec == "mtp":
+            if drafts.mtp_refusal(gguf.read_header(path)):
+                return None
+            options["mtp"] = True
+        for name, more in ((spec, options), ("off", {**options, "draft_model": None, "mtp": False})):
+            if name not in made:
+                made[name] = RealEngine(path, spec=name, **more)
+        return made[spec], made["off"]
+
+    yield make
+    for engine in made.values():
+        engine.engine.host.close()
+
+
+def rate(engine, prompts, predictions):
+    """Tokens/s of all of them at once."""
+    began = time.perf_counter()
+    results = engine.run([
+        engine.sequence(prompt, params=GREEDY, max_tokens=TOKENS, cache_prompt=False, prediction=prediction)
+        for prompt, prediction in zip(prompts, predictions)
+    ])  # fmt: skip
+    return sum(len(result.tokens) for result in results) / (time.perf_counter() - began), results
+
+
+@pytest.mark.parametrize("sequences", [1, 2, 8, 32])
+@pytest.mark.parametrize(("spec", "least"), [("ngram", 0.98), ("draft", 0.98), ("mtp", 0.98), ("prediction", 1.3)])
+def test_drafts_never_lose(drafting, spec, least, sequences):
+    """Tokens/s with drafts over those without, in turns. A prediction is the answer itself, with every 40th token wrong;
+    all others are asked about prompts in which nothing repeats."""
+    pair = drafting("ngram" if spec == "prediction" else spec)
+    if pair is None:
+        pytest.skip("the model has no MTP layer; GPU_MODEL may name one that has")
+    drafted, plain = pair
+    size, rng = plain.backend.vocab.size, random.Random(sequences)
+    ratios = []
+    for turn in range(TURNS + 1):
+        prompts = [[rng.randrange(5, size) for _ in range(200)] for _ in range(sequences)]
+        none = [None] * sequences
+        off, results = rate(plain, prompts, none)
+        guesses = [array("i", [5 if i % 40 == 39 else t for i, t in enumerate(r.tokens)]) for r in results]
+        on, _ = rate(drafted, prompts, guesses if spec == "prediction" else none)
+        if turn:  # the first one finds out what rows cost
+            ratios.append(on / off)
+    metrics = drafted.engine.metrics
+    print(f"{spec}, {sequences} sequences: {statistics.median(ratios):.2f} times as fast ({min(ratios):.2f} to "
+          f"{max(ratios):.2f}); taken {dict(metrics.accepted)} of {dict(metrics.drafted)}")  # fmt: skip
+    if MODEL and (spec != "draft" or DRAFT_MODEL):
+        assert statistics.median(ratios) >= (least if sequences < 8 else min(least, 1.0))
