@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browsing import answers, attach, say
+from browsing import answers, attach, say, serious
 from samples import png
 
 
@@ -35,6 +35,17 @@ def test_a_search_finds_what_was_said_and_shows_it(playground):
     assert titles(page) == [] and page.inner_text("#found") == "0 found"
     page.fill("#find-talk", "")
     assert len(titles(page)) == 3 and page.inner_text("#found") == ""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_serious_barrier_in_what_was_found(playground, axe, scheme):
+    page = playground(color_scheme=scheme)
+    attach(page, ("notes.txt", "text/plain", b"hello"))
+    page.locator("#pictures .chip").wait_for()
+    talked(page, "the harbour of Rotterdam")
+    page.fill("#find-talk", "harbour")
+    page.locator("#talk-list mark").wait_for()
+    assert serious(page, axe) == []
 
 
 def test_what_stands_in_another_branch_is_found_and_shown(playground):

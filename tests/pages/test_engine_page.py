@@ -1,5 +1,6 @@
 """The live view and the API's page."""
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import urllib.request
 import pytest
 import tiny_models
 from browsing import answers, say, serious
+
+from llamasrv.engine.metrics import SOURCES
 
 
 def test_it_moves_while_requests_run(serve, visit):
@@ -36,6 +39,26 @@ def test_it_shows_where_the_tokens_of_prompts_came_from(serve, visit):
     say(page, "and on with it")
     live.locator("#sources .source-resident").wait_for()
     assert "resident lane" in live.inner_text("#sources-text")
+
+
+def test_every_source_has_a_name_and_a_colour_of_its_own_and_pins_are_told(serve, visit):
+    server = serve("--fake")
+    snapshot = json.loads(urllib.request.urlopen(server.url + "/ui/engine/stream", timeout=20).readline().removeprefix(b"data: "))
+    (model,) = snapshot["models"].values()
+    sources = model["totals"]["sources"]
+    assert set(sources) == {"computed", *SOURCES}
+    sources.update(dict.fromkeys(sources, 100))
+    model["pins"] = {"num": 3, "bytes": 5 << 20}
+    live = visit(server.url)
+    live.route("**/ui/engine/stream", lambda route: route.fulfill(
+        content_type="text/event-stream", body=f"data: {json.dumps(snapshot)}\n\n"))
+    live.goto(server.url + "/ui/engine")
+    live.locator("#sources span").nth(5).wait_for()
+    colours = live.evaluate("[...document.querySelectorAll('#sources span')].map(e => getComputedStyle(e).backgroundColor)")
+    assert len(set(colours)) == len(sources)
+    told = live.inner_text("#sources-text")
+    assert "undefined" not in told and told.count("(17 %)") == len(sources)
+    assert live.inner_text("#pins") == "3 prefixes are pinned by clients (5 MiB)"
 
 
 def test_those_who_wait_are_shown_too(serve, visit):

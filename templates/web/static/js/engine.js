@@ -147,17 +147,19 @@ function drawSources(sources) {
   const total = Object.values(sources).reduce((sum, count) => sum + count, 0);
   const there = Object.entries(sources).filter(([, count]) => count);
   byId("sources").replaceChildren(...there.map(([source, count]) => {
-    const span = make("span", { class: `source-${source}`, title: `${SOURCES[source]}: ${number(count)} tokens` });
+    const span = make("span", { class: `source-${source}`, title: `${SOURCES[source] ?? source}: ${number(count)} tokens` });
     span.style.width = `${100 * count / total}%`;
     return span;
   }));
-  byId("sources-text").textContent = there.length
-    ? there.map(([source, count]) => `${SOURCES[source]} ${number(count)} (${Math.round(100 * count / total)} %)`).join(", ")
-    : "no prompt yet";
+  byId("sources-text").replaceChildren(...there.map(([source, count]) => make("span", {},
+    make("span", { class: `swatch source-${source}` }), `${SOURCES[source] ?? source} ${number(count)} (${Math.round(100 * count / total)} %)`)));
+  if (!there.length) byId("sources-text").textContent = "no prompt yet";
 }
 
-function drawModel({ running, waiting, cells, strip, totals }) {
+function drawModel({ running, waiting, cells, strip, totals, pins }) {
   drawSources(totals.sources);
+  byId("pins").hidden = !pins?.num;
+  if (pins?.num) byId("pins").textContent = `${number(pins.num)} ${pins.num > 1 ? "prefixes are" : "prefix is"} pinned by clients (${size(pins.bytes)})`;
   byId("strip").replaceChildren(...strip.filter(([, length]) => length).map(([lane, length, state]) => {
     const span = make("span", { class: state, title: `lane ${lane}: ${length} cells, ${state === "held" ? "running" : "kept"}` });
     span.style.width = `${100 * length / Math.max(1, cells.total)}%`;
@@ -170,7 +172,7 @@ function drawModel({ running, waiting, cells, strip, totals }) {
     const whole = seq.num_computed < seq.num_prompt ? seq.num_prompt : seq.max_tokens;
     const done = seq.num_computed < seq.num_prompt ? seq.num_computed : seq.num_generated;
     const progress = make("progress", whole ? { max: whole, value: Math.min(done, whole), "aria-label": "Progress" } : { "aria-label": "Progress" });
-    return make("tr", {}, ...[seq.id, seq.lane ?? "", state, seq.num_prompt, seq.num_reused, SOURCES[seq.source] ?? "", seq.changed, seq.num_generated,
+    return make("tr", {}, ...[seq.id, seq.lane ?? "", state, seq.num_prompt, seq.num_reused, SOURCES[seq.source] ?? seq.source, seq.changed, seq.num_generated,
       seq.num_drafted ? `${seq.num_accepted} of ${seq.num_drafted}` : ""]
       .map((value) => make("td", {}, String(value))), make("td", {}, progress));
   }));
