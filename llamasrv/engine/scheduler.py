@@ -327,8 +327,7 @@ class Scheduler:
 
     def _next_adapters(self, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
         """Whose turn it is. A set that is new waits for those that are there: nobody gets in front by being new."""
-        here = dict.fromkeys([s.spec.cache_key.adapters for s in decodes])
-        here.update(dict.fromkeys([s.spec.cache_key.adapters for s in prompts]))
+        here = dict.fromkeys([s.spec.cache_key.adapters for s in (*decodes, *prompts)])
         if len(here) == 1:
             self._line = list(here)
             return self._line[0]

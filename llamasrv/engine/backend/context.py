@@ -170,6 +170,7 @@ class LlamaBackend:
         forget_errors()
         self._cores = available_cpus()
         self._threads = self._threads_set = (p.n_threads, p.n_threads_batch)
+        self._shared = (1, 0.0)  # with how many, and the front end's load, when the threads were set
         context = C.llama_init_from_model(self._model, p)
         if not context:
             raise failed(f"{self.info.path}: cannot create a context of {p.n_ctx} tokens ({reason()})")
@@ -216,7 +217,8 @@ class LlamaBackend:
         batch = self.batch
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
-        assert batch.lane[:n].min() >= 0 and batch.lane[:n].max() < self.num_lanes
+        # Without its sign a negative lane is too large.
+        assert np.maximum.reduce(batch.lane[:n].view(np.uint32)) < self.num_lanes
         media = batch.media
         pads = media is None and self._spare_lane and self.padding.choose(n, batch.num_outputs)
         padded = fill(batch, self.num_lanes, self.max_outputs) if pads else 0
@@ -248,8 +250,10 @@ class LlamaBackend:
             raise DecodeFailed(f"llama_decode returned {code} ({reason()})", fatal=code == -3)
 
     def _share_threads(self) -> None:
-        sharing = CORES.begin(self)
-        load = self.front_end_load
+        sharing, load = CORES.begin(self), self.front_end_load
+        if (sharing, load) == self._shared:
+            return
+        self._shared = sharing, load
         one, many = (spare_one(max(1, threads // sharing), self._cores, load) for threads in self._threads)
         if (one, many) != self._threads_set:
             self._threads_set = one, many
