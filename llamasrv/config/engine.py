@@ -140,6 +140,11 @@ _DECLARED: Mapping[str, Option] = {
         "kv_offload", "bool", "-kvo", "--kv-offload", off=("-nkvo",),
         help="Keep the KV cache on the devices of its layers."
     ),
+    "backend_sampling": _engine(
+        "backend_sampling", "bool", "-bs", "--backend-sampling",
+        help="Choose tokens where the logits are computed, for requests without grammar, log-probabilities, bias and "
+        "penalties: on a GPU less is copied. Experimental in llama.cpp; a seed gives another text, and drafts are off.",
+    ),
     "op_offload": _engine(
         "op_offload", "bool", "--op-offload",
         help="Offload operations on tensors in host memory to a device.",

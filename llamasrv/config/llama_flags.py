@@ -62,8 +62,7 @@ FLAGS: tuple[Flag, ...] = (
     already("-e, --escape / --no-escape", "there is no prompt on the command line"),
     already("--warmup / --no-warmup", "a model is warmed up while it loads", off="the first request would be slow"),
     already("-dt, --defrag-thold N", "llama.cpp no longer needs it", "LLAMA_ARG_DEFRAG_THOLD"),
-    already("--backend-sampling, -bs", "samplers run where they are fastest; what they choose is the same",
-            "LLAMA_ARG_BACKEND_SAMPLING"),
+    same("-bs, --backend-sampling", "engine.backend_sampling", "LLAMA_ARG_BACKEND_SAMPLING"),
     # Prefixes
     same("-cram, --cache-ram N", "cache.ram", "LLAMA_ARG_CACHE_RAM"),
     maps("--cache-idle-slots / --no-cache-idle-slots", "--cache-idle-cells: idle prefixes leave KV, or stay",

@@ -18,6 +18,7 @@ from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.preemption import WayBack
 from llamasrv.engine.kv.prefix_index import Match
+from llamasrv.engine.sampling.on_device import DeviceSampler, is_eligible
 from llamasrv.engine.sampling.state import SamplingState
 from llamasrv.engine.sequence import Sequence, State
 from llamasrv.engine.kv.saved_slots import SavedSlots
@@ -82,6 +83,8 @@ class Admission:
                 )  # fmt: skip
                 if not self._options.deterministic:
                     seq.sampling.jump_with_prompt()
+            if self._options.backend_sampling and not self._backend.split:
+                self._sample_on_device(seq, lease.lane)
         seq.lane, seq.num_computed = lease
         seq.enter(State.PREFILL)
         self.forget_saved(seq)
@@ -92,6 +95,15 @@ class Admission:
             self._metrics.last_wait = now - seq.arrived
             self._metrics.queue_time.observe(now - seq.arrived)
         seq.admitted = now
+
+    def _sample_on_device(self, seq: Sequence, lane: int) -> None:
+        state = seq.sampling
+        assert state is not None
+        if state.device is None and is_eligible(seq.spec, constrained=seq.constraint is not None):
+            state.device = DeviceSampler(seq.spec.params, self._backend)
+        if state.device is not None and not state.device.attach(lane):
+            state.device.close()
+            state.device = None
 
     @contextmanager
     def _lease(self, seq: Sequence, match: Match | None) -> Iterator[Lease]:
@@ -132,6 +144,8 @@ class Admission:
     def unseat(self, seq: Sequence) -> None:
         """Take the lane away, and what is in it."""
         assert seq.lane is not None, seq
+        if seq.sampling is not None and seq.sampling.device is not None:
+            seq.sampling.device.detach()
         self.memory.drop(seq.lane)
         seq.lane, seq.num_computed, seq.num_exact = None, 0, None
         if seq.state is not State.AWAITING_MASK:  # its logits are kept: the mask is all it waits for

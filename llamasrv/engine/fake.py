@@ -7,6 +7,7 @@ equal exactly; and it refuses whatever the real library would abort on. Served b
 
 from __future__ import annotations
 
+import copy
 import re
 import zlib
 from array import array
@@ -20,7 +21,7 @@ from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.batch import Batch, MediaRows
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.fake_projector import FakeProjector, fake_rows
-from llamasrv.engine.interface import Adapter, Checkpoints, DraftModel, ModelInfo, OutOfCells, Progress, Together
+from llamasrv.engine.interface import Adapter, Chain, Checkpoints, DraftModel, ModelInfo, OutOfCells, Progress, Together
 from llamasrv.engine.media.timeline import MediaTimeline
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
@@ -72,7 +73,7 @@ class FakeChain:
         self._params = params
         self._greedy = greedy or params.temperature <= 0
         self._random = np.random.default_rng(params.seed)
-        self.closed = False
+        self.closed = self.was_in_graph = False
         self._left = np.empty(0, np.int64), np.empty(0)
 
     def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
@@ -97,6 +98,11 @@ class FakeChain:
 
     def accept(self, token: int) -> None:
         """What was chosen before changes nothing here."""
+
+    def clone(self) -> FakeChain:
+        other = copy.deepcopy(self)
+        other.was_in_graph = False
+        return other
 
     def close(self) -> None:
         assert not self.closed, "closed twice"
@@ -166,6 +172,8 @@ class FakeBackend:
         self._cells = [[] for _ in range(self.num_lanes)]
         self._places = [[] for _ in range(self.num_lanes)]
         self._used, self._marks = (), [0] * self.num_lanes
+        self._sampling: dict[int, Chain] = {}  # by lane
+        self._sampled: dict[int, int] = {}  # by row of logits of the last batch
         self._behind: set[int] = set()  # lanes that are to be brought back before they are used
         self._fresh: dict[int, int] = {}  # by lane: tokens of its last decode that can be taken back
 
@@ -215,6 +223,8 @@ class FakeBackend:
             if wanted:
                 rows.append(self._row(self._kv[lane]))
         self._logits = np.stack(rows) if rows else np.empty((0, N_VOCAB), np.float32)
+        if self._sampling:
+            self._sample(batch.lane[:n][batch.wants_logits[:n] != 0].tolist())
 
     def logits(self, num_rows: int) -> np.ndarray:
         assert num_rows == len(self._logits)
@@ -229,6 +239,26 @@ class FakeBackend:
             row[IM_END] += _PEAK
             row[script[said % len(script)]] += _PEAK - 8  # what comes where ending is not allowed
         return row
+
+    def sample_lane(self, lane: int, chain: Chain | None) -> bool:
+        self._sampling.pop(lane, None)
+        if chain is not None:
+            assert isinstance(chain, FakeChain) and not chain.was_in_graph, "the library aborts"
+            chain.was_in_graph = True
+            self._sampling[lane] = chain
+        return True
+
+    def sampled(self, row: int) -> int | None:
+        return self._sampled[row]
+
+    def _sample(self, lanes: list[int]) -> None:
+        """Choose for the lanes that have a chain; of their rows nothing is left."""
+        self._sampled = {}
+        for number, (lane, row) in enumerate(zip(lanes, self._logits)):
+            chain = self._sampling.get(lane)
+            if chain is not None:
+                self._sampled[number] = chain.choose(np.arange(N_VOCAB), row.copy())
+                row[:] = np.nan
 
     def usable(self, lane: int, position: int) -> bool:
         length = self._length(lane, position)

@@ -114,6 +114,9 @@ class Chain(Protocol):
 
     def accept(self, token: int) -> None: ...
 
+    def clone(self) -> Chain:
+        """Another one in the same state."""
+
     def close(self) -> None: ...
 
 
@@ -251,6 +254,14 @@ class Backend(Protocol):
 
     def logits(self, num_rows: int) -> np.ndarray:
         """Logits of the rows that asked for them, in batch order: float32 [num_rows, n_vocab], writable."""
+
+    def sample_lane(self, lane: int, chain: Chain | None) -> bool:
+        """From the next decode on choose from a lane's rows with a chain where they are computed; None: no longer. At
+        most one row of the lane in a batch has logits then. False where it cannot: nothing has changed."""
+
+    def sampled(self, row: int) -> int | None:
+        """The token chosen from this row of logits of the batch, of a lane that has a chain; its logits are unknown.
+        None where there was nothing to choose from."""
 
     def usable(self, lane: int, position: int) -> bool:
         """Whether this lane can be cut back to this position, or ends there. Behind an M-RoPE image a position is less

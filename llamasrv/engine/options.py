@@ -62,6 +62,7 @@ class EngineOptions:
     yarn_beta_fast: float | None = None
     kv_offload: bool = True
     op_offload: bool = True
+    backend_sampling: bool = False  # tokens are chosen where logits are computed, where nothing needs the logits
     fit: str = "on"  # "on": layers, experts and context are chosen so that they fit the devices
     fit_target: tuple[int, ...] = ()  # bytes of each device that stay free; the last holds for those after it
     fit_context: int = 4096  # cells that a context is not made smaller than

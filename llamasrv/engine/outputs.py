@@ -64,6 +64,8 @@ class Outputs:
             assert state is not None
             if spec.max_tokens == 0:
                 outcomes.append((seq, _COMPUTED))
+            elif state.device is not None:
+                outcomes.append((seq, self._sampled(seq, start + count - 1)))
             elif state.num_undelivered and (ending := self._deliver_forced(seq, state)) is not None:
                 outcomes.append((seq, ending))
             elif seq.constraint is not None and state.is_late:
@@ -96,6 +98,11 @@ class Outputs:
             else:
                 ready.append((seq, (state, row)))
         return ready
+
+    def _sampled(self, seq: Sequence, row: int) -> Choice | Ending:
+        """What the library chose for a row of logits that it has not handed out."""
+        token = self._backend.sampled(row)
+        return _nothing(seq) if token is None else Choice(token)
 
     def _choose(self, ready: list[tuple[Sequence, Row]]) -> Iterator[Outcome]:
         choices = self._sampler.choose([row for _, row in ready])

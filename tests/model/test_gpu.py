@@ -77,10 +77,11 @@ def test_everything_is_placed_where_there_is_room(path):
     assert found.options.gpu_layers is None and found.measured.uses[device].weights > 0
 
 
+@pytest.mark.parametrize("backend_sampling", [False, True])
 @pytest.mark.parametrize(("sequences", "most"), [(8, 0.001), (32, 0.002)])
-def test_a_step_costs_little_beside_the_decode(path, sequences, most):
+def test_a_step_costs_little_beside_the_decode(path, sequences, most, backend_sampling):
     """Seconds of a step in which the GPU waits for this side: no more than `most`, and no more than a tenth of it."""
-    engine = RealEngine(path, **CONTEXT, batch_size=2048, ubatch_size=512)
+    engine = RealEngine(path, **CONTEXT, batch_size=2048, ubatch_size=512, backend_sampling=backend_sampling)
     decode, spent = engine.backend.decode, [0.0]
 
     def timed():
@@ -98,7 +99,7 @@ def test_a_step_costs_little_beside_the_decode(path, sequences, most):
     engine.run([engine.sequence([5 + n, 6, 7], params=sampling, max_tokens=200) for n in range(sequences)], at_turn=at_turn)
     (first, first_spent), (last, last_spent) = steps[20], steps[-20]
     total, inside = (last - first) / (len(steps) - 40), (last_spent - first_spent) / (len(steps) - 40)
-    print(f"{sequences} sequences: {total * 1000:.2f} ms a step, {(total - inside) * 1000:.2f} ms beside the decode")
+    print(f"{sequences} sequences, back-end sampling {backend_sampling}: {total * 1000:.2f} ms a step, {(total - inside) * 1000:.2f} ms beside the decode")
     engine.engine.host.close()
     if MODEL:
         assert total - inside <= most and (total - inside) <= 0.1 * total

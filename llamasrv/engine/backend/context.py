@@ -31,12 +31,12 @@ from llamasrv.engine.backend.padding import BLOCK, Padding, fill
 from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import failed, load_model, on_gpu, place_context
 from llamasrv.engine.backend.projector import LlamaProjector
-from llamasrv.engine.backend.sampler_chain import LlamaChain, chain_of
+from llamasrv.engine.backend.sampler_chain import LlamaChain, chain_of, sample_lane, sampled_token
 from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch
-from llamasrv.engine.interface import Checkpoints, DecodeFailed, LoadFailed, OutOfCells, Progress
+from llamasrv.engine.interface import Chain, Checkpoints, DecodeFailed, LoadFailed, OutOfCells, Progress
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import Adapter, EngineOptions, stretched
 
@@ -267,6 +267,13 @@ class LlamaBackend:
             view = np.ctypeslib.as_array((ctypes.c_float * size).from_address(address))
             self._logits_at = address, view.reshape(self.max_outputs, self.vocab.size)
         return self._logits_at[1][:num_rows]
+
+    def sample_lane(self, lane: int, chain: Chain | None) -> bool:
+        assert 0 <= lane < self.num_lanes
+        return sample_lane(self._context, lane, chain)
+
+    def sampled(self, row: int) -> int | None:
+        return sampled_token(self._context, self.batch, row)
 
     def usable(self, lane: int, position: int) -> bool:
         if self.can_cut and not self._n_swa:

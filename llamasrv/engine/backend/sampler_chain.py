@@ -10,6 +10,7 @@ import numpy as np
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend.library import C, fast
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
+from llamasrv.engine.batch import Batch
 
 _apply = fast.llama_sampler_apply
 _apply.argtypes, _apply.restype = [ctypes.c_void_p, ctypes.c_void_p], None
@@ -17,6 +18,8 @@ _accept = fast.llama_sampler_accept
 _accept.argtypes, _accept.restype = [ctypes.c_void_p, ctypes.c_int32], None
 _apply_freely = ctypes.CDLL(C._lib._name).llama_sampler_apply  # a whole vocabulary takes a millisecond
 _apply_freely.argtypes, _apply_freely.restype = [ctypes.c_void_p, ctypes.c_void_p], None
+_sampled = fast.llama_get_sampled_token_ith
+_sampled.argtypes, _sampled.restype = [ctypes.c_void_p, ctypes.c_int32], ctypes.c_int32
 _FEW = 4096
 
 _TOKEN_DATA = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
@@ -27,8 +30,9 @@ class LlamaChain:
 
     __slots__ = ("_pointer", "_data", "_array", "_address", "_ids", "_logits", "_room", "_start")
 
-    def __init__(self, samplers: list[Any]) -> None:
-        chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
+    def __init__(self, samplers: list[Any], chain: Any = None) -> None:
+        """`chain`: the library's, where there is one already."""
+        chain = chain or C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
         for sampler in samplers:
             C.llama_sampler_chain_add(chain, sampler)
         self._pointer = ctypes.cast(chain, ctypes.c_void_p).value
@@ -65,10 +69,31 @@ class LlamaChain:
     def accept(self, token: int) -> None:
         _accept(self._pointer, token)
 
+    def clone(self) -> LlamaChain:
+        return LlamaChain([], C.llama_sampler_clone(self.pointer))
+
+    @property
+    def pointer(self) -> Any:
+        """The library's."""
+        assert self._pointer, "closed"
+        return ctypes.cast(self._pointer, C.llama_sampler_p_ctypes)
+
     def close(self) -> None:
         if self._pointer:
             C.llama_sampler_free(ctypes.cast(self._pointer, C.llama_sampler_p_ctypes))
             self._pointer = None
+
+
+def sample_lane(context: Any, lane: int, chain: Any) -> bool:
+    """Have the library apply a chain to a lane's rows in its graph; None: no longer."""
+    return bool(C.llama_set_sampler(context, lane, None if chain is None else chain.pointer))
+
+
+def sampled_token(context: Any, batch: Batch, row: int) -> int | None:
+    """What it chose for this row of logits of a batch, of a lane that has a chain; None: nothing."""
+    place = int(batch.wants_logits[: batch.num_rows].nonzero()[0][row])
+    token = _sampled(context, place)
+    return token if token >= 0 else None
 
 
 def chain_of(params: SamplingParams, vocab: LlamaVocabulary, context_train: int, *, greedy: bool) -> LlamaChain:

@@ -50,7 +50,9 @@ class Drafter:
         model = backend.draft_model
         if model is not None and options.spec in ("auto", model.source):
             self._model = ModelSource(model, self._rows, clock, most=min(self._most, options.draft_most))
-        self.is_on = options.spec != "off" and not options.deterministic and self._most > 0
+        # With back-end sampling one row of a sequence is chosen from in a step.
+        one_row = options.deterministic or options.backend_sampling
+        self.is_on = options.spec != "off" and not one_row and self._most > 0
 
     def expect(self, seq: Sequence) -> None:
         """A newcomer whose client has said what it expects."""

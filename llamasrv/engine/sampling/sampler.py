@@ -44,10 +44,10 @@ class Sampler:
         # Only tokens of this window can lose (or win) by penalties; None: the whole timeline.
         spans = [n for n, on in ((p.repeat_last_n, penalised), (p.dry_penalty_last_n, dry)) if on]
         self.window: int | None = (None if min(spans) < 0 else max(spans)) if spans else 0
-        self.greedy = p.temperature <= 0 and p.mirostat == 0 and p.xtc_probability <= 0
+        self.greedy = is_greedy(p)
         plain = self.greedy and not spans
         self.keep = 1 if self.greedy else _top_k_first(p)
-        self.chain: Chain | None = None if plain else backend.chain(_seeded(p), greedy=self.greedy)
+        self.chain: Chain | None = None if plain else backend.chain(seeded(p), greedy=self.greedy)
         if self.chain is not None and spans:
             for token in tokens if self.window is None else tokens[-self.window :]:
                 if token >= 0:  # not a row of an image
@@ -137,6 +137,11 @@ class Sampler:
             self.chain.accept(token)
 
 
+def is_greedy(p: SamplingParams) -> bool:
+    """Whether the likeliest token is chosen."""
+    return p.temperature <= 0 and p.mirostat == 0 and p.xtc_probability <= 0
+
+
 class CandidateFinder:
     """Finds the ids of a superset of the k largest logits of a row, in two passes over it.
 
@@ -160,7 +165,7 @@ class CandidateFinder:
         return np.greater_equal(row, floor, out=above).nonzero()[0]
 
 
-def _seeded(p: SamplingParams) -> SamplingParams:
+def seeded(p: SamplingParams) -> SamplingParams:
     """With a seed as the chain takes it."""
     seed = random.getrandbits(32) if p.seed is None else p.seed & 0xFFFFFFFF
     return p if seed == p.seed else replace(p, seed=seed)

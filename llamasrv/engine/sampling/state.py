@@ -19,6 +19,7 @@ from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.interface import Backend
+from llamasrv.engine.sampling.on_device import DeviceSampler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, log_probability, sampled_probability
 from llamasrv.engine.sampling.stops import StopStrings
@@ -51,8 +52,8 @@ class SamplingState:
     at a time."""
 
     __slots__ = (
-        "constraint", "is_heavy", "late_row", "num_undelivered", "_sampler", "_stops", "_tokens", "_index", "_logprobs",
-        "_after", "_most", "_context", "_shifts", "_jumps", "_jumps_with_prompt", "_pieces", "_eog",
+        "constraint", "device", "is_heavy", "late_row", "num_undelivered", "_sampler", "_stops", "_tokens", "_index",
+        "_logprobs", "_after", "_most", "_context", "_shifts", "_jumps", "_jumps_with_prompt", "_pieces", "_eog",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +65,7 @@ class SamplingState:
         vocab, num_prompt = backend.vocab, len(spec.tokens)
         self.constraint = constraint
         self.late_row: np.ndarray | None = None  # logits that wait for their mask
+        self.device: DeviceSampler | None = None  # chooses instead, while it has a lane
         self.num_undelivered = 0  # of the last tokens: the client has not got them yet
         self._sampler = Sampler(spec.params, tokens, num_prompt, backend)
         self.is_heavy = self._sampler.is_heavy  # choosing takes long enough to be worth a thread
@@ -181,6 +183,8 @@ class SamplingState:
 
     def close(self) -> None:
         self._sampler.close()
+        if self.device is not None:
+            self.device.close()
 
     def _limit(self) -> Ending | None:
         """The ending of a sequence that may have no further token."""

@@ -1,0 +1,67 @@
+"""Sampling where the logits are: the library applies a sequence's chain in its graph, and hands out the token alone.
+
+On a GPU that spares copying a row of logits for each token, and choosing from it here. Whoever needs the row, or a
+sampler that only this side has, goes the ordinary way in the same step. The library calls it experimental; with a seed
+the text is another one than the ordinary way's, so it is off unless `--backend-sampling` says otherwise.
+"""
+
+from __future__ import annotations
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.sequence_spec import SequenceSpec
+from llamasrv.engine.interface import Backend
+from llamasrv.engine.sampling.sampler import is_greedy, seeded
+
+_SAMPLERS = ("top_k", "top_p", "min_p", "temperature")  # that the library has on devices
+
+
+def is_eligible(spec: SequenceSpec, *, constrained: bool) -> bool:
+    """Whether nothing about a sequence needs its rows of logits, or a sampler that runs on this side only."""
+    p = spec.params
+    told = spec.logprobs is None and not spec.sampled_probs and not spec.prompt_logprobs
+    plain = not p.logit_bias and not p.ignore_eos and not p.min_tokens and not constrained
+    return told and plain and (is_greedy(p) or _has_all(p))
+
+
+def _has_all(p: SamplingParams) -> bool:
+    penalised = p.repeat_penalty != 1 or p.presence_penalty or p.frequency_penalty
+    off = {
+        "penalties": p.repeat_last_n == 0 or not penalised,
+        "dry": p.dry_multiplier <= 0,
+        "top_n_sigma": p.top_n_sigma <= 0,
+        "typ_p": p.typical_p >= 1,
+        "xtc": p.xtc_probability <= 0,
+    }
+    return not p.mirostat and p.dynatemp_range <= 0 and all(off.get(n, n in _SAMPLERS) for n in (*off, *p.samplers))
+
+
+class DeviceSampler:
+    """One sequence's chain. It keeps its state while the sequence has no lane."""
+
+    __slots__ = ("_chain", "_backend", "_lane", "_is_used")
+
+    def __init__(self, params: SamplingParams, backend: Backend) -> None:
+        self._chain = backend.chain(seeded(params), greedy=is_greedy(params))
+        self._backend = backend
+        self._lane: int | None = None
+        self._is_used = False
+
+    def attach(self, lane: int) -> bool:
+        """The next rows of this lane are chosen from on the device; False where the library refuses."""
+        self.detach()
+        if self._is_used:  # the library aborts where it is given one for the second time
+            used, self._chain = self._chain, self._chain.clone()
+            used.close()
+        self._is_used = True
+        if self._backend.sample_lane(lane, self._chain):
+            self._lane = lane
+        return self._lane is not None
+
+    def detach(self) -> None:
+        if self._lane is not None:
+            self._backend.sample_lane(self._lane, None)
+            self._lane = None
+
+    def close(self) -> None:
+        self.detach()
+        self._chain.close()

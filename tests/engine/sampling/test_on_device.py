@@ -1,0 +1,87 @@
+"""Choosing tokens where the logits are: the library does it for those who need nothing of a row."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+
+import pytest
+from engine_driver import GREEDY, SamplingParams, chat, end_of, text_of
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.domain.sequence_spec import SequenceSpec
+from llamasrv.engine.sampling.on_device import is_eligible
+
+USUAL = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"logprobs": 0}, {"sampled_probs": True}, {"prompt_logprobs": True},
+        {"params": replace(USUAL, logit_bias=((1, 2.0),))}, {"params": replace(USUAL, ignore_eos=True)},
+        {"params": replace(USUAL, min_tokens=3)}, {"params": replace(USUAL, repeat_penalty=1.1)},
+        {"params": replace(USUAL, presence_penalty=0.5)}, {"params": replace(USUAL, dry_multiplier=0.8)},
+        {"params": replace(USUAL, typical_p=0.9)}, {"params": replace(USUAL, top_n_sigma=2.0)},
+        {"params": replace(USUAL, xtc_probability=0.5)}, {"params": replace(USUAL, mirostat=2)},
+        {"params": replace(USUAL, dynatemp_range=0.5)},
+    ],
+)  # fmt: skip
+def test_who_needs_more_goes_the_ordinary_way(settings):
+    assert not is_eligible(SequenceSpec(array("i", [1]), **{"params": USUAL, **settings}), constrained=False)
+
+
+def test_who_needs_nothing_else_is_eligible():
+    for params in (USUAL, GREEDY, SamplingParams()):
+        assert is_eligible(SequenceSpec(array("i", [1]), params=params), constrained=False)
+        assert not is_eligible(SequenceSpec(array("i", [1]), params=params), constrained=True)
+
+
+def test_greedy_text_is_the_same(drive):
+    """FakeBackend leaves nothing of the rows that it chose from itself."""
+    texts = [drive(backend_sampling=on).answer(chat("the same")) for on in (False, True)]
+    assert texts == ["You said: the same"] * 2
+
+
+def test_both_ways_go_together_in_one_step(drive):
+    driver = drive(backend_sampling=True)
+    mine = driver.submit(chat("on the device"))
+    other = driver.submit(chat("with figures"), logprobs=2)
+    driver.turn(4)
+    assert len(driver.core.running) == 2 and len(driver.backend._sampling) == 1
+    driver.finish()
+    deltas = other.take()
+    assert text_of(mine.take()) == "You said: on the device" and text_of(deltas) == "You said: with figures"
+    assert all(delta.logprobs for delta in deltas if getattr(delta, "data", b""))
+
+
+def test_a_lane_is_free_of_it_when_the_sequence_leaves(drive):
+    """The next one in that lane may need its logits."""
+    driver = drive(backend_sampling=True, parallel=1)
+    driver.answer(chat("first"))
+    assert not driver.backend._sampling
+    assert driver.answer(chat("first"), logprobs=1) == "You said: first"
+
+
+def test_it_goes_on_after_giving_way(drive):
+    driver = drive(backend_sampling=True)
+    stream = driver.submit(chat("give way"))
+    driver.turn(4)
+    driver.engine.preempt(driver.sequences[0])
+    assert not driver.backend._sampling
+    driver.finish()
+    assert text_of(stream.take()) == "You said: give way"
+
+
+def test_where_the_library_refuses_all_is_as_usual(drive, monkeypatch):
+    driver = drive(backend_sampling=True)
+    monkeypatch.setattr(type(driver.backend), "sample_lane", lambda self, lane, chain: False)
+    assert driver.answer(chat("anyway")) == "You said: anyway"
+
+
+def test_nothing_to_choose_from_ends_the_sequence(drive, monkeypatch):
+    driver = drive(backend_sampling=True)
+    monkeypatch.setattr(type(driver.backend), "sampled", lambda self, row: None)
+    stream = driver.submit(chat("nothing"))
+    driver.finish()
+    assert end_of(stream.take()).reason is FinishReason.FAILED
