@@ -80,7 +80,7 @@ def one_line(code, out, err):
         (["serve", "--fake", "--chat-template", "nope"], 78, "neither Jinja source nor one of bailing, "),
         (["serve", "--fake", "--chat-template-file", "/none"], 78, "'/none': No such file or directory"),
         (["serve", "--fake", "--api-key-file", "/none"], 78, "'/none': No such file or directory"),
-        (["serve", "--fake", "--host", "0.0.0.0"], 78, "there is no key"),
+        (["serve", "--fake", "--host", "0.0.0.0"], 78, "no API key is set"),
         (["serve", "more"], 64, "unexpected extra argument"),
         (["sevre"], 64, "No such command 'sevre'"),
         (["bench", "--fake"], 78, "no kernels"),

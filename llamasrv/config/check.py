@@ -51,9 +51,9 @@ def check_together(s: Settings) -> None:
         if path is not None and not re.fullmatch(r"(/[\w.~:@-]+)+", path):
             refuse(f"server_{name}", f"{path!r} must be a path such as /{name.partition('_')[0]}")
     if not s.hosts:
-        refuse("server_host", f"{s.server.host!r} names no address")
+        refuse("server_host", f"{s.server.host!r} is not an address")
     if not s.server.allow_keyless and is_open(s) and not in_container():
-        refuse("server_host", f"{s.server.host} can be reached from other machines and there is no key: "
+        refuse("server_host", f"{s.server.host} can be reached from other machines and no API key is set: "
                "give --api-key-file (or --allow-keyless if that is meant)")  # fmt: skip
 
 

@@ -279,7 +279,7 @@ def _open(path: str, options: EngineOptions, less: Less, progress: Progress) -> 
             raise NoMemory(f"{_lack(again)}; a smaller plan failed as well. {_ADVICE}", again.refused) from None
 
 
-_ADVICE = "Close what else uses the memory, or give a smaller --ctx-size, fewer --n-gpu-layers or a smaller model"
+_ADVICE = "Free memory that other programs use, or choose a smaller --ctx-size, fewer --n-gpu-layers or a smaller model"
 
 
 def _lack(error: NoMemory) -> str:

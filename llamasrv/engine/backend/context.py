@@ -14,6 +14,7 @@ import numpy as np
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
+from llamasrv.engine.backend.context_params import context_params, state_facts
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.breakdown import host_bytes
@@ -21,15 +22,15 @@ from llamasrv.engine.backend.cores import CORES, spare_one
 from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, is_bidirectional, only_embeds
 from llamasrv.engine.backend.limits import check_generates, together
-from llamasrv.engine.backend.library import VERSION, C, fast, forget_errors, reason
+from llamasrv.engine.backend.library import C, fast, forget_errors, reason
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.lane_state import read_state, state_size, write_state
-from llamasrv.engine.backend.memory_kind import PARTIAL, kind_of, rollback_wanted
+from llamasrv.engine.backend.memory_kind import PARTIAL, kind_of
 from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.mtp import LlamaMtp
 from llamasrv.engine.backend.padding import BLOCK, Padding, fill
 from llamasrv.engine.backend.media_rows import decode_rows
-from llamasrv.engine.backend.placement import failed, load_model, on_gpu, place_context
+from llamasrv.engine.backend.placement import failed, load_model, on_gpu
 from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.backend.sampler_chain import LlamaChain, chain_of, sample_lane, sampled_token
 from llamasrv.engine.backend.threads import settle
@@ -41,8 +42,6 @@ from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import Adapter, EngineOptions, stretched
 
 MAX_LANES = 256  # LLAMA_MAX_SEQ
-CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7}
-FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 _get_logits = fast.llama_get_logits
 _get_logits.argtypes, _get_logits.restype = [ctypes.c_void_p], ctypes.c_void_p
@@ -83,13 +82,7 @@ class LlamaBackend:
         self._stateful, self._n_swa, self.checkpoints = kind
         stateful = kind.stateful
         self.split = bool(options.deterministic)
-        self.state_facts = {
-            "library": VERSION, "keys": options.cache_type_k, "values": options.cache_type_v,
-            "flash_attn": options.flash_attn, "gpu_layers": options.gpu_layers,
-            "overrides": list(options.override_kv), "steered": [
-                [one.digest or one.path, one.scale, options.control_vector_layers] for one in options.control_vectors
-            ],
-        }  # fmt: skip
+        self.state_facts = state_facts(options)
         self.can_cut = self.checkpoints is Checkpoints.NONE
         self.can_share = self.checkpoints is not Checkpoints.WHOLE and not self.split
         self.can_cut_saved = self.can_cut and not self._n_swa  # saving leaves out what a sliding window has passed
@@ -152,21 +145,11 @@ class LlamaBackend:
 
     def _open_context(self) -> None:
         o = self._options
-        p = C.llama_context_default_params()
-        cells = o.context_cells or min(max(self.info.context_train, 4096), 32768)
-        p.n_ctx = cells * self._lanes_wanted if self.split else cells
-        p.n_batch = self.batch.capacity
-        p.n_ubatch = min(max(o.ubatch_size, self._whole), self.batch.capacity)
-        p.n_seq_max = self._lanes_wanted
-        p.n_rs_seq = rollback_wanted(o, p.n_ubatch) if self._stateful else 0  # the library clamps it to what it can
-        self.max_outputs = p.n_outputs_max = max(64, self._lanes_wanted)
-        p.n_threads = o.threads or available_cpus()
-        p.n_threads_batch = o.threads_batch or p.n_threads
-        p.kv_unified, p.swa_full = not self.split, o.swa_full
-        p.flash_attn_type = FLASH_ATTN[o.flash_attn]
-        p.type_k, p.type_v = CACHE_TYPES[o.cache_type_k], CACHE_TYPES[o.cache_type_v]
-        p.no_perf = True
-        place_context(p, o)
+        p = context_params(
+            o, context_train=self.info.context_train, lanes=self._lanes_wanted, rows=self.batch.capacity,
+            whole=self._whole, stateful=self._stateful,
+        )  # fmt: skip
+        self.max_outputs = p.n_outputs_max
         forget_errors()
         self._cores = available_cpus()
         self._threads = self._threads_set = (p.n_threads, p.n_threads_batch)

@@ -47,8 +47,8 @@ class ServiceCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         families = _Families()
-        families.gauge("llamasrv_build", "Constant 1, with the version.", 1, version=__version__)
-        families.gauge("llamasrv_start_time_seconds", "When the process started.", self._started)
+        families.gauge("llamasrv_build", "Always 1; labelled with the version.", 1, version=__version__)
+        families.gauge("llamasrv_start_time_seconds", "Start time of the process.", self._started)
         self._web(families)
         for model in self._service.registry.models:
             self._model(families, model)
@@ -58,41 +58,41 @@ class ServiceCollector(Collector):
 
     def _web(self, families: _Families) -> None:
         stats = self._service.stats
-        families.gauge("llamasrv_http_open", "Requests that are being answered.", stats.num_open)
+        families.gauge("llamasrv_http_open", "Requests in progress.", stats.num_open)
         background = self._service.background
-        families.gauge("llamasrv_background", "Responses that go on without their client.", len(background))
+        families.gauge("llamasrv_background", "Background responses in progress.", len(background))
         unstored = background.memory.num_unstored
-        families.counter("llamasrv_unstored", "Responses that should be stored and could not be.", unstored)
+        families.counter("llamasrv_unstored", "Responses that could not be stored.", unstored)
         for (route, status), count in sorted(stats.counts.items()):
             families.counter("llamasrv_http_requests", "Requests answered.", count, route=route, status=str(status))
         for code, count in sorted(stats.errors.items()):
             families.counter("llamasrv_errors", "Requests answered with an error, by its code.", count, code=code)
         for route, histogram in sorted(stats.seconds.items()):
-            text = "From a request's arrival to the last byte of its answer."
+            text = "Time from a request's arrival to the last byte of its answer."
             families.histogram("llamasrv_http_seconds", text, histogram.cumulative(), histogram.total, route=route)
         for name, quota in self._service.access.quotas.items():
-            families.gauge("llamasrv_key_open", "Requests of a key that are running.", quota.num_open, key=name)
-            families.counter("llamasrv_key_refused", "Requests over a key's bounds.", quota.num_refused, key=name)
+            families.gauge("llamasrv_key_open", "Running requests of a key.", quota.num_open, key=name)
+            families.counter("llamasrv_key_refused", "Requests refused by a key's quota.", quota.num_refused, key=name)
 
         for (key, model, kind), number in sorted(self._service.usage.tokens.items()):
             text = "Tokens of a key's requests: prompt, cached (of those), generated."
             families.counter("llamasrv_key_tokens", text, number, key=key, model=model, kind=kind)
         for (model, reason), number in sorted(self._service.pipeline.cache_book.changes.items()):
-            text = "Prompts that began otherwise than an earlier one of their key, by what changed first."
+            text = "Prompts that diverged from an earlier one of the same key, by what changed first."
             families.counter("llamasrv_cache_changes", text, number, model=model, reason=reason)
 
     def _model(self, families: _Families, model: Model) -> None:
         loaded = model.state == "loaded"
         families.gauges("llamasrv_", (
             ("model_loaded", "1 while the model is loaded.", int(loaded)),
-            ("model_memory_bytes", "Memory that the loaded model takes.", model.memory * loaded),
-            ("windows_saved_bytes", "KV that sliding windows do without, as estimated: --swa-full would take it.",
+            ("model_memory_bytes", "Memory the loaded model takes.", model.memory * loaded),
+            ("windows_saved_bytes", "Estimated KV saved by sliding windows; --swa-full would take it.",
              model.recipe.windows_save * loaded if model.recipe is not None else 0),
-            ("load_progress", "Loaded share of the model.", model.progress),
+            ("load_progress", "Share of the model that is loaded.", model.progress),
         ), model=model.name)  # fmt: skip
         families.counters("llamasrv_", (
-            ("model_loads", "Times that the model was loaded.", model.num_loads),
-            ("model_unloads", "Times that the model was unloaded.", model.num_unloads),
+            ("model_loads", "Number of times the model was loaded.", model.num_loads),
+            ("model_unloads", "Number of times the model was unloaded.", model.num_unloads),
         ), model=model.name)  # fmt: skip
 
     def _engine(self, families: _Families, model: str, engine: Engine) -> None:
@@ -113,7 +113,7 @@ class ServiceCollector(Collector):
             ("cells", "KV cells.", cells["total"]),
             ("lanes", "Lanes.", lanes["total"]),
             ("cells_ratio", "Share of the KV cells that running sequences use.", _ratio(cells["held"], cells["total"])),
-            ("stalled_seconds", "How long the current turn of the engine has taken so far.", engine.stalled_seconds),
+            ("stalled_seconds", "Duration of the engine's current turn so far.", engine.stalled_seconds),
             ("lanes_held", "Lanes of running sequences.", lanes["held"]),
             ("lanes_resident", "Lanes that keep a prefix.", lanes["resident"]),
             ("swapped_bytes", "Host memory that holds preempted sequences.", now["swapped_bytes"]),
@@ -130,29 +130,29 @@ class ServiceCollector(Collector):
             ("steps", "Steps of the engine.", m.steps),
             ("prefill_seconds", "Time in steps with prompt tokens.", m.prefill_seconds),
             ("decode_seconds", "Time in steps without prompt tokens.", m.decode_seconds),
-            ("preemptions", "Sequences that had to give their lane away.", m.preemptions),
+            ("preemptions", "Sequences preempted.", m.preemptions),
             ("swaps", "Preempted sequences kept in host memory.", m.swaps),
-            ("context_shifts", "Times that a sequence forgot tokens because its context was full.", m.context_shifts),
-            ("checkpoints", "States kept where prompts part.", m.checkpoints),
+            ("context_shifts", "Times a sequence dropped tokens because its context was full.", m.context_shifts),
+            ("checkpoints", "Checkpoints kept where prompts diverge.", m.checkpoints),
             ("evictions", "Prefixes dropped to make room.", m.evictions),
             ("prefixes_read", "Prefixes read from disk.", m.prefixes_read),
             ("prefixes_written", "Prefixes written to disk.", m.prefixes_written),
-            ("media_encoded", "Images, slices of them and windows of sound encoded for answers.", m.chunks_encoded),
-            ("media_served", "Those that prompts needed, encoded for them or for others before.", m.chunks_served),
-            ("media_encode_seconds", "Seconds of encoding images and sounds.", m.encode_seconds),
+            ("media_encoded", "Images, image slices and audio windows encoded for answers.", m.chunks_encoded),
+            ("media_served", "Those that prompts needed, newly encoded or cached.", m.chunks_served),
+            ("media_encode_seconds", "Seconds spent encoding images and audio.", m.encode_seconds),
             ("failed_steps", "Steps that failed.", m.failed_steps),
-            ("restarts", "Contexts made anew after a failure.", m.restarts),
-            ("unread", "Sequences given up because nobody read their answer.", m.unread),
+            ("restarts", "Contexts recreated after a failure.", m.restarts),
+            ("unread", "Sequences cancelled because nobody read their answer.", m.unread),
         ), model=model)  # fmt: skip
         for source, count in m.reused.items():
-            text = "Prompt tokens reused, by where they were."
+            text = "Prompt tokens reused, by tier."
             families.counter("llamasrv_reused_tokens", text, count, model=model, source=source)
         for source, count in sorted(m.drafted.items()):
             families.counter(
                 "llamasrv_drafted_tokens", "Tokens tried as drafts, by their source.", count, model=model, source=source
             )
             families.counter(
-                "llamasrv_accepted_tokens", "Those of them that were right.", m.accepted[source], model=model,
+                "llamasrv_accepted_tokens", "Accepted draft tokens.", m.accepted[source], model=model,
                 source=source,
             )  # fmt: skip
         for reason, count in sorted(m.finished.items()):
@@ -161,10 +161,10 @@ class ServiceCollector(Collector):
     @staticmethod
     def _times(families: _Families, model: str, m: EngineMetrics) -> None:
         for name, text, histogram in (
-            ("queue_seconds", "From arrival to a lane.", m.queue_time),
-            ("first_token_seconds", "From arrival to the first token.", m.first_token_time),
-            ("token_seconds", "Between two tokens of a sequence, on average.", m.token_time),
-            ("step_seconds", "One step of the engine.", m.step_time),
+            ("queue_seconds", "Time from arrival to a lane.", m.queue_time),
+            ("first_token_seconds", "Time from arrival to the first token.", m.first_token_time),
+            ("token_seconds", "Average time between two tokens of a sequence.", m.token_time),
+            ("step_seconds", "Duration of an engine step.", m.step_time),
             ("step_rows", "Tokens computed in one step.", m.batch_rows),
         ):
             families.histogram(f"llamasrv_{name}", text, histogram.cumulative(), histogram.total, model=model)
@@ -181,11 +181,11 @@ class ServiceCollector(Collector):
             ("embedding_requests", "Requests that reached the embedder.", e.requests),
             ("embedding_inputs", "Inputs turned into vectors or scores.", e.inputs),
             ("embedding_tokens", "Tokens of those inputs.", e.tokens),
-            ("embedding_groups", "Computations, each of several inputs.", e.groups),
+            ("embedding_groups", "Computations, each over several inputs.", e.groups),
             ("embedding_failed", "Computations that failed.", e.failed),
             ("embedding_seconds", "Time in them.", e.seconds),
             ("embedding_media_encoded", "Images, slices and windows encoded for vectors.", e.chunks_encoded),
-            ("embedding_media_encode_seconds", "Seconds of encoding them.", e.encode_seconds),
+            ("embedding_media_encode_seconds", "Seconds spent encoding them.", e.encode_seconds),
         ), model=model)  # fmt: skip
         families.gauge("llamasrv_embedding_waiting", "Inputs not answered yet.", embedder.num_open, model=model)
 

@@ -38,7 +38,7 @@ def blueprint(service: Service) -> Blueprint:
         if act is None:
             raise InvalidRequest("Invalid 'action': expected save, restore or erase.", param="action")
         if options.slot_folder is None:
-            refusal = "This server does not keep slots in files: it takes the option --slot-save-path."
+            refusal = "Saving slots to files is disabled. Start the server with --slot-save-path."
             raise Unsupported(refusal, status=501)
         with service.pipeline.lease(request.args.get("model")) as served:
             engine = served.engine
