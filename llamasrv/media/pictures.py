@@ -31,6 +31,8 @@ def pixels(data: bytes, limits: MediaLimits, *, is_coarse: bool = False) -> np.n
     with _opened(data, limits) as image:
         turn = _turn(image)
         size = _reduced(image.size, limits, is_coarse)
+        if image.format == "PNG" and _ends_in_a_chunk(data):
+            raise Refused("the image is damaged or cut off")
         try:
             image.load()
         except Exception:  # Pillow's plugins raise whatever their format made them raise
@@ -62,6 +64,16 @@ def _opened(data: bytes, limits: MediaLimits) -> Image.Image:
     if max(width, height) > limits.aspect * min(width, height):
         raise Refused(f"the image is {width} x {height} pixels: too narrow (aspect ratio at most {limits.aspect}:1)")
     return image
+
+
+def _ends_in_a_chunk(png: bytes) -> bool:
+    """Whether a PNG was cut off: its reader would unpack all the rest before it notices."""
+    at = 8
+    while at + 12 <= len(png):
+        if png[at + 4 : at + 8] == b"IEND":
+            return False
+        at += 12 + int.from_bytes(png[at : at + 4], "big")
+    return at != len(png)
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:

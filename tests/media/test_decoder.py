@@ -15,12 +15,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from llamasrv.errors import InvalidMedia
-from llamasrv.media import sniff
+from llamasrv.media import pictures, sniff
 from llamasrv.media.decoder import Decoder
 from llamasrv.media.limits import MediaLimits
+from llamasrv.media.pictures import Refused
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +155,22 @@ def test_what_is_no_good_picture_is_refused_quickly(decoder: Decoder, what: str)
     with pytest.raises(InvalidMedia):
         decoder.pixels(HOSTILE[what])
     assert time.process_time() - begun < 0.2
+
+
+NEVER_UNPACKED = ("too many pixels", "more pixels than an int holds", "thin", "no pixels", "half a PNG", "a TIFF", "nothing")
+
+
+@pytest.mark.parametrize("what", NEVER_UNPACKED)
+def test_what_the_header_or_the_length_tells_is_refused_before_anything_is_unpacked(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PNG of 49 million pixels that was cut off took half a second: it was unpacked up to the cut."""
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was unpacked"))
+    with pytest.raises(Refused):
+        pictures.pixels(HOSTILE[what], MediaLimits())
+
+
+def test_a_png_that_ends_behind_its_last_chunk_is_whole(decoder: Decoder) -> None:
+    data = picture(RED, "PNG")
+    assert pixels_of(decoder, data + b"what a program left behind").shape == (20, 30, 3)
 
 
 def test_a_flac_that_claims_more_than_it_has_is_harmless(decoder: Decoder) -> None:
