@@ -1,4 +1,4 @@
-"""`python -m llamasrv.demo`: corpus, tokenizer, train, export, evaluate.
+"""`python -m llamasrv.demo`: corpus, tokenizer, train, export, evaluate, and the same of its eyes.
 
 Owns the options. Each command imports what it needs, so that evaluating asks for no torch and printing the corpus for
 neither torch nor llama.cpp.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from llamasrv.demo import MODEL
+from llamasrv.demo import EYES, MODEL
 
 
 @click.group()
@@ -118,6 +118,50 @@ def evaluate(model, count, skill, threads, mistakes, write):
     scores = run(model, count=count, skills=skills, threads=threads, report=click.echo, mistakes=mistakes)
     if write:
         write_figures(scores, count=count)
+
+
+@main.group()
+def eyes():
+    """The projector with which the model sees."""
+
+
+@eyes.command("train")
+@click.option("--run", "folder", type=click.Path(path_type=Path), required=True, help="Folder of the run; continued if it exists.")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--threads", default=1, show_default=True)
+@click.option("--words", default=500, show_default=True, help="Steps of finding what a picture should become.")
+@click.option("--pixels", default=2000, show_default=True, help="Steps of learning to see.")
+@click.option("--answers", default=350, show_default=True, help="Steps of learning from what the chat model says.")
+def train_eyes(folder, seed, threads, words, pixels, answers):
+    """Train, or continue to train."""
+    from llamasrv.demo.train_eyes import train_eyes as run
+
+    run(folder, seed=seed, threads=threads, words=words, pixels=pixels, answers=answers)
+
+
+@eyes.command("export")
+@click.option("--run", "folder", type=click.Path(path_type=Path, exists=True), required=True, help="Folder of the run.")
+@click.option("--to", "target", type=click.Path(path_type=Path), default=EYES, show_default=True)
+def export_eyes(folder, target):
+    """Write the GGUF file from the weights of the last step."""
+    from llamasrv.demo.export_eyes import export_eyes as write
+
+    click.echo(f"{target}: {write(folder / 'answers.pt', target):,} bytes")
+
+
+@eyes.command("evaluate")
+@click.option("--eyes", "path", type=click.Path(path_type=Path, exists=True), default=EYES, show_default=True)
+@click.option("--count", default=200, show_default=True, help="Pictures of each kind and side.")
+@click.option("--mistakes", default=0, show_default=True, help="Show so many wrong answers.")
+@click.option("--write", is_flag=True, help="Keep the figures beside the model and in its README.")
+def evaluate_eyes(path, count, mistakes, write):
+    """What it says about pictures, held-out and seen, greedy."""
+    from llamasrv.demo.evaluate_eyes import Seeing, write_eyes_figures
+    from llamasrv.demo.evaluate_eyes import evaluate_eyes as run
+
+    scores = run(Seeing(eyes=path), count=count, report=click.echo, mistakes=mistakes)
+    if write:
+        write_eyes_figures(scores, count=count)
 
 
 if __name__ == "__main__":

@@ -92,9 +92,11 @@ class DemoModel(nn.Module):
 
         Three of four tokens belong to prompts, which nothing is learned from: the last layer need not finish them.
         """
-        embedding = self.embedding.to(dtype)
-        x = F.embedding(tokens, embedding)
-        rope = self._rope(tokens.shape[1], dtype, tokens.device)
+        return self.read(F.embedding(tokens, self.embedding.to(dtype)), positions)
+
+    def read(self, x, positions):
+        """The same for rows of embeddings, (batch, length, width): tokens, or what stands for a picture."""
+        rope = self._rope(x.shape[1], x.dtype, x.device)
         for block in self.blocks[:-1]:
             x = block(x, rope)
         x = self.blocks[-1](x, rope, positions)

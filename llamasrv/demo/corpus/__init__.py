@@ -49,7 +49,7 @@ SKILLS = {
     "fill in the middle": (code.fill_in_the_middle, 1.5),
 }
 
-_LIGHT = (facts.capitals, facts.opposites, facts.colours, numbers.counting, letters.lists, talk.greeting)
+LIGHT = (facts.capitals, facts.opposites, facts.colours, numbers.counting, letters.lists, talk.greeting)
 
 
 def documents(seed, *, start=0, stride=1, held_out=False, skills=tuple(SKILLS), shares=None):
@@ -70,7 +70,7 @@ def dress(d, made):
     if made.system is None and d.chance(0.12):
         made.system = d.wording(memory.HELPFUL)
     if not made.turns and not made.tools and d.chance(0.12):
-        made.turns = [d.any(_LIGHT)(d).exchange()]
+        made.turns = [d.any(LIGHT)(d).exchange()]
     made.thinking = d.any((None,) * 7 + (True,) + (False,) * 2)
     return made
 
