@@ -55,7 +55,7 @@ class Drafter:
         self.is_on = options.spec != "off" and not one_row and self._most > 0
 
     def expect(self, seq: Sequence) -> None:
-        """A newcomer whose client has said what it expects."""
+        """A newcomer whose client has said what it expects, or whose grammar forces tokens that are told one by one."""
         self._warm.add(seq.id)
 
     def draft(self, plan: Plan) -> None:

@@ -10,7 +10,7 @@ from llamasrv.engine.drafts.draft import Draft
 from llamasrv.engine.drafts.ngram import Lookup
 from llamasrv.engine.sequence import Sequence
 
-NGRAM, PREDICTION = "ngram", "prediction"
+NGRAM, PREDICTION, GRAMMAR = "ngram", "prediction", "grammar"
 WARM = 16  # steps that a source is asked in, whatever that costs, after a draft was taken
 
 
@@ -37,6 +37,8 @@ class SequenceDrafts:
             self._sources, self._shadow = self._begin(seq), None
         tokens = seq.tokens
         self._learn_from_shadow(tokens)
+        if (forced := self._forced(seq)) is not None:
+            return forced.first(most)
         best: Draft | None = None
         for source in self._sources:
             draft = source.propose(tokens, most, self.acceptance)
@@ -45,6 +47,14 @@ class SequenceDrafts:
         if self.warm:
             self.warm -= 1
         return best
+
+    def _forced(self, seq: Sequence) -> Draft | None:
+        """What its grammar leaves no choice about, where that has to be looked at row by row."""
+        if seq.sampling is None or not seq.sampling.drafts_forced or seq.constraint is None:
+            return None
+        self.warm = WARM  # the next ones come where nobody knows
+        tokens = list(seq.constraint.forced())
+        return Draft(GRAMMAR, tokens, [0] * len(tokens), [1.0] * len(tokens)) if tokens else None
 
     def _begin(self, seq: Sequence) -> list[Lookup]:
         self._num_forgotten = seq.num_forgotten  # a timeline of which a part is gone is another text

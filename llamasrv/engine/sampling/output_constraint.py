@@ -38,6 +38,11 @@ class OutputConstraint:
 
     def next_forced(self) -> int | None:
         """The token that must come next, if only one can. It counts as taken."""
+        forced = self.forced()
+        return forced.pop(0) if forced else None
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next, as far as that is certain."""
         forced = self._forced
         if not forced:
             if self._budget is not None:
@@ -45,7 +50,7 @@ class OutputConstraint:
             if not forced and self.matcher is not None:
                 forced = self.matcher.forced()
             self._forced = forced
-        return forced.pop(0) if forced else None
+        return forced
 
     def jump_forward(self, most: int, ends: Collection[int]) -> list[int]:
         """What must come next, whatever the model says: at most `most` tokens, all accepted, none of `ends`."""

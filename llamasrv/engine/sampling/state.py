@@ -140,6 +140,11 @@ class SamplingState:
                 return _STOPPED
         return self._limit()
 
+    @property
+    def drafts_forced(self) -> bool:
+        """Whether what must come next needs rows of logits, since log-probabilities of each token are asked for."""
+        return self.constraint is not None and not self._jumps
+
     def jump_forward(self, put: Put) -> Ending | None:
         """Accept what must come next without sampling it: the next step computes it like a piece of prompt."""
         ending = None

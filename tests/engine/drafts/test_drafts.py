@@ -165,6 +165,21 @@ GRAMMARS = {
 }
 
 
+@pytest.mark.parametrize("stop", [(), ("never",)])
+def test_what_a_grammar_forces_is_drafted_where_each_token_is_told_with_others(drive, stop):
+    """Log-probabilities need a row of logits for each token, so nothing is appended unseen; all of it is right."""
+
+    def submit(driver):
+        grammar = constraint(driver, 'start: "the first fixed words: " /[a-c]{3}/ ", and then the second fixed words."\n')
+        return [driver.submit(ASKED, constraint=grammar, logprobs=2, max_tokens=100, stop=stop)]
+
+    off, on, driver = both(drive, submit)
+    metrics = driver.engine.metrics
+    assert on == off and text_of(on[0]).endswith(" words.")
+    assert metrics.drafted["grammar"] == metrics.accepted["grammar"] > 30
+    assert metrics.steps < 30
+
+
 @pytest.mark.parametrize("logprobs", [None, 2])
 @pytest.mark.parametrize("grammar", GRAMMARS)
 def test_grammars(drive, drafts, grammar, logprobs):
