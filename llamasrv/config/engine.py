@@ -312,6 +312,11 @@ _DECLARED: Mapping[str, Option] = {
         "ram", "size", "-cram", "--cache-ram", low=0, high=2**50, unit=2**20, words={"-1": 2**50},
         help="Memory outside the KV cache for prefixes evicted from it. A plain number is in MiB; 0 drops them.",
     ),
+    "pin_share": _cache(
+        "pin_share", "float", "--cache-pin-share", low=0.0, high=0.9,
+        help="Share of --cache-ram that clients may have kept for a time they name (Anthropic's `cache_control`), so "
+        "that nothing evicts it. API keys share it equally. 0: such wishes are ignored.",
+    ),
     "checkpoint_bytes": _cache(
         "checkpoints", "size", "--cache-checkpoints", low=0, high=2**50, unit=2**20,
         help="Memory outside the KV cache for checkpoints of models whose state cannot be cut at any position "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Union
+from typing import Any, Literal, NamedTuple, Union
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,13 @@ class InfillPrompt:
 Prompt = Union[ChatPrompt, TextPrompt, TokenPrompt, MixedPrompt, InfillPrompt]
 
 
+class Pin(NamedTuple):
+    """A beginning of a chat prompt that is to be kept for a while."""
+
+    num_after: int  # messages that do not belong to it; 0: the whole prompt
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """`prompts` x `n` choices; choice `p * n + k` is the k-th of prompt p."""
@@ -168,6 +175,7 @@ class GenerateRequest:
     sampled_probs: bool = False  # log-probabilities are what the samplers left, not the model's own
     echo: bool = False
     cache_prompt: bool = True
+    pins: tuple[Pin, ...] = ()
     keep: int | None = None  # first tokens to keep where the context shifts; -1: the prompt; None: as the operator says
     discard: int = 0  # tokens to forget then; 0: half of the others
     slot: int | None = None  # the number under which llama-server's clients save what it leaves

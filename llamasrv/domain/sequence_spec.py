@@ -43,6 +43,7 @@ class SequenceSpec:
     discard: int = 0  # tokens to forget then; 0: half of the others
     prediction: array[int] | None = None  # what the answer is expected to be for the most part
     boundaries: tuple[int, ...] = ()  # positions where others may part from this prompt: beginnings of messages
+    pins: tuple[tuple[int, float], ...] = ()  # its first so many tokens are kept, for so many seconds
     slot: int | None = None  # the number under which what it leaves is saved; None: its lane's
     deadline: float | None = None  # on the engine's clock, seconds
     owner: str = ""

@@ -88,6 +88,7 @@ class End(NamedTuple):
     lane: int | None = None  # where it was computed last
     num_forgotten: int = 0  # tokens of prompt and answer that made room for others
     drafts: DraftCounts = DraftCounts()
+    pinned: tuple[tuple[float, int], ...] = ()  # seconds for which so many new tokens of the prompt are kept
 
 
 class Lock(Protocol):

@@ -206,7 +206,7 @@ class EngineCore:
             _add_forced(plan, self.scheduler.batch_size)
         if self.places.asked:
             self.places.tell(self.waiting, self.clock())
-        if plan.num_prompt and self.memory.checkpointing.is_on:
+        if plan.num_prompt and self.memory.has_places:
             stop_at_checkpoints(plan)
         if self.running:
             self.memory.clear_idle()
@@ -278,7 +278,7 @@ class EngineCore:
             seq.num_computed += count
             extend(seq.lane, count)  # type: ignore[arg-type]  # all are seated
             if seq.checkpoints:
-                self.memory.checkpointing.take(seq)
+                self.memory.come_to_place(seq)
             if seq.state is State.PREFILL:
                 self._note_prompt(seq)
         self._sampler.wait_for_masks(masks)
@@ -335,13 +335,13 @@ class EngineCore:
     # what others see, and what a fresh context needs
 
     def _publish(self) -> None:
-        swapped = self.admission.swapped_bytes
-        self._board.publish(self.clock(), self.running, self.waiting, self.memory.lanes, swapped)
+        memory, swapped = self.memory, self.admission.swapped_bytes
+        self._board.publish(self.clock(), self.running, self.waiting, memory.lanes, swapped, memory.host.pins)
 
     def _forget_context(self) -> None:
         self.memory = KVCacheManager(
-            self.backend, prefixes=self.prefixes.open(self.backend, self.options), time=self.scheduler.cost,
-            metrics=self.metrics, disk=self.disk,
+            self.backend, prefixes=self.prefixes.open(self.backend, self.options, self.clock),
+            time=self.scheduler.cost, metrics=self.metrics, disk=self.disk,
         )  # fmt: skip
         self._writer = None if self.disk is None else DiskWriter(self.memory, self.disk, self.scheduler.cost)
         self.admission = Admission(

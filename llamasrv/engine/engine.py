@@ -158,6 +158,7 @@ class Engine:
             "lanes": {"total": view.total_lanes, "held": view.held_lanes, "resident": view.resident_lanes},
             "strip": list(view.strip),
             "swapped_bytes": view.swapped_bytes,
+            "pins": {"num": view.pins[0], "bytes": view.pins[1]},
         }
 
     # work

@@ -52,6 +52,7 @@ class EngineMetrics:
         self.cached_tokens = 0  # reused instead of computed
         self.reused = dict.fromkeys(SOURCES, 0)  # the same, by where they were
         self.checkpoints = 0  # kept
+        self.pins = 0  # made
         self.generated_tokens = 0
         self.steps = 0
         self.busy_rows = 0  # summed over steps: sequences that decoded

@@ -83,6 +83,7 @@ class EngineOptions:
     step_target: float = 0.2  # seconds a step may take while anybody decodes
     swap_bytes: int = 1 << 30  # host memory for preempted sequences
     cache_bytes: int = 1 << 30  # host memory for evicted prefixes
+    pin_share: float = 0.25  # of `cache_bytes`, for prefixes that clients ask to be kept
     checkpoint_bytes: int = 1 << 29  # host memory for states of memories that cannot be cut anywhere
     swa_full: bool = False  # layers with a sliding window keep all that they have seen
     disk_bytes: int = 0  # disk for prefixes that several prompts had

@@ -56,7 +56,7 @@ class Sequence:
     __slots__ = (
         "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten", "num_exact",
-        "draft", "drafts", "media", "shift", "checkpoints", "source",
+        "draft", "drafts", "media", "shift", "checkpoints", "source", "pinned",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +86,7 @@ class Sequence:
         self.scores: list[TokenLogprob] = []  # of the prompt, as far as it is scored
         self.draft: list[int] = []  # behind the timeline, in this step: tokens that nobody was told of
         self.drafts: SequenceDrafts | None = None  # made when it is first asked for any
+        self.pinned: list[tuple[float, int]] = []  # seconds for which so many new tokens of it are kept
         self.checkpoints: list[int] = []  # positions ahead of it where its state is kept, ascending
 
     def enter(self, state: State) -> None:
@@ -139,7 +140,7 @@ def end_of(seq: Sequence, ending: Ending, lane: int | None) -> End:
         seq.spec.index, ending.reason, ending.stop, ending.error, prompt, seq.reused,
         seq.num_generated - seq.num_undelivered,
         max(0.0, admitted - seq.arrived), max(0.0, first - admitted), max(0.0, ended - first),
-        lane, seq.num_forgotten, _draft_counts(seq),
+        lane, seq.num_forgotten, _draft_counts(seq), tuple(seq.pinned),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypedDict
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.interface import ModelInfo, Projector, Vocabulary
 from llamasrv.engine.kv.lanes import LaneTable
+from llamasrv.engine.kv.pins import Pins
 from llamasrv.engine.options import Status
 from llamasrv.engine.sequence import Sequence
 
@@ -56,6 +57,7 @@ class Snapshot(TypedDict):
     lanes: dict[str, int]  # total, held, resident
     strip: list[tuple[int, int, str]]  # lane, cells, held or resident
     swapped_bytes: int
+    pins: dict[str, int]  # num, bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class View:
     resident_lanes: int = 0
     strip: tuple[tuple[int, int, str], ...] = ()  # (lane, cells, held or resident) of each lane that has any
     swapped_bytes: int = 0  # of host memory, for preempted sequences
+    pins: tuple[int, int] = (0, 0)  # prefixes that clients asked to be kept, and their bytes
 
 
 class Board:
@@ -105,8 +108,9 @@ class Board:
         self.is_stale = True  # somebody has come, gone or changed places since the view was made
 
     def publish(
-        self, now: float, running: list[Sequence], waiting: list[Sequence], lanes: LaneTable, swapped_bytes: int
-    ) -> None:
+        self, now: float, running: list[Sequence], waiting: list[Sequence], lanes: LaneTable, swapped_bytes: int,
+        pins: Pins,
+    ) -> None:  # fmt: skip
         """Replace the view, unless it is a moment old and everybody is still where they were."""
         if not self.is_stale and now - (self.view.at or 0.0) < VIEW_SECONDS:
             return
@@ -114,7 +118,7 @@ class Board:
         self.view = View(
             now, tuple([row_of(s) for s in running]), tuple([row_of(s) for s in waiting[:SHOWN_WAITING]]),
             lanes.num_cells, lanes.used_cells, lanes.held_cells, lanes.num_lanes, len(lanes.held), len(lanes.resident),
-            tuple(lanes.strip()), swapped_bytes,
+            tuple(lanes.strip()), swapped_bytes, pins.standing(),
         )  # fmt: skip
 
     def set_status(self, status: Status) -> None:

@@ -179,6 +179,8 @@ class Pipeline:
         specs, constraints, choices = [], [], []
         for p, ready in enumerate(prepared):
             first = self._spec(served, ready, request, params, p * drawn, cache_key)
+            if request.pins:
+                first = replace(first, pins=served.pins(ready, request.prompts[p], request.pins))
             if cache is not None and (change := cache.change()) is not None:
                 first = replace(first, changed=str(change))
             builder = ConstraintBuilder(served, ready, request, request.prompts[p])

@@ -4,7 +4,7 @@ positions."""
 from __future__ import annotations
 
 from llamasrv.chat.template import ChatTemplate
-from llamasrv.domain.request import ChatPrompt, Message
+from llamasrv.domain.request import ChatPrompt, Message, Pin, Prompt
 from llamasrv.engine.interface import Vocabulary
 from llamasrv.errors import InvalidRequest
 
@@ -33,3 +33,11 @@ def boundaries(tokens: list[int], marks: frozenset[int]) -> tuple[int, ...]:
                 found.append(at)
             last = at
     return tuple(found)
+
+
+def pinned(pins: tuple[Pin, ...], prompt: Prompt, num_tokens: int, found: tuple[int, ...]) -> tuple[tuple[int, float], ...]:
+    """Lengths of what is to be kept, and for how long. Messages are counted from the end of `found`, the boundaries:
+    there none are merged with others, as a system prompt is with tools."""
+    open_end = isinstance(prompt, ChatPrompt) and prompt.continue_final_message
+    ends = (*found, num_tokens) if open_end or not found else found
+    return tuple((ends[-1 - pin.num_after], pin.seconds) for pin in pins if pin.num_after < len(ends))

@@ -167,6 +167,7 @@ def _usage(ends: list[End], choices: Sequence[Detokenizer], each: int) -> Usage:
         decode_seconds=max(e.decode_seconds for e in ends),
         forgotten_tokens=sum(e.num_forgotten for e in ends),
         drafts=_draft_counts([e.drafts for e in ends]),
+        pinned=tuple(pin for e in ends for pin in e.pinned),
     )
 
 

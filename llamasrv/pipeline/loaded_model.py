@@ -22,6 +22,7 @@ from llamasrv.domain.request import (
     MediaPart,
     Message,
     MixedPrompt,
+    Pin,
     Prompt,
     TextPrompt,
     TokenPrompt,
@@ -33,7 +34,7 @@ from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import ModelInfo, Projector, Vocabulary
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
 from llamasrv.models.model import Model
-from llamasrv.pipeline.boundaries import boundaries
+from llamasrv.pipeline.boundaries import boundaries, pinned
 from llamasrv.pipeline.chat_profile import ChatProfile
 from llamasrv.pipeline.detokenizer import ChatDetokenizer, Detokenizer, NumberedDetokenizer
 from llamasrv.pipeline.infill import encode_infill
@@ -235,9 +236,14 @@ class LoadedModel:
 
     def boundaries(self, prepared: TokenizedPrompt) -> tuple[int, ...]:
         """Where its messages begin, for an engine that can make use of it."""
-        if prepared.profile is None or not self.engine.model.takes_checkpoints:
-            return ()
-        return boundaries(prepared.tokens, prepared.profile.marks)
+        return self._boundaries(prepared) if self.engine.model.takes_checkpoints else ()
+
+    def pins(self, prepared: TokenizedPrompt, prompt: Prompt, pins: tuple[Pin, ...]) -> tuple[tuple[int, float], ...]:
+        """Lengths of what is to be kept of it, in tokens, and for how many seconds."""
+        return pinned(pins, prompt, len(prepared.tokens), self._boundaries(prepared)) if pins else ()
+
+    def _boundaries(self, prepared: TokenizedPrompt) -> tuple[int, ...]:
+        return () if prepared.profile is None else boundaries(prepared.tokens, prepared.profile.marks)
 
     def reader(self, prepared: TokenizedPrompt, request: GenerateRequest, index: int) -> Detokenizer:
         """What makes events of one choice's tokens."""

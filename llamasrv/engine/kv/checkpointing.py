@@ -70,6 +70,8 @@ class Checkpointing:
         if not places or places[0] != at or lane is None:
             return
         del places[0]
+        if not self.is_on:  # somebody else wanted it
+            return
         whole, backend = self._checkpoints.whole, self._backend
         size = backend.saved_size(lane) if whole else backend.mark_size(lane)
         if self._checkpoints.wants(seq.tokens, at, key, size):

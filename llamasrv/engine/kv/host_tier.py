@@ -14,6 +14,7 @@ import numpy as np
 
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.kv.prefix_index import EVERYBODY, KEY_LENGTH, Key, Match, common_prefix, key_of, usable_length
+from llamasrv.engine.kv.pins import Pins
 from llamasrv.engine.kv.tier import Entry
 from llamasrv.engine.media.timeline import MediaTimeline
 
@@ -49,8 +50,10 @@ class HostTier:
 
     worth = 0.002  # a copy takes about as long
 
-    def __init__(self, limit: int, *, can_cut: bool = True) -> None:
+    def __init__(self, limit: int, *, can_cut: bool = True, pin_share: float = 0.0) -> None:
+        """`pin_share` of it are for pins."""
         self.limit = limit
+        self.pins = Pins(int(limit * pin_share), can_cut=can_cut)
         self.used = 0
         self.can_cut = can_cut
         self._entries: OrderedDict[int, SavedState] = OrderedDict()  # least recently used first
@@ -64,19 +67,37 @@ class HostTier:
         return list(reversed(self._entries.values()))
 
     def put(self, entry: SavedState) -> None:
-        """Keep it, unless it is larger than the limit. Entries that are a prefix of it go."""
-        if entry.num_bytes > self.limit:
+        """Keep it, unless it is larger than the limit leaves beside pins. Entries that are a prefix of it go."""
+        if entry.num_bytes > self.limit - self.pins.used:
+            return
+        there = self.exactly(entry.tokens, entry.cache_key)
+        if there is not None and self.pins.keeps(there):
             return
         siblings = self._index.get(entry.key, [])
         for other in [
-            e for e in siblings if e.length <= entry.length and common_prefix(e.tokens, entry.tokens) == e.length
-        ]:
+            e for e in siblings
+            if e.length <= entry.length and common_prefix(e.tokens, entry.tokens) == e.length and not self.pins.keeps(e)
+        ]:  # fmt: skip
             self._remove(other)
         while self.used + entry.num_bytes > self.limit:
-            self._remove(next(iter(self._entries.values())))
+            self._remove(next(e for e in self._entries.values() if not self.pins.keeps(e)))
         self._entries[id(entry)] = entry
         self._index.setdefault(entry.key, []).append(entry)
         self.used += entry.num_bytes
+
+    def exactly(self, tokens: array[int], cache_key: CacheKey) -> SavedState | None:
+        """The entry of these tokens and no others."""
+        entries = self._index.get(key_of(tokens, cache_key), ())
+        return next((entry for entry in entries if entry.tokens == tokens), None)
+
+    def pin(self, entry: SavedState, owner: str, seconds: float) -> bool:
+        """Keep it for so long, whatever else comes; False where its owner's part does not hold it."""
+        if not self.pins.make_room(entry, owner, seconds):
+            return False
+        if id(entry) not in self._entries:
+            self.put(entry)
+        self.pins.hold(entry, owner, seconds)
+        return True
 
     def match(
         self,
@@ -121,6 +142,7 @@ class HostTier:
             self._remove(entry)
 
     def _remove(self, entry: SavedState) -> None:
+        self.pins.release(entry)
         del self._entries[id(entry)]
         self.used -= entry.num_bytes
         key = entry.key

@@ -6,6 +6,9 @@ forgotten then.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.interface import Checkpoints as Kind
 from llamasrv.engine.kv.checkpoints import Checkpoints
@@ -26,16 +29,19 @@ class KeptPrefixes:
         """Bytes."""
         return self.host.used + self.checkpoints.used
 
-    def open(self, backend: Backend, options: EngineOptions) -> KeptPrefixes:
+    def open(
+        self, backend: Backend, options: EngineOptions, clock: Callable[[], float] = time.monotonic
+    ) -> KeptPrefixes:
         """For an engine; empty, unless the last one's states are of use to it."""
         kind = backend.checkpoints
-        limits = options.cache_bytes, options.checkpoint_bytes if kind is not Kind.NONE else 0
+        limits = options.cache_bytes, options.checkpoint_bytes if kind is not Kind.NONE else 0, options.pin_share
         adapters = [adapter.digest for adapter in backend.adapters]
         made_for = options.digest, dict(backend.state_facts), adapters, kind, backend.can_cut_saved, limits
         if made_for != self._made_for:
             self._made_for = made_for
-            self.host = HostTier(limits[0], can_cut=backend.can_cut_saved)
+            self.host = HostTier(limits[0], can_cut=backend.can_cut_saved, pin_share=limits[2])
             self.checkpoints = Checkpoints(limits[1], whole=kind is Kind.WHOLE)
+        self.host.pins.clock = clock
         return self
 
     def take_over(self, other: KeptPrefixes) -> None:

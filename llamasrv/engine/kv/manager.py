@@ -19,6 +19,7 @@ from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.kv.lane_tier import LaneTier
 from llamasrv.engine.kv.lanes import LaneTable
+from llamasrv.engine.kv.pinning import Pinning
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Match, PrefixIndex, common_prefix
 from llamasrv.engine.kv.host_tier import SavedState
@@ -53,6 +54,8 @@ class KVCacheManager:
         # Whether who begins alike may wait for what one of them computes.
         self._follow = bool(self.checkpoints.limit) if not backend.can_cut else backend.can_share
         self.checkpointing = Checkpointing(self.checkpoints, backend, metrics)
+        self.pinning = Pinning(self.host, backend, metrics)
+        self.has_places = self.checkpointing.is_on  # whether steps may have to end where a sequence wants its state kept
         self.tiers = self._in_order()
         self._time = time
         self._metrics = metrics
@@ -208,7 +211,16 @@ class KVCacheManager:
                 lanes = max((common for _, common in self.cache.common(seq.tokens, most, key)), default=0)
                 self.checkpointing.plan(seq, length, branch=max(lanes, self.host.common(seq.tokens, most, key)))
             self.checkpointing.occupy(lane, seq)
+        if seq.spec.pins:
+            self.has_places = True
+            self.pinning.begin(seq, lane, length)
         self.cache.put(lane, seq.tokens, seq.spec.cache_key)
+
+    def come_to_place(self, seq: Sequence) -> None:
+        """Behind a step: keep the state of a sequence that has come to one of its places."""
+        if seq.spec.pins and seq.lane is not None:
+            self.pinning.take(seq, seq.lane)
+        self.checkpointing.take(seq)
 
     def can_shift(self, lane: int, keep: int) -> bool:
         """Whether what is behind the first `keep` tokens may move: a cell has one position for all who refer to it."""

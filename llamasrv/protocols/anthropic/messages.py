@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -26,6 +27,7 @@ from llamasrv.domain.events import (
 )  # fmt: skip
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.protocols.anthropic.cache_control import SECONDS, CacheControl, pins_of
 from llamasrv.protocols.anthropic.diagnostics import Diagnostics, diagnostics_body
 from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
@@ -143,7 +145,7 @@ class MessagesSchema(WireSchema):
     thread = ThreadField("create, or continue with `previous_message_id`: kept like stored responses")
     mcp_servers = Refused("there is no MCP connector")
     compaction = Refused("conversations are not summarised on request")
-    cache_control = Ignored("prefixes are kept anyway")
+    cache_control = CacheControl("keeps the prompt, as those of tools and blocks keep what is before them: `ttl` 5m or 1h")
     container = Ignored("nothing is run here")
     context_management = Ignored("the conversation stays whole")
     diagnostics = Diagnostics("`previous_message_id`: the reply tells why its prompt was not found in a cache")
@@ -186,6 +188,7 @@ class MessagesEndpoint:
                 "Missing required parameter: 'max_tokens'.", param="max_tokens", code="missing_required_parameter"
             )
         request, options = self._request(data, owner, timeout)
+        request = replace(request, pins=pins_of(body))
         return request, options._replace(turn=new_turn(body, earlier)) if "thread" in data else options
 
     def parse_count(self, body: Mapping[str, Any], *, earlier: Sequence[Turn] = ()) -> GenerateRequest:
@@ -250,10 +253,15 @@ def _prompt(data: dict[str, Any], variables: dict[str, Any]) -> ChatPrompt:
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """`input_tokens` is the part that was computed; the whole prompt is the sum of all three."""
+    """`input_tokens` is the part that was computed and is not kept by `cache_control`; the whole prompt is the sum of
+    all three."""
+    kept = {name: sum(n for s, n in usage.pinned if s == seconds) for name, seconds in SECONDS.items()}
+    created = sum(kept.values())
+    told = {"cache_creation": {f"ephemeral_{name}_input_tokens": n for name, n in kept.items()}} if created else {}
     return {
-        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens - created,
+        **told,
+        "cache_creation_input_tokens": created,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},

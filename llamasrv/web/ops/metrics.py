@@ -117,6 +117,7 @@ class ServiceCollector(Collector):
             ("lanes_held", "Lanes of running sequences.", lanes["held"]),
             ("lanes_resident", "Lanes that keep a prefix.", lanes["resident"]),
             ("swapped_bytes", "Host memory that holds preempted sequences.", now["swapped_bytes"]),
+            ("pinned_bytes", "Host memory of prefixes that clients asked to be kept.", now["pins"]["bytes"]),
             ("ready", "1 when the model can be used.", int(now["status"].state == "ready")),
         ), model=model)  # fmt: skip
 
@@ -134,6 +135,7 @@ class ServiceCollector(Collector):
             ("swaps", "Preempted sequences kept in host memory.", m.swaps),
             ("context_shifts", "Times a sequence dropped tokens because its context was full.", m.context_shifts),
             ("checkpoints", "Checkpoints kept where prompts diverge.", m.checkpoints),
+            ("pins", "Prefixes kept because a client asked for it.", m.pins),
             ("evictions", "Prefixes dropped to make room.", m.evictions),
             ("prefixes_read", "Prefixes read from disk.", m.prefixes_read),
             ("prefixes_written", "Prefixes written to disk.", m.prefixes_written),

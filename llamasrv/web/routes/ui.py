@@ -150,6 +150,7 @@ def _figures(model: Model) -> dict[str, Any]:
         "num_waiting": snapshot["num_waiting"],
         "cells": snapshot["cells"],
         "strip": snapshot["strip"],
+        "pins": snapshot["pins"],
         "totals": {
             "generated": m.generated_tokens,
             "prompt": m.prompt_tokens,

@@ -1,0 +1,68 @@
+"""How a sequence's pins come about: its state is saved where they are, when it comes there.
+
+Belongs to the engine thread.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from llamasrv.engine.interface import Backend
+from llamasrv.engine.kv.host_tier import HostTier, SavedState
+from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH
+from llamasrv.engine.sequence import Sequence
+
+class Pinning:
+    """Of one context."""
+
+    def __init__(self, host: HostTier, backend: Backend, metrics: EngineMetrics) -> None:
+        self._host = host
+        self._backend = backend
+        self._metrics = metrics
+
+    def begin(self, seq: Sequence, lane: int, start: int) -> None:
+        """It has `start` tokens: what is pinned among them is prolonged, or pinned now; for the others it stops."""
+        pins = self._host.pins
+        if not pins.limit or self._backend.split or not seq.spec.cache_prompt:
+            return
+        for at, seconds in self._places(seq):
+            there = self._host.exactly(seq.tokens[:at], seq.spec.cache_key)
+            if there is not None and pins.keeps(there):
+                pins.prolong(there, seconds)
+            elif at > start:
+                if at not in seq.checkpoints:
+                    insort(seq.checkpoints, at)
+            else:
+                self._pin(seq, lane, start, seconds)  # what is there ends no sooner
+
+    def take(self, seq: Sequence, lane: int) -> None:
+        """Behind a step that ended at one of its places."""
+        at = seq.num_computed
+        for place, seconds in self._places(seq):
+            if place == at and self._pin(seq, lane, at, seconds):
+                counted = seq.reused + sum(count for _, count in seq.pinned)
+                seq.pinned.append((seconds, max(0, at - counted)))
+
+    def _places(self, seq: Sequence) -> list[tuple[int, float]]:
+        """Lengths and seconds. Of a state that can be cut the longest does what the others do that end no later."""
+        found = []
+        for at, seconds in seq.spec.pins:
+            at = min(at, seq.num_prompt) if seq.media is None else seq.media.cut(min(at, seq.num_prompt))
+            if at >= KEY_LENGTH:
+                found.append((at, seconds))
+        if self._backend.can_cut_saved:
+            found = [one for one in found if not any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in found)]
+        return sorted(set(found))
+
+    def _pin(self, seq: Sequence, lane: int, length: int, seconds: float) -> bool:
+        tokens, key = seq.tokens[:length], seq.spec.cache_key
+        state = self._host.exactly(tokens, key)
+        if state is None:
+            if self._backend.saved_size(lane) > self._host.pins.limit:
+                return False
+            state = SavedState(tokens, self._backend.save(lane), key)
+        if not self._host.pin(state, seq.spec.owner, seconds):
+            return False
+        self._metrics.pins += 1
+        return True

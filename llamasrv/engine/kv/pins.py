@@ -1,0 +1,93 @@
+"""Pins: prefixes in host memory that stay for a while, whatever else comes.
+
+A pin holds a state of its own, which ends where the client said, so that it takes what it says and nothing more. All
+of them have at most `limit` bytes, which their owners share: one alone may have all of it, and gives back what is more
+than an equal part once others come. A pin that ends, or gives way, is a prefix like every other from then on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from llamasrv.engine.kv.prefix_index import common_prefix
+
+if TYPE_CHECKING:
+    from llamasrv.engine.kv.host_tier import SavedState
+
+
+class _Pin(NamedTuple):
+    state: SavedState
+    owner: str
+    until: float  # on the clock
+
+
+class Pins:
+    """Belongs to the engine thread."""
+
+    def __init__(self, limit: int, *, can_cut: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit = limit
+        self.clock = clock
+        self.used = 0
+        self._can_cut = can_cut
+        self._pins: dict[int, _Pin] = {}
+
+    def keeps(self, state: SavedState) -> bool:
+        pin = self._pins.get(id(state))
+        if pin is not None and pin.until <= self.clock():
+            self.release(state)
+            return False
+        return pin is not None
+
+    def prolong(self, state: SavedState, seconds: float) -> None:
+        """One that is there was asked for again."""
+        pin = self._pins[id(state)]
+        self._pins[id(state)] = pin._replace(until=max(pin.until, self.clock() + seconds))
+
+    def make_room(self, state: SavedState, owner: str, seconds: float) -> bool:
+        """False where its owner's part does not hold it; otherwise older pins of who has more than an equal part give
+        way."""
+        now, size = self.clock(), state.num_bytes
+        for pin in list(self._pins.values()):
+            if pin.until <= now or self._is_outgrown(pin, state, now + seconds):
+                self.release(pin.state)
+        part = self.limit // len({owner, *(pin.owner for pin in self._pins.values())})
+        if size > part:
+            return False
+        while self._used_by(owner) + size > part:
+            self._release_one(lambda name: name == owner)
+        while self.used + size > self.limit:
+            self._release_one(lambda name: self._used_by(name) > part)
+        return True
+
+    def hold(self, state: SavedState, owner: str, seconds: float) -> None:
+        """There has to be room."""
+        self.release(state)
+        self._pins[id(state)] = _Pin(state, owner, self.clock() + seconds)
+        self.used += state.num_bytes
+
+    def standing(self) -> tuple[int, int]:
+        """How many there are now, and their bytes."""
+        for pin in list(self._pins.values()):
+            self.keeps(pin.state)
+        return len(self._pins), self.used
+
+    def release(self, state: SavedState) -> None:
+        pin = self._pins.pop(id(state), None)
+        if pin is not None:
+            self.used -= pin.state.num_bytes
+
+    def _is_outgrown(self, pin: _Pin, state: SavedState, until: float) -> bool:
+        """Whether the new state does all that this one does, for as long."""
+        old = pin.state
+        return (
+            self._can_cut and pin.until <= until and old.cache_key == state.cache_key
+            and common_prefix(old.tokens, state.tokens) == old.length
+        )  # fmt: skip
+
+    def _release_one(self, of: Callable[[str], bool]) -> None:
+        self.release(min((pin for pin in self._pins.values() if of(pin.owner)), key=lambda pin: pin.until).state)
+
+    def _used_by(self, owner: str) -> int:
+        return sum(pin.state.num_bytes for pin in self._pins.values() if pin.owner == owner)

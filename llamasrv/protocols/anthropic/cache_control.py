@@ -1,0 +1,60 @@
+"""Where a client wants its prompt kept: `cache_control` of tools, of blocks of the system prompt and of messages, and
+of the whole request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llamasrv.domain.request import Pin
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.schema import WireField
+
+SECONDS = {"5m": 300.0, "1h": 3600.0}
+MOST = 4  # of tools and blocks
+
+
+class CacheControl(WireField):
+    """Of the whole request; read with the others by `pins_of`."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        return value
+
+
+def pins_of(body: Mapping[str, Any]) -> tuple[Pin, ...]:
+    """Of a body whose tools, system prompt and messages have been read. Raises InvalidRequest."""
+    messages = body.get("messages")
+    turns = messages if type(messages) is list else []
+    found = []
+    for name in ("tools", "system"):
+        for at, block in _blocks(body.get(name)):
+            found.append(_pin(block, f"{name}[{at}]", len(turns)))
+    for i, turn in enumerate(turns):
+        for at, block in _blocks(turn.get("content") if type(turn) is dict else None):
+            found.append(_pin(block, f"messages[{i}].content[{at}]", len(turns) - 1 - i))
+    pins = [pin for pin in found if pin is not None]
+    if len(pins) > MOST:
+        raise InvalidRequest(
+            f"A maximum of {MOST} blocks with cache_control may be provided. Found {len(pins)}.", param="cache_control"
+        )
+    whole = _pin(body, "", 0)
+    return tuple(dict.fromkeys([*pins, *([whole] if whole else [])]))
+
+
+def _blocks(blocks: Any) -> list[tuple[int, Mapping[str, Any]]]:
+    if type(blocks) is not list:
+        return []
+    return [(at, block) for at, block in enumerate(blocks) if type(block) is dict and "cache_control" in block]
+
+
+def _pin(block: Mapping[str, Any], path: str, num_after: int) -> Pin | None:
+    control = block.get("cache_control")
+    if control is None:
+        return None
+    param = f"{path}.cache_control" if path else "cache_control"
+    if type(control) is not dict or control.get("type") != "ephemeral":
+        raise InvalidRequest(f"Invalid '{param}': expected an object of type 'ephemeral'.", param=param)
+    ttl = control.get("ttl", "5m")
+    if type(ttl) is not str or ttl not in SECONDS:
+        raise InvalidRequest(f"Invalid '{param}.ttl': expected '5m' or '1h'.", param=f"{param}.ttl")
+    return Pin(num_after, SECONDS[ttl])

@@ -1,0 +1,182 @@
+"""Prefixes that clients asked to be kept stay, within their owners' parts, and end in time."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pytest
+from engine_driver import end_of
+
+from llamasrv.engine.interface import Checkpoints
+from llamasrv.engine.kv.host_tier import ENTRY_BYTES, HostTier, SavedState
+
+SIZE = 1000  # bytes of a state, with all that counts
+
+
+def state(number, length=20):
+    tokens = array("i", range(1000 * number, 1000 * number + length))
+    return SavedState(tokens, np.zeros(SIZE - ENTRY_BYTES - 4 * length, np.uint8))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def tier():
+    """Room for ten states, four of them pinned."""
+    host = HostTier(10 * SIZE, pin_share=0.4)
+    host.pins.clock = Clock()
+    return host
+
+
+def kept(tier, *states):
+    return [tier.exactly(one.tokens, one.cache_key) is one for one in states]
+
+
+def flood(tier):
+    for number in range(100, 120):
+        tier.put(state(number))
+
+
+def test_a_pin_outlives_whatever_comes_and_ends_in_time(tier):
+    pinned, plain = state(1), state(2)
+    assert tier.pin(pinned, "ann", 300.0)
+    tier.put(plain)
+    flood(tier)
+    assert kept(tier, pinned, plain) == [True, False]
+    tier.pins.clock.now = 301.0
+    assert tier.pins.standing() == (0, 0)
+    flood(tier)
+    assert kept(tier, pinned) == [False] and tier.used <= tier.limit
+
+
+def test_who_asks_again_keeps_it_longer(tier):
+    pinned = state(1)
+    tier.pin(pinned, "ann", 300.0)
+    tier.pins.clock.now = 200.0
+    tier.pins.prolong(pinned, 300.0)
+    tier.pins.clock.now = 450.0
+    flood(tier)
+    assert kept(tier, pinned) == [True]
+
+
+def test_pins_take_no_more_than_their_share(tier):
+    """The one that ends first gives way."""
+    states = [state(number) for number in range(6)]
+    for number, one in enumerate(states):
+        assert tier.pin(one, "ann", 300.0 + number)
+    flood(tier)
+    assert kept(tier, *states) == [False, False, True, True, True, True]
+    assert tier.pins.standing() == (4, 4 * SIZE)
+
+
+def test_what_is_larger_than_the_share_is_not_pinned(tier):
+    large = SavedState(array("i", range(20)), np.zeros(5 * SIZE, np.uint8))
+    assert not tier.pin(large, "ann", 300.0)
+
+
+def test_one_owner_pushes_nobody_out_and_gives_back_what_is_more_than_its_part(tier):
+    anns, bobs = [state(number) for number in range(8)], [state(number) for number in range(10, 12)]
+    for one in anns[:4]:
+        tier.pin(one, "ann", 300.0)
+    for one in bobs:
+        assert tier.pin(one, "bob", 60.0)
+    for one in anns[4:]:
+        assert tier.pin(one, "ann", 3600.0)
+    flood(tier)
+    assert kept(tier, *bobs) == [True, True] and sum(kept(tier, *anns)) == 2
+
+
+def test_a_longer_state_of_the_same_takes_the_place_of_a_shorter(tier):
+    short = SavedState(array("i", range(20)), np.zeros(8, np.uint8))
+    long = SavedState(array("i", range(40)), np.zeros(8, np.uint8))
+    tier.pin(short, "ann", 300.0)
+    tier.pin(long, "ann", 300.0)
+    assert kept(tier, short, long) == [False, True] and tier.pins.standing()[0] == 1
+    tier.pins.clock.now = 1.0
+    longer = SavedState(array("i", range(60)), np.zeros(8, np.uint8))
+    tier.pin(longer, "ann", 60.0)
+    assert kept(tier, long, longer) == [True, True]  # it ends later
+
+
+# ------------------------------------------------------------ an engine
+
+
+def busy(drive, **settings):
+    """Computing takes long, and host memory holds a few prefixes."""
+    driver = drive(**{"num_cells": 2000, "idle_cells": 0, "cache_bytes": 24_000, "parallel": 2, **settings})
+    driver.core.scheduler.cost.learn(1000, 0, 1000.0)
+    return driver
+
+
+def pass_by(driver):
+    for number in range(12):
+        driver.answer([number + 1] * 8 + list(range(200)), max_tokens=2)
+
+
+KINDS = {
+    "attention": {},
+    "window": {"can_cut": False, "can_share": True, "checkpoints": Checkpoints.PARTIAL},
+    "states": {"can_cut": False, "can_share": False, "checkpoints": Checkpoints.WHOLE, "checkpoint_bytes": 0},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pins", [(), ((100, 300.0),)])
+def test_a_pinned_beginning_is_found_after_many_others(drive, kind, pins):
+    driver = busy(drive, **KINDS[kind])
+    first, second = list(range(70, 170)) + [7] * 30, list(range(70, 170)) + [9] * 30
+    stream = driver.submit(first, max_tokens=4, pins=pins)
+    driver.finish()
+    assert end_of(stream.take()).pinned == (((300.0, 100),) if pins else ())
+    pass_by(driver)
+    stream = driver.submit(second, max_tokens=4)
+    driver.finish()
+    assert end_of(stream.take()).num_reused == (100 if pins else 0)
+    assert driver.engine.snapshot()["pins"]["num"] == len(pins)
+
+
+def test_no_token_is_enough_to_warm_a_prefix(drive):
+    driver = busy(drive)
+    prompt = list(range(70, 200))
+    stream = driver.submit(prompt, max_tokens=0, pins=((120, 3600.0),))
+    driver.finish()
+    end = end_of(stream.take())
+    assert end.num_generated == 0 and end.pinned == ((3600.0, 120),) and driver.core.metrics.pins == 1
+    pass_by(driver)
+    stream = driver.submit(prompt, max_tokens=2)
+    driver.finish()
+    assert end_of(stream.take()).num_reused == 120
+
+
+def test_what_is_there_already_is_pinned_without_computing_it_again(drive):
+    driver = busy(drive)
+    prompt = list(range(70, 200))
+    driver.answer(prompt, max_tokens=2)
+    stream = driver.submit([*prompt, 5, 6], max_tokens=2, pins=((120, 300.0),))
+    driver.finish()
+    end = end_of(stream.take())
+    assert end.num_reused >= 120 and end.pinned == ()
+    pass_by(driver)
+    stream = driver.submit(prompt, max_tokens=2)
+    driver.finish()
+    assert end_of(stream.take()).num_reused >= 120
+
+
+def test_each_time_has_its_own_tokens(drive):
+    driver = busy(drive)
+    stream = driver.submit(list(range(70, 200)), max_tokens=1, pins=((40, 3600.0), (120, 300.0), (80, 300.0)))
+    driver.finish()
+    assert end_of(stream.take()).pinned == ((3600.0, 40), (300.0, 80))
+
+
+def test_without_a_share_wishes_are_ignored(drive):
+    driver = busy(drive, pin_share=0.0)
+    stream = driver.submit(list(range(70, 200)), max_tokens=1, pins=((100, 300.0),))
+    driver.finish()
+    assert end_of(stream.take()).pinned == () and driver.core.metrics.pins == 0
