@@ -54,6 +54,19 @@ def test_a_base_url_with_a_v1_too_many_is_answered(server, path):
         assert client.messages.count_tokens(model="fake", messages=HELLO).input_tokens > 0
 
 
+def test_a_prompt_is_warmed_and_kept(client, server):
+    """No token is written; the next request finds the system prompt, and says so."""
+    rules = [{"type": "text", "text": "Rules. " * 40, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
+    warm = create(client, system=rules, max_tokens=0)
+    assert warm.content == [] and warm.stop_reason == "max_tokens" and warm.usage.output_tokens == 0
+    kept = warm.usage.cache_creation.ephemeral_1h_input_tokens
+    assert 280 <= kept == warm.usage.cache_creation_input_tokens and warm.usage.cache_creation.ephemeral_5m_input_tokens == 0
+    message = create(client, system=rules, messages=[{"role": "user", "content": "Something else"}])
+    assert message.usage.cache_read_input_tokens >= kept and not message.usage.cache_creation_input_tokens
+    assert whole_prompt(message.usage) > kept
+    assert figure(server, "llamasrv_pins_total") >= 1 and figure(server, "llamasrv_pinned_bytes") > 0
+
+
 def test_it_streams(client):
     kinds = [event.type for event in create(client, stream=True)]
     assert kinds[:2] == ["message_start", "content_block_start"]
