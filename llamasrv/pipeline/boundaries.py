@@ -35,7 +35,9 @@ def boundaries(tokens: list[int], marks: frozenset[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def pinned(pins: tuple[Pin, ...], prompt: Prompt, num_tokens: int, found: tuple[int, ...]) -> tuple[tuple[int, float], ...]:
+def pinned(
+    pins: tuple[Pin, ...], prompt: Prompt, num_tokens: int, found: tuple[int, ...]
+) -> tuple[tuple[int, float], ...]:
     """Lengths of what is to be kept, and for how long. Messages are counted from the end of `found`, the boundaries:
     there none are merged with others, as a system prompt is with tools."""
     open_end = isinstance(prompt, ChatPrompt) and prompt.continue_final_message

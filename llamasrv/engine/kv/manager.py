@@ -55,7 +55,7 @@ class KVCacheManager:
         self._follow = bool(self.checkpoints.limit) if not backend.can_cut else backend.can_share
         self.checkpointing = Checkpointing(self.checkpoints, backend, metrics)
         self.pinning = Pinning(self.host, backend, metrics)
-        self.has_places = self.checkpointing.is_on  # whether steps may have to end where a sequence wants its state kept
+        self.has_places = self.checkpointing.is_on  # steps may have to end where a state is to be kept
         self.tiers = self._in_order()
         self._time = time
         self._metrics = metrics

@@ -145,7 +145,7 @@ class MessagesSchema(WireSchema):
     thread = ThreadField("create, or continue with `previous_message_id`: kept like stored responses")
     mcp_servers = Refused("there is no MCP connector")
     compaction = Refused("conversations are not summarised on request")
-    cache_control = CacheControl("keeps the prompt, as those of tools and blocks keep what is before them: `ttl` 5m or 1h")
+    cache_control = CacheControl("keeps the prompt; of a tool or block, what is before it: `ttl` 5m or 1h")
     container = Ignored("nothing is run here")
     context_management = Ignored("the conversation stays whole")
     diagnostics = Diagnostics("`previous_message_id`: the reply tells why its prompt was not found in a cache")
