@@ -131,7 +131,7 @@ def eyes():
 @click.option("--threads", default=1, show_default=True)
 @click.option("--words", default=500, show_default=True, help="Steps of finding what a picture should become.")
 @click.option("--pixels", default=2000, show_default=True, help="Steps of learning to see.")
-@click.option("--answers", default=350, show_default=True, help="Steps of learning from what the chat model says.")
+@click.option("--answers", default=600, show_default=True, help="Steps of learning from what the chat model says.")
 def train_eyes(folder, seed, threads, words, pixels, answers):
     """Train, or continue to train."""
     from llamasrv.demo.train_eyes import train_eyes as run

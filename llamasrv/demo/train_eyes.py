@@ -216,7 +216,7 @@ class Course:
         return target(self.eyes(pixels), colours, things)[1]
 
     # answers
-    def learn_answers(self, *, steps, batch=24, rate=1.5e-4):
+    def learn_answers(self, *, steps, batch=24, rate=3e-4):
         """The eyes learn from what the chat model says."""
         optimiser = torch.optim.Adam(self.eyes.parameters(), lr=rate, betas=(0.9, 0.98))
         state = self._load("answers.pt")
@@ -325,7 +325,7 @@ def _rate(optimiser, rate):
         group["lr"] = rate
 
 
-def train_eyes(folder, *, seed=1, threads=1, words=600, pixels=6000, answers=600):
+def train_eyes(folder, *, seed=1, threads=1, words=500, pixels=2000, answers=600):
     """The whole course, or what of it is left; numbers are steps."""
     torch.set_num_threads(threads)
     course = Course(folder, seed)
