@@ -74,3 +74,25 @@ def test_rm_asks_before(run, folder, monkeypatch):
 def test_rm_of_an_unknown_model_says_which_may_be_meant(run, folder):
     code, out, err = run("--models-dir", folder, "rm", "-y", "embet")
     assert code == 78 and "did you mean embed?" in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--models-dir", "empty"]])
+def test_where_there_is_none_it_says_how_to_get_one(run, tmp_path, monkeypatch, arguments):
+    """One command that downloads and serves; which model, it leaves to whoever reads."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    code, out, err = run("--port", 1, *arguments)
+    assert code == 0 and not err and line_of(out, "demo")
+    *_, first, second = out.splitlines()
+    assert first.split() == ["llamasrv", "serve", "--model", "FILE.gguf"]
+    assert second.split() == ["llamasrv", "serve", "--model", "hf:OWNER/REPO:QUANT"]
+
+
+def test_where_there_is_no_demonstration_model_either_it_says_so_too(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "demo_model", lambda: None)
+    code, _, err = run("--port", 1)
+    assert code == 78 and "--model hf:OWNER/REPO:QUANT" in err
+
+
+def test_with_models_it_says_no_more(run, folder):
+    assert "OWNER" not in run("--models-dir", folder, "--port", 1)[1]

@@ -20,6 +20,11 @@ from llamasrv.models.names import canonical
 from llamasrv.models.remove import remove
 from llamasrv.startup import model_list
 
+NEXT = """\
+There is no other model yet. To serve a file that you have, or to download a model from the Hugging Face Hub and serve it:
+  llamasrv serve --model FILE.gguf
+  llamasrv serve --model hf:OWNER/REPO:QUANT"""
+
 
 def run(settings: Settings) -> int:
     """A line for each model that a server with these settings would serve."""
@@ -36,6 +41,8 @@ def run(settings: Settings) -> int:
             ", ".join(details.capabilities), states.get(model.name, "no server" if states is _NOBODY else "unknown"),
         )  # fmt: skip
     Console().print(table)
+    if all(model.details.path == paths.demo_model() for model in models):
+        print(NEXT)
     return 0
 
 

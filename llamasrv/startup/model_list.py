@@ -44,7 +44,10 @@ from llamasrv.startup.projector import projector_of, with_projector_of
 
 log = logging.getLogger("llamasrv")
 
-NO_MODEL = "no model: give one with --model FILE.gguf (or LLAMASRV_MODEL, or model.path in a configuration file)"
+NO_MODEL = (
+    "no model: give one with --model FILE.gguf or --model hf:OWNER/REPO:QUANT (or LLAMASRV_MODEL, or model.path in a "
+    "configuration file)"
+)
 
 
 def models(settings: Settings) -> list[Model]:
