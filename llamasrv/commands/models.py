@@ -21,7 +21,7 @@ from llamasrv.models.remove import remove
 from llamasrv.startup import model_list
 
 NEXT = """\
-There is no other model yet. To serve a file that you have, or to download a model from the Hugging Face Hub and serve it:
+There is no other model yet. To serve a file that you have, or one that is downloaded from the Hugging Face Hub first:
   llamasrv serve --model FILE.gguf
   llamasrv serve --model hf:OWNER/REPO:QUANT"""
 

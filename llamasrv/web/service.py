@@ -32,6 +32,8 @@ from llamasrv.web.streams.resume import Streams
 from llamasrv.web.streams.running import Running
 from llamasrv.web.streams.threads import Threads
 
+LINE_AROUND = 65_536  # bytes of a line in a batch's file around the request's body
+
 
 @dataclass(frozen=True, slots=True)
 class WebOptions:
@@ -91,7 +93,10 @@ class Service:
         self.gaps = Gaps(self._hold_deferrable)
         kept = options.files_folder or paths.state_dir()
         self.files = FileStore(kept / "files", options.files_bytes)
-        self.batches = BatchRunner(BatchStore(kept / "batches"), self.files, kept / "batches" / ".lock", self.gaps)
+        self.batches = BatchRunner(
+            BatchStore(kept / "batches"), self.files, kept / "batches" / ".lock", self.gaps,
+            longest_line=options.limits.body_bytes + LINE_AROUND,
+        )  # fmt: skip
         if options.files_bytes:
             pipeline.documents.open_file = self._content_of
         self.streams = Streams()

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import base64
 import io
+import resource
+import time
+from collections import Counter
 
 import pytest
 from media.documents import pdf
+from media.hostile_documents import documents
+from serving import RunningService
 
+from llamasrv.media.limits import MediaLimits
+from llamasrv.pipeline.media import MediaOptions
 from llamasrv.web.service import WebOptions
 
 DATA = base64.b64encode(pdf("The first page", "The second page")).decode()
@@ -16,8 +23,6 @@ SHOWN = "[page 1 of 2]\nThe first page\n\n[page 2 of 2]\nThe second page\n"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    from serving import RunningService
-
     service = RunningService(web=WebOptions(files_folder=tmp_path_factory.mktemp("files"), files_bytes=10_000_000))
     yield service
     service.close()
@@ -120,3 +125,26 @@ def test_what_cannot_be_read_is_named(client, file, place):
 def test_there_may_be_so_many(client):
     part = {"type": "file", "file": {"file_data": DATA}}
     assert chat(client, *[part] * 33).status_code == 400
+
+
+def test_500_hostile_documents_are_read_or_refused():
+    """No 5xx, whatever they are; the server still reads a good one behind them, and has not grown by them."""
+    limits = MediaLimits(seconds=2.0, document_chars=2_000, pages=20)
+    service = RunningService(web=WebOptions(media=MediaOptions(limits=limits)))
+    client, statuses = service.client, Counter()
+    try:
+        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+        for data in documents(500, seed=25):
+            file = {"filename": "a.pdf", "file_data": base64.b64encode(data).decode()}
+            body = {"messages": [{"role": "user", "content": [{"type": "file", "file": file}]}], "max_tokens": 1}
+            reply = client.post("/v1/chat/completions", json=body)
+            statuses[reply.status_code] += 1
+            assert reply.status_code in (200, 400, 413), (data[:200], reply.get_data())
+        assert statuses[200] > 20 and statuses[400] > 100, statuses
+        assert time.monotonic() - began < 120
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+        assert "Still here" in said(chat(client, {"type": "file", "file": {
+            "filename": "a.pdf", "file_data": base64.b64encode(pdf("Still here")).decode(),
+        }}))  # fmt: skip
+    finally:
+        service.close()

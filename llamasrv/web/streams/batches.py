@@ -20,17 +20,19 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.protocols.anthropic import batches as anthropic
+from llamasrv.errors import EngineFailure, InvalidRequest, LlamasrvError
+from llamasrv.protocols.errors import anthropic_body, openai_body
 from llamasrv.protocols.openai import batches as openai
 from llamasrv.store.batches import Batch, BatchNotFound, BatchStore, Entry, Journal, read_journal
 from llamasrv.store.files import FileStore
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
+from llamasrv.web.streams.batch_input import InputLine, breathing, check_input, lines_of
 from llamasrv.web.streams.gaps import Errand, Gaps
 from llamasrv.web.streams.streaming import CLIENT_CLOSED
 
@@ -38,9 +40,6 @@ log = logging.getLogger("llamasrv")
 
 AT_ONCE = 8  # requests under way
 LOOK = 2.0  # seconds between two looks for what others have changed
-MOST_LINES = 50_000  # of one batch, as at OpenAI
-MOST_ERRORS = 100  # told of an input that is none
-BREATH = 0.001  # seconds after which others are let in
 AGAIN = frozenset((408, 429, 502, 503, 504))  # answers that may be another one later
 SLOWEST_RETRY = 30.0  # seconds
 KEPT = 30 * 86_400  # seconds that a batch stays after its end
@@ -90,8 +89,9 @@ class Sender:
 
 
 class BatchRunner:
-    def __init__(self, batches: BatchStore, files: FileStore, lock: Path, gaps: Gaps) -> None:
-        self.batches, self.files = batches, files
+    def __init__(self, batches: BatchStore, files: FileStore, lock: Path, gaps: Gaps, *, longest_line: int) -> None:
+        """`longest_line`: bytes that a request may have in a file."""
+        self.batches, self.files, self._longest_line = batches, files, longest_line
         self._gaps = gaps
         self.send: Send | None = None  # as soon as there is an application
         self._lock_path = lock
@@ -182,7 +182,7 @@ class BatchRunner:
 
     def _take_up(self, batch: Batch) -> ActiveBatch | None:
         if batch.status == "validating":
-            errors, total = check_input(self.batches.input_of(batch), batch)
+            errors, total = check_input(self.batches.input_of(batch), batch, self._longest_line)
             batch = self._current(batch)
             if errors:
                 self.batches.save(batch.moved("failed", time.time(), errors=errors))
@@ -250,7 +250,7 @@ class BatchRunner:
                     break
                 active, line, errand = task
                 try:
-                    active.answer(line, self._send_until_answered(active, line, errand))
+                    active.answer(line, self._answer_of(active, line, errand))
                 finally:
                     active.errands.discard(errand)
         except Exception as error:
@@ -272,10 +272,21 @@ class BatchRunner:
                     return active, line, errand
             return None
 
-    def _send_until_answered(self, active: ActiveBatch, line: InputLine, errand: Errand) -> Answer | None:
+    def _answer_of(self, active: ActiveBatch, line: InputLine, errand: Errand) -> Answer | None:
         """None: it was given up meanwhile."""
+        try:
+            body = orjson.dumps({**line.body, "stream": False} if "stream" in line.body else line.body)
+        except orjson.JSONEncodeError:
+            return _refusal(active.batch, InvalidRequest("The request is nested too deeply.", code="invalid_json"))
+        try:
+            return self._send_until_answered(active, body, errand)
+        except Exception as error:
+            log.error("batches: %s", error, exc_info=error)
+            return _refusal(active.batch, EngineFailure("Answering this request failed."))
+
+    def _send_until_answered(self, active: ActiveBatch, body: bytes, errand: Errand) -> Answer | None:
         assert self.send is not None
-        body, delay = orjson.dumps({**line.body, "stream": False} if "stream" in line.body else line.body), 0.5
+        delay = 0.5
         while not (active.is_given_up or self._closed):
             answer = self.send(active.batch.owner, active.batch.endpoint, body, errand)
             if answer.status == CLIENT_CLOSED:
@@ -287,10 +298,9 @@ class BatchRunner:
         return None
 
 
-class InputLine(NamedTuple):
-    n: int
-    custom_id: str
-    body: dict[str, Any]
+def _refusal(batch: Batch, error: LlamasrvError) -> Answer:
+    """Of a request that never was one."""
+    return Answer(error.status, "", (anthropic_body if batch.protocol == "anthropic" else openai_body)(error))
 
 
 class ActiveBatch:
@@ -387,56 +397,3 @@ def tokens_of(body: Any) -> dict[str, int]:
         "cached_tokens": details.get("cached_tokens") or 0,
         "reasoning_tokens": of_output.get("reasoning_tokens") or 0,
     }  # fmt: skip
-
-
-def lines_of(file: BinaryIO, batch: Batch) -> Iterator[InputLine]:
-    """The requests of an input that was checked."""
-    for n, line in enumerate(file, 1):
-        if not line.strip():
-            continue
-        if batch.protocol == "openai":
-            yield InputLine(n, *openai.parse_line(line, batch.endpoint))
-        else:
-            yield InputLine(n, *anthropic.parse_line(line))
-
-
-def check_input(path: Path, batch: Batch) -> tuple[list[dict[str, Any]], int]:
-    """What is wrong with an input, and how many requests it has."""
-    errors: list[dict[str, Any]] = []
-    seen: set[int] = set()
-
-    def wrong(code: str, message: str, line: int | None, param: str | None = None) -> None:
-        errors.append({"code": code, "message": message, "line": line, "param": param})
-
-    if batch.protocol == "anthropic":  # checked when it was sent
-        with path.open("rb") as file:
-            return [], sum(1 for _ in file)
-    with path.open("rb") as file:
-        for n, line in enumerate(breathing(file), 1):
-            if not line.strip():
-                continue
-            try:
-                custom_id = openai.parse_line(line, batch.endpoint).custom_id
-            except openai.LineError as error:
-                wrong(error.code, error.message, n, error.param)
-            else:
-                if hash(custom_id) in seen:
-                    wrong("duplicate_custom_id", "This custom_id is used by an earlier line.", n, "custom_id")
-                seen.add(hash(custom_id))
-            if len(seen) > MOST_LINES:
-                wrong("too_many_requests", f"A batch has at most {MOST_LINES} requests.", n)
-            if len(errors) >= MOST_ERRORS or len(seen) > MOST_LINES:
-                break
-    if not seen and not errors:
-        wrong("empty_file", "The input file is empty.", None)
-    return errors, len(seen)
-
-
-def breathing(lines: Iterable[Any]) -> Iterator[Any]:
-    """The same, letting others in from time to time."""
-    end = time.perf_counter() + BREATH
-    for line in lines:
-        yield line
-        if time.perf_counter() >= end:
-            time.sleep(0)
-            end = time.perf_counter() + BREATH

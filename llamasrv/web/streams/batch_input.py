@@ -1,0 +1,84 @@
+"""The requests of a batch, read from its input a line at a time. No more than one line is in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from llamasrv.protocols.anthropic import batches as anthropic
+from llamasrv.protocols.openai import batches as openai
+from llamasrv.store.batches import Batch
+
+MOST_LINES = 50_000  # of one batch, as at OpenAI
+MOST_EMPTY = 50_000  # lines more, without a request
+MOST_ERRORS = 100  # told of an input that is none
+BREATH = 0.001  # seconds after which others are let in
+
+
+class InputLine(NamedTuple):
+    n: int
+    custom_id: str
+    body: dict[str, Any]
+
+
+def lines_of(file: BinaryIO, batch: Batch) -> Iterator[InputLine]:
+    """The requests of an input that was checked."""
+    for n, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        if batch.protocol == "openai":
+            yield InputLine(n, *openai.parse_line(line, batch.endpoint))
+        else:
+            yield InputLine(n, *anthropic.parse_line(line))
+
+
+def check_input(path: Path, batch: Batch, longest: int) -> tuple[list[dict[str, Any]], int]:
+    """What is wrong with an input, and how many requests it has. `longest`: bytes that a line may have."""
+    errors: list[dict[str, Any]] = []
+    seen: set[int] = set()
+
+    def wrong(code: str, message: str, line: int | None, param: str | None = None) -> None:
+        errors.append({"code": code, "message": message, "line": line, "param": param})
+
+    if batch.protocol == "anthropic":  # checked when it was sent
+        with path.open("rb") as file:
+            return [], sum(1 for _ in file)
+    with path.open("rb") as file:
+        for n, line in enumerate(breathing(iter(lambda: file.readline(longest + 1), b"")), 1):
+            if len(line) > longest:
+                wrong("line_too_long", f"A line has at most {longest} bytes.", n)
+                break
+            if n > MOST_LINES + MOST_EMPTY or len(seen) > MOST_LINES:
+                wrong("too_many_requests", f"A batch has at most {MOST_LINES} requests.", n)
+                break
+            if not line.strip():
+                continue
+            try:
+                custom_id = openai.parse_line(line, batch.endpoint).custom_id
+            except openai.LineError as error:
+                wrong(error.code, error.message, n, error.param)
+                if len(errors) >= MOST_ERRORS:
+                    break
+                continue
+            if hash(custom_id) in seen:
+                wrong("duplicate_custom_id", "This custom_id is used by an earlier line.", n, "custom_id")
+                if len(errors) >= MOST_ERRORS:
+                    break
+            seen.add(hash(custom_id))
+    if len(seen) > MOST_LINES and not errors:
+        wrong("too_many_requests", f"A batch has at most {MOST_LINES} requests.", None)
+    if not seen and not errors:
+        wrong("empty_file", "The input file is empty.", None)
+    return errors, len(seen)
+
+
+def breathing(lines: Iterable[Any]) -> Iterator[Any]:
+    """The same, letting others in from time to time."""
+    end = time.perf_counter() + BREATH
+    for line in lines:
+        yield line
+        if time.perf_counter() >= end:
+            time.sleep(0)
+            end = time.perf_counter() + BREATH
