@@ -84,7 +84,7 @@ def test_a_request_that_cannot_be_written_again_is_answered(run):  # noqa: F811
     """Deep enough to be read but not to be written, it ended the worker, and its line had no answer."""
     client = run().client
     deep = '{"a":' * 300 + "1" + "}" * 300
-    line = '{"custom_id": "a", "url": "%s", "body": {"messages": [], "metadata": %s}}' % (URL, deep)
+    line = f'{{"custom_id": "a", "url": "{URL}", "body": {{"messages": [], "metadata": {deep}}}}}'
     batch = ended(client, send(client, line.encode())["id"])
     assert batch["request_counts"] == {"total": 1, "completed": 0, "failed": 1}
     [answer] = client.get(f"/v1/files/{batch['error_file_id']}/content").data.splitlines()
