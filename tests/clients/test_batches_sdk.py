@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 
@@ -10,9 +11,12 @@ import anthropic
 import openai
 import pytest
 from clients.conftest import wait_until_ready
+from clients.talk import figure
 from conftest import ServerProcess
+from faults.front import resident, worker_of
 
 CHAT = "/v1/chat/completions"
+LINES = int(os.environ.get("SOAK_BATCH_LINES", "1200"))  # of the batch beside which memory is looked at
 
 
 @pytest.fixture
@@ -121,3 +125,42 @@ def test_a_batch_survives_a_kill(start):
         names = names_in(client, batch.output_file_id)
         assert batch.request_counts.completed == 2_000
         assert len(names) == len(set(names)) == 2_000
+
+
+def test_a_message_batch_survives_a_kill(start):
+    """The same in Anthropic's shape: each request has one result."""
+    params = {"model": "fake", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
+    first = start()
+    with anthropic.Anthropic(base_url=first.url, api_key="none", max_retries=0) as client:
+        id = client.messages.batches.create(requests=[{"custom_id": f"n{n}", "params": params} for n in range(500)]).id
+        until(lambda: figure(first, "llamasrv_generated_tokens_total") > 100)
+        assert client.messages.batches.retrieve(id).processing_status == "in_progress"
+        first.signal(signal.SIGKILL)
+        first.exit_code()
+    second = start()
+    with anthropic.Anthropic(base_url=second.url, api_key="none", max_retries=0) as client:
+        until(lambda: client.messages.batches.retrieve(id).processing_status == "ended")
+        results = list(client.messages.batches.results(id))
+        assert sorted(r.custom_id for r in results) == sorted(f"n{n}" for n in range(500))
+        assert {r.result.type for r in results} == {"succeeded"}
+
+
+@pytest.mark.timeout(1800)
+def test_memory_does_not_grow_with_a_batch(start):
+    """Requests are read and answers written one at a time. SOAK_BATCH_LINES=10000 for as many."""
+    server = start("--cache-ram", "0")
+    with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
+        completed(client, created(client, 300).id)
+        before = resident(worker_of(server))
+        id = created(client, LINES).id
+        most = 0
+
+        def has_ended():
+            nonlocal most
+            most = max(most, resident(worker_of(server)))
+            return client.batches.retrieve(id).status == "completed"
+
+        until(has_ended, 60 + LINES / 20)
+        assert client.batches.retrieve(id).request_counts.completed == LINES
+    print(f"\n{LINES} lines: {(most - before) / 2**20:+.1f} MiB of {before / 2**20:.0f}")
+    assert most - before < 12 * 2**20
