@@ -139,7 +139,7 @@ def _media_marker(settings: Settings) -> str:
     return settings.media.marker or os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{secrets.token_hex(8)}__>"
 
 
-def _takes_media(settings: Settings, models: Sequence[Model]) -> bool:
+def takes_media(settings: Settings, models: Sequence[Model]) -> bool:
     """Models that are pulled while the server runs may bring their projector."""
     if settings.models.manage or settings.model.fake:
         return True
@@ -179,7 +179,7 @@ def build(settings: Settings) -> Service:
     registry = Registry(
         model_list.models(settings), loader=loader, aliases=settings.aliases, any_name=settings.models.names == "any"
     )
-    options = web_options(settings, takes_media=_takes_media(settings, registry.models))
+    options = web_options(settings, takes_media=takes_media(settings, registry.models))
     service = Service.of(registry, options, response_store(settings))
     updates = ModelUpdates(registry, settings)
     service.refresh, service.reread, service.serve_models_of = updates.refresh, updates.reread, updates.use

@@ -40,7 +40,7 @@ def test_a_restored_slot_is_continued_and_cut_back(real, tmp_path, kind):
     lane = ask(one, prompt).end.lane
     files.write("talk", one.core.admission.slots.save(lane, one.core.memory))
     other.core.admission.slots.restore(0, files.read("talk")[0], other.core.memory)
-    other.core.memory._time.learn(1_000_000, 0, 0.001)  # although computing it again would take no time at all
+    other.core.scheduler.cost.learn(1_000_000, 0, 0.001)  # although computing it again would take no time at all
     for shared, least in ((600, 580), (560, 500)):
         longer = prompt[:shared] + [draw.randrange(270, 360) for _ in range(30)]
         there, cold = ask(other, longer), ask(real(kind, cache_bytes=0), longer)

@@ -93,7 +93,7 @@ def test_bodies_may_be_larger_where_there_is_one(files):
     text = files / "cat" / "Cat-1B-Q8_0.gguf"
     for given, size in (({}, 32 << 20), ({"model_mmproj_auto": False}, 4 << 20)):
         settings = settings_with(model_path=text, **given)
-        options = startup.service.web_options(settings, takes_media=startup.service._takes_media(settings, model_list.models(settings)))
+        options = startup.service.web_options(settings, takes_media=startup.service.takes_media(settings, model_list.models(settings)))
         assert options.limits.body_bytes == size
 
 
