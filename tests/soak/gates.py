@@ -16,6 +16,7 @@ import socket
 import statistics
 import time
 
+import openai
 import pytest
 from clients.conftest import wait_until_ready
 from clients.talk import figure, post, wait_for
@@ -310,3 +311,35 @@ def test_a_cancelled_stream_frees_its_cells(serve):
         times.append(time.perf_counter() - began)
     print(f"\ncancel: free after p50 {share(times, 0.5) * 1000:.0f} ms, p99 {share(times, 0.99) * 1000:.0f} ms")
     assert share(times, 0.99) < 0.25
+
+
+@pytest.mark.timeout(600)
+def test_people_beside_a_batch_wait_no_longer(serve, tmp_path):
+    """Somebody who comes every few hundredths of a second, while a batch of ten thousand requests is worked off."""
+    server = quiet(serve, "--files", str(tmp_path))
+    person = {**HELLO, "stream": True, "max_tokens": 8}
+
+    async def firsts(count):
+        found = []
+        for _ in range(count):
+            found.append((await ask(server.address, CHAT, person)).first)
+            await asyncio.sleep(0.02)
+        return found
+
+    asyncio.run(firsts(50))
+    alone = asyncio.run(firsts(400))
+    body = {"messages": [{"role": "user", "content": "Hello there again " * 10}], "max_tokens": 20}
+    lines = [json.dumps({"custom_id": f"n{n}", "url": CHAT, "body": body}) for n in range(10_000)]
+    with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
+        file = client.files.create(file=("in.jsonl", "\n".join(lines).encode()), purpose="batch")
+        id = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h").id
+        wait_for(lambda: client.batches.retrieve(id).request_counts.completed)
+        beside = asyncio.run(firsts(400))
+        counts = client.batches.retrieve(id).request_counts
+        client.batches.cancel(id)
+    print(
+        f"\nbeside a batch: first token p50 {share(beside, 0.5) * 1000:.1f}, p95 {share(beside, 0.95) * 1000:.1f} ms, alone "
+        f"{share(alone, 0.5) * 1000:.1f} and {share(alone, 0.95) * 1000:.1f} ms; {counts.completed} requests meanwhile"
+    )
+    assert 0 < counts.completed < counts.total
+    assert share(beside, 0.95) <= max(share(alone, 0.95) * 1.05, share(alone, 0.95) + 0.002)
