@@ -24,6 +24,7 @@ NEIGHBOURS = {
     "engine/kv/test_checkpoints.py": "engine/kv/checkpointing",
     "engine/kv/test_disk_tier.py": "engine/kv/manager",
     "engine/kv/test_kept_prefixes.py": "engine/kv/disk_writer engine/kv/lane_tier engine/kv/tier",
+    "engine/kv/test_pins.py": "engine/kv/pinning",
     "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/media/timeline"
     " engine/media/turns engine/fake_projector",
     "engine/sampling/test_sampler.py": "domain/params",
@@ -76,6 +77,7 @@ NEIGHBOURS = {
     "web/test_control.py": "web/routes/llamacpp_control web/streams/running",
     "web/test_embeddings.py": "pipeline/held_media protocols/llamacpp/embedding protocols/openai/classify"
     " protocols/openai/score",
+    "web/test_hostile_batches.py": "web/streams/batch_input",
     "web/test_llamacpp.py": "web/routes/answer web/routes/caller web/routes/llamacpp_slots",
     "web/test_models.py": "web/streams/opening",
     "web/test_models_pull.py": "models/pulls",

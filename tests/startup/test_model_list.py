@@ -460,7 +460,7 @@ def test_a_load_that_fails_for_memory_is_tried_once_with_less(folder, opening):
 def test_then_it_says_what_to_do(folder, opening):
     recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf"))[0].recipe
     opening.failing = 2
-    with pytest.raises(LoadFailed, match="a smaller plan failed as well. Close what else uses the memory"):
+    with pytest.raises(LoadFailed, match="a smaller plan failed as well. Free memory that other programs use"):
         recipe.open_backend(print)
     assert len(opening) == 2
 
