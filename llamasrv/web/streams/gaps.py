@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 HOLD = 0.25  # seconds from somebody's arrival; by then the engine knows of most requests
+TURNS = 3  # of the hub between two pieces: it looks at its sockets, takes a connection, and reads what came on it
 PATIENCE = 0.1  # seconds after which a piece is done all the same: somebody may be answered for minutes
 
 
@@ -46,7 +47,8 @@ class Gaps:
     def wait(self) -> None:
         """For a gap, in which a piece of about a millisecond may be done. Whoever has come meanwhile goes first."""
         with self._turn:
-            time.sleep(0)  # so that the hub looks at its sockets between two pieces
+            for _ in range(TURNS):
+                time.sleep(0)
             self._nobody.wait(PATIENCE)
 
 
