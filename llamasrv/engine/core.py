@@ -221,8 +221,7 @@ class EngineCore:
         self.running += seated
         for seq in seated:
             self._note_prompt(seq)
-            if seq.spec.prediction or (seq.sampling is not None and seq.sampling.drafts_forced):
-                self.drafter.expect(seq)
+            self.drafter.expect(seq)
         self.waiting = [s for s in self.waiting if s.lane is None]
         self._board.is_stale = True
         if failed:

@@ -55,8 +55,9 @@ class Drafter:
         self.is_on = options.spec != "off" and not one_row and self._most > 0
 
     def expect(self, seq: Sequence) -> None:
-        """A newcomer whose client has said what it expects, or whose grammar forces tokens that are told one by one."""
-        self._warm.add(seq.id)
+        """A newcomer. Who has said what it expects, or whose forced tokens are told one by one, is asked at once."""
+        if seq.spec.prediction or (seq.sampling is not None and seq.sampling.drafts_forced):
+            self._warm.add(seq.id)
 
     def draft(self, plan: Plan) -> None:
         """Set the drafts of a plan's decodes."""

@@ -1,0 +1,116 @@
+"""The memory of a context, lane by lane: cut, copied, moved, saved, taken back.
+
+What the library does wrong without a word is kept from it here. The lanes of the model's MTP layer follow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from llamasrv.engine.backend.lane_state import read_state, state_size, write_state
+from llamasrv.engine.backend.library import C
+from llamasrv.engine.backend.memory_kind import PARTIAL
+from llamasrv.engine.backend.mtp import LlamaMtp
+from llamasrv.engine.interface import Checkpoints
+
+
+class LaneMemory:
+    """What `LlamaBackend` does with lanes; it sets these."""
+
+    can_cut: bool
+    can_share: bool
+    can_shift: bool
+    checkpoints: Checkpoints
+    num_lanes: int
+    _context: Any
+    _memory: Any
+    _n_swa: int
+    _slides: bool
+    _stateful: bool
+    _taken_back: set[int]  # lanes whose state is that of an earlier token, up to their next decode
+    _mtp: LlamaMtp | None = None
+
+    def usable(self, lane: int, position: int) -> bool:
+        if self.can_cut and not self._n_swa:
+            return True
+        if position == self.length(lane):
+            return True
+        if self._stateful or not self._n_swa:
+            return False
+        first = C.llama_memory_seq_pos_min(self._memory, lane)
+        return first == 0 or 0 < first <= position - self._n_swa + 1
+
+    def copy(self, source: int, target: int, position: int) -> None:
+        assert self.can_share and source != target and max(source, target) < self.num_lanes
+        # The library copies the last state, not the one that was gone back to.
+        mark = self.mark(source) if source in self._taken_back and position == self.length(source) else None
+        C.llama_memory_seq_cp(self._memory, source, target, 0, position)
+        if self._mtp is not None:
+            self._mtp.copy(source, target, position)
+        if mark is None and self._slides:
+            # Cells of a window that two lanes share are never used again: the target gets its own.
+            mark = self.mark(target)
+        if mark is not None:
+            write_state(self._context, target, mark, PARTIAL)
+
+    def cut(self, lane: int, position: int) -> bool:
+        if self._mtp is not None:
+            self._mtp.cut(lane, position)
+        if self._stateful and position < self.length(lane):
+            return False  # with states to roll back to the library says that it can
+        return bool(C.llama_memory_seq_rm(self._memory, lane, position, -1))
+
+    def roll_back(self, lane: int, position: int) -> None:
+        if self._mtp is not None:
+            self._mtp.cut(lane, position)
+        done = C.llama_memory_seq_rm(self._memory, lane, position, -1)
+        assert done and lane not in self._taken_back, "more than can be taken back"
+        if self._stateful:
+            self._taken_back.add(lane)
+
+    def shift(self, lane: int, start: int, count: int) -> None:
+        assert self.can_shift and 0 <= lane < self.num_lanes and start >= 0 < count
+        if self._mtp is not None:
+            self._mtp.forget(lane)
+        C.llama_memory_seq_rm(self._memory, lane, start, start + count)
+        C.llama_memory_seq_add(self._memory, lane, start + count, -1, -count)
+
+    def mark(self, lane: int) -> np.ndarray:
+        return read_state(self._context, lane, PARTIAL)
+
+    def mark_size(self, lane: int) -> int:
+        return state_size(self._context, lane, PARTIAL)
+
+    def rewind(self, lane: int, position: int, mark: np.ndarray) -> bool:
+        # In this order: cut first, the library refuses, or forgets what the window needs, without a word.
+        assert 0 <= lane < self.num_lanes and self.checkpoints is Checkpoints.PARTIAL
+        read = write_state(self._context, lane, mark, PARTIAL)
+        self._taken_back.discard(lane)
+        if self._mtp is not None:
+            self._mtp.cut(lane, position)
+        cut = C.llama_memory_seq_rm(self._memory, lane, position, -1)
+        return read and cut and self.length(lane) == position
+
+    def clear(self, lane: int) -> None:
+        assert 0 <= lane < self.num_lanes
+        if self._mtp is not None:
+            self._mtp.forget(lane)
+        self._taken_back.discard(lane)
+        C.llama_memory_seq_rm(self._memory, lane, -1, -1)
+
+    def length(self, lane: int) -> int:
+        return C.llama_memory_seq_pos_max(self._memory, lane) + 1
+
+    def saved_size(self, lane: int) -> int:
+        return state_size(self._context, lane)
+
+    def save(self, lane: int) -> np.ndarray:
+        return read_state(self._context, lane)
+
+    def restore(self, lane: int, saved: np.ndarray) -> bool:
+        if self._mtp is not None:
+            self._mtp.forget(lane)
+        self._taken_back.discard(lane)
+        return write_state(self._context, lane, saved)
