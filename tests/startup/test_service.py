@@ -101,7 +101,7 @@ def test_every_engine_option_comes_from_a_setting():
         engine_ctx_size=512, engine_ctx_per_sequence=300, engine_parallel=2, engine_threads=3, engine_threads_batch=4, engine_batch_size=5,
         engine_ubatch_size=4, engine_n_gpu_layers=7, engine_flash_attn="on", engine_cache_type_k="q8_0",
         engine_cache_type_v="q4_0", engine_deterministic=True, engine_queue_limit=8, engine_step_target_ms=9,
-        engine_backend_sampling=True, cache_ram=10, cache_swap=11, cache_idle_cells=12, engine_coalesce_ms=13, limits_unread_tokens=16,
+        engine_backend_sampling=True, cache_pin_share=0.5, cache_ram=10, cache_swap=11, cache_idle_cells=12, engine_coalesce_ms=13, limits_unread_tokens=16,
         engine_embeddings=True, engine_pooling="cls", engine_embedding_ctx=14, cache_disk=15, model_adapters=("a=b",),
         engine_rpc=("host:1",), engine_load_mode="none", engine_lazy_mode="on", engine_repack=False,
         engine_check_tensors=True, engine_numa="isolate", engine_split_mode="row", engine_main_gpu=1,
