@@ -8,7 +8,7 @@ import time
 from serving import wait_until
 
 from llamasrv.web.service import WebOptions
-from llamasrv.web.streams.gaps import HOLD, PATIENCE, Errand, Gaps
+from llamasrv.web.streams.gaps import HOLD, PATIENCE, REST, Errand, Gaps
 from web.test_batches import CHAT, ENDLESS, create, ended, line
 
 
@@ -33,6 +33,17 @@ def test_it_waits_for_those_who_are_answered_but_not_for_ever():
     gaps.wait()
     assert time.monotonic() - started >= PATIENCE * 0.9
     gaps.leave()
+
+
+def test_while_somebody_was_here_lately_pieces_are_apart():
+    """One after the other kept the hub busy, and whoever came waited for the end of one."""
+    gaps = Gaps(lambda seconds: None)
+    gaps.enter()
+    gaps.leave()
+    started = time.monotonic()
+    gaps.wait()
+    gaps.wait()
+    assert time.monotonic() - started >= 2 * REST * 0.9
 
 
 def test_engines_hold_deferrable_work_back_as_long_as_there_is_some():

@@ -16,6 +16,8 @@ from typing import Protocol
 
 HOLD = 0.25  # seconds from somebody's arrival; by then the engine knows of most requests
 TURNS = 3  # of the hub between two pieces: it looks at its sockets, takes a connection, and reads what came on it
+RECENT = 5.0  # seconds after which somebody who left is not expected back
+REST = 0.02  # seconds before each piece while somebody is, so that few who come meet one
 PATIENCE = 0.1  # seconds after which a piece is done all the same: somebody may be answered for minutes
 
 
@@ -29,6 +31,7 @@ class Gaps:
         self._nobody = threading.Event()
         self._nobody.set()
         self._turn = threading.Lock()
+        self._left = -RECENT  # when somebody was last answered
 
     def enter(self) -> None:
         """Somebody has come who is to be answered."""
@@ -39,6 +42,7 @@ class Gaps:
 
     def leave(self) -> None:
         self.num_present -= 1
+        self._left = time.monotonic()
         if not self.num_present:
             self._nobody.set()
             if self.num_workers:
@@ -47,6 +51,8 @@ class Gaps:
     def wait(self) -> None:
         """For a gap, in which a piece of about a millisecond may be done. Whoever has come meanwhile goes first."""
         with self._turn:
+            if time.monotonic() - self._left < RECENT:
+                time.sleep(REST)
             for _ in range(TURNS):
                 time.sleep(0)
             self._nobody.wait(PATIENCE)
