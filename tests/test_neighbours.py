@@ -33,7 +33,7 @@ NEIGHBOURS = {
     "faults/test_input.py": "web/http/body",
     "media/test_decoder.py": "media/child media/pictures media/sniff media/sounds",
     "model/test_backend_context.py": "engine/backend/bound_batch engine/backend/context"
-    " engine/backend/context_params engine/backend/library"
+    " engine/backend/context_params engine/backend/lane_memory engine/backend/library"
     " engine/backend/memory_kind engine/backend/model_info engine/backend/sampler_chain engine/backend/vocabulary",
     "model/test_draft_model.py": "engine/drafts/model_source",
     "model/test_engine_on_models.py": "engine/backend/warm_up",

@@ -38,7 +38,7 @@ def ask(running, method, path, headers=(), **environ):
 def full(start):
     """There is no room for anybody."""
     running = start(options=EngineOptions(parallel=8))
-    running.engine.options = dataclasses.replace(running.engine.options, parallel=0, queue_limit=0)
+    running.engine.options = dataclasses.replace(running.engine.options, parallel=1, queue_limit=-1)
     return running
 
 
