@@ -270,7 +270,8 @@ OPERATIONS: dict[str, Operation] = {
 """Method and path to what is there; one of a route's paths is enough."""
 
 _KINDS: dict[str, tuple[str, ...]] = {
-    "CacheControl": ("object",), "Choices": ("array",), "Context": ("array",), "Diagnostics": ("object",), "Documents": ("array",),
+    "CacheControl": ("object",), "Choices": ("array",), "Context": ("array",),
+    "Diagnostics": ("object",), "Documents": ("array",),
     "Files": ("object",),
     "Format": ("string", "object"), "FunctionChoice": ("string", "object"), "Functions": ("array",),
     "Grammar": ("string",), "Choice": ("string", "object"), "Images": ("array",), "Include": ("array",),
