@@ -266,7 +266,8 @@ class StoreSection:
     )  # fmt: skip
     files: Path | None = _store(
         "path", None, "--files",
-        help="Folder for uploaded files and batches. Unset: $STATE_DIRECTORY or ~/.local/state/llamasrv.",
+        help="Folder for uploaded files and batches. Unset: the Redis or PostgreSQL server that --store names, else "
+        "$STATE_DIRECTORY or ~/.local/state/llamasrv.",
     )  # fmt: skip
     files_bytes: int = _store(
         "size", 2**30, "--files-max-bytes", low=0, high=2**50,

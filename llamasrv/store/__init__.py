@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from llamasrv.errors import ConfigError, InvalidRequest, Unavailable
+from llamasrv.store.shelf import Shelf
 
 CHAIN = 10_000  # most turns of one conversation
 CHAIN_BYTES = 2**26  # and most bytes of it that are read at once
@@ -89,6 +90,9 @@ class Store(Protocol):
     def usage(self, first: str, last: str) -> list[Used]:
         """Of these days, the first and the last included, in their order."""
 
+    def shelf(self, name: str) -> Shelf | None:
+        """Where files or batches can be kept beside the responses; None: in a folder only."""
+
     def close(self) -> None: ...
 
 
@@ -107,10 +111,9 @@ def open_store(url: str, options: StoreOptions) -> Store | None:
 
         return RedisStore(url, options)
     if scheme in ("postgres", "postgresql"):
-        from llamasrv.store.postgres import PostgresDialect
-        from llamasrv.store.sql import SqlStore
+        from llamasrv.store.postgres import PostgresStore
 
-        return SqlStore(PostgresDialect(url), options)
+        return PostgresStore(url, options)
     raise ConfigError("store.url: must be sqlite:///FILE, redis://..., postgresql://..., memory or none")
 
 

@@ -1,28 +1,25 @@
 """Stored batches: many requests in a file, and the answers as they come.
 
     Batch        what is known of one; replaced whole at each change
-    BatchStore   those of a folder
+    BatchStore   those on a shelf
     Journal      the answers of one so far, a line each
 
-A batch is three files beside each other: ID.json, ID.input (the requests, a line each) and ID.journal. The journal
-alone says which requests are answered: it survives a killed process, whose last line may be cut off. Knows no
-protocol: what a line means is the business of whoever reads it.
+A batch is a record and two contents: the requests, a line each, and the journal. The journal alone says which requests
+are answered: it survives a killed process. Knows no protocol: what a line means is the business of whoever reads it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from llamasrv.atomic_file import replacing
 from llamasrv.errors import NotFound
-from llamasrv.store.files import owner_folder
+from llamasrv.store.files import FileNotFound
+from llamasrv.store.shelf import Content, Record, Shelf, owner_key
 
+INPUT, JOURNAL = "input", "journal"
 ENDED = frozenset(("completed", "failed", "expired", "cancelled"))
 
 _ID = re.compile(r"(?:batch_|msgbatch_)[0-9a-f]{36}\Z")
@@ -65,67 +62,63 @@ class Batch(NamedTuple):
 
 
 class BatchStore:
-    """`root` may be shared by several servers."""
+    """`shelf` may be shared by several servers."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
 
-    def create(self, batch: Batch, requests: Path | Iterable[bytes]) -> Batch:
-        """Keep a new one: its requests are a file, or lines."""
-        folder = owner_folder(self._root, batch.owner)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if isinstance(requests, Path):
-            os.link(requests, folder / f"{batch.id}.input")  # it may be deleted meanwhile
+    def create(self, batch: Batch, requests: Content | Iterable[bytes]) -> Batch:
+        """Keep a new one: its requests are a file's content, or lines. Raises FileNotFound."""
+        key = owner_key(batch.owner)
+        if isinstance(requests, Content):
+            if not self.shelf.link(key, batch.id, INPUT, requests):  # it may be deleted meanwhile
+                raise FileNotFound(f"No such File object: {requests.id}", param="input_file_id")
         else:
-            with replacing(folder / f"{batch.id}.input") as file:
+            with self.shelf.writing(key, batch.id, INPUT) as put:
                 for line in requests:
-                    file.write(line + b"\n")
+                    put(line + b"\n")
         self.save(batch)
         return batch
 
     def save(self, batch: Batch) -> None:
-        with replacing(self._path(batch, "json")) as file:
-            file.write(json.dumps(batch._asdict()).encode())
+        self.shelf.put(owner_key(batch.owner), batch.id, json.dumps(batch._asdict()).encode())
 
     def find(self, owner: str, id: str) -> Batch:
         """Raises BatchNotFound, also for another owner's."""
-        found = None
-        if _ID.match(id):
-            found = _read(owner_folder(self._root, owner) / f"{id}.json")
+        body = self.shelf.get(owner_key(owner), id) if _ID.match(id) else None
+        found = None if body is None else _read(body)
         if found is None:
             raise BatchNotFound(f"No batch found with id '{id[:80]}'.", param="id")
         return found
 
     def of(self, owner: str, protocol: str) -> list[Batch]:
         """The latest first."""
-        paths = sorted(owner_folder(self._root, owner).glob("*batch_*.json"), reverse=True)
-        return [batch for batch in map(_read, paths) if batch is not None and batch.protocol == protocol]
+        found = self._read_all(self.shelf.records(owner_key(owner)))
+        return [batch for batch in reversed(found) if batch.protocol == protocol]
 
     def open_batches(self) -> list[Batch]:
         """Of all owners, those that have not ended, the oldest first."""
-        found = [_read(path) for path in self._root.glob("*/*batch_*.json")]
-        return sorted((b for b in found if b is not None and not b.ended), key=lambda b: (b.created_at, b.id))
+        found = self._read_all(self.shelf.records())
+        return sorted((batch for batch in found if not batch.ended), key=lambda batch: (batch.created_at, batch.id))
 
-    def input_of(self, batch: Batch) -> Path:
-        return self._path(batch, "input")
+    def input_of(self, batch: Batch) -> Content:
+        return Content(self.shelf, owner_key(batch.owner), batch.id, INPUT)
 
-    def journal_of(self, batch: Batch) -> Path:
-        return self._path(batch, "journal")
+    def journal_of(self, batch: Batch) -> Content:
+        return Content(self.shelf, owner_key(batch.owner), batch.id, JOURNAL)
 
     def delete(self, batch: Batch) -> None:
-        for ending in ("json", "input", "journal"):
-            with suppress(OSError):
-                self._path(batch, ending).unlink()
+        self.shelf.delete(owner_key(batch.owner), batch.id)
 
     def sweep(self, before: float) -> None:
         """Remove those that ended before then."""
-        for path in self._root.glob("*/*batch_*.json"):
-            batch = _read(path)
-            if batch is not None and batch.ended and batch.times.get(batch.status, 0) < before:
+        for batch in self._read_all(self.shelf.records()):
+            if batch.ended and batch.times.get(batch.status, 0) < before:
                 self.delete(batch)
 
-    def _path(self, batch: Batch, ending: str) -> Path:
-        return owner_folder(self._root, batch.owner) / f"{batch.id}.{ending}"
+    @staticmethod
+    def _read_all(records: list[Record]) -> list[Batch]:
+        return [batch for batch in (_read(record.body) for record in records) if batch is not None]
 
 
 class Entry(NamedTuple):
@@ -141,50 +134,31 @@ class Entry(NamedTuple):
 class Journal:
     """The answers of a batch, in the order in which they came."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "r+b")
-        self._cut_off_half_lines()
+    def __init__(self, content: Content) -> None:
+        self._lines = content.shelf.appending(content.owner, content.id, content.part)
 
     def add(self, entry: Entry) -> None:
         """Another process finds it from now on."""
-        self._file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-        self._file.flush()
-
-    @property
-    def size(self) -> int:
-        return self._path.stat().st_size
+        self._lines.add(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None:
-        self._file.close()
-
-    def _cut_off_half_lines(self) -> None:
-        end = self._file.seek(0, os.SEEK_END)
-        while end:
-            start = max(0, end - 65_536)
-            self._file.seek(start)
-            newline = self._file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                end = start + newline + 1
-                break
-            end = start
-        self._file.truncate(end)
+        self._lines.close()
 
 
-def read_journal(path: Path) -> Iterator[Entry]:
-    """All answers, one at a time."""
+def read_journal(content: Content) -> Iterator[Entry]:
+    """All answers, one at a time; the first one of each request. A process that lost its lock without knowing may have
+    written another."""
+    seen: set[int] = set()
+    for line in content.open():
+        if line.endswith(b"\n"):
+            entry = Entry(*json.loads(line))
+            if entry.n not in seen:
+                seen.add(entry.n)
+                yield entry
+
+
+def _read(body: bytes) -> Batch | None:
     try:
-        with path.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    yield Entry(*json.loads(line))
-    except FileNotFoundError:
-        return
-
-
-
-def _read(path: Path) -> Batch | None:
-    try:
-        return Batch(**json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError):
+        return Batch(**json.loads(body))
+    except (ValueError, TypeError):
         return None

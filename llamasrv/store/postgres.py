@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from llamasrv.errors import ConfigError
-from llamasrv.store.sql import TABLES, Dialect
+from llamasrv.store import StoreOptions, postgres_shelf
+from llamasrv.store.sql import TABLES, Dialect, SqlStore
 
 try:
     import psycopg
@@ -39,7 +40,7 @@ class PostgresDialect(Dialect):
         return psycopg.connect(self._url, autocommit=True, connect_timeout=_TIMEOUT, options=options)
 
     def make_tables(self, db: Any) -> None:
-        db.execute(_LOCK + TABLES.format(table=self.table, blob="BYTEA"))
+        db.execute(_LOCK + TABLES.format(table=self.table, blob="BYTEA") + postgres_shelf.TABLES)
 
     def works(self, db: Any) -> bool:
         try:
@@ -50,3 +51,11 @@ class PostgresDialect(Dialect):
 
     def discard(self, db: Any) -> None:
         db.close()
+
+
+class PostgresStore(SqlStore):
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        super().__init__(PostgresDialect(url), options)
+
+    def shelf(self, name: str) -> postgres_shelf.PostgresShelf:
+        return postgres_shelf.PostgresShelf(self.connection, name)

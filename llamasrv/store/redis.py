@@ -16,6 +16,7 @@ from llamasrv.errors import ConfigError
 from llamasrv.store import (
     CHAIN, CHAIN_BYTES, DAY, USAGE_DAYS, Entry, StoreError, StoreOptions, Used, pack, unpack, unpack_all,
 )  # fmt: skip
+from llamasrv.store.redis_shelf import RedisShelf
 
 try:
     import redis
@@ -114,6 +115,9 @@ class RedisStore:
             for place, numbers in sorted(found.items())
         ]
 
+    def shelf(self, name: str) -> RedisShelf:
+        return RedisShelf(self._db, name, _told)
+
     def close(self) -> None:
         self._db.close()
         self._db.connection_pool.disconnect()
@@ -133,4 +137,4 @@ def _told() -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:
-        raise StoreError(f"Responses cannot be stored or read at the moment: {type(error).__name__}.") from error
+        raise StoreError(f"The store cannot be used at the moment: {type(error).__name__}.") from error

@@ -17,6 +17,7 @@ from llamasrv.errors import ConfigError
 from llamasrv.store import (
     CHAIN, CHAIN_BYTES, DAY, USAGE_DAYS, Entry, StoreError, StoreOptions, Used, day_of, pack, unpack, unpack_all,
 )  # fmt: skip
+from llamasrv.store.shelf import Shelf
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -129,7 +130,7 @@ class SqlStore:
         self._written = 0  # bytes since it was last cleaned
         self._cleaned = 0.0
         try:
-            with self._connection() as db:
+            with self.connection() as db:
                 dialect.make_tables(db)
         except StoreError as error:
             raise ConfigError(f"store.url: {dialect.name} cannot be used: {_reason(error.__cause__)}") from None
@@ -141,14 +142,14 @@ class SqlStore:
             "owner": owner, "id": entry.id, "previous": entry.previous, "used": now, "lease": entry.lease,
             "size": len(body) + _OVERHEAD, "body": body,
         }  # fmt: skip
-        with self._connection() as db:
+        with self.connection() as db:
             self._run(db, _PUT, row)
             self._written += len(body)
             if now - self._cleaned > _CLEAN_EVERY or self._written > self.options.max_bytes // _CLEAN_SHARE:
                 self._clean(db, now)
 
     def get(self, owner: str, id: str) -> Entry | None:
-        with self._connection() as db:
+        with self.connection() as db:
             oldest = time.time() - self.options.max_age
             row = self._run(db, _GET, {"owner": owner, "id": id, "oldest": oldest}).fetchone()
         return None if row is None else Entry(row[0], unpack(row[1]), row[2], row[3])
@@ -159,24 +160,27 @@ class SqlStore:
             "owner": owner, "id": id, "most": CHAIN, "bytes": CHAIN_BYTES, "now": now,
             "oldest": now - self.options.max_age,
         }  # fmt: skip
-        with self._connection() as db:
+        with self.connection() as db:
             rows = self._run(db, _CHAIN, named).fetchall()
             self._run(db, _RENEW, named)
         return unpack_all(rows)
 
     def delete(self, owner: str, id: str) -> bool:
-        with self._connection() as db:
+        with self.connection() as db:
             return self._run(db, _DELETE, {"owner": owner, "id": id}).rowcount > 0
 
     def add_usage(self, used: Sequence[Used]) -> None:
-        with self._connection() as db:
+        with self.connection() as db:
             for one in used:
                 self._run(db, _ADD_USAGE, one._asdict())
             self._run(db, _OLD_USAGE, {"first": day_of(time.time() - USAGE_DAYS * DAY)})
 
     def usage(self, first: str, last: str) -> list[Used]:
-        with self._connection() as db:
+        with self.connection() as db:
             return [Used(*row) for row in self._run(db, _USAGE, {"first": first, "last": last}).fetchall()]
+
+    def shelf(self, name: str) -> Shelf | None:
+        return None
 
     def close(self) -> None:
         while self._idle:
@@ -195,10 +199,10 @@ class SqlStore:
             self._run(db, _TOO_MUCH, {"most": self.options.max_bytes})
 
     @contextmanager
-    def _connection(self) -> Iterator[Any]:
+    def connection(self) -> Iterator[Any]:
         """One connection for one use. What failed is not used again."""
         if self._free is not None and not self._free.acquire(timeout=_WAIT):
-            raise StoreError("Responses cannot be stored or read at the moment: too many at once.")
+            raise StoreError("The store cannot be used at the moment: too many at once.")
         try:
             db = self._take()
             try:
@@ -208,7 +212,7 @@ class SqlStore:
                 raise
             self._idle.append(db)
         except self._dialect.errors as error:
-            raise StoreError(f"Responses cannot be stored or read at the moment: {type(error).__name__}.") from error
+            raise StoreError(f"The store cannot be used at the moment: {type(error).__name__}.") from error
         finally:
             if self._free is not None:
                 self._free.release()

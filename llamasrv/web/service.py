@@ -20,6 +20,8 @@ from llamasrv.protocols.limits import Limits
 from llamasrv.store import Store
 from llamasrv.store.batches import BatchStore
 from llamasrv.store.files import FileStore
+from llamasrv.store.folder_shelf import FolderShelf
+from llamasrv.store.shelf import Shelf
 from llamasrv.web.access.auth import Access
 from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.ops.usage import UsageBook
@@ -60,7 +62,7 @@ class WebOptions:
     router: bool = False  # no model is named: they are loaded as requests ask for them
     lora_folder: Path | None = None  # of adapters that may be loaded while a model is served; None: none may
     manage: bool = False  # clients may pull, load, unload and delete models
-    files_folder: Path | None = None  # where files and batches are kept; None: in the state directory
+    files_folder: Path | None = None  # where files and batches are kept; None: in the store's server, else with state
     files_bytes: int = 0  # most bytes of files; 0: there are no files and no batches
     folder: Path | None = None  # of models that were found rather than named
 
@@ -91,10 +93,9 @@ class Service:
         self.stats.usage = self.usage
         self.background = Background(Memory(store), options.limits.background, self.usage)
         self.gaps = Gaps(self._hold_deferrable)
-        kept = options.files_folder or paths.state_dir()
-        self.files = FileStore(kept / "files", options.files_bytes)
+        self.files = FileStore(_shelf(options, store, "files"), options.files_bytes)
         self.batches = BatchRunner(
-            BatchStore(kept / "batches"), self.files, kept / "batches" / ".lock", self.gaps,
+            BatchStore(_shelf(options, store, "batches")), self.files, self.gaps,
             longest_line=options.limits.body_bytes + LINE_AROUND,
         )  # fmt: skip
         if options.files_bytes:
@@ -117,7 +118,8 @@ class Service:
         """Of a file that was uploaded. Raises NotFound, InvalidMedia."""
         if self.files.find(owner, id).bytes > (most := self.pipeline.media.options.sources.max_bytes):
             raise InvalidMedia(f"File '{id}' is larger than {most} bytes.")
-        return off_hub(self.files.path(owner, id).read_bytes)
+        content = self.files.content(owner, id)
+        return off_hub(content.read) if content.shelf.blocks else content.read()
 
     def use(self, options: WebOptions) -> None:
         """Serve by these from the next request on. Limits stay: the schemas are made with them."""
@@ -130,3 +132,8 @@ class Service:
             most_open=options.most_open,
             before=self.access,
         )
+
+
+def _shelf(options: WebOptions, store: Store | None, name: str) -> Shelf:
+    shelf = store.shelf(name) if store is not None and options.files_folder is None else None
+    return shelf or FolderShelf((options.files_folder or paths.state_dir()) / name)

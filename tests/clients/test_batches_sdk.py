@@ -14,6 +14,7 @@ from clients.conftest import wait_until_ready
 from clients.talk import figure
 from conftest import ServerProcess
 from faults.front import resident, worker_of
+from store.conftest import redis_url, wipe  # noqa: F401  (fixture)
 
 CHAT = "/v1/chat/completions"
 LINES = int(os.environ.get("SOAK_BATCH_LINES", "1200"))  # of the batch beside which memory is looked at
@@ -73,6 +74,26 @@ def test_openai_s_batches(start):
         files = list(client.files.list())
         assert [file.purpose for file in files] == ["batch_output", "batch"]
         assert client.files.delete(files[0].id).deleted
+
+
+def test_a_batch_in_redis_goes_on_with_another_server(redis_url):  # noqa: F811
+    """Two servers share it, and no folder: the one that works on it is killed, and the other one ends it."""
+    wipe(redis_url)
+    flags = ["--port", "0", "--fake", "--store", redis_url]
+    servers = [wait_until_ready(ServerProcess(flags)) for _ in range(2)]
+    try:
+        clients = [openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) for server in servers]
+        id = created(clients[0], 2_000).id
+        [doer] = until(lambda: [server for server in servers if figure(server, "llamasrv_generated_tokens_total") > 100])
+        doer.end()
+        client = clients[1 - servers.index(doer)]
+        batch = completed(client, id)
+        names = names_in(client, batch.output_file_id)
+        assert batch.request_counts.completed == 2_000
+        assert len(names) == len(set(names)) == 2_000
+    finally:
+        for server in servers:
+            server.end()
 
 
 def test_openai_s_batches_of_embeddings(start):

@@ -8,6 +8,7 @@ import pytest
 from store.database_servers import postgres_server, redis_server, running
 
 from llamasrv.store import StoreOptions, open_store
+from llamasrv.store.folder_shelf import FolderShelf
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +47,34 @@ def store(url):
     store = open_store(url, StoreOptions())
     yield store
     store.close()
+
+
+@pytest.fixture(params=["folder", "redis_url", "postgres_url"])
+def shelf_place(request, tmp_path):
+    """(store URL, folder) of each place where files and batches are kept, with nothing in it."""
+    if request.param == "folder":
+        return "memory", tmp_path
+    url = request.getfixturevalue(request.param)
+    wipe(url)
+    return url, None
+
+
+@pytest.fixture
+def shelf(shelf_place):
+    """Of each kind."""
+    url, folder = shelf_place
+    store = open_store(url, StoreOptions())
+    yield store.shelf("files") or FolderShelf(folder)
+    store.close()
+
+
+def wipe(url):
+    """Remove all files and batches of a server."""
+    if url.startswith("redis"):
+        redis = pytest.importorskip("redis")
+        with redis.Redis.from_url(url) as db:
+            db.flushdb()
+        return
+    open_store(url, StoreOptions()).close()  # makes the tables
+    with pytest.importorskip("psycopg").connect(url, autocommit=True) as db:
+        db.execute("TRUNCATE llamasrv_records, llamasrv_contents, llamasrv_pieces, llamasrv_locks")

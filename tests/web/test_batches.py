@@ -7,9 +7,13 @@ import json
 
 import pytest
 from serving import wait_until
+from store.conftest import postgres_url, redis_url, shelf_place  # noqa: F401  (fixtures)
 
 from llamasrv.domain.key import Key
+from llamasrv.store import StoreError
 from llamasrv.store.batches import Entry, Journal, read_journal
+from llamasrv.store.folder_shelf import FolderShelf
+from llamasrv.store.shelf import Content
 from llamasrv.web.service import WebOptions
 
 CHAT = "/v1/chat/completions"
@@ -17,12 +21,14 @@ ENDLESS = {"messages": [{"role": "user", "content": "x"}], "stream": True, "max_
 
 
 @pytest.fixture
-def run(start, tmp_path):
-    """A service that keeps files and batches in the test's folder; it stops with the test."""
+def run(start, shelf_place):  # noqa: F811
+    """A service that keeps files and batches in the test's folder or server; it stops with the test."""
     services = []
+    url, folder = shelf_place
 
     def run(**options):
-        service = start(web=WebOptions(files_folder=tmp_path, files_bytes=10_000_000, **options.pop("web", {})), **options)
+        web = WebOptions(files_folder=folder, files_bytes=10_000_000, **options.pop("web", {}))
+        service = start(web=web, store=url, **options)
         services.append(service)
         return service
 
@@ -168,8 +174,10 @@ def test_a_batch_goes_on_after_a_restart_with_what_is_not_answered(run):
     for n in (1, 3):
         journal.add(Entry(n, f"n{n - 1}", 200, "req-x", {"from": "before"}))
     journal.close()
-    with batches.batches.journal_of(batch).open("ab") as file:
-        file.write(b'[5,"n4",200,"req-')
+    kept = batches.batches.journal_of(batch)
+    if isinstance(kept.shelf, FolderShelf):  # a server has a line or has it not
+        with kept.shelf.path(*kept[1:]).open("ab") as file:
+            file.write(b'[5,"n4",200,"req-')
     second = run()
     second.service.batches.wake()
     batch = ended(second.client, id)
@@ -178,7 +186,7 @@ def test_a_batch_goes_on_after_a_restart_with_what_is_not_answered(run):
     assert [a["custom_id"] for a in answers if a["response"]["body"] == {"from": "before"}] == ["n0", "n2"]
 
 
-def test_two_servers_on_one_folder_work_off_a_batch_once(run):
+def test_two_servers_on_one_shelf_work_off_a_batch_once(run):
     first, second = run(), run()
     ids = [create(service.client, *(line(f"n{n}") for n in range(10)))["id"] for service in (first, second)]
     for id in ids:
@@ -186,16 +194,96 @@ def test_two_servers_on_one_folder_work_off_a_batch_once(run):
         assert len(content(first.client, batch["output_file_id"])) == 10
 
 
+class AwayOnce(FolderShelf):
+    """Fails like a server that is away for a moment, amid an input or while an answer is written."""
+
+    def __init__(self, root, when):
+        super().__init__(root)
+        self.when = when
+        self.failures = 0
+
+    def fail(self):
+        self.failures += 1
+        raise StoreError("away")
+
+    def pieces(self, owner, id, part):
+        reads = part == "input" and sum(1 for _ in self.root.rglob("*.journal"))
+        for piece in super().pieces(owner, id, part):
+            yield piece[:500]
+            if self.when == "reading" and reads and not self.failures:
+                self.fail()
+            yield piece[500:]
+
+    def appending(self, owner, id, part):
+        appender = super().appending(owner, id, part)
+        written = []
+
+        class Appender:
+            close = appender.close
+
+            def add(_, line):
+                written.append(line)
+                if self.when == "writing" and len(written) == 3 and not self.failures:
+                    self.fail()
+                appender.add(line)
+
+        return Appender()
+
+
+@pytest.mark.parametrize("when", ["reading", "writing"])
+def test_a_batch_goes_on_when_its_server_was_away(start, tmp_path, when):
+    """No line is lost: what was not written is answered again."""
+    service = start(web=WebOptions(files_folder=tmp_path, files_bytes=10_000_000))
+    runner = service.service.batches
+    shelf = runner.batches.shelf = AwayOnce(tmp_path / "batches", when)
+    try:
+        batch = ended(service.client, create(service.client, *(line(f"n{n}") for n in range(10)))["id"])
+        names = [answer["custom_id"] for answer in content(service.client, batch["output_file_id"])]
+        assert sorted(names) == [f"n{n}" for n in range(10)] and shelf.failures == 1
+        assert batch["status"] == "completed" and batch["request_counts"]["completed"] == 10
+    finally:
+        runner.close()
+
+
+def test_a_server_that_lost_its_lock_leaves_its_batches_to_the_other(run):
+    """The other one has ended it meanwhile, or goes on with it."""
+    service = run(context=200_000, num_cells=400_000)
+    runner = service.service.batches
+    with service.client.post(CHAT, json=ENDLESS) as person:
+        next(person.response)
+        id = create(service.client, *(line(f"n{n}") for n in range(3)))["id"]
+        wait_until(lambda: service.engine.num_open > 1)
+        mine, runner.lock = runner.lock, NoLock()
+        mine.release()
+        runner.wake()
+        wait_until(lambda: service.engine.num_open == 1)
+        assert service.client.get(f"/v1/batches/{id}").get_json()["status"] == "in_progress"
+        other = run()
+        other.service.batches.wake()
+        batch = ended(other.client, id)
+    assert batch["request_counts"]["completed"] == 3
+    assert len(content(other.client, batch["output_file_id"])) == 3
+
+
+class NoLock:
+    def take(self):
+        return False
+
+    def release(self):
+        pass
+
+
 def test_a_journal_that_was_cut_off_has_its_whole_lines(tmp_path):
-    path = tmp_path / "journal"
+    shelf = FolderShelf(tmp_path)
+    content, path = Content(shelf, "ann", "batch", "journal"), shelf.path("ann", "batch", "journal")
     for size in (1, 70_000):
-        journal = Journal(path)
+        journal = Journal(content)
         journal.add(Entry(size, "a", 200, "r", "x" * size))
         journal.close()
         with path.open("ab") as file:
             file.write(b"[3," + b"y" * size)
-    Journal(path).close()
-    assert [entry.n for entry in read_journal(path)] == [1, 70_000] and path.read_bytes().endswith(b"\n")
+    Journal(content).close()
+    assert [entry.n for entry in read_journal(content)] == [1, 70_000] and path.read_bytes().endswith(b"\n")
 
 
 def test_batches_are_listed_latest_first_and_only_their_owners(run):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from store.conftest import postgres_url, redis_url, shelf_place  # noqa: F401  (fixtures)
 
 from llamasrv.domain.key import Key
 from llamasrv.web.service import WebOptions
@@ -13,8 +14,9 @@ CONTENT = b'{"a": 1}\n{"b": 2}\n'
 
 
 @pytest.fixture
-def client(start, tmp_path):
-    return start(web=WebOptions(files_folder=tmp_path, files_bytes=10_000)).client
+def client(start, shelf_place):  # noqa: F811
+    url, folder = shelf_place
+    return start(web=WebOptions(files_folder=folder, files_bytes=10_000), store=url).client
 
 
 def upload(client, content=CONTENT, name="x.jsonl", **fields):
@@ -87,9 +89,10 @@ def test_a_server_may_keep_none(start):
     assert (answer.status_code, answer.get_json()["error"]["code"]) == (400, "unsupported_parameter")
 
 
-def test_an_owner_sees_nothing_of_another(start, tmp_path):
+def test_an_owner_sees_nothing_of_another(start, shelf_place):  # noqa: F811
     keys = tuple(Key.of(name, f"secret-{name}") for name in ("ann", "bob"))
-    client = start(web=WebOptions(keys=keys, files_folder=tmp_path, files_bytes=10_000)).client
+    url, folder = shelf_place
+    client = start(web=WebOptions(keys=keys, files_folder=folder, files_bytes=10_000), store=url).client
     ann, bob = ({"Authorization": f"Bearer secret-{name}"} for name in ("ann", "bob"))
     data = {"purpose": "batch", "file": (io.BytesIO(CONTENT), "x")}
     id = client.post("/v1/files", data=data, headers=ann).get_json()["id"]

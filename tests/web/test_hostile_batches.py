@@ -10,6 +10,7 @@ import time
 import pytest
 from serving import wait_until
 from web.hostile_batches import URL, inputs
+from store.conftest import postgres_url, redis_url, shelf_place  # noqa: F401  (fixtures)
 from web.test_batches import MESSAGES, ask, ended, run  # noqa: F401
 
 from llamasrv.store.batches import Batch
@@ -68,7 +69,8 @@ def test_a_line_without_an_end_is_not_read_whole(tmp_path):
         file.truncate(2**30)
     batch = Batch("batch_", "", "openai", URL, 0, 0)
     before = peak()
-    errors, total = check_input(path, batch, 1_000_000)
+    with path.open("rb") as file:
+        errors, total = check_input(file, batch, 1_000_000)
     assert errors[0]["code"] == "line_too_long" and total == 0 and peak() - before < 50_000
 
 
@@ -76,7 +78,8 @@ def test_a_file_of_empty_lines_ends(tmp_path):
     path = tmp_path / "in"
     path.write_bytes(b"\n" * 2_000_000)
     began = time.monotonic()
-    errors, _ = check_input(path, Batch("batch_", "", "openai", URL, 0, 0), 1_000_000)
+    with path.open("rb") as file:
+        errors, _ = check_input(file, Batch("batch_", "", "openai", URL, 0, 0), 1_000_000)
     assert errors[0]["code"] == "too_many_requests" and time.monotonic() - began < 5
 
 

@@ -43,7 +43,7 @@ def _openai(routes: Blueprint, service: Service) -> None:
         check_batch_input(file)
         new = _new(service, "openai", "batch_", fields.endpoint)
         new = new._replace(input_file=file.id, metadata=fields.metadata)
-        batches.create(new, service.files.path(caller(), file.id))
+        batches.create(new, service.files.content(caller(), file.id))
         service.batches.wake()
         return json_answer(openai.batch_body(new))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from flask import Blueprint, Response, request
@@ -19,8 +17,6 @@ from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.caller import caller
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request
 from llamasrv.web.service import Service
-
-PIECE = 2**18  # bytes of a file that are sent at a time
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -58,9 +54,9 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/v1/files/<id>/content")
     def content(id: str) -> Response:
-        path = files.path(caller(), id)
-        size = path.stat().st_size
-        return Response(pieces_of(path), 200, {"Content-Length": str(size)}, content_type="application/octet-stream")
+        owner = caller()
+        head = {"Content-Length": str(files.find(owner, id).bytes)}
+        return Response(files.content(owner, id).pieces(), 200, head, content_type="application/octet-stream")
 
     return routes
 
@@ -93,9 +89,3 @@ def _is_anthropic() -> bool:
 
 def _protocol() -> Any:
     return anthropic if _is_anthropic() else openai
-
-
-def pieces_of(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(PIECE):
-            yield piece

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from llamasrv.protocols.anthropic import batches as anthropic
@@ -34,7 +33,7 @@ def lines_of(file: BinaryIO, batch: Batch) -> Iterator[InputLine]:
             yield InputLine(n, *anthropic.parse_line(line))
 
 
-def check_input(path: Path, batch: Batch, longest: int) -> tuple[list[dict[str, Any]], int]:
+def check_input(file: BinaryIO, batch: Batch, longest: int) -> tuple[list[dict[str, Any]], int]:
     """What is wrong with an input, and how many requests it has. `longest`: bytes that a line may have."""
     errors: list[dict[str, Any]] = []
     seen: set[int] = set()
@@ -43,30 +42,28 @@ def check_input(path: Path, batch: Batch, longest: int) -> tuple[list[dict[str, 
         errors.append({"code": code, "message": message, "line": line, "param": param})
 
     if batch.protocol == "anthropic":  # checked when it was sent
-        with path.open("rb") as file:
-            return [], sum(1 for _ in file)
-    with path.open("rb") as file:
-        for n, line in enumerate(breathing(iter(lambda: file.readline(longest + 1), b"")), 1):
-            if len(line) > longest:
-                wrong("line_too_long", f"A line has at most {longest} bytes.", n)
+        return [], sum(1 for _ in file)
+    for n, line in enumerate(breathing(iter(lambda: file.readline(longest + 1), b"")), 1):
+        if len(line) > longest:
+            wrong("line_too_long", f"A line has at most {longest} bytes.", n)
+            break
+        if n > MOST_LINES + MOST_EMPTY or len(seen) > MOST_LINES:
+            wrong("too_many_requests", f"A batch has at most {MOST_LINES} requests.", n)
+            break
+        if not line.strip():
+            continue
+        try:
+            custom_id = openai.parse_line(line, batch.endpoint).custom_id
+        except openai.LineError as error:
+            wrong(error.code, error.message, n, error.param)
+            if len(errors) >= MOST_ERRORS:
                 break
-            if n > MOST_LINES + MOST_EMPTY or len(seen) > MOST_LINES:
-                wrong("too_many_requests", f"A batch has at most {MOST_LINES} requests.", n)
+            continue
+        if hash(custom_id) in seen:
+            wrong("duplicate_custom_id", "This custom_id is used by an earlier line.", n, "custom_id")
+            if len(errors) >= MOST_ERRORS:
                 break
-            if not line.strip():
-                continue
-            try:
-                custom_id = openai.parse_line(line, batch.endpoint).custom_id
-            except openai.LineError as error:
-                wrong(error.code, error.message, n, error.param)
-                if len(errors) >= MOST_ERRORS:
-                    break
-                continue
-            if hash(custom_id) in seen:
-                wrong("duplicate_custom_id", "This custom_id is used by an earlier line.", n, "custom_id")
-                if len(errors) >= MOST_ERRORS:
-                    break
-            seen.add(hash(custom_id))
+        seen.add(hash(custom_id))
     if len(seen) > MOST_LINES and not errors:
         wrong("too_many_requests", f"A batch has at most {MOST_LINES} requests.", None)
     if not seen and not errors:

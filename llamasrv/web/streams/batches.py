@@ -3,7 +3,7 @@
 Each request goes through the application like any other, without a socket, and is marked as deferrable: the engine
 computes for it only while it computes for no one else, and the hub works for it in gaps (gaps.py). The answers go to
 the batch's journal as they come, so a batch goes on after a restart, or a kill, with what is not answered yet. Several
-servers may share the folder: one of them works on batches, and another one when that is gone.
+servers may share the shelf: one of them works on batches, and another one when that is gone.
 
     BatchRunner   takes batches up, one request after the other of each, and ends them
     ActiveBatch   one that is worked on
@@ -12,16 +12,13 @@ servers may share the folder: one of them works on batches, and another one when
 
 from __future__ import annotations
 
-import fcntl
 import io
 import logging
-import os
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -29,6 +26,7 @@ import orjson
 from llamasrv.errors import EngineFailure, InvalidRequest, LlamasrvError
 from llamasrv.protocols.errors import anthropic_body, openai_body
 from llamasrv.protocols.openai import batches as openai
+from llamasrv.store import StoreError
 from llamasrv.store.batches import Batch, BatchNotFound, BatchStore, Entry, Journal, read_journal
 from llamasrv.store.files import FileStore
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
@@ -89,13 +87,13 @@ class Sender:
 
 
 class BatchRunner:
-    def __init__(self, batches: BatchStore, files: FileStore, lock: Path, gaps: Gaps, *, longest_line: int) -> None:
+    def __init__(self, batches: BatchStore, files: FileStore, gaps: Gaps, *, longest_line: int) -> None:
         """`longest_line`: bytes that a request may have in a file."""
         self.batches, self.files, self._longest_line = batches, files, longest_line
         self._gaps = gaps
         self.send: Send | None = None  # as soon as there is an application
-        self._lock_path = lock
-        self._lock: int | None = None
+        self.lock = batches.shelf.lock()
+        self._is_ours = False
         self._active: deque[ActiveBatch] = deque()
         self._news = threading.Event()
         self._guard = threading.Lock()
@@ -103,8 +101,8 @@ class BatchRunner:
         self._closed = False
 
     def go_on(self) -> None:
-        """With what an earlier process left."""
-        if self.batches.open_batches():
+        """With what an earlier process left, or another server will leave."""
+        if self.batches.shelf.is_shared or self.batches.open_batches():
             self.wake()
 
     def wake(self) -> None:
@@ -128,9 +126,7 @@ class BatchRunner:
         self._news.set()
         if self._keeper is not None:
             self._keeper.join(LOOK * 2)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self.lock.release()
 
     # ------------------------------------------------------------ the keeper
 
@@ -138,51 +134,61 @@ class BatchRunner:
         while not self._closed:
             self._news.clear()
             try:
-                if self._is_ours():
+                if self._take_lock():
                     self._look_around()
+            except StoreError as error:
+                log.warning("batches: %s", error)
             except Exception as error:
                 log.error("batches: %s", error, exc_info=error)
             self._news.wait(LOOK)
 
-    def _is_ours(self) -> bool:
-        if self._lock is None:
-            self._lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(lock)
-                return False
-            self._lock = lock
+    def _take_lock(self) -> bool:
+        was_ours, self._is_ours = self._is_ours, self.lock.take()
+        if self._is_ours and not was_ours:
             self.files.sweep()
             self.batches.sweep(time.time() - KEPT)
-        return True
+        elif not self._is_ours:
+            for active in list(self._active):  # another server goes on with it
+                active.is_dropped = True
+            self._put_away()
+        return self._is_ours
 
     def _look_around(self) -> None:
-        here = {active.batch.id: active for active in self._active}
+        here = {active.batch.id: active for active in list(self._active)}
         for batch in self.batches.open_batches():
-            active = here.get(batch.id)
+            active = here.pop(batch.id, None)
             if active is None:
                 active = self._take_up(batch)
             elif batch.status == "cancelling" and active.batch.status != "cancelling":
                 active.batch = batch
             if active is not None and time.time() >= batch.expires_at:
                 active.expired = True
-            if active is not None and active.is_given_up:
+        for active in here.values():  # ended by another server
+            active.is_dropped = True
+        self._put_away()
+        while not self._closed and self._gaps.num_workers < AT_ONCE and any(not one.is_read for one in self._active):
+            self._gaps.num_workers += 1
+            threading.Thread(target=self._work, daemon=True, name=f"batch-{self._gaps.num_workers}").start()
+
+    def _put_away(self) -> None:
+        """What is over is ended; what was dropped is left as it is."""
+        for active in list(self._active):
+            if active.is_given_up:
                 active.call_off()
         with self._guard:
             over = [active for active in self._active if active.is_over]
             for active in over:
                 self._active.remove(active)
         for active in over:
-            self._end(active)
-        while self._gaps.num_workers < AT_ONCE and any(not active.is_read for active in self._active):
-            self._gaps.num_workers += 1
-            threading.Thread(target=self._work, daemon=True, name=f"batch-{self._gaps.num_workers}").start()
+            if active.is_dropped:
+                active.close()
+            else:
+                self._end(active)
 
     def _take_up(self, batch: Batch) -> ActiveBatch | None:
         if batch.status == "validating":
-            errors, total = check_input(self.batches.input_of(batch), batch, self._longest_line)
+            with self.batches.input_of(batch).open() as file:
+                errors, total = check_input(file, batch, self._longest_line)
             batch = self._current(batch)
             if errors:
                 self.batches.save(batch.moved("failed", time.time(), errors=errors))
@@ -202,6 +208,9 @@ class BatchRunner:
         try:
             batch = self._current(active.batch)
         except BatchNotFound:
+            active.close()
+            return
+        if batch.ended:  # by another server
             active.close()
             return
         status = "cancelled" if "cancelling" in batch.times else "expired" if active.expired else "completed"
@@ -310,6 +319,7 @@ class ActiveBatch:
         self.batch = batch
         self.errands: set[Errand] = set()  # under way
         self.expired = False
+        self.is_dropped = False  # not ours any more, or to be taken up anew
         self.error: dict[str, Any] | None = None  # why it cannot go on
         self._store = store
         self._journal = Journal(store.journal_of(batch))
@@ -318,13 +328,13 @@ class ActiveBatch:
         self._usage: dict[str, int] = {}
         for entry in breathing(read_journal(store.journal_of(batch))):
             self._count(entry)
-        self._input = store.input_of(batch).open("rb")
+        self._input = store.input_of(batch).open()
         self._lines = lines_of(self._input, batch)
         self.is_read = False  # all its lines were given out
 
     @property
     def is_given_up(self) -> bool:
-        return self.expired or self.error is not None or "cancelling" in self.batch.times
+        return self.is_dropped or self.expired or self.error is not None or "cancelling" in self.batch.times
 
     @property
     def is_over(self) -> bool:
@@ -338,7 +348,11 @@ class ActiveBatch:
         if self.is_given_up:
             self.is_read = True
         while not self.is_read:
-            line = next(self._lines, None)
+            try:
+                line = next(self._lines, None)
+            except (OSError, StoreError) as error:
+                self._fail("The requests cannot be read", error)
+                return None
             if line is None:
                 self.is_read = True
             elif line.n not in self._done:
@@ -351,19 +365,27 @@ class ActiveBatch:
         entry = Entry(line.n, line.custom_id, answer.status, answer.request_id, orjson.loads(answer.body))
         try:
             self._journal.add(entry)
-        except OSError as error:
-            self.error = {"code": "storage_error", "message": f"The answers cannot be written: {error.strerror}."}
+        except (OSError, StoreError) as error:
+            self._fail("The answers cannot be written", error)
             return
         self._count(entry)
 
+    def _fail(self, what: str, error: OSError | StoreError) -> None:
+        """A disk that fails ends the batch. A server may be away for a moment: the batch is taken up anew."""
+        if isinstance(error, OSError):
+            self.error = {"code": "storage_error", "message": f"{what}: {error.strerror}."}
+        else:
+            log.warning("batches: %s: %s", what, error)
+            self.is_dropped = True
+
     def give_up(self, status: str) -> int:
         """Write down that the others have no answer, and say how many those are."""
-        self._input.seek(0)
         left = 0
-        for line in lines_of(self._input, self.batch):
-            if line.n not in self._done:
-                self._journal.add(Entry(line.n, line.custom_id, None, "", status))
-                left += 1
+        with self._store.input_of(self.batch).open() as file:
+            for line in lines_of(file, self.batch):
+                if line.n not in self._done:
+                    self._journal.add(Entry(line.n, line.custom_id, None, "", status))
+                    left += 1
         return left
 
     def counted(self, batch: Batch) -> Batch:
