@@ -17,7 +17,7 @@ from typing import Protocol
 HOLD = 0.25  # seconds from somebody's arrival; by then the engine knows of most requests
 TURNS = 3  # of the hub between two pieces: it looks at its sockets, takes a connection, and reads what came on it
 RECENT = 5.0  # seconds after which somebody who left is not expected back
-REST = 0.02  # seconds before each piece while somebody is, so that few who come meet one
+REST = 0.05  # seconds before each piece while somebody is, so that few who come meet one
 PATIENCE = 0.1  # seconds after which a piece is done all the same: somebody may be answered for minutes
 
 
