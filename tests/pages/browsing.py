@@ -18,6 +18,16 @@ def answers(page, count=1):
     return page.locator(".turn.assistant .text").all_inner_texts()
 
 
+def request_as_code(page, tab):
+    """What the page shows for that language; Python has to compile."""
+    page.click("#show-code")
+    page.get_by_role("tab", name=tab).click()
+    code = page.inner_text("#code-text")
+    if tab.startswith("Python"):
+        compile(code, tab, "exec")
+    return code
+
+
 def serious(page, axe):
     page.evaluate(axe)
     found = page.evaluate("axe.run()")["violations"]

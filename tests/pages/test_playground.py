@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from browsing import answers, say, serious
+from browsing import answers, request_as_code, say, serious
 
 WEATHER = [{"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "fake", "choices": [
     {"index": 0, "finish_reason": reason, "delta": delta}]} for delta, reason in (
@@ -178,12 +178,8 @@ def test_what_is_moved_is_sent_and_the_rest_is_the_models_own(playground):
 def test_the_request_is_shown_as_code(playground, tab, words):
     page = playground()
     page.fill("#prompt", "It's \"quoted\"")
-    page.click("#show-code")
-    page.get_by_role("tab", name=tab).click()
-    code = page.inner_text("#code-text")
+    code = request_as_code(page, tab)
     assert words in code
-    if tab.startswith("Python"):
-        compile(code, tab, "exec")
 
 
 def test_the_keyboard_is_enough(playground):
