@@ -150,6 +150,10 @@ class Mailbox(Generic[T]):
     def put(self, command: T) -> None:
         self._put(command)
 
+    @property
+    def is_empty(self) -> bool:
+        return self._queue.empty()
+
     def take_one(self) -> T:
         """Wait for a command. Many threads may."""
         command: T = self._queue.get()

@@ -91,9 +91,8 @@ class EngineCore:
         started = self.clock()
         for seq in self._deadlines.passed(started, self.running, self.waiting):
             self.end(seq, Ending(FinishReason.DEADLINE, error=DeadlineExceeded("The request timed out.")))
-        if self._outputs.late:
-            for seq, outcome in self._outputs.overdue():
-                self._advance(seq, outcome)
+        for seq, outcome in self._outputs.overdue() if self._outputs.late else ():
+            self._advance(seq, outcome)
         plan = self._plan(started)
         self._carry_out(plan)
         self._pace.burst = max(self._pace.burst, len(self.running))
@@ -145,13 +144,13 @@ class EngineCore:
 
     def arrive(self, sequences: list[Sequence]) -> None:
         self.metrics.requests += 1
+        self._pace.come_and_gone += 1
         self.waiting += sequences
         self._board.is_stale = True
         for seq in sequences:
             self.scheduler.arrive(seq)
             self.places.asked |= seq.spec.reports_progress
-            if seq.media is not None:
-                assert self.encoder is not None
+            if seq.media is not None and self.encoder is not None:
                 self.encoder.look_ahead(seq, self.memory.lookup(seq))
 
     def cancel(self, stream: Stream) -> None:
@@ -172,13 +171,14 @@ class EngineCore:
     def _take_mail(self, wait: bool) -> None:
         """Follow the commands that are there; with `wait`, sleep as long as the policy says."""
         pace, places = self._pace, self.scheduler.parallel
+        if not self.running and not self.waiting and self.mailbox.is_empty:
+            pace.come_and_gone = 0
         while True:
             seconds = pace.sleep_seconds(self.running, self.waiting, places, self.clock) if wait else 0.0
             mail = self.mailbox.take(seconds)
             for act, argument in mail:
                 act(self, argument)
-            if mail:
-                pace.stuck = False
+            pace.stuck = pace.stuck and not mail
             if not mail or not seconds or not self.waiting:
                 break  # what was asked of an idle engine is answered at the turn's end, not after the next sleep
         if not self.running and wait:
@@ -257,10 +257,9 @@ class EngineCore:
         if self._pace.must_wake(self.clock(), num_prompt, num_decodes):
             self._doorbell.ring()
         masks = self._sampler.begin_masks([seq.constraint for seq, _ in plan.parts if seq.constraint is not None])
-        come_and_gone = self.metrics.requests + self._board.num_ended
         try:
             self.backend.use(plan.adapters)
-            self.backend.front_end_load = self._pace.front_end_load(come_and_gone, num_prompt, num_decodes)
+            self.backend.front_end_load = self._pace.front_end_load(num_prompt, num_decodes)
             self.backend.decode()
         except OutOfCells:
             self.drafter.withdraw(plan)
@@ -328,6 +327,7 @@ class EngineCore:
         end = end_of(seq, ending, lane if seq.spec.slot is None else seq.spec.slot)
         self.metrics.note_end(seq, end)
         self._board.num_ended += 1
+        self._pace.come_and_gone += 1
         seq.stream.finish(end)
         self._pace.urgent = self._board.is_stale = True
 

@@ -18,7 +18,7 @@ MASK_CHECK = 0.002  # seconds that a step with nothing but late masks waits for 
 WINDOW_ALONE, WINDOW_BURST = 0.03, 0.1  # of the next step: so long the first waits for others
 WINDOW_LONGEST = 0.03  # seconds
 WINDOW_SHORTEST = 0.0005  # seconds; less is not worth a wait
-REQUEST_SECONDS = 0.0003  # of the HTTP side's work for one that comes or goes
+REQUEST_SECONDS = 0.0006  # of work on the HTTP side, and of a client or proxy beside it, for one that comes or goes
 
 
 def sleep_seconds(
@@ -58,7 +58,7 @@ class Pace:
         self._coalesce = coalesce
         self._alone = alone
         self._woke = 0.0
-        self._requests_seen = 0  # come and gone, up to the last step
+        self.come_and_gone = 0  # requests since the last step, or since there was nothing to do
 
     def sleep_seconds(
         self, running: list[Sequence], waiting: list[Sequence], places: int, clock: Callable[[], float]
@@ -72,12 +72,9 @@ class Pace:
             next_step=lambda: self._cost.predict(sum(s.owed for s in waiting), 0),
         )  # fmt: skip
 
-    def front_end_load(self, requests: int, num_prompt: int, num_decodes: int) -> float:
-        """For what share of this step the HTTP side will be busy with those who came and went since the last one.
-
-        `requests`: how many have come and gone since the start.
-        """
-        changed, self._requests_seen = requests - self._requests_seen, requests
+    def front_end_load(self, num_prompt: int, num_decodes: int) -> float:
+        """For what share of this step the HTTP side will be busy with those who came and went since the last one."""
+        changed, self.come_and_gone = self.come_and_gone, 0
         if not changed or self._alone:
             return 0.0
         return REQUEST_SECONDS * changed / self._cost.predict(num_prompt, num_decodes)

@@ -31,6 +31,16 @@ def test_those_who_come_and_go_are_a_load(driver):
     driver.finish()
 
 
+def test_who_comes_one_after_the_other_is_no_load_of_the_next_step(driver):
+    """A client that sends its next request when it has its answer leaves nothing to do beside a step but its own."""
+    loads = told(driver)
+    for text in "abc":
+        driver.submit(text, max_tokens=1)
+        driver.finish()
+        driver.turn()
+    assert loads[0] == loads[1] == loads[2]
+
+
 def test_beside_a_long_step_there_is_no_load(driver):
     driver.core.scheduler.cost.predict = lambda num_prompt, num_decodes: 1.0
     loads = told(driver)

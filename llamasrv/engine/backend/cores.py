@@ -45,8 +45,9 @@ def spare_one(threads: int, cores: int, load: float) -> int:
 
     All threads wait for the slowest at every barrier. So where there is one for each core, what others compute
     lengthens the step as if nothing else were computed meanwhile; a thread less lengthens it by its share of the work.
+    With either, the step is as long where load * threads = 1, and it was measured with one of them.
     """
-    return threads - 1 if 1 < threads and cores <= threads and load * (threads - 1) > 1 else threads
+    return threads - 1 if 1 < threads and cores <= threads and load * threads > 1 else threads
 
 
 CORES = Cores()

@@ -77,8 +77,8 @@ def test_it_knows_whose_openmp_the_library_has(monkeypatch, tmp_path):
     "threads, cores, load, left",
     [
         (2, 2, 0.0, 2),
-        (2, 2, 0.9, 2),  # half as many threads take twice as long: worth it from a whole step of other work on
-        (2, 2, 1.1, 1),
+        (2, 2, 0.45, 2),  # half as many threads take twice as long: worth it from half of that step of other work on
+        (2, 2, 0.55, 1),
         (16, 16, 0.05, 16),
         (16, 16, 0.1, 15),  # a sixteenth less is cheap
         (8, 16, 5.0, 8),  # there are cores left
