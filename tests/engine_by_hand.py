@@ -47,7 +47,7 @@ class HandEngine(Engine):
 
     @property
     def pool(self):
-        return self._host._shared.pool
+        return self._host.shared.pool
 
     def open(self):
         self.host.open()

@@ -6,7 +6,7 @@ import pytest
 from model.tiny_models import llama
 from options import settings_with
 
-from llamasrv.commands.check import _drafts
+from llamasrv.commands.check import draft_sources
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf
 from llamasrv.startup import model_options
@@ -18,7 +18,7 @@ def tiny(tmp_path):
 
 
 def told(tiny, **values):
-    return _drafts(settings_with(model_path=tiny, **values), gguf.read_header(tiny))
+    return draft_sources(settings_with(model_path=tiny, **values), gguf.read_header(tiny))
 
 
 def test_it_says_what_they_come_from(tiny):

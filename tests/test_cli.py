@@ -22,8 +22,9 @@ from model.tiny_models import llama
 
 from llamasrv import cli
 from llamasrv.config import paths
-from llamasrv.commands import bench
+from llamasrv.commands import bench, server
 from llamasrv.config import OPTIONS, check
+from llamasrv.engine.backend import context
 from llamasrv.errors import ConfigError
 from llamasrv.config.option import PREFIX
 from llamasrv.store import StoreOptions, Used, day_of, open_store
@@ -323,11 +324,20 @@ def test_bench_compares_the_kernels_with_the_server(tiny):
 
 
 def test_bench_loads_a_model_once_at_a_time_where_two_do_not_fit(run, tiny, monkeypatch):
-    fits = []
+    loaded, beside = set(), []
+    open_model, running = context.open_model, server.running
+
+    def open_and_count(*arguments):
+        kernels = open_model(*arguments)
+        loaded.add(kernels)
+        monkeypatch.setattr(kernels, "close", lambda close=kernels.close: (loaded.remove(kernels), close()))
+        return kernels
+
     monkeypatch.setattr(bench.memory, "available_memory", lambda: 0)
-    monkeypatch.setattr(bench, "_by_level", lambda *_: fits.append(True))
+    monkeypatch.setattr(context, "open_model", open_and_count)
+    monkeypatch.setattr(server, "running", lambda settings: beside.append(len(loaded)) or running(settings))
     code, out, err = run("bench", tiny, "--sequences", "1,2", "--tokens", "8", "-c", "512", "-np", "2")
-    assert (code, fits) == (0, []), err
+    assert code == 0 and beside and not any(beside), err
     assert len(re.findall(r"│\s+\d+ │", out)) == 2
 
 

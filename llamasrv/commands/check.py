@@ -106,7 +106,7 @@ def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> 
         "served context": f"{need.context} tokens for one sequence, {need.cells} cells for all",
         "in parallel": str(settings.engine.places),
         "threads": f"{settings.engine.threads}, {settings.engine.threads_batch} for batches",
-        "drafts": _drafts(settings, header),
+        "drafts": draft_sources(settings, header),
         "chat template": _template(settings, header),
         "listens at": settings.url,
         "keys": str(len(keys.of(settings))) if keys.of(settings) else "none needed",
@@ -116,7 +116,7 @@ def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> 
     return table
 
 
-def _drafts(settings: Settings, header: gguf.Header) -> str:
+def draft_sources(settings: Settings, header: gguf.Header) -> str:
     """What several tokens of a step may come from."""
     engine = settings.engine
     draft = model_options.draft_header(settings)

@@ -172,7 +172,7 @@ class FakeBackend:
         self._cells = [[] for _ in range(self.num_lanes)]
         self._places = [[] for _ in range(self.num_lanes)]
         self._used, self._marks = (), [0] * self.num_lanes
-        self._sampling: dict[int, Chain] = {}  # by lane
+        self.lane_chains: dict[int, Chain] = {}  # by lane
         self._sampled: dict[int, int] = {}  # by row of logits of the last batch
         self._behind: set[int] = set()  # lanes that are to be brought back before they are used
         self._fresh: dict[int, int] = {}  # by lane: tokens of its last decode that can be taken back
@@ -223,7 +223,7 @@ class FakeBackend:
             if wanted:
                 rows.append(self._row(self._kv[lane]))
         self._logits = np.stack(rows) if rows else np.empty((0, N_VOCAB), np.float32)
-        if self._sampling:
+        if self.lane_chains:
             self._sample(batch.lane[:n][batch.wants_logits[:n] != 0].tolist())
 
     def logits(self, num_rows: int) -> np.ndarray:
@@ -232,7 +232,7 @@ class FakeBackend:
 
     def _row(self, tokens: list[int]) -> np.ndarray:
         row = self._noise[zlib.crc32(array("i", tokens).tobytes()) % len(self._noise)].copy()
-        script, said = _script(tokens, "".join(f", {self.adapters[n].name} {scale:g}" for n, scale in self._used))
+        script, said = script_after(tokens, "".join(f", {self.adapters[n].name} {scale:g}" for n, scale in self._used))
         if said < len(script):
             row[script[said]] += _PEAK
         else:
@@ -241,11 +241,11 @@ class FakeBackend:
         return row
 
     def sample_lane(self, lane: int, chain: Chain | None) -> bool:
-        self._sampling.pop(lane, None)
+        self.lane_chains.pop(lane, None)
         if chain is not None:
             assert isinstance(chain, FakeChain) and not chain.was_in_graph, "the library aborts"
             chain.was_in_graph = True
-            self._sampling[lane] = chain
+            self.lane_chains[lane] = chain
         return True
 
     def sampled(self, row: int) -> int | None:
@@ -255,7 +255,7 @@ class FakeBackend:
         """Choose for the lanes that have a chain; of their rows nothing is left."""
         self._sampled = {}
         for number, (lane, row) in enumerate(zip(lanes, self._logits)):
-            chain = self._sampling.get(lane)
+            chain = self.lane_chains.get(lane)
             if chain is not None:
                 self._sampled[number] = chain.choose(np.arange(N_VOCAB), row.copy())
                 row[:] = np.nan
@@ -401,7 +401,7 @@ class FakeEmbeddings:
         self.closed = True
 
 
-def _script(tokens: list[int], adapters: str = "") -> tuple[list[int], int]:
+def script_after(tokens: list[int], adapters: str = "") -> tuple[list[int], int]:
     """What to say after these tokens, and how much of it has been said."""
     try:
         turn = len(tokens) - 1 - tokens[::-1].index(IM_START)

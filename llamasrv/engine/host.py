@@ -59,13 +59,13 @@ class EngineHost:
         self.core: EngineCore
         self._open_backend = open_backend
         self._options = options
-        self._shared = shared
+        self.shared = shared
         self._name = name
         self._clock = clock
         self._broken = False  # the context cannot be asked for anything
 
     def run(self) -> None:
-        shared = self._shared
+        shared = self.shared
         try:
             self.open()
         except Exception as error:
@@ -88,7 +88,7 @@ class EngineHost:
 
     def open(self) -> None:
         """Load the model. Raises LoadFailed, or whatever else went wrong; nothing is kept of it then."""
-        shared, board = self._shared, self._shared.board
+        shared, board = self.shared, self.shared.board
         backend = self._open_backend(self._loading)
         try:
             if backend.generates:
@@ -118,7 +118,7 @@ class EngineHost:
             return True
         except Exception:
             log.exception("the engine loop failed; recreating its context")
-        shared, board = self._shared, self._shared.board
+        shared, board = self.shared, self.shared.board
         shared.metrics.restarts += 1
         board.set_status(Status("failed", reason="the engine loop failed and is being restarted"))
         try:
@@ -135,7 +135,7 @@ class EngineHost:
 
     def close(self) -> None:
         """Fail what is open, free everything."""
-        shared = self._shared
+        shared = self.shared
         self.core.close(Unavailable(STOPPING), keep=not self._broken)
         shared.board.set_status(Status("stopped"))
         shared.embedder.close()
@@ -144,5 +144,5 @@ class EngineHost:
         shared.pool.close()
 
     def _loading(self, share: float) -> bool:
-        self._shared.board.set_status(Status("loading", share))
-        return not self._shared.should_stop()
+        self.shared.board.set_status(Status("loading", share))
+        return not self.shared.should_stop()

@@ -22,15 +22,15 @@ OWN_SHARE = 4  # of the memory beside the weights, at most this part is for stat
 def within(header: Header, shape: memory.Shape, available: Callable[[], int], most: int = DEFAULT_PLACES) -> int:
     """`most`, or half of it, and so on, until what places take for themselves is a small part of the `available`
     bytes, which are asked for only where it matters."""
-    if not _own(header, dataclasses.replace(shape, parallel=most)):
+    if not own_bytes(header, dataclasses.replace(shape, parallel=most)):
         return most
     room = max(0, available() - header.size) // OWN_SHARE
-    while most > 1 and _own(header, dataclasses.replace(shape, parallel=most)) > room:
+    while most > 1 and own_bytes(header, dataclasses.replace(shape, parallel=most)) > room:
         most //= 2
     return most
 
 
-def _own(header: Header, shape: memory.Shape) -> int:
+def own_bytes(header: Header, shape: memory.Shape) -> int:
     """Bytes of states and windows."""
     need = memory.estimate(header, memory.wanted_cells(header, shape), shape)
     return need.states + need.windows

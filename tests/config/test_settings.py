@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import subprocess
 import sys
+import textwrap
 
 import pytest
 from options import settings_with
@@ -95,12 +97,21 @@ def test_variables_of_a_kubernetes_service_of_the_same_name_are_no_options():
     assert load(environ=environ) == Settings()
 
 
-def test_settings_of_a_process_can_be_set_once_for_its_children(monkeypatch):
-    monkeypatch.setattr(config.sources, "_current", None)
-    monkeypatch.setenv("LLAMASRV_PORT", "17")
-    assert config.current().server.port == 17
-    config.use(settings_with(server_port=18))
-    assert config.current().server.port == 18
+def test_settings_of_a_process_can_be_set_once_for_its_children():
+    code = """
+        import os
+        from llamasrv import config
+        print(config.current().server.port, flush=True)
+        config.use(config.load(environ={"LLAMASRV_PORT": "18"}))
+        if not os.fork():
+            print(config.current().server.port, flush=True)
+            os._exit(0)
+        os.wait()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env={**os.environ, "LLAMASRV_PORT": "17"}, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["17", "18"], done.stderr
 
 
 # Values

@@ -46,7 +46,7 @@ def test_it_carries_the_template_that_it_was_trained_with(facts):
 
 
 def test_it_stops_at_the_end_of_a_turn_and_of_a_text(reader):
-    vocabulary = reader.llama._model.vocab
+    vocabulary = llama_cpp.llama_model_get_vocab(reader.llama.model)
     for mark in (b"<|im_end|>", b"<|endoftext|>"):
         (token,) = reader.llama.tokenize(mark, add_bos=False, special=True)
         assert llama_cpp.llama_vocab_is_eog(vocabulary, token)

@@ -731,7 +731,7 @@ def test_ended_sequences_are_in_their_last_state(drive):
 
 
 def test_chains_that_look_at_every_token_work_side_by_side_and_choose_the_same(drive, monkeypatch):
-    monkeypatch.setattr("llamasrv.engine.sampling.sampler._SMALL", 0)
+    monkeypatch.setattr("llamasrv.engine.sampling.sampler.SMALL_VOCABULARY", 0)
     heavy = [SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=i) for i in range(6)]
     alone = [drive().answer(chat("side by side"), params=params) for params in heavy]
     driver = drive(threads=3)
@@ -748,11 +748,12 @@ def test_an_engine_that_holds_deferrable_work_back_sleeps_and_tells_what_has_end
     driver.turn()
     driver.engine.hold_deferrable(10.0)
     steps = driver.engine.metrics.steps
+    slept, take = [], driver.core.mailbox.take
+    driver.core.mailbox.take = lambda seconds=0: slept.append(seconds) or take(0)
     for _ in range(3):
-        assert not driver.engine.turn()
-    pace = driver.core._pace
+        assert not driver.engine.turn(wait=True)
     assert driver.engine.metrics.steps == steps and not driver.engine.doorbell.ready
-    assert pace.sleep_seconds(driver.core.running, driver.core.waiting, 8, lambda: driver.now) > 0
+    assert min(slept[1:]) > 0
     person = driver.submit(chat("now"))
     while not person.ended:
         driver.turn()

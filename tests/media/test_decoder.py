@@ -234,7 +234,7 @@ def test_the_child_ends_with_its_parent() -> None:
     code = (
         "import os; from llamasrv.media.decoder import Decoder\n"
         "d = Decoder(); b = bytes.fromhex(os.environ['DATA']); d.pixels(b)\n"
-        "print(d._idle[0]._process.pid, flush=True); os._exit(0)"
+        "print(open(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read(), flush=True); os._exit(0)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "DATA": picture(RED, "PNG").hex()}, capture_output=True, check=True

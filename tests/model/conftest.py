@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 
 import architectures
 import pytest
@@ -40,10 +41,14 @@ class RealEngine:
 
         settings = {"context_cells": 2048, "batch_size": 256, "ubatch_size": 64, "threads": 1, "parallel": 16} | options
         self.options = EngineOptions(**settings)
-        self.engine = HandEngine(functools.partial(open_model, path, self.options), self.options)
+        self.stopped: float | None = None  # what its clock shows, where that stands still
+        self.engine = HandEngine(functools.partial(open_model, path, self.options), self.options, clock=self.clock)
         self.engine.open()
         self.backend = self.engine.backend
         self.core, self.sequences = self.engine.core, self.engine.arrived
+
+    def clock(self):
+        return time.monotonic() if self.stopped is None else self.stopped
 
     def sequence(self, prompt, **settings):
         tokens = self.engine.vocab.tokenize(prompt) if isinstance(prompt, str) else prompt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import threading
 
 import pytest
 import tiny_models
@@ -81,10 +81,12 @@ def test_one_that_is_loaded_between_two_steps_computes_like_one_of_the_start(rea
 
     def at_turn(turn):
         if turn == 5:
-            late.backend.add_adapter(adapters[1])
+            adding.start()
+            while adding.is_alive():  # it asks the thread whose turns are taken here
+                late.engine.take_mail(0.01)
 
+    adding = threading.Thread(target=late.engine.load_adapter, args=(adapters[1],))
     (meanwhile,) = late.run([late.sequence(prompt(2), **settings(2, ()))], at_turn=at_turn)
     assert meanwhile.same_as(plain)
-    late.engine._board.model = replace(late.engine.model, num_adapters=2)
     (found,) = late.run([late.sequence(ask[0], **ask[1])])
     assert found.same_as(wanted)

@@ -33,14 +33,10 @@ def other_path(tmp_path):
 
 def cheap_drafts(engine):
     """Times of which every draft pays: rows, asking and calls of the draft model for nothing."""
-    engine.core.drafter._clock = lambda: 0.0
+    engine.stopped = engine.clock()
     rows = engine.core.scheduler.cost.rows
     rows.predict = lambda n: 1.0 + n / 1000
     rows.learn = lambda n, seconds: None
-    model = engine.core.drafter._model
-    if model is not None:
-        model._predict_call = lambda count: 0.001
-        model._token_seconds, model._clock = 0.0, lambda: 0.0
 
 
 def texts(engine, specs, at_turn=lambda turn: None):
@@ -230,6 +226,6 @@ def test_where_it_does_not_pay_it_is_not_asked(real, model_path):
     engine = real("llama", spec="draft", draft_model=model_path("llama"), **SETTINGS)
     rows = engine.core.scheduler.cost.rows
     rows.predict = lambda n: 0.001 * n
-    engine.core.drafter._model._call_seconds = {1: 0.01}
+    engine.core.drafter.model_source.calls.learn(1, 0.01)
     texts(engine, [engine.sequence([7, 8, 9], params=PARAMS[0], max_tokens=60)])
     assert not engine.engine.metrics.drafted

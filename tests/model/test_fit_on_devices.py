@@ -5,6 +5,7 @@ The servers' memory is stated: --fit-target leaves all but so much of it free.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -99,10 +100,12 @@ print(use.context // 2**20, next(int(line.split()[1]) for line in open("/proc/se
 @pytest.mark.parametrize("reason", ["unable to allocate CPU buffer", "cudaMalloc failed: out of memory"])
 def test_a_load_that_fails_for_memory_is_told_apart(reason, monkeypatch, tmp_path):
     from llamasrv.engine.backend import placement
-    from llamasrv.engine.backend.library import _heard
+
+    log = placement.C.llama_log_callback()
+    placement.C.llama_log_get(ctypes.byref(log), ctypes.byref(ctypes.c_void_p()))
 
     def fail(*arguments):
-        _heard.errors.append(f"ggml: {reason}")
+        log(4, f"ggml: {reason}".encode(), None)  # 4: an error
 
     monkeypatch.setattr(placement.C, "llama_model_load_from_file", fail)
     with pytest.raises(NoMemory, match=reason):

@@ -14,7 +14,7 @@ from options import settings_with
 from test_draft_model import PARAMS, SETTINGS, cheap_drafts, specs, texts
 from test_engine_on_models import prompts
 
-from llamasrv.commands.check import _drafts
+from llamasrv.commands.check import draft_sources
 from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed, Timeline
@@ -154,10 +154,9 @@ def test_choices_of_one_request_share_a_prompt(drafting):
 def test_where_it_does_not_pay_nothing_is_handed_out(drafting):
     engine, _ = drafting("qwen35", "agrees")
     engine.core.scheduler.cost.rows.predict = lambda n: 0.001 * n
-    model = engine.core.drafter._model
-    model._predict_call = lambda count: 0.01
+    engine.core.drafter.model_source.calls.learn(1, 0.01)
     texts(engine, [engine.sequence([7, 8, 9], params=PARAMS[0], max_tokens=60)])
-    assert not engine.engine.metrics.drafted and not engine.backend.draft_model._follows
+    assert not engine.engine.metrics.drafted and not engine.backend.draft_model.follows
 
 
 def test_it_is_followed_again_once_it_pays(drafting):
@@ -209,12 +208,12 @@ def test_what_the_library_would_abort_on_is_never_loaded(with_mtp, change, reaso
     with pytest.raises(ConfigError, match=reason):
         drafts.with_drafts(settings_with(engine_spec="mtp"), changed)
     assert not drafts.with_drafts(settings_with(), changed).engine.mtp
-    assert "not from MTP: " in _drafts(settings_with(), changed)
+    assert "not from MTP: " in draft_sources(settings_with(), changed)
 
 
 def test_check_names_it(with_mtp):
     header = gguf.read_header(with_mtp("qwen35", "agrees"))
-    assert _drafts(settings_with(), header) == "from prompts, answers and predictions, its MTP layer, where they pay"
+    assert draft_sources(settings_with(), header) == "from prompts, answers and predictions, its MTP layer, where they pay"
 
 
 def test_a_library_without_the_functions_says_so(with_mtp, monkeypatch):

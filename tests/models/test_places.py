@@ -35,7 +35,7 @@ def test_states_and_windows_are_a_small_part_of_the_memory(kind, tmp_path):
     before = 16
     for free in (4 * MIB, MIB, MIB // 4, MIB // 16, 0):
         count = places.within(header, Shape(), lambda free=free: header.size + free)
-        assert count <= before and (count == 1 or places._own(header, Shape(parallel=count)) <= free // 4)
+        assert count <= before and (count == 1 or places.own_bytes(header, Shape(parallel=count)) <= free // 4)
         before = count
     assert before == 1
 

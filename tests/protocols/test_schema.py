@@ -107,14 +107,23 @@ def test_a_combination_of_fields_is_prepared_once(load):
 
 
 def test_combinations_are_not_kept_without_bound():
-    class Wide(WireSchema):
-        pass
+    """Of those that were not used for long each is prepared anew."""
+    made = []
 
-    wide = type("Wide", (WireSchema,), {f"f{i}": Flag() for i in range(12)})
+    class Counted(WireSchema):
+        def __init__(self, **kwargs):
+            made.append(frozenset(kwargs["only"]))
+            super().__init__(**kwargs)
+
+    wide = type("Wide", (Counted,), {f"f{i}": Flag() for i in range(12)})
     loader = Loader(wide, Limits())
-    for bits in range(1 << 10):
-        loader.load({f"f{i}": True for i in range(12) if bits >> i & 1})
-    assert loader._fields_of.cache_info().currsize <= 256
+    bodies = [{f"f{i}": True for i in range(12) if bits >> i & 1} for bits in range(1 << 9)]
+    for body in bodies:
+        loader.load(body)
+    assert len(made) == len(bodies)
+    for body in reversed(bodies):
+        loader.load(body)
+    assert len(made) >= 2 * len(bodies) - 256
 
 
 @pytest.mark.parametrize("harmless", [None, False, "", [], {}])

@@ -12,7 +12,7 @@ from serving import wait_until
 
 from llamasrv import config, startup
 from llamasrv.config import paths
-from llamasrv.startup import model_list, recipes
+from llamasrv.startup import model_list
 from llamasrv.config import Settings
 from llamasrv.engine.interface import LoadFailed, NoMemory
 from llamasrv.engine.use import HOST, Refused
@@ -175,9 +175,10 @@ def test_one_that_never_fits_is_listed_all_the_same(folder, monkeypatch):
 @pytest.fixture
 def serving(settings, monkeypatch):
     """A registry of fake models made from settings, which may be read again."""
+    from llamasrv.engine.backend import context
     from llamasrv.engine.fake import open_fake_backend
 
-    monkeypatch.setattr(recipes, "_open", lambda path, options, less, progress: open_fake_backend(progress))
+    monkeypatch.setattr(context, "open_model", lambda path, options, progress: open_fake_backend(progress))
     services = []
 
     def start(text):

@@ -69,7 +69,7 @@ class LlamaMtp:
         self._target, self._vocab_size = target, vocab_size
         self._width = int(C.llama_model_n_embd(model))
         self._lanes: dict[int, _Lane] = {}
-        self._follows = False
+        self.follows = False
         params.ctx_type, params.ctx_other = C.LLAMA_CONTEXT_TYPE_MTP, target
         params.n_rs_seq, params.n_outputs_max = 0, num_lanes
         forget_errors()
@@ -92,8 +92,8 @@ class LlamaMtp:
 
     def follow(self, is_on: bool) -> None:
         """Whether the target hands out hidden states; while it does not, nothing is drafted, and nothing it costs."""
-        if is_on != self._follows:
-            self._follows = is_on
+        if is_on != self.follows:
+            self.follows = is_on
             self._ext.llama_set_embeddings_nextn(self._target, is_on, False)
             if not is_on:
                 self._forget(list(self._lanes))
@@ -102,7 +102,7 @@ class LlamaMtp:
 
     def note(self, batch: Batch) -> None:
         """The target has computed these rows."""
-        if not self._follows:
+        if not self.follows:
             return
         full = [number for number, lane in self._lanes.items() if len(lane.tokens) > MOST_WAITING]
         if full:

@@ -46,10 +46,10 @@ class Drafter:
         self._accepted = 0  # in this step
         self._most = min(MOST_TOKENS, backend.max_rollback)
         self._ngram = options.spec in ("auto", "ngram")
-        self._model: ModelSource | None = None
+        self.model_source: ModelSource | None = None
         model = backend.draft_model
         if model is not None and options.spec in ("auto", model.source):
-            self._model = ModelSource(model, self._rows, clock, most=min(self._most, options.draft_most))
+            self.model_source = ModelSource(model, self._rows, clock, most=min(self._most, options.draft_most))
         # With back-end sampling one row of a sequence is chosen from in a step.
         one_row = options.deterministic or options.backend_sampling
         self.is_on = options.spec != "off" and not one_row and self._most > 0
@@ -65,15 +65,15 @@ class Drafter:
             return
         started = self._clock()
         everybody = started >= self._next_asking
-        if not (everybody or self._warm or self._model is not None):
+        if not (everybody or self._warm or self.model_source is not None):
             return
         room = self._room(plan)
         if room < 1:
             return
         self._ask_texts(plan, room, everybody, started)
-        if self._model is not None and not plan.num_prompt:
+        if self.model_source is not None and not plan.num_prompt:
             started = self._clock()
-            self._ask_model(self._model, plan, room - plan.num_drafted)
+            self._ask_model(self.model_source, plan, room - plan.num_drafted)
             plan.draft_seconds = self._clock() - started
         if plan.num_drafted:  # those without drafts are laid out together
             n = plan.num_decodes

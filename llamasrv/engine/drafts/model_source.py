@@ -29,14 +29,14 @@ _RATE = 0.2
 
 
 class ModelSource:
-    """Of one context. Times are learnt: seconds of a call by the lanes in it, and of a token that is caught up with."""
+    """Of one context. Times are learnt: seconds of a call, and of a token that is caught up with."""
 
     def __init__(self, model: DraftModel, rows: RowTimes, clock: Callable[[], float], *, most: int) -> None:
         self._model = model
         self._rows = rows
         self._clock = clock
         self._most = most
-        self._call_seconds: dict[int, float] = {}  # by the number of lanes
+        self.calls = CallTimes()
         self._token_seconds = 0.0
         self._acceptance = Acceptance()  # of all sequences together
         self._said: list[tuple[Sequence, int, int]] = []  # the first tokens of its last drafts, and their places
@@ -65,7 +65,7 @@ class ModelSource:
         started = self._clock()
         proposals = self._model.propose([Timeline(seq.lane or 0, seq.tokens) for seq in ready], most)
         calls = max([1, *(len(proposal.tokens) for proposal in proposals)])
-        self._note(len(ready), (self._clock() - started) / calls)
+        self.calls.learn(len(ready), (self._clock() - started) / calls)
         drafts = {}
         for seq, proposal in zip(ready, proposals):
             assert seq.drafts is not None
@@ -102,7 +102,7 @@ class ModelSource:
         """How many tokens to draft for each of so many sequences; 0 where it does not pay."""
         chance = self._acceptance.chance(self._model.source, ANY, ANY_PRIOR)
         plain = self._rows.predict(num_rows)
-        call = self._predict_call(count)
+        call = self.calls.predict(count)
         best, depth, reached, gained = margin, 0, 1.0, 0.0
         for k in range(1, min(self._most, room // count) + 1):
             reached *= chance
@@ -129,16 +129,23 @@ class ModelSource:
         self._token_seconds += (seconds - self._token_seconds) * (_RATE if self._token_seconds else 1.0)
         return follows
 
-    def _predict_call(self, count: int) -> float:
-        known = self._call_seconds
+
+class CallTimes:
+    """Seconds of a call of the draft model, by the number of lanes in it."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+
+    def predict(self, count: int) -> float:
+        known = self._seconds
         if not known:
             return 0.0
         nearest = min(known, key=lambda n: abs(n - count))
         return known[nearest] * max(1.0, count / nearest) ** 0.5
 
-    def _note(self, count: int, seconds: float) -> None:
-        known = self._call_seconds.get(count)
-        self._call_seconds[count] = seconds if known is None else known + _RATE * (min(seconds, 3 * known) - known)
+    def learn(self, count: int, seconds: float) -> None:
+        known = self._seconds.get(count)
+        self._seconds[count] = seconds if known is None else known + _RATE * (min(seconds, 3 * known) - known)
 
 
 def _draft(source: str, tokens: list[int], gaps: list[float], acceptance: Acceptance) -> Draft | None:

@@ -21,7 +21,7 @@ from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 
 _STRIDE = 64  # tokens per block when looking for the k-th largest logit
 _MAX_K = 1024
-_SMALL = 4096  # below this many tokens the chain may as well see all
+SMALL_VOCABULARY = 4096  # below this many tokens the chain may as well see all
 _LOWEST = np.finfo(np.float32).min
 
 
@@ -53,7 +53,7 @@ class Sampler:
                 if token >= 0:  # not a row of an image
                     self.chain.accept(token)
         # The chain looks at every token of a large vocabulary.
-        self.is_heavy = self.chain is not None and self.keep is None and backend.vocab.size >= _SMALL
+        self.is_heavy = self.chain is not None and self.keep is None and backend.vocab.size >= SMALL_VOCABULARY
         self.bias_ids = np.array([t for t, _ in p.logit_bias], np.int64) if p.logit_bias else None
         self.bias = np.array([b for _, b in p.logit_bias], np.float32)
         self.banned = np.array(sorted(backend.vocab.eog), np.int64) if p.ignore_eos or p.min_tokens else None
@@ -149,7 +149,7 @@ class CandidateFinder:
     """
 
     def __init__(self, n_vocab: int) -> None:
-        self._blocks = n_vocab // _STRIDE if n_vocab >= _SMALL else 0
+        self._blocks = n_vocab // _STRIDE if n_vocab >= SMALL_VOCABULARY else 0
         self._whole = self._blocks * _STRIDE
         self._maxima = np.empty(self._blocks, np.float32)
         self._above = np.empty(n_vocab, bool)

@@ -14,7 +14,7 @@ from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.channels import End
 from llamasrv.engine.drafts.drafter import MOST_ROWS
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
-from llamasrv.engine.fake import _script
+from llamasrv.engine.fake import script_after
 from llamasrv.engine.interface import Adapter, Checkpoints, DecodeFailed, OutOfCells, Proposal
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 
@@ -65,7 +65,7 @@ class ScriptedDrafts:
         return [self._propose(timeline.tokens.tolist(), most) for timeline in timelines]
 
     def _propose(self, tokens, most):
-        script, said = _script(tokens)
+        script, said = script_after(tokens)
         guesses = script[said : said + most]
         places = range(len(tokens), len(tokens) + len(guesses))
         guesses = [(t + 1) % 256 if self.wrong and at % self.wrong == 0 else t for t, at in zip(guesses, places)]

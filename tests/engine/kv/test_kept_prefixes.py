@@ -8,7 +8,6 @@ from recording_backend import RecordingBackend
 
 from llamasrv.engine.interface import Checkpoints as Kind
 from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
-from llamasrv.errors import Unavailable
 
 KINDS = {
     "attention": {},
@@ -130,7 +129,7 @@ def test_what_cannot_be_restarted_is_not_asked_for_its_states(life):
     driver.engine.take_mail()
     assert driver.engine.host.turn() is False
     driver.backend.save = driver.backend.saved_size = lambda lane: 1 / 0
-    driver.core.close(Unavailable("over"), keep=not driver.engine.host._broken)
+    driver.engine.host.close()
 
 
 def wait_for_disk(driver):

@@ -1,11 +1,12 @@
 import threading
 
+import llguidance
 import pytest
 from constraints import WORDS
 from engine_driver import chat
 
 from llamasrv.engine.sampling import grammar_compiler
-from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler, lark_of_gbnf
+from llamasrv.engine.sampling.grammar_compiler import lark_of_gbnf
 from llamasrv.errors import InvalidRequest, Unavailable
 
 
@@ -43,7 +44,8 @@ def test_old_grammars_make_room(compiler, monkeypatch):
 def test_a_grammar_that_takes_too_long_is_refused_and_others_are_asked_to_wait(compiler, monkeypatch):
     gate = threading.Event()
     monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 0.01)
-    monkeypatch.setattr(GrammarCompiler, "_compile", lambda self, job: gate.wait(20))
+    compiled = llguidance.LLMatcher
+    monkeypatch.setattr(llguidance, "LLMatcher", lambda *a, **k: gate.wait(20) and compiled(*a, **k))
     for _ in range(grammar_compiler.COMPILERS):
         with pytest.raises(InvalidRequest, match="took too long"):
             compiler.compile(WORDS)
@@ -73,7 +75,7 @@ def test_a_vocabulary_that_llguidance_cannot_take_only_refuses_grammars(drive, m
     def refuse(*_, **__):
         raise ValueError("could not find a good sentinel token")
 
-    monkeypatch.setattr(grammar_compiler, "_tokenizer", refuse)
+    monkeypatch.setattr(llguidance, "TokenizerWrapper", refuse)
     driver = drive()
     assert driver.answer(chat("hello")) == "You said: hello"
     with pytest.raises(InvalidRequest, match="could not find a good sentinel token") as caught:

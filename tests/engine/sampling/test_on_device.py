@@ -48,7 +48,7 @@ def test_both_ways_go_together_in_one_step(drive):
     mine = driver.submit(chat("on the device"))
     other = driver.submit(chat("with figures"), logprobs=2)
     driver.turn(4)
-    assert len(driver.core.running) == 2 and len(driver.backend._sampling) == 1
+    assert len(driver.core.running) == 2 and len(driver.backend.lane_chains) == 1
     driver.finish()
     deltas = other.take()
     assert text_of(mine.take()) == "You said: on the device" and text_of(deltas) == "You said: with figures"
@@ -59,7 +59,7 @@ def test_a_lane_is_free_of_it_when_the_sequence_leaves(drive):
     """The next one in that lane may need its logits."""
     driver = drive(backend_sampling=True, parallel=1)
     driver.answer(chat("first"))
-    assert not driver.backend._sampling
+    assert not driver.backend.lane_chains
     assert driver.answer(chat("first"), logprobs=1) == "You said: first"
 
 
@@ -68,7 +68,7 @@ def test_it_goes_on_after_giving_way(drive):
     stream = driver.submit(chat("give way"))
     driver.turn(4)
     driver.engine.preempt(driver.sequences[0])
-    assert not driver.backend._sampling
+    assert not driver.backend.lane_chains
     driver.finish()
     assert text_of(stream.take()) == "You said: give way"
 

@@ -42,7 +42,7 @@ def test_a_row_without_a_choice_does_not_disturb_the_others(pool):
 
 
 def test_chains_that_look_at_every_token_run_on_several_threads_and_choose_the_same(pool, monkeypatch):
-    monkeypatch.setattr(sampler, "_SMALL", 0)
+    monkeypatch.setattr(sampler, "SMALL_VOCABULARY", 0)
     params = [SamplingParams(seed=n, **HEAVY) for n in range(12)]
     alone = [StepSampler(pool, 1, 263).choose([row])[0] for row in rows(params)]
     assert pool.num_threads == 0
@@ -50,6 +50,6 @@ def test_chains_that_look_at_every_token_run_on_several_threads_and_choose_the_s
 
 
 def test_one_heavy_chain_needs_no_thread(pool, monkeypatch):
-    monkeypatch.setattr(sampler, "_SMALL", 0)
+    monkeypatch.setattr(sampler, "SMALL_VOCABULARY", 0)
     StepSampler(pool, 3, 263).choose(rows([SamplingParams(seed=1, **HEAVY), GREEDY]))
     assert pool.num_threads == 0

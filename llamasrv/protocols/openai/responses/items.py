@@ -42,7 +42,7 @@ _CLIENT_OUTPUTS = {
     "shell_call_output": "call_id",
     "apply_patch_call_output": "call_id",
 }
-_SKIPPED = frozenset(
+SKIPPED = frozenset(
     (
         "web_search_call", "file_search_call", "computer_call", "computer_call_output", "image_generation_call",
         "code_interpreter_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "mcp_call",
@@ -83,7 +83,7 @@ class Turns:
             kind = "message"
         if type(kind) is not str:
             raise wrong_type("a string", kind, *path, "type")
-        read = _READERS.get(kind)
+        read = READERS.get(kind)
         if read is not None:
             read(self, item, *path)
         elif kind in _CLIENT_CALLS:
@@ -91,7 +91,7 @@ class Turns:
             self._call(_string(item, "call_id", *path), name, _json(item.get(key)))
         elif kind in _CLIENT_OUTPUTS:
             self._client_output(item, _CLIENT_OUTPUTS[kind], *path)
-        elif kind not in _SKIPPED:
+        elif kind not in SKIPPED:
             raise Invalid(f"unknown type of item '{kind[:60]}'.", *path, "type")
 
     # ------------------------------------------------------------ kinds of items
@@ -205,7 +205,7 @@ class Turns:
         return parts[0].text if len(parts) == 1 and isinstance(parts[0], TextPart) else parts
 
 
-_READERS: dict[str, Callable[..., None]] = {
+READERS: dict[str, Callable[..., None]] = {
     "message": Turns._message,
     "reasoning": Turns._think,
     "function_call": Turns._function_call,
