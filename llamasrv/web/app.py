@@ -48,7 +48,7 @@ BLUEPRINTS = (
 
 
 def create_app(service: Service) -> Flask:
-    """The WSGI application around `service`. Makes no thread and loads no model."""
+    """The WSGI application around `service`. Starts no thread and loads no model."""
     app = Flask("llamasrv", static_folder=None)
     app.url_map.merge_slashes = False  # no redirects: `paths.py` reads what is worth reading
     app.extensions["llamasrv"] = service

@@ -63,7 +63,7 @@ def note(error: LlamasrvError, record: RequestLog) -> None:
 
 
 def _field_of(error: LlamasrvError) -> str | None:
-    """The field as far as it is a name of ours: what is deeper inside may be the client's own word."""
+    """The part of the field that consists of our own names: anything deeper may be the client's own word."""
     found = _FIELD.match(error.param or "")
     return None if found is None else found[0]
 
@@ -76,7 +76,7 @@ def install(app: Flask) -> None:
 
 
 def _http_error(error: HTTPException) -> Response:
-    """What Flask itself refuses."""
+    """An error that Flask itself raises."""
     return error_response(translated(error, request.method, request.path))
 
 
@@ -98,7 +98,7 @@ def translated(error: HTTPException, method: str, path: str) -> LlamasrvError:
 
 
 def _unknown_error(error: Exception) -> Response:
-    """Our own mistake. The cause goes to the log; the client gets the id to ask for it by."""
+    """A bug of ours. The cause goes to the log; the client gets the id to ask for it by."""
     record: Any = request.environ["llamasrv.record"]
     log.error("request %s failed", record.id, exc_info=error)
     return error_response(LlamasrvError(INTERNAL.format(id=record.id), code="internal_error"))

@@ -56,8 +56,8 @@ class Front:
         return self._application(environ, start)
 
     def _inside(self, environ: dict[str, Any]) -> str:
-        """The path without the prefix that the server is found under. It is found without it, too: a proxy may have
-        cut it off."""
+        """The path without the prefix that the server is mounted under. A path without that prefix is accepted, too: a
+        proxy may have stripped it."""
         path, prefix = environ["PATH_INFO"], self._service.options.prefix
         if prefix and path.startswith(prefix + "/"):
             environ["SCRIPT_NAME"] = prefix
@@ -65,8 +65,8 @@ class Front:
         return str(self._service.options.paths.get(path, path))
 
     def _headers(self, environ: dict[str, Any], request_id: str) -> Headers:
-        """Those of every reply. A page of another site may read it only where it is allowed; with cookies only
-        where the operator says so."""
+        """The headers of every reply. Another site's page may read it only where it is allowed to, and with cookies
+        only where the operator says so."""
         headers = [("x-request-id", request_id), ("request-id", request_id)]  # OpenAI's, Anthropic's name
         origin = self._service.access.allowed_origin(environ)
         if origin is None:
@@ -99,7 +99,7 @@ def _refuse(refusal: Refusal, environ: dict[str, Any], start_response: Any, head
 
 
 def route_finder(routes: Map) -> Callable[[str, str], str]:
-    """The route of a method and a path. Raises NotFound or MethodNotAllowed, as errors of ours."""
+    """Finds the route for a method and a path. Raises our own NotFound or MethodNotAllowed."""
     plain = {
         (method, rule.rule): rule.rule
         for rule in routes.iter_rules()

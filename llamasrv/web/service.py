@@ -68,7 +68,7 @@ class WebOptions:
 
 
 class Service:
-    """One per process. `registry`, `pipeline` and `store` are shared with whoever started them; without a store nothing
+    """One per process. `registry`, `pipeline` and `store` belong to the caller that made them; without a store nothing
     is remembered."""
 
     def __init__(
@@ -115,14 +115,14 @@ class Service:
                 model.current.hold_deferrable(seconds)
 
     def _content_of(self, owner: str, id: str) -> bytes:
-        """Of a file that was uploaded. Raises NotFound, InvalidMedia."""
+        """The content of an uploaded file. Raises NotFound, InvalidMedia."""
         if self.files.find(owner, id).bytes > (most := self.pipeline.media.options.sources.max_bytes):
             raise InvalidMedia(f"File '{id}' is larger than {most} bytes.")
         content = self.files.content(owner, id)
         return off_hub(content.read) if content.shelf.blocks else content.read()
 
     def use(self, options: WebOptions) -> None:
-        """Serve by these from the next request on. Limits stay: the schemas are made with them."""
+        """Use these options from the next request on. Limits do not change: the schemas were made with them."""
         self.options = dataclasses.replace(options, limits=self.options.limits)
         self.stats.slow_seconds = options.slow_seconds
         self.access = Access(

@@ -35,7 +35,7 @@ class Refusal(NamedTuple):
 
 
 class Admission:
-    """`access` tells who may come in now; `route_of` the route of a method and a path, or it raises."""
+    """`access()` returns the access rules in force; `route_of` finds the route for a method and path, or raises."""
 
     def __init__(
         self, access: Callable[[], Access], registry: Registry, route_of: Callable[[str, str], str]
@@ -43,7 +43,7 @@ class Admission:
         self._access, self._registry, self._route_of = access, registry, route_of
 
     def admit(self, head: Mapping[str, Any]) -> Admitted | Refusal:
-        """`head` is named as WSGI does."""
+        """`head` has WSGI's names."""
         access, method, path = self._access(), head["REQUEST_METHOD"], head["PATH_INFO"]
         route, owner, missing = None, "", None
         try:

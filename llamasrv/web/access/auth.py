@@ -75,15 +75,13 @@ _LOCAL_ENDINGS = (".localhost", ".local", ".internal", ".home.arpa")
 
 
 def scope_of(rule: str, method: str = "GET") -> str:
-    """What a route takes."""
+    """The scope that a route requires."""
     return _SCOPE_OF.get(f"{method} {rule}") or _SCOPE_OF.get(rule) or "admin"
 
 
 class Access:
-    """Lets requests in, or raises. With no keys everybody may do everything, as far as host and origin are right.
-
-    `before` is the one that this one replaces: what its keys have used is still used.
-    """
+    """Lets requests in, or raises. Without keys, any request with an allowed host and origin may do everything.
+    `before` is the Access that this one replaces: what its keys have used up carries over."""
 
     def __init__(
         self,
@@ -106,7 +104,7 @@ class Access:
             self.quotas[key.name] = old if old is not None and old.key == key else Quota(key, most_open=share)
 
     def identify(self, environ: Mapping[str, Any], rule: str | None) -> Key | None:
-        """The key that was shown; None where none is needed. Raises Unauthorized or Forbidden."""
+        """The key that the request presents; None where no key is needed. Raises Unauthorized or Forbidden."""
         self._check_host(environ)
         if not self._keys:
             self._check_origin(environ)
@@ -118,8 +116,8 @@ class Access:
         return self._known(environ)
 
     def quota_of(self, key: Key | None, rule: str, method: str) -> Quota | None:
-        """What a request to this route counts against; None where it does no work. Raises Forbidden where `key` does
-        not open the route."""
+        """The quota that a request to this route counts against; None where the route does no work. Raises Forbidden
+        if `key` may not use the route."""
         scope = scope_of(rule, method)
         if key is None:
             return None
@@ -130,12 +128,12 @@ class Access:
         return self.quotas[key.name]
 
     def allows(self, owner: str, scope: str) -> bool:
-        """Whether the key of that name has the scope; without keys everybody has."""
+        """Whether the key of that name has the scope. Without keys, everything is allowed."""
         return not self._keys or any(key.name == owner and scope in key.scopes for key in self._keys)
 
     def allowed_origin(self, environ: Mapping[str, Any]) -> str | None:
-        """What to answer in Access-Control-Allow-Origin; None: the page may not read the answer. `localhost` among the
-        origins stands for every page that this machine itself serves."""
+        """The value of Access-Control-Allow-Origin; None: the page may not read the reply. `localhost` in the list of
+        origins allows every page that this machine itself serves."""
         origin = environ.get("HTTP_ORIGIN")
         if not origin or not self._origins:
             return None
@@ -171,7 +169,7 @@ class Access:
             raise Forbidden(f"Host '{host[:100]}' is not allowed. Add it to --allowed-hosts.")
 
     def _check_origin(self, environ: Mapping[str, Any]) -> None:
-        """Without keys, a page of another site could have work done here although it may not read the answer."""
+        """Without keys, another site's page could start work here even though it may not read the reply."""
         origin = environ.get("HTTP_ORIGIN")
         if not origin or environ["REQUEST_METHOD"] == "OPTIONS" or self.allowed_origin(environ):
             return  # a preflight has nothing done; the browser sees in its answer that the page may not go on
@@ -194,7 +192,7 @@ def _shown(environ: Mapping[str, Any]) -> str:
 
 
 def _host_of(header: str) -> str:
-    """The name in a Host header or behind an origin's scheme, without its port."""
+    """The host name in a Host header or an origin, without the port."""
     name = header.lower()
     if name.startswith("["):
         return name[1:].partition("]")[0]

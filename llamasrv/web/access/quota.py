@@ -40,7 +40,7 @@ class Bucket:
 
 
 class Quota:
-    """What one key has used. `most_open` holds where the key sets no bound of its own."""
+    """What one key has used. `most_open` applies where the key sets no limit of its own."""
 
     def __init__(self, key: Key, *, most_open: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.key = key
@@ -51,7 +51,7 @@ class Quota:
         self._tokens = None if key.tokens_per_minute is None else Bucket(key.tokens_per_minute, clock)
 
     def check(self) -> None:
-        """Raises RateLimited, with the time to wait, when the key has had its share."""
+        """Raises RateLimited, with the time to wait, when the key has used up its quota."""
         if self._most_open is not None and self.num_open >= self._most_open:
             raise self._refusal(f"this key already has {self._most_open} requests running", _BUSY_RETRY)
         if self._requests is not None and self._requests.level < 1:
@@ -60,7 +60,7 @@ class Quota:
             raise self._refusal(f"limit of {self._tokens.size} tokens a minute", self._tokens.seconds_until(1))
 
     def enter(self) -> None:
-        """Count a request that begins. Raises RateLimited like `check`."""
+        """Count a request that begins. Raises RateLimited as `check` does."""
         self.check()
         if self._requests is not None:
             self._requests.take(1)

@@ -55,7 +55,7 @@ def _check_type(header: str) -> None:
 
 
 def read_body(environ: dict[str, Any], most: int, patience: float = BODY_SECONDS) -> bytes:
-    """The body's bytes. Nothing is read of one that declares itself too large."""
+    """The body's bytes. A body that declares itself too large is not read at all."""
     try:
         with _patience(environ, patience):
             return _read(environ, environ["wsgi.input"], most)
@@ -68,7 +68,7 @@ def read_body(environ: dict[str, Any], most: int, patience: float = BODY_SECONDS
 
 @contextmanager
 def _patience(environ: dict[str, Any], seconds: float) -> Iterator[None]:
-    """So long a body may pause."""
+    """How long a body may pause."""
     connection = environ.get("llamasrv.connection")  # none in tests
     try:
         with nullcontext() if connection is None else connection.body(seconds):
@@ -101,7 +101,7 @@ def _read(environ: dict[str, Any], stream: Any, most: int) -> bytes:
 
 
 def read_pieces(environ: dict[str, Any], patience: float = BODY_SECONDS) -> Iterator[bytes]:
-    """A body of any size, piece by piece. Raises where less of it comes than was announced."""
+    """A body of any size, piece by piece. Raises if less of it arrives than was announced."""
     stream, declared = environ["wsgi.input"], environ.get("CONTENT_LENGTH")
     left = int(declared) if declared and declared.isascii() and declared.isdigit() else None
     if left is None and not environ.get("wsgi.input_terminated"):
@@ -128,7 +128,7 @@ def _too_large(most: int) -> BodyTooLarge:
 
 
 def parse_json(data: bytes, depth: int) -> dict[str, Any]:
-    """A strict JSON object: UTF-8, no NaN, no lone surrogates. Of a repeated key the last one counts."""
+    """A strict JSON object: UTF-8, no NaN, no lone surrogates. If a key is repeated, the last one counts."""
     body = _parsed(data, depth)
     if type(body) is not dict:
         raise InvalidRequest("The request's body must be a JSON object.", code="invalid_json")

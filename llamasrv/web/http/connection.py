@@ -53,7 +53,7 @@ class State(Enum):
 
 
 class Times(NamedTuple):
-    """Seconds: until a request begins, for its head, and for a write without progress."""
+    """Timeouts in seconds: until a request begins, for its head, and for a write that makes no progress."""
 
     idle: float
     head: float
@@ -61,7 +61,7 @@ class Times(NamedTuple):
 
 
 class Server(Protocol):
-    """What a connection needs of the worker."""
+    """What a connection needs from the worker."""
 
     cfg: Any
     alive: bool
@@ -75,7 +75,7 @@ class Server(Protocol):
 
 
 class Connection:
-    """`serve` answers requests until the connection is at its end."""
+    """`serve` answers requests until the connection ends."""
 
     def __init__(self, server: Server, sock: Any, peer: Any, local: Any) -> None:
         self.state = State.IDLE
@@ -105,7 +105,7 @@ class Connection:
                 self.sock.close()
 
     def _begins(self) -> bool:
-        """Whether another request comes."""
+        """Whether another request arrives."""
         self.state, self._times = State.IDLE, self._server.times
         self.sock.settimeout(None)
         unreader, data = self._parser.unreader, b""
@@ -124,7 +124,7 @@ class Connection:
         return None
 
     def _answer(self, request: Any) -> bool:
-        """Whether the connection serves on."""
+        """Whether the connection stays open for another request."""
         self.state = State.REPLY
         self.sock.settimeout(self._times.write)
         cfg = self._server.cfg
@@ -152,7 +152,7 @@ class Connection:
 
     @contextmanager
     def body(self, patience: float) -> Iterator[None]:
-        """While the application reads the body, which may pause so many seconds."""
+        """For the time in which the application reads the body, which may pause for `patience` seconds."""
         self.state = State.BODY
         self.sock.settimeout(patience)
         try:
@@ -163,8 +163,8 @@ class Connection:
 
 
 class Response(wsgi.Response):
-    """A reply whose head goes out with the first bytes of its body: each write lets go of the interpreter, and the
-    engine thread may keep it for a while."""
+    """A reply whose head goes out with the first bytes of its body: each write releases the GIL, and the engine thread
+    may keep it for a while."""
 
     def __init__(self, req: Any, sock: Any, cfg: Any) -> None:
         super().__init__(req, _HeadHolder(sock), cfg)
@@ -175,7 +175,7 @@ class Response(wsgi.Response):
 
 
 class _HeadHolder:
-    """A socket that keeps back the first thing it is to send until the second one comes."""
+    """A socket that holds its first send back until the second one comes."""
 
     def __init__(self, sock: Any) -> None:
         self._send = sock.sendall
@@ -194,13 +194,13 @@ class _HeadHolder:
 
 
 def status_of(error: BaseException) -> HTTPStatus:
-    """What a request is refused with that is no HTTP, or whose answer failed."""
+    """The status for a request that is not valid HTTP, or whose reply failed."""
     kinds = (kind for kind in type(error).__mro__ if kind in _STATUSES)
     return next((_STATUSES[kind] for kind in kinds), HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def refuse(sock: Any, status: HTTPStatus, message: str, retry_after: int | None = None) -> None:
-    """The last thing that a connection says."""
+    """Send an error as the connection's last reply."""
     body = refused_request(status, message)
     again = "" if retry_after is None else f"Retry-After: {retry_after}\r\n"
     head = f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\nContent-Type: application/json\r\n{again}"

@@ -18,7 +18,7 @@ SLICE = 0.002  # seconds of new requests in one turn of the hub
 
 
 class Gate:
-    """Make it on the hub's thread. Who comes alone goes through at once."""
+    """Make it on the hub's thread. A request that arrives alone goes through at once."""
 
     def __init__(self, seconds: float = SLICE, clock: Callable[[], float] = perf_counter) -> None:
         self._hub = get_hub()
@@ -30,7 +30,7 @@ class Gate:
         self._end = 0.0  # of this turn's slice
 
     def enter(self) -> None:
-        """Come back when it is the caller's turn."""
+        """Return when it is the caller's turn."""
         if not self._line and self._is_time_left():
             return
         place = [getcurrent()]
@@ -53,7 +53,7 @@ class Gate:
             self._timer.start(self._open)
 
     def _open(self) -> None:
-        """Let those through who fit into a slice. Runs in the hub."""
+        """Let through as many as fit into a slice. Runs in the hub."""
         self._timer.close()
         self._timer = None
         end = self._clock() + self._seconds

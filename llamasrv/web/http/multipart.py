@@ -24,13 +24,13 @@ _ENDING = re.compile(rb"[\r-]{0,4}\Z")
 
 
 class Sink(Protocol):
-    """What the content of a file is written to."""
+    """Where the content of a file is written."""
 
     def write(self, data: bytes, /) -> Any: ...
 
 
 class FormFile(NamedTuple):
-    """A file as it was sent: its name, what the client says it is, and where its content went."""
+    """An uploaded file: its name, the type that the client gave it, and the sink that holds its content."""
 
     name: str
     content_type: str
@@ -42,7 +42,7 @@ class Form(NamedTuple):
     files: dict[str, FormFile]  # by field; of several files in one field the last
 
     def field(self, name: str) -> str | None:
-        """The last value of a field, None if it was not sent."""
+        """The last value of a field; None if it was not sent."""
         values = self.fields.get(name)
         return values[-1] if values else None
 
@@ -50,8 +50,9 @@ class Form(NamedTuple):
 def read_form(
     environ: dict[str, Any], *, most: int, open_file: Callable[[str], Sink], patience: float = BODY_SECONDS
 ) -> Form:
-    """The form in a body of at most `most` bytes. `open_file` is called with a field's name for each file, and returns
-    what its content is written to. Raises InvalidRequest and BodyTooLarge; what was opened is the caller's to close."""
+    """The form in a body of at most `most` bytes. `open_file` is called with the field's name for each file and
+    returns the sink for its content. Raises InvalidRequest and BodyTooLarge; the caller closes the sinks that were
+    opened."""
     kind, options = parse_options_header(environ.get("CONTENT_TYPE"))
     boundary = options.get("boundary", "")
     if kind != "multipart/form-data" or not boundary:
@@ -76,7 +77,7 @@ def read_form(
 
 
 class _FormReader:
-    """What a decoder makes of the pieces of a body."""
+    """Collects what the decoder finds in the pieces of a body."""
 
     def __init__(self, decoder: MultipartDecoder, open_file: Callable[[str], Sink]) -> None:
         self.fields: dict[str, list[str]] = {}
@@ -88,7 +89,7 @@ class _FormReader:
         self._held = b""
 
     def take(self, piece: bytes | None) -> None:
-        """The next piece; None: that was all."""
+        """Decode the next piece; None marks the end."""
         if piece is None:
             self._decode(self._held)
             self._decode(None)

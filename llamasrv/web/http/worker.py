@@ -106,7 +106,7 @@ class Worker(GeventWorker):
 
     @classmethod
     def check_config(cls, cfg: Any, logger: Any) -> None:
-        """In the master, before the first fork. One process owns the models, and none of them survives a fork."""
+        """In the master, before the first fork. One process owns the models, and no model survives a fork."""
         wrong = {"workers": cfg.workers != 1, "preload_app": cfg.preload_app, "max_requests": cfg.max_requests > 0}
         for name, is_wrong in wrong.items():
             if is_wrong:
@@ -133,7 +133,7 @@ class Worker(GeventWorker):
         return Times(settings.idle_timeout, settings.head_timeout, settings.write_timeout)
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
-        """What is no HTTP is refused in JSON; gunicorn's own answer is a page of HTML."""
+        """Refuse in JSON what is not valid HTTP; gunicorn's own reply is an HTML page."""
         status = status_of(exc)
         if status is HTTPStatus.INTERNAL_SERVER_ERROR:
             log.error("a request could not be answered", exc_info=exc)
@@ -204,7 +204,7 @@ class Worker(GeventWorker):
             sys.exit(self._exit_code)
 
     def _report(self, *, loaded: bool) -> None:
-        """Once a second: what systemd sees. Its watchdog is fed only while the engines move."""
+        """Once a second: tell systemd the state. Its watchdog is fed only while the engines make progress."""
         if not self.fate[1] and self.registry.readiness().state == "ready":
             self.fate[1] = 1
         if loaded and not self._told_ready:
@@ -221,7 +221,7 @@ class Worker(GeventWorker):
         return next((engine for engine in self.registry.engines if engine.stalled_seconds > most), None)
 
     def _check_engines(self) -> None:
-        """A step that does not end cannot be stopped, only left behind with its process."""
+        """A step that hangs cannot be stopped; the only way out is to end the process."""
         engine = self._stalled()
         if engine is None or self._exit_code:
             return
@@ -253,7 +253,7 @@ class Worker(GeventWorker):
             log.info("%s", line)
 
     def _reload(self) -> None:
-        """Read the options again. Where they are wrong, everything stays as it is."""
+        """Read the options again. If they are invalid, everything stays as it is."""
         try:
             settings = config.load_again(config.current())
             startup.update(self.service, settings)
@@ -305,7 +305,7 @@ class Worker(GeventWorker):
         return answering + len(self.wsgi.extensions["llamasrv"].background)
 
     def _wait(self, seconds: float, *, until_quiet: bool = True) -> None:
-        """Until the time is over, nothing runs any more, or a second signal asks to hurry."""
+        """Return when the time is up, when nothing runs any more, or when a second signal asks to hurry."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self._hurry and (self.num_running or not until_quiet):
             self.notify()
@@ -313,7 +313,7 @@ class Worker(GeventWorker):
 
 
 def describe(registry: Registry, address: Any) -> list[str]:
-    """What the operator wants to know first: where it listens, and what it serves."""
+    """What the operator needs to know first: where the server listens and what it serves."""
     url = f"http://{address[0]}:{address[1]}" if isinstance(address, tuple) else f"unix:{address}"
     lines = []
     for model in registry.models:
@@ -342,7 +342,7 @@ def _listed(names: list[str], most: int = 10) -> str:
 
 
 def settings_or_exit() -> Settings:
-    """The settings of this start, checked; a wrong one ends it here, with one line."""
+    """The checked settings of this start. If one is wrong, prints one line and exits."""
     try:
         settings = startup.prepare(config.current())
         startup.configure_log(settings)
@@ -359,7 +359,7 @@ def settings_or_exit() -> Settings:
 
 
 def when_ready(server: Any) -> None:
-    """A second SIGTERM ends at once what the first lets finish."""
+    """Have a second SIGTERM end at once what the first one lets finish."""
     seen: list[int] = []
 
     def terminate(sig: int, frame: Any) -> None:
@@ -394,14 +394,15 @@ def when_ready(server: Any) -> None:
 
 
 def _thaw() -> None:
-    """Before the end: the interpreter takes modules down in an order that suits them."""
+    """Before exit, so that the interpreter can take modules down in its usual order."""
     gc.unfreeze()
     gc.enable()
 
 
 def child_exit(server: Any, worker: Worker) -> None:
-    """A worker that could not load its model ends everything: another one would fail the same way. So do several that
-    end one after another before they serve: whoever started the server knows how long to wait before the next try."""
+    """Stop the whole server when a worker could not load its model: the next one would fail the same way. Also when
+    several workers in a row end before they serve: the service manager that started the server knows how long to wait
+    before the next try."""
     if not server.LISTENERS:  # it is stopping
         return
     if worker.fate[0]:

@@ -22,7 +22,7 @@ _STACKS = 50  # different stacks; thousands of connections wait at the same line
 
 
 def state(service: Service) -> dict[str, Any]:
-    """As plain values, for JSON."""
+    """The state as plain values, for JSON."""
     return {
         "models": {
             model.name: {"state": model.state, "engine": _engine(model.current)} for model in service.registry.models
@@ -47,7 +47,7 @@ def _engine(engine: Any) -> dict[str, Any] | None:
 
 
 def _greenlets() -> list[dict[str, Any]]:
-    """Stacks of those that wait, the commonest first, each with how many are there."""
+    """Stacks of the greenlets that wait, most common first, each with its count."""
     stacks: Counter[tuple[str, ...]] = Counter()
     for one in gc.get_objects():
         if isinstance(one, Greenlet) and one.gr_frame is not None:
@@ -56,7 +56,7 @@ def _greenlets() -> list[dict[str, Any]]:
 
 
 def _stack(frame: FrameType | None) -> list[str]:
-    """Places, innermost first, without values: they could be somebody's words."""
+    """The places of a stack, innermost first, without values: those could be users' words."""
     places: list[str] = []
     while frame is not None and len(places) < _DEPTH:
         code = frame.f_code

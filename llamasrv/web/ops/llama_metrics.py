@@ -14,19 +14,19 @@ from llamasrv.models.model import Model
 
 
 class Work(NamedTuple):
-    """Tokens and the seconds that they took."""
+    """Tokens and the seconds they took."""
 
     tokens: int = 0
     seconds: float = 0.0
 
     def since(self, before: Work) -> float:
-        """Tokens a second in between; 0 where nothing was done."""
+        """Tokens a second since `before`; 0 if nothing was done."""
         seconds = self.seconds - before.seconds
         return (self.tokens - before.tokens) / seconds if seconds > 0 else 0.0
 
 
 class LlamaMetrics:
-    """Remembers what it told last: rates are those since then, as llama-server has them."""
+    """Remembers the figures of the last scrape: rates cover the time since then, as in llama-server."""
 
     def __init__(self) -> None:
         self._prompts: dict[str, Work] = {}

@@ -39,7 +39,7 @@ class Exposition:
 
 
 class ServiceCollector(Collector):
-    """Reads counters when it is asked. Labels are bounded: models, routes, statuses, finish reasons."""
+    """Reads the counters on each scrape. Labels are bounded: models, routes, statuses, finish reasons."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

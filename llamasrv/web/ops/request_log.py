@@ -27,7 +27,7 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 
 
 class RequestStats:
-    """Requests as they are counted, by routes as they are written, never by paths as clients send them."""
+    """Counts requests by route pattern, never by the path that the client sent."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, int]] = Counter()  # by route and status
@@ -50,7 +50,8 @@ class RequestStats:
 
 
 def _as_route(path: str) -> str:
-    """The path as far as it may be the name of a route; `...` for other steps, which may be somebody's own words."""
+    """The path with only those segments that may belong to a route; `...` replaces the others, which may be users'
+    words."""
     steps = path.split("/", _STEPS + 1)
     return "/".join(step if _STEP.match(step) else "..." for step in steps[: _STEPS + 1])
 
@@ -85,7 +86,7 @@ class RequestLog:
         stats.num_open += 1
 
     def close(self, status: int) -> None:
-        """The last byte is out, or the client is gone. Once."""
+        """The last byte is out, or the client is gone. Called once."""
         if self._closed:
             return
         self._closed = True

@@ -23,7 +23,7 @@ OPERATIONS = (
 
 
 class Spans:
-    """Hands the spans of ended requests to a tracer; `provider` None: the one that the variables describe."""
+    """Hands the spans of finished requests to a tracer. `provider` None: the one that the environment describes."""
 
     def __init__(self, provider: Any = None) -> None:
         try:
@@ -40,7 +40,7 @@ class Spans:
         self._propagator = TraceContextTextMapPropagator()
 
     def enter(self, record: RequestLog, status: int) -> None:
-        """The request has ended."""
+        """Queue the span of a request that has ended."""
         operation = next((name for start, name in OPERATIONS if record.route.startswith(start)), None)
         if operation is None:
             return
@@ -57,7 +57,7 @@ class Spans:
         span.end(time.time_ns())
 
     def close(self) -> None:
-        """Send what is still here."""
+        """Send the spans that are still queued."""
         self._provider.shutdown()
 
 

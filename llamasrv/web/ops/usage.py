@@ -22,7 +22,7 @@ EVERY = 10.0  # seconds between two visits to the store
 
 
 class UsageBook:
-    """`store` None: totals of this process, of its days."""
+    """`store` None: totals of this process only, by day."""
 
     def __init__(self, store: Store | None) -> None:
         self.tokens: Counter[tuple[str, str, str]] = Counter()  # since the start, by key, model and kind
@@ -33,7 +33,7 @@ class UsageBook:
         self._lock = threading.Lock()
 
     def note(self, owner: str, model: str, usage: Usage, seconds: float) -> None:
-        """A request has ended."""
+        """Count a request that has ended."""
         for kind, number in (
             ("prompt", usage.prompt_tokens), ("cached", usage.cached_tokens), ("generated", usage.completion_tokens),
         ):  # fmt: skip
@@ -48,7 +48,8 @@ class UsageBook:
             threading.Thread(target=self.flush, daemon=True, name="usage").start()
 
     def flush(self) -> None:
-        """Put into the store what was counted since the last time. What it does not take is kept for the next one."""
+        """Write to the store what was counted since the last flush. What the store does not take is kept for the next
+        one."""
         with self._lock:
             pending, self._pending = self._pending, {}
             if not pending:
@@ -70,7 +71,7 @@ class UsageBook:
             self._store.add_usage(used)
 
     def between(self, first: str, last: str) -> list[Used]:
-        """Totals of these days, the first and the last included. Raises StoreError."""
+        """Totals from the first day to the last, both included. Raises StoreError."""
         self.flush()
         if self._store is None:
             return sorted(used for used in self._told.values() if first <= used.day <= last)

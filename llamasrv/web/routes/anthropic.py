@@ -46,7 +46,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/v1/messages/count_tokens")
     def count_tokens() -> Response:
-        """What `/v1/messages` would report for the same body, its cached part included."""
+        """What `/v1/messages` would report for the same body, the cached part included."""
         body = read_json(request.environ, settings.limits)
         asked = endpoint.parse_count(body, earlier=_earlier(threads, request.environ["llamasrv.record"].owner, body))
         with in_words_of(endpoint, asked):
@@ -56,13 +56,13 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def _earlier(threads: Threads, owner: str, body: Mapping[str, Any]) -> tuple[Turn, ...]:
-    """The turns of the thread that a request goes on with."""
+    """The earlier turns of the thread that a request continues."""
     previous = previous_of(body)
     return () if previous is None else tuple(threads.turns(owner, previous))
 
 
 class _Kept:
-    """The endpoint for one turn of a thread, which is kept with its reply."""
+    """The endpoint for one turn of a thread; the turn is stored with its reply."""
 
     names = MessagesEndpoint.names
 

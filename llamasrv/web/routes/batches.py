@@ -106,7 +106,7 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
 
 
 def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """In pieces that are worth a write."""
+    """Joined into pieces that are worth a write."""
     piece = bytearray()
     for line in lines:
         piece += line
@@ -145,5 +145,5 @@ def _cancel(service: Service, id: str, protocol: str) -> Batch:
 
 
 def _base() -> str:
-    """The URL that the client reached this server under."""
+    """The URL under which the client reached this server."""
     return request.host_url.rstrip("/") + request.environ.get("SCRIPT_NAME", "")

@@ -23,7 +23,7 @@ from llamasrv.web.streams.streaming import CLIENT_CLOSED, Client, Watch
 
 
 class Endpoint(Protocol):
-    """What a protocol gives for one of these endpoints."""
+    """What a protocol provides for one of these endpoints."""
 
     names: Mapping[str, str]  # what its fields are called, by the neutral names that errors have
 
@@ -77,7 +77,7 @@ def compute(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any]) 
 def computed(
     service: Service, endpoint: Endpoint, submit: Callable[[Any], Any], body: Mapping[str, Any]
 ) -> Response:
-    """Parse, submit and wait. A client that leaves meanwhile cancels it."""
+    """Parse, submit and wait. If the client leaves meanwhile, the work is cancelled."""
     environ = request.environ
     record = environ["llamasrv.record"]
     settings = service.options

@@ -24,7 +24,7 @@ MODELS = "/v1beta/models"
 
 
 class _Array:
-    """Chunks as the elements of a JSON array, which is what a stream is unless the client asks for events."""
+    """Writes chunks as the elements of a JSON array: the form of a stream unless the client asks for events."""
 
     def __init__(self) -> None:
         self._before = b"["
@@ -83,7 +83,7 @@ def blueprint(service: Service) -> Blueprint:
 
 
 class _Embed:
-    """The endpoint for what the path says."""
+    """The endpoint that the path names."""
 
     names = EmbedContent.names
 

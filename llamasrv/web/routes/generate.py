@@ -32,7 +32,7 @@ class Replies(Protocol):
 
 
 class Endpoint(Replies, Protocol):
-    """All that a protocol gives for one."""
+    """Everything that a protocol provides for one endpoint."""
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str, timeout: float | None
@@ -40,7 +40,7 @@ class Endpoint(Replies, Protocol):
 
 
 class Named(Protocol):
-    """What errors need of an endpoint."""
+    """What error messages need from an endpoint."""
 
     @property
     def names(self) -> Mapping[str, str]: ...
@@ -48,7 +48,7 @@ class Named(Protocol):
 
 @contextmanager
 def in_words_of(endpoint: Named, asked: Any) -> Iterator[None]:
-    """Errors from below name the field as it stood in the request."""
+    """Have errors from below name the field as it stood in the request."""
     try:
         yield
     except LlamasrvError as error:
@@ -71,7 +71,7 @@ def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) ->
 def respond(
     service: Service, endpoint: Replies, asked: GenerateRequest, options: Any, framing: Framing = OPENAI
 ) -> Response:
-    """The reply to a request that was read and parsed."""
+    """The reply to a request that has been read and parsed."""
     environ = request.environ
     record = environ["llamasrv.record"]
     settings = service.options
@@ -96,7 +96,7 @@ def respond(
 
 
 def _with_cache(response: Response, run: Run) -> Response:
-    """Tell what of the prompt was found in a cache, as far as that is known where the reply begins."""
+    """Report in a header what part of the prompt was cached, if that is known when the reply begins."""
     if run.info is not None and run.info.cache is not None:
         response.headers[CACHE] = str(run.info.cache)
     return response
@@ -105,7 +105,7 @@ def _with_cache(response: Response, run: Run) -> Response:
 def submit(
     service: Service, endpoint: Replies, asked: GenerateRequest, options: Any, framing: Framing = OPENAI
 ) -> tuple[Run, Reply]:
-    """A run of the current request's, and what writes its reply."""
+    """A run for the current request, and the Reply that writes its response."""
     record = request.environ["llamasrv.record"]
 
     def begin(info: RunInfo) -> Reply:

@@ -54,7 +54,7 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def _add_tokens(routes: Blueprint, service: Service) -> None:
-    """Texts to tokens and back, and the prompt that a chat becomes."""
+    """Routes between texts and tokens, and for the prompt that a chat becomes."""
     limits = service.options.limits
     tokenizing = Tokenizing(limits)
     chat, native_chat = ChatCompletions(limits), ChatCompletions(limits, native=True)
@@ -106,7 +106,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
 
 
 def _add_absent(routes: Blueprint) -> None:
-    """What llama-server has behind flags, and llamasrv not at all: its pages ask, and read a 403 as switched off."""
+    """What llama-server has behind flags and llamasrv does not have: its pages ask, and read a 403 as switched off."""
 
     @routes.route("/tools", methods=["GET", "POST"])
     def tools() -> Response:
@@ -118,7 +118,7 @@ def _add_absent(routes: Blueprint) -> None:
 
 
 def _add_props(routes: Blueprint, service: Service) -> None:
-    """What the server and its model are."""
+    """Routes that describe the server and its model."""
     options = service.options
 
     @routes.get("/props")
@@ -148,7 +148,7 @@ def _add_props(routes: Blueprint, service: Service) -> None:
 
     @routes.post("/props")
     def change_props() -> Response:
-        """There is nothing to change, as in llama-server."""
+        """Nothing can be changed, as in llama-server."""
         if not options.props:
             raise Unsupported("Changing properties is disabled. Start the server with --props.", status=501)
         read_json(request.environ, options.limits)
@@ -171,7 +171,8 @@ def _of_loaded(served: LoadedModel) -> dict[str, Any]:
 
 
 def _of_file(model: Model) -> dict[str, Any]:
-    """Of a model that is not loaded: as much as its file tells. Raises while it is being loaded, or could not be."""
+    """Properties of a model that is not loaded, as far as its file tells them. Raises while it is being loaded, or if
+    it could not be."""
     if model.state not in ("unloaded", "unloading"):
         raise model.unavailable
     details = model.details
@@ -187,7 +188,7 @@ def _of_file(model: Model) -> dict[str, Any]:
 
 
 def _abilities(served: LoadedModel) -> dict[str, bool]:
-    """What the template can show, under llama.cpp's names."""
+    """What the template supports, under llama.cpp's names."""
     if served.template is None:
         return {}
     traits = served.template.traits

@@ -26,14 +26,14 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/models/load")
     def load() -> Response:
-        """Begin to load it. GET /models tells how far it is."""
+        """Start loading it. GET /models tells the progress."""
         model = model_of_body()
         loader_of(service).load(model, anyway=True)
         return _success()
 
     @routes.post("/models/unload")
     def unload() -> Response:
-        """Unload it when what runs has ended; of one that is being pulled, give up the pull."""
+        """Unload it once running requests have ended. If it is being pulled, stop the pull."""
         allow(service)
         name = named.parse(read_json(request.environ, service.options.limits))
         if service.pulls.cancel(name):
@@ -57,7 +57,7 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def allow(service: Service) -> None:
-    """Raises where clients may not manage models."""
+    """Raises if clients may not manage models."""
     if not service.options.manage:
         raise Forbidden("Managing models is disabled. Start the server with --models-manage.")
 
@@ -66,8 +66,8 @@ _AWAY = frozenset(("unloaded", "unloading", "failed"))
 
 
 def heed_autoload(service: Service, name: str | None) -> None:
-    """llama-server's `?autoload=`: whether this request loads the model that it names, whatever the server does else.
-    Who loads where requests do not manages models."""
+    """llama-server's `?autoload=`: whether this request loads the model it names, whatever the server's default. To
+    load a model where requests normally do not is to manage models."""
     if "autoload=" not in request.environ.get("QUERY_STRING", ""):
         return
     model = service.registry.for_request(name)
@@ -89,7 +89,7 @@ def loader_of(service: Service) -> Loader:
 
 
 def delete_model(service: Service, model: Model) -> None:
-    """Delete its files and serve it no longer; what runs on it goes on to its end."""
+    """Delete its files and stop serving it; requests that run on it finish."""
     if service.options.folder is None or not model.is_found:
         raise Forbidden(f"The model '{model.name}' is in the server's configuration; it cannot be deleted here.")
     if len(service.registry.models) == 1:

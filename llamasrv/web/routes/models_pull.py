@@ -20,7 +20,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/models")
     def pull() -> Response:
-        """Begin to pull it. GET /models/sse tells how far it is; POST /models/unload gives up."""
+        """Start pulling it. GET /models/sse tells the progress; POST /models/unload stops the pull."""
         allow(service)
         service.pulls.start(named.parse(read_json(request.environ, service.options.limits)))
         return json_answer(SUCCESS)
@@ -36,7 +36,7 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def _events(service: Service) -> Iterator[bytes]:
-    """Every change from now on, until the client leaves or the server does. What is going on comes first."""
+    """What is going on now, then every change, until the client leaves or the server stops."""
     pulls, models = service.pulls, service.registry
     versions = {pull: pull.version for pull in pulls if pull.done}
     states: dict[str, str] = {}

@@ -101,7 +101,7 @@ def _check(model: Model, options: AnswerOptions, what: str) -> None:
 def _load(
     service: Service, model: Model, endpoint: Any, options: AnswerOptions, keep_alive: float | None
 ) -> Response:
-    """A request that asks for nothing loads the model, or lets it go."""
+    """A request without a prompt loads the model or unloads it."""
     if keep_alive == 0:
         model.touch(keep_alive)  # it goes as soon as nobody uses it
     else:
@@ -110,7 +110,7 @@ def _load(
 
 
 class _NoWork:
-    """The vectors of no texts."""
+    """The work of embedding no texts."""
 
     cancelled = False
     num_computed = 0

@@ -81,7 +81,7 @@ class Views:
         return Response(statuses(steps, stream=asked.stream), 200, content_type=kind)
 
     def _quantized(self, new: Made, asked: Create) -> Response:
-        """The model in another number format. One at a time: it takes all cores."""
+        """The model in another number format. One at a time: this uses all cores."""
         _check_free(self._service, new.name)
         work = made_files.quantized(_folder(self._service), new, asked.quantize)
         first = next(work)  # what is wrong with the request is an answer of its own
@@ -161,7 +161,7 @@ class Views:
 
 
 def _lines(pull: Pull, keepalive: float) -> Iterator[bytes]:
-    """How far it is, until it is over. It goes on without a client that leaves; the next one joins it."""
+    """Progress lines until it is done. The work goes on if the client leaves; the next client joins it."""
     last = pull_line("pulling manifest")
     try:
         for progress in pull.follow(keepalive):
@@ -184,7 +184,7 @@ def _folder(service: Service) -> Path:
 
 
 def _exactly(service: Service, name: str) -> Model:
-    """The model of that very name. What answers to every name must not be deleted under any."""
+    """The model of exactly that name. A model that answers to every name must not be deleted under any of them."""
     model = service.registry.find(name)
     if canonical(name) not in map(canonical, (model.name, *model.aliases)):
         raise ModelNotFound(f"Model '{name}' not found", param="model")
@@ -205,14 +205,14 @@ def _check_free(service: Service, name: str) -> None:
 
 
 def _keep(service: Service, new: Made) -> None:
-    """Serve it from now on, in place of one that was made under the same name before."""
+    """Serve it from now on; it replaces a model that was made under the same name before."""
     _check_free(service, new.name)
     made.write(_folder(service), new)
     service.refresh()
 
 
 def _as_made(service: Service, model: Model) -> Made:
-    """What a model of the same file is made of."""
+    """The recipe of a model with the same file."""
     if model.made is not None:
         return model.made
     path = model.details.path
@@ -227,7 +227,7 @@ def _kept_path(path: Path, folder: Path) -> str:
 
 
 def _made_of(service: Service, asked: Create) -> Made:
-    """Raises InvalidRequest for what no model can be made of."""
+    """The recipe that was asked for. Raises InvalidRequest if no model can be made from it."""
     if asked.template is not None:
         try:
             _ = ChatTemplate(asked.template, "", "", ()).traits

@@ -58,7 +58,7 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def cards(model: Model) -> list[ModelCard]:
-    """The model, and the model with each of its adapters."""
+    """A card for the model, and one for the model with each of its adapters."""
     bare = card(model)
     return [bare, *(_with_adapter(bare, adapter.name) for adapter in model.adapters)]
 

@@ -26,7 +26,7 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def routes_of(app: Flask) -> list[Route]:
-    """Every route but the pages, in the order of their paths, the versioned name of each first."""
+    """Every route except the pages, in order of path; of each, the versioned name comes first."""
     views: dict[str, list[str]] = {}
     found = []
     for rule in app.url_map.iter_rules():

@@ -37,7 +37,8 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/readyz")
     def readyz() -> Response:
-        """Ready to answer the next request, the first one included: what is made once for a model is made here."""
+        """Ready to answer the next request without a delay, even the first one: what is made once per model is made
+        here."""
         try:
             status = service.registry.readiness()
             if status.state != "ready":
@@ -61,7 +62,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/debug")
     def show_state() -> Response:
-        """What SIGUSR2 writes to the log: figures of the engines, and where every thread is. No content."""
+        """What SIGUSR2 writes to the log: the engines' figures and where every thread is. No content of requests."""
         return Response(orjson.dumps(diagnostics.state(service), default=str), 200, content_type="application/json")
 
     return routes

@@ -8,7 +8,7 @@ from llamasrv.errors import InvalidRequest
 
 
 def page_of_request(*, default: int = 20, most: int = 100) -> tuple[str | None, int, bool]:
-    """Which page of a list is asked for: the id before it, most items, and whether the latest come first."""
+    """The requested page of a list: the id before it, the most items, and whether the latest come first."""
     limit = count_of("limit", default, low=1, high=most)
     order = request.args.get("order", "desc")
     if order not in ("asc", "desc"):
@@ -28,6 +28,6 @@ def count_of(name: str, default: int, *, low: int, high: int = 2**53) -> int:
 
 
 def anthropic_page_of_request() -> tuple[str | None, str | None, int]:
-    """The ids after and before which a page is asked for, and most items."""
+    """The ids after and before the requested page, and the most items."""
     query = request.args
     return query.get("after_id") or None, query.get("before_id") or None, count_of("limit", 20, low=1, high=1000)

@@ -116,7 +116,7 @@ class Views:
         return respond(self._service, made, asked, options, Framing(named, made.broken))
 
     def no_websocket(self) -> Response:
-        """Some clients try a WebSocket first, and take this for an answer."""
+        """Some clients try a WebSocket first and take this reply for a no."""
         if request.headers.get("Upgrade", "").lower() != "websocket":
             raise MethodNotAllowed(["POST"])
         raise NotFound(
@@ -124,7 +124,7 @@ class Views:
         )
 
     def _body(self, owner: str) -> tuple[Mapping[str, Any], Earlier]:
-        """The request, and what it names of earlier ones."""
+        """The request body, and the earlier responses that it refers to."""
         body = read_json(request.environ, self._service.options.limits)
         names = self._endpoint.references(body)
         if names.conversation is not None and names.previous is None:
@@ -196,7 +196,7 @@ class Views:
 
 
 class _Made:
-    """The endpoint for one request: what it makes is stored under its owner."""
+    """The endpoint for one request: the response that it makes is stored under its owner."""
 
     names = Responses.names
 

@@ -11,7 +11,8 @@ from flask import Blueprint, Response
 def add_twice(
     routes: Blueprint, prefix: str, views: Iterable[tuple[str, str, Callable[..., Response]]], **options: Any
 ) -> None:
-    """Every (method, path, view) under `/v1` and `prefix`, and under `prefix` alone. `options` are werkzeug's."""
+    """Register every (method, path, view) under `/v1` plus `prefix`, and under `prefix` alone. `options` are
+    werkzeug's."""
     for name, start in (("v1", "/v1" + prefix), ("bare", prefix)):
         for method, path, view in views:
             endpoint = "_".join((view.__name__, name, *map(str, options.values())))

@@ -41,7 +41,8 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/")
     def front() -> Response:
-        """The playground for browsers. Clients of Ollama look here whether anybody is at home, and for these words."""
+        """The playground for browsers. Ollama's clients ask here whether a server is running, and look for these
+        words."""
         if not (service.options.ui and request.method == "GET" and "text/html" in request.headers.get("Accept", "")):
             return Response("Ollama is running", 200, content_type="text/plain; charset=utf-8")
         return _page("playground", "/", notice=_notice(service))
@@ -58,7 +59,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/ui/static/<version>/<path:name>")
     def static(version: str, name: str) -> Response:
-        """`version` only tells browsers that the files are new."""
+        """`version` only tells browsers that the files have changed."""
         _allow(service)
         response = send_from_directory(folder / "web" / "static", name, max_age=3600)
         response.headers["X-Content-Type-Options"] = "nosniff"
@@ -84,7 +85,7 @@ def _allow(service: Service) -> None:
 
 
 def _notice(service: Service) -> str | None:
-    """What has to be said of the model that answers by default."""
+    """What the page has to say about the default model."""
     model = service.registry.default
     return notice_of(model.engine.info.path) if model.state == "loaded" else None
 
@@ -100,7 +101,7 @@ def _page(name: str, here: str, **values: Any) -> Response:
 
 
 class Snapshots:
-    """One snapshot an interval, however many look. Reads figures that the engines keep anyway."""
+    """One snapshot an interval, however many clients watch. Reads figures that the engines keep anyway."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -140,7 +141,7 @@ def _describe(model: Model) -> dict[str, Any]:
 
 
 def _figures(model: Model) -> dict[str, Any]:
-    """Of one loaded model. Totals since the start: who shows them takes differences."""
+    """Figures of one loaded model. Totals since the start: the page takes differences."""
     snapshot, m = model.engine.snapshot(), model.engine.metrics
     fields = ("id", "lane", "num_prompt", "num_computed", "num_reused", "source", "num_generated", "max_tokens",
               "num_drafted", "num_accepted")  # fmt: skip

@@ -63,7 +63,7 @@ Whole = Callable[[], Response]
 
 
 class _Predictions:
-    """The instances of one request. All of those that generate are begun before the first is waited for."""
+    """The instances of one request. All that generate are started before the first one is waited for."""
 
     def __init__(
         self, service: Service, generating: Mapping[str, Endpoint],
@@ -98,7 +98,7 @@ class _Predictions:
         return response.get_data()
 
     def close(self) -> None:
-        """Give up what nobody waits for any more; what was computed of it counts."""
+        """Cancel the ones that nobody waits for any more; tokens computed so far count."""
         for run in self._runs:
             if not run.done:
                 self._count(settle(run))

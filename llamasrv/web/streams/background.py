@@ -32,7 +32,7 @@ LEASE = 30.0  # seconds after which whoever did not renew it is gone
 
 
 class Background:
-    """Those of this process, at most `most` at once."""
+    """The background runs of this process, at most `most` at once."""
 
     def __init__(self, memory: Memory, most: int, usage: UsageBook) -> None:
         self.memory = memory
@@ -112,7 +112,7 @@ class BackgroundRun:
 
     @property
     def usage(self) -> Usage:
-        """What it has cost; as a whole, once it is done."""
+        """What it has cost; complete once it is done."""
         return self._usage
 
     @property
@@ -120,7 +120,8 @@ class BackgroundRun:
         return time.monotonic() - self._begun
 
     def chunks(self, start: int, timeout: float | None) -> list[bytes]:
-        """The events from number `start` on; waits for one. [] after `timeout` seconds, or if it ended before."""
+        """The events from number `start` on; waits for at least one. [] after `timeout` seconds, or if it ended
+        before."""
         with self._news:
             self._news.wait_for(lambda: len(self._chunks) > start or self.done, timeout)
             return self._chunks[start:]
@@ -164,7 +165,7 @@ class BackgroundRun:
         self._usage = settle(running) or self._usage
 
     def _log(self) -> None:
-        """As the requests have theirs, which for this one said no more than that it was queued."""
+        """One log line for the run, as requests have: the request's own line only said that it was queued."""
         fields = {"id": self.id, "route": "background", "model": self.queued["model"]}
         if self.owner:
             fields["key"] = self.owner
@@ -176,7 +177,7 @@ class BackgroundRun:
         request_log.info("request", extra={"fields": fields})
 
     def _renew(self) -> None:
-        """Say that it is still being worked on, unless somebody else has ended it."""
+        """Extend the lease of a run that is still being worked on, unless another server has ended it."""
         if self.reply.response["status"] in ENDED:
             return
         try:
@@ -205,8 +206,8 @@ class BackgroundRun:
 
 
 class Following:
-    """A reader of a run's events from one on, in the form of a generation whose events are chunks already, and of the
-    reply to it. Whoever follows may leave: the run goes on."""
+    """Reads a run's events from a given number on. To the streaming code it looks like a generation whose events are
+    already chunks, and like its reply. The run goes on when a reader leaves."""
 
     failed = False
     has_begun = True
@@ -224,7 +225,7 @@ class Following:
         return chunks
 
     def cancel(self) -> None:
-        """Read no further. The run goes on."""
+        """Stop reading. The run goes on."""
         self.cancelled = self.cancelled or not self.done
         self.done = True
 

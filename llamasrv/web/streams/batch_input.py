@@ -23,7 +23,7 @@ class InputLine(NamedTuple):
 
 
 def lines_of(file: BinaryIO, batch: Batch) -> Iterator[InputLine]:
-    """The requests of an input that was checked."""
+    """The requests of an input that has been checked."""
     for n, line in enumerate(file, 1):
         if not line.strip():
             continue
@@ -34,7 +34,7 @@ def lines_of(file: BinaryIO, batch: Batch) -> Iterator[InputLine]:
 
 
 def check_input(file: BinaryIO, batch: Batch, longest: int) -> tuple[list[dict[str, Any]], int]:
-    """What is wrong with an input, and how many requests it has. `longest`: bytes that a line may have."""
+    """What is wrong with an input, and how many requests it has. `longest`: the most bytes of a line."""
     errors: list[dict[str, Any]] = []
     seen: set[int] = set()
 
@@ -72,7 +72,7 @@ def check_input(file: BinaryIO, batch: Batch, longest: int) -> tuple[list[dict[s
 
 
 def breathing(lines: Iterable[Any]) -> Iterator[Any]:
-    """The same, letting others in from time to time."""
+    """The same items, with pauses in which others may run."""
     end = time.perf_counter() + BREATH
     for line in lines:
         yield line

@@ -54,8 +54,8 @@ Send = Callable[[str, str, bytes, Errand], Answer]
 
 
 class Sender:
-    """Sends requests through `application`, a WSGI application behind the front: whoever made the batch was let in
-    when it was made."""
+    """Sends requests through `application`, the WSGI application behind the front: the client was let in when it made
+    the batch."""
 
     def __init__(self, application: Callable[..., Iterable[bytes]], stats: RequestStats) -> None:
         self._application, self._stats = application, stats
@@ -88,7 +88,7 @@ class Sender:
 
 class BatchRunner:
     def __init__(self, batches: BatchStore, files: FileStore, gaps: Gaps, *, longest_line: int) -> None:
-        """`longest_line`: bytes that a request may have in a file."""
+        """`longest_line`: the most bytes of a request in a file."""
         self.batches, self.files, self._longest_line = batches, files, longest_line
         self._gaps = gaps
         self.send: Send | None = None  # as soon as there is an application
@@ -101,12 +101,12 @@ class BatchRunner:
         self._closed = False
 
     def go_on(self) -> None:
-        """With what an earlier process left, or another server will leave."""
+        """Continue batches that an earlier process left behind, or that another server will leave behind."""
         if self.batches.shelf.is_shared or self.batches.open_batches():
             self.wake()
 
     def wake(self) -> None:
-        """There is a new batch, or one has changed. The first call begins to work."""
+        """A batch is new or has changed. The first call starts the work."""
         self._news.set()
         with self._guard:
             if self._keeper is None and not self._closed:
@@ -114,14 +114,14 @@ class BatchRunner:
                 self._keeper.start()
 
     def counted(self, batch: Batch) -> Batch:
-        """With what is answered by now."""
+        """The batch with its counts as of now."""
         for active in self._active:
             if active.batch.id == batch.id and not batch.ended:
                 return active.counted(batch)
         return batch
 
     def close(self) -> None:
-        """Take up nothing more. What is under way is left as it is."""
+        """Start nothing more. What is under way is left as it is."""
         self._closed = True
         self._news.set()
         if self._keeper is not None:
@@ -171,7 +171,7 @@ class BatchRunner:
             threading.Thread(target=self._work, daemon=True, name=f"batch-{self._gaps.num_workers}").start()
 
     def _put_away(self) -> None:
-        """What is over is ended; what was dropped is left as it is."""
+        """End the batches that are finished; leave those that were dropped as they are."""
         for active in list(self._active):
             if active.is_given_up:
                 active.call_off()
@@ -201,7 +201,7 @@ class BatchRunner:
         return active
 
     def _current(self, batch: Batch) -> Batch:
-        """As it is by now: its client may have cancelled it."""
+        """The batch as stored now: its client may have cancelled it."""
         return self.batches.find(batch.owner, batch.id)
 
     def _end(self, active: ActiveBatch) -> None:
@@ -227,7 +227,8 @@ class BatchRunner:
         self.batches.save(batch.moved(status, time.time()))
 
     def _write_files(self, batch: Batch) -> Batch:
-        """The output, and what was refused or failed. A file without a line is not made."""
+        """Write the output file, and the file of requests that were refused or failed. A file without lines is not
+        made."""
         made: dict[str, str | None] = {}
         for name, wanted in (("output", True), ("error", False)):
             chosen = (
@@ -282,7 +283,7 @@ class BatchRunner:
             return None
 
     def _answer_of(self, active: ActiveBatch, line: InputLine, errand: Errand) -> Answer | None:
-        """None: it was given up meanwhile."""
+        """The answer; None: the batch was given up meanwhile."""
         try:
             body = orjson.dumps({**line.body, "stream": False} if "stream" in line.body else line.body)
         except orjson.JSONEncodeError:
@@ -308,12 +309,12 @@ class BatchRunner:
 
 
 def _refusal(batch: Batch, error: LlamasrvError) -> Answer:
-    """Of a request that never was one."""
+    """The result of a line that is not a valid request."""
     return Answer(error.status, "", (anthropic_body if batch.protocol == "anthropic" else openai_body)(error))
 
 
 class ActiveBatch:
-    """Its requests are read as they are needed."""
+    """A batch in progress. Its requests are read as they are needed."""
 
     def __init__(self, batch: Batch, store: BatchStore) -> None:
         self.batch = batch
@@ -371,7 +372,8 @@ class ActiveBatch:
         self._count(entry)
 
     def _fail(self, what: str, error: OSError | StoreError) -> None:
-        """A disk that fails ends the batch. A server may be away for a moment: the batch is taken up anew."""
+        """A failing disk ends the batch. A server that is unreachable may come back: then the batch is taken up again
+        later."""
         if isinstance(error, OSError):
             self.error = {"code": "storage_error", "message": f"{what}: {error.strerror}."}
         else:
@@ -379,7 +381,7 @@ class ActiveBatch:
             self.is_dropped = True
 
     def give_up(self, status: str) -> int:
-        """Write down that the others have no answer, and say how many those are."""
+        """Record that the remaining requests have no answer, and return how many there are."""
         left = 0
         with self._store.input_of(self.batch).open() as file:
             for line in lines_of(file, self.batch):
@@ -406,7 +408,7 @@ class ActiveBatch:
 
 
 def tokens_of(body: Any) -> dict[str, int]:
-    """What an answer says it cost, in the words of Responses."""
+    """The token counts of an answer, under the names of Responses."""
     usage = body.get("usage") if isinstance(body, dict) else None
     if not isinstance(usage, dict):
         return {}

@@ -21,14 +21,14 @@ log = logging.getLogger("llamasrv")
 
 
 class ConversationStore:
-    """Those of one server; `store` None: none can be made."""
+    """The conversations of one server. `store` None: none can be made."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
         self._changing = threading.Lock()
 
     def find(self, owner: str, id: str) -> Conversation:
-        """Raises ConversationNotFound, also for what is another owner's."""
+        """Raises ConversationNotFound, also for another owner's conversation."""
         entry = None
         if self._store is not None and is_conversation_id(id):
             entry = asking(self._store, self._store.get, owner, id)
@@ -46,7 +46,7 @@ class ConversationStore:
         return conversation
 
     def change(self, owner: str, id: str, how: Callable[[Conversation], Conversation]) -> Conversation:
-        """Keep what `how` makes of it."""
+        """Replace it with what `how` returns."""
         with self._changing:
             return self.keep(owner, how(self.find(owner, id)))
 
@@ -55,7 +55,8 @@ class ConversationStore:
             raise not_found(id)
 
     def adding(self, owner: str, id: str | None, keep: Keep, *, store: bool) -> Keep:
-        """`keep`, where the response is stored at all; and what ended well is added to its conversation."""
+        """A `keep` that stores the response only where `store` is true, and adds it to its conversation if it ended
+        well."""
         if id is None:
             return keep
 

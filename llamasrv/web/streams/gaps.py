@@ -22,7 +22,7 @@ PATIENCE = 0.1  # seconds after which a piece is done all the same: somebody may
 
 
 class Gaps:
-    """`hold` has all engines begin nothing that can be deferred for so many seconds."""
+    """`hold` makes all engines put off deferrable work for that many seconds."""
 
     def __init__(self, hold: Callable[[float], None]) -> None:
         self.num_workers = 0  # who do such work
@@ -34,7 +34,7 @@ class Gaps:
         self._left = -RECENT  # when somebody was last answered
 
     def enter(self) -> None:
-        """Somebody has come who is to be answered."""
+        """A request has arrived that somebody waits for."""
         self.num_present += 1
         self._nobody.clear()
         if self.num_workers:
@@ -49,7 +49,7 @@ class Gaps:
                 self._hold(0.0)
 
     def wait(self) -> None:
-        """For a gap, in which a piece of about a millisecond may be done. Whoever has come meanwhile goes first."""
+        """Wait for a gap in which about a millisecond of work fits. Requests that arrive meanwhile go first."""
         with self._turn:
             if time.monotonic() - self._left < RECENT:
                 time.sleep(REST)
@@ -63,7 +63,7 @@ class Cancellable(Protocol):
 
 
 class Errand:
-    """Hands a request from whoever has it done to whoever does it."""
+    """Lets the caller of a request cancel it in the code that runs it."""
 
     def __init__(self, gaps: Gaps) -> None:
         self.wait = gaps.wait
@@ -76,7 +76,7 @@ class Errand:
             run.cancel()
 
     def call_off(self) -> None:
-        """What is being computed ends at once."""
+        """Stop what is being computed."""
         self._is_off = True
         if self._run is not None:
             self._run.cancel()

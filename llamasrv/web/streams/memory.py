@@ -27,7 +27,7 @@ class ResponseNotFound(NotFound):
 
 
 class Memory:
-    """What one server remembers; `store` None: nothing."""
+    """What one server remembers. `store` None: nothing."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class Memory:
         return self._store is not None
 
     def find(self, owner: str, id: str) -> Stored:
-        """Raises ResponseNotFound, also for what is another owner's."""
+        """Raises ResponseNotFound, also for another owner's response."""
         found = None
         if self._store is not None and is_response_id(id):
             found = self._off(self._get, self._store, owner, id)
@@ -57,13 +57,13 @@ class Memory:
         return turns
 
     def items_until(self, owner: str, stored: Stored) -> list[dict[str, Any]]:
-        """All that a response was made from: earlier turns, as far as they are still there, and its own input."""
+        """Everything that a response was made from: the earlier turns that still exist, and its own input."""
         previous = stored.response["previous_response_id"]
         turns = [] if previous is None else self._turns(owner, previous, whole=False)
         return [*(item for turn in turns for item in turn.items), *stored.input]
 
     def items(self, owner: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Single items by their ids, as far as they are there."""
+        """Single items by id; those that no longer exist are left out."""
         found = {}
         responses = dict.fromkeys(map(response_of, ids))
         if len(responses) > _REFERENCES:
@@ -77,7 +77,7 @@ class Memory:
         return found
 
     def keep(self, owner: str, stored: Stored, lease: float | None = None) -> bool:
-        """Whether it could be stored; why not is in the log."""
+        """Whether it could be stored; if not, the reason is in the log."""
         if self._store is None:
             return False
         response = stored.response
@@ -110,7 +110,7 @@ class Memory:
 
 
 def asking(store: Store, function: Callable[..., Any], *args: Any) -> Any:
-    """The result of a function that uses the store, which may keep its thread waiting."""
+    """Call a function that uses the store, and return its result. It may block a thread."""
     return off_hub(function, *args) if store.blocks else function(*args)
 
 

@@ -13,12 +13,12 @@ from llamasrv.web.streams.streaming import Framing, Reply
 
 
 def reply_to(run: Run, begin: Callable[[RunInfo], Reply], framing: Framing) -> Reply:
-    """The reply that `begin` makes: now if the run has begun, else as soon as it has."""
+    """The reply that `begin` makes: at once if the run has begun, else as soon as it has."""
     return LateReply(run, begin, framing) if run.info is None else begin(run.info)
 
 
 class LateReply:
-    """A reply that begins when its run does."""
+    """A reply that is made when its run begins."""
 
     def __init__(self, run: Run, begin: Callable[[RunInfo], Reply], framing: Framing) -> None:
         self._run, self._begin, self._framing = run, begin, framing

@@ -31,7 +31,7 @@ MOST_NAME = 256  # characters
 
 
 class ResumableStream:
-    """One stream: the end of what it wrote, and whether more is coming."""
+    """One stream: the latest part of what it wrote, and whether more is coming."""
 
     def __init__(self, name: str, framing: Framing = OPENAI) -> None:
         self.name = name
@@ -66,7 +66,7 @@ class ResumableStream:
                 self._news.notify_all()
 
     def add(self, data: bytes) -> None:
-        """What its reader would get next. The oldest of too much is forgotten."""
+        """Add what the reader gets next. The oldest part is dropped when there is too much."""
         with self._news:
             self._data += data
             self._sizes.append(len(data))
@@ -78,19 +78,19 @@ class ResumableStream:
             self._news.notify_all()
 
     def cancel(self) -> None:
-        """End it where it is. It stays readable."""
+        """End it here. It stays readable."""
         if self._body is not None and not self.done:
             self._body.cancel()
 
     def check(self, start: int) -> None:
-        """Raises where reading from this byte on is not possible any more."""
+        """Raises if it can no longer be read from this byte on."""
         if start < self._start:
             raise InvalidRequest(
                 f"Invalid 'from': bytes before {self._start} are no longer kept.", param="from"
             )
 
     def read(self, start: int, timeout: float) -> bytes | None:
-        """What there is from this byte on; b"" after `timeout` seconds without, None at the end."""
+        """The bytes from this position on; b"" if none come within `timeout` seconds, None at the end."""
         with self._news:
             self._news.wait_for(lambda: self.total > start or self.done, timeout)
             if self.total <= start:
@@ -100,10 +100,8 @@ class ResumableStream:
 
 
 class StreamReader:
-    """The body of a reply that reads a stream from one byte on. Whoever reads may leave: the stream goes on.
-
-    `record` is closed at the end, where it is not that of the stream itself.
-    """
+    """The body of a reply that reads a stream from a given byte on. The stream goes on when the reader leaves.
+    `record` is closed at the end, unless it is the stream's own."""
 
     def __init__(
         self, kept: ResumableStream, start: int, *, keepalive: float, record: RequestLog | None = None
@@ -140,14 +138,14 @@ class Cancellable(Protocol):
 
 
 class Streams:
-    """Those of this process, by owner and name."""
+    """The resumable streams of this process, by owner and name."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], ResumableStream] = {}
         self._opening: dict[tuple[str, str], Cancellable] = {}
 
     def name_of(self, owner: str, environ: dict[str, Any]) -> str | None:
-        """The name that a client gave its stream, if it did. Raises where it cannot be kept."""
+        """The name that the client gave its stream, if any. Raises if the stream cannot be kept."""
         name: str | None = environ.get(HEADER)
         if name is None:
             return None
@@ -160,8 +158,8 @@ class Streams:
 
     @contextmanager
     def opening(self, owner: str, name: str, run: Cancellable) -> Iterator[None]:
-        """For the block in which a request has written nothing yet, because its model is being loaded, say: who asks
-        for its stream is told to come back, and it can be ended."""
+        """For the time before a request has written anything, for example while its model is being loaded: clients
+        that ask for its stream are told to come back, and it can be ended."""
         self.end(owner, name)
         self._opening[owner, name] = run
         try:
@@ -173,7 +171,7 @@ class Streams:
     def keep(
         self, owner: str, name: str, run: Cancellable, response: Response, framing: Framing, *, keepalive: float
     ) -> Response:
-        """The same response, whose body goes on without its reader; unless it was ended while it was `opening`."""
+        """The same response with a body that goes on without its reader; unless it was ended while it was `opening`."""
         if self._opening.get((owner, name)) is not run:
             return response
         kept = self.hold(owner, ResumableStream(name, framing))
@@ -185,7 +183,7 @@ class Streams:
         return response
 
     def hold(self, owner: str, kept: ResumableStream) -> ResumableStream:
-        """Keep it under its name, in the place of an earlier one."""
+        """Keep it under its name, replacing an earlier one."""
         self._kept[owner, kept.name] = kept
         return kept
 
@@ -199,7 +197,7 @@ class Streams:
         return kept
 
     def end(self, owner: str, name: str) -> None:
-        """Stop it and forget it. Nothing happens where there is none."""
+        """Stop it and forget it. Does nothing if there is none."""
         kept = self._kept.pop((owner, name), None)
         if kept is not None:
             kept.cancel()
@@ -208,14 +206,14 @@ class Streams:
             run.cancel(InvalidRequest("The request was cancelled: its stream was ended.", code="cancelled"))
 
     def matching(self, owner: str, names: list[str]) -> list[ResumableStream]:
-        """By name, or by the part of a name before `::`, where clients put the model."""
+        """Streams by name, or by the part of a name before `::`, where clients put the model."""
         self._sweep()
         wanted = set(names)
         mine = (kept for (whose, _), kept in self._kept.items() if whose == owner)
         return [kept for kept in mine if kept.name in wanted or kept.name.partition("::")[0] in wanted]
 
     def _sweep(self) -> None:
-        """Forget those that ended long ago, and the oldest of the ended ones where there are too many."""
+        """Forget the streams that ended long ago, and the oldest ended ones if there are too many."""
         now = time.time()
         ended = [(kept.completed, key) for key, kept in self._kept.items() if kept.completed is not None]
         spare = MOST_STREAMS - 1 - (len(self._kept) - len(ended))
@@ -226,7 +224,7 @@ class Streams:
 
 
 class _Whole:
-    """A body that is there already."""
+    """A body that is complete already."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces

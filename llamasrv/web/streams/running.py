@@ -8,7 +8,7 @@ from llamasrv.pipeline.run import Run
 
 
 class Running:
-    """Keeps no run alive: one that nobody reads any more is gone from here."""
+    """Keeps no run alive: a run that nobody reads any more disappears from here."""
 
     def __init__(self) -> None:
         self._runs: WeakValueDictionary[tuple[str, str], Run] = WeakValueDictionary()
@@ -17,6 +17,6 @@ class Running:
         self._runs[owner, id] = run
 
     def find(self, owner: str, id: str) -> Run | None:
-        """None also where it has ended, or is another owner's."""
+        """The run; None if it has ended or belongs to another owner."""
         run = self._runs.get((owner, id))
         return None if run is None or run.done else run

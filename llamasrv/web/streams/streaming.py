@@ -43,7 +43,7 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 class Client(NamedTuple):
-    """Who a reply goes to. `sock` None: nobody whose leaving could be noticed."""
+    """The client of a reply. `sock` None: its leaving cannot be noticed."""
 
     sock: Any = None
     skips_interim: bool = True
@@ -58,7 +58,7 @@ NOBODY = Client()
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How the chunks of a protocol are put on the wire."""
+    """How a protocol's chunks are put on the wire."""
 
     frame: Callable[[bytes], bytes]
     error: Callable[[LlamasrvError], bytes]  # the chunk that tells of a failure
@@ -82,7 +82,7 @@ def unnamed(chunk: bytes) -> bytes:
 
 
 def named(chunk: bytes) -> bytes:
-    """An event of the name that its JSON begins with: {"type":"NAME", ..."""
+    """An event named after the type at the start of its JSON: {"type":"NAME", ..."""
     return b"event: %b\ndata: %b\n\n" % (chunk[9 : chunk.index(b'"', 9)], chunk)
 
 
@@ -94,7 +94,7 @@ OPENAI = Framing(unnamed, openai_body, last=b"data: [DONE]\n\n")
 
 
 class Running(Protocol):
-    """A run, as far as this module cares. `pipeline` makes them."""
+    """The part of a run that this module uses. `pipeline` makes them."""
 
     @property
     def has_begun(self) -> bool: ...
@@ -111,8 +111,8 @@ class Running(Protocol):
 
 
 def settle(running: Running) -> Usage | None:
-    """Give it up and wait for its end: what was computed counts, however its client left. None: it has ended before,
-    or it is not the one that computes."""
+    """Cancel it and wait for its end: what was computed counts, whatever made the client leave. None: it had ended
+    before, or another run does the computing."""
     running.cancel()
     deadline, usage = time.monotonic() + SETTLE, None
     while not running.done and (left := deadline - time.monotonic()) > 0:
@@ -121,7 +121,7 @@ def settle(running: Running) -> Usage | None:
 
 
 class Gathered(Running, Protocol):
-    """One that is told as a whole."""
+    """A run whose result is sent as a whole."""
 
     def gather(self) -> None: ...
 
@@ -142,8 +142,8 @@ class Reply(Protocol):
 def whole_response(
     running: Gathered, reply: Reply, record: RequestLog, *, client: Client, wait: Callable[[], None] | None = None
 ) -> Response:
-    """Wait for all of it. A client that leaves meanwhile cancels it. `wait` is called before what is there is told,
-    where that is in no hurry."""
+    """Wait for the whole result. If the client leaves meanwhile, the run is cancelled. `wait`, for results that are in
+    no hurry, is called before each batch of events is taken in."""
     error: LlamasrvError | None = None
     usage, reason = None, None
     running.gather()
@@ -181,7 +181,7 @@ def whole_response(
 def stream_response(
     running: Running, reply: Reply, record: RequestLog, *, client: Client, keepalive: float, framing: Framing = OPENAI
 ) -> Response:
-    """Begin with the first event, or without it when it does not come in time."""
+    """Start the stream with the first event, or without it if it does not come in time."""
     watch = None
     events: list[Event] = []
     try:
@@ -217,7 +217,7 @@ def _usage_of(events: Sequence[Event]) -> Usage | None:
 
 
 class EventStream:
-    """The body of a stream: an iterator of writes. A class rather than a generator, because `close` of a generator
+    """The body of a stream: an iterator of writes. It is a class and not a generator, because `close` of a generator
     that was never started does nothing, and a client may be gone before the first write."""
 
     def __init__(
@@ -295,7 +295,7 @@ class EventStream:
         return b"".join(frames) or framing.ping or b""
 
     def _break_off(self, error: Exception) -> bytes:
-        """Our own mistake after the headers: say so in the stream."""
+        """A bug of ours after the headers were sent: say so in the stream."""
         log.error("request %s failed while streaming", self._record.id, exc_info=error)
         self._ended = True
         self._record.reason = "failed"
@@ -303,11 +303,11 @@ class EventStream:
         return self._framing.frame(self._framing.error(told)) + self._framing.last
 
     def cancel(self) -> None:
-        """Have it end early. From any greenlet: whoever iterates sees the end."""
+        """End it early. May be called from any greenlet: the code that iterates sees the end."""
         self._running.cancel()
 
     def close(self) -> None:
-        """Called in any case, by whoever iterates: after the last write, or when the client is gone."""
+        """Always called by the code that iterates: after the last write, or when the client is gone."""
         if self._watch is not None:
             self._watch.close()
         events, self._events = self._events, None
@@ -318,12 +318,10 @@ class EventStream:
 
 
 class Watch:
-    """Cancels when the client is gone. A socket that cannot be looked at is left alone: then the next write notices.
-
-    A client that has only stopped sending looks like one that has closed, until something is written to it: the one
-    reads on, the other's machine answers with a reset. So then an interim reply is sent, which clients skip; `interim`
-    False says that the reply itself has begun, whose next write tells as well. HTTP/1.0 knows no interim replies.
-    """
+    """Cancels the run when the client is gone. Sockets that cannot be watched are left alone: the next write notices.
+    A client that only stopped sending looks like one that closed, until something is written to it: a live client
+    reads on, a closed one answers with a reset. So an interim reply is sent, which clients skip. `interim` False: the
+    reply itself has begun, and its next write tells as well. HTTP/1.0 has no interim replies."""
 
     def __init__(self, client: Client, gone: Callable[[], None], *, interim: bool = True) -> None:
         sock = client.sock

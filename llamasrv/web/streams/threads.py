@@ -20,7 +20,7 @@ _MESSAGE = re.compile(r"msg_[0-9a-f]{48}\Z")
 
 
 class Threads:
-    """Those of one server; `store` None: none."""
+    """The threads of one server. `store` None: none."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
@@ -30,7 +30,7 @@ class Threads:
         return self._store is not None
 
     def turns(self, owner: str, id: str) -> Sequence[Turn]:
-        """All turns up to this reply, oldest first. Raises ThreadNotFound, also for what is another owner's."""
+        """All turns up to this reply, oldest first. Raises ThreadNotFound, also for another owner's thread."""
         entries: list[Entry] = []
         if self._store is not None and _MESSAGE.match(id):
             entries = asking(self._store, self._store.chain, owner, id)
@@ -39,8 +39,8 @@ class Threads:
         return [Turn.unpack(entry.body) for entry in entries]
 
     def keep(self, owner: str, id: str, turn: Turn, previous: str | None, earlier: Sequence[Turn]) -> None:
-        """Keep a turn, and that the one before it has been continued. Why it could not be is in the log: then the next
-        turn finds no thread, and its client sends the whole conversation."""
+        """Store a turn, and note that the turn before it has been continued. If that fails, the log has the reason:
+        the next turn then finds no thread, and its client sends the whole conversation."""
         if self._store is None:
             return
         try:
