@@ -51,10 +51,8 @@ class Pipeline:
             registry.loader.on_unload.append(self._forget)
 
     def open(self, name: str | None, *, keep_alive: float | None = None, timeout: float | None = None) -> LoadedModel:
-        """The model for that name, loaded; waits until it is. Raises ModelNotFound, or Unavailable.
-
-        It may be unloaded again as soon as the caller waits for anything else: who does holds a `lease`.
-        """
+        """The model for that name, loaded; waits for loading. Raises ModelNotFound, or Unavailable. It may be unloaded
+        again as soon as the caller waits for anything else: a caller that does has to hold a `lease`."""
         model = self.registry.for_request(name)
         model.touch(keep_alive)
         served = self._now(model)
@@ -69,8 +67,8 @@ class Pipeline:
                 return served
 
     def peek(self, name: str | None) -> LoadedModel | None:
-        """The model for that name if it is loaded, for whoever only looks: it is not loaded for that, and does not
-        stay longer. Raises ModelNotFound."""
+        """The model for that name if it is loaded, for callers that only look: this neither loads it nor keeps it
+        loaded. Raises ModelNotFound."""
         model = self.registry.for_request(name)
         if model.state != "loaded":
             return None
@@ -84,7 +82,7 @@ class Pipeline:
             model.release(used=False)
 
     def _current(self, model: Model) -> LoadedModel | None:
-        """What was made for the model as it is loaded now."""
+        """The LoadedModel of the model as it is loaded now."""
         served = self._served.get(model)
         if served is not None and served.engine is model.current and served.info is served.engine.info:
             return served
@@ -92,13 +90,13 @@ class Pipeline:
 
     @contextmanager
     def lease(self, name: str | None, *, keep_alive: float | None = None) -> Iterator[LoadedModel]:
-        """The same for a block, in which it stays loaded."""
+        """As `open`, for a block in which the model stays loaded."""
         served = self.open(name, keep_alive=keep_alive)
         with served.model.lease():
             yield served
 
     def _now(self, model: Model) -> LoadedModel | None:
-        """The model as it is loaded; None if it is not: then its loading has begun."""
+        """The model if it is loaded; None if not: then its loading has begun."""
         served = self._current(model)
         if served is not None:
             return served
@@ -125,7 +123,7 @@ class Pipeline:
         return served
 
     def _warm_decoder(self, model: Model) -> None:
-        """The first image does not wait for a process to start."""
+        """Spare the first image the start of a process."""
         if model.details.projector is not None:
             self.media.decoder.warm()
 
@@ -133,7 +131,7 @@ class Pipeline:
         self._served.pop(model, None)
 
     def count(self, request: GenerateRequest) -> int:
-        """Tokens of the prompts that `submit` would take, also of those that are too long."""
+        """Tokens of the prompts that `submit` would take, including prompts that are too long."""
         with self.lease(request.model) as served:
             request = served.model.chat_defaults.of(request)
             request = self.documents.read(request, sees=served.sees)
@@ -145,7 +143,7 @@ class Pipeline:
         self, request: GenerateRequest, *, explain: Callable[[LlamasrvError], LlamasrvError] | None = None
     ) -> Run:
         """Start a generation. Raises everything that can be known to be wrong. If the model is not loaded, its loading
-        begins, and what is wrong shows as the run's first event. `explain` puts an error into the caller's words."""
+        begins, and errors show as the run's first event. `explain` rewords an error for the caller."""
         model = self.registry.for_request(request.model)
         model.touch(request.keep_alive)
         return Run(
@@ -216,7 +214,8 @@ class Pipeline:
     def _compare(
         self, served: LoadedModel, prepared: list[TokenizedPrompt], request: GenerateRequest, cache_key: CacheKey
     ) -> CacheReport | None:
-        """With earlier requests of the same key. Those of batches are not: nobody waits for them."""
+        """Compare with earlier requests of the same key. Requests of batches are not compared: nobody waits for
+        them."""
         if request.deferrable:
             return None
         prompt, tokens = request.prompts[0], prepared[0].tokens
@@ -234,7 +233,7 @@ class Pipeline:
         self, served: LoadedModel, ready: TokenizedPrompt, request: GenerateRequest, params: SamplingParams, index: int,
         cache_key: CacheKey,
     ) -> SequenceSpec:  # fmt: skip
-        """Of the first choice of a prompt."""
+        """The SequenceSpec of a prompt's first choice."""
         model = served.model
         wanted = model.num_predict if request.max_tokens is None else request.max_tokens
         logprobs = request.logprobs
@@ -274,11 +273,11 @@ class Pipeline:
             return RankingWork(served, request)
 
     def embed(self, request: EmbedRequest) -> Embeddings:
-        """Vectors for prompts. Waits for them; who wants to give up meanwhile takes `submit_embed`."""
+        """Vectors for prompts; waits for them. A caller that may want to cancel uses `submit_embed`."""
         return self.submit_embed(request).result()
 
     def submit_classify(self, request: ClassifyRequest) -> ClassificationWork:
-        """Start computing. Raises everything that can be known to be wrong."""
+        """Start a classification. Raises everything that can be known to be wrong."""
         with self.lease(request.model, keep_alive=request.keep_alive) as served:
             return ClassificationWork(served, request)
 
@@ -287,7 +286,7 @@ class Pipeline:
 
 
 def _predicted(served: LoadedModel, text: str | None) -> array[int] | None:
-    """The tokens of a prediction, of which more than fit the context are of no use; never control tokens."""
+    """The tokens of a prediction, without control tokens and never more than the context holds."""
     if text is None:
         return None
     context = served.engine.context
@@ -314,7 +313,7 @@ def _progresses(request: GenerateRequest) -> bool:
 
 
 def _scope(request: GenerateRequest, *, everybody: bool) -> str:
-    """Who may know of a prompt by how soon it is answered."""
+    """Who may learn from the reply time that a prompt was cached."""
     owner = "" if everybody else request.owner
     return f"{owner}\0{request.cache_salt}" if request.cache_salt else owner
 
@@ -324,7 +323,7 @@ def _least(asked: int | None, bound: int | None) -> int | None:
 
 
 def _reseeded(params: SamplingParams, k: int) -> SamplingParams:
-    """The k-th choice of one prompt: with the first one's seed it would say the same."""
+    """The parameters of a prompt's k-th choice: with the seed of the first it would repeat the first."""
     if params.seed is None:
         return params
     return replace(params, seed=(params.seed + k) % 0xFFFFFFFF)

@@ -15,9 +15,10 @@ def chosen(
     asked: Iterable[tuple[str, float]] | None,
     standing: Adapters = (),
 ) -> Adapters:
-    """`named` is the one that the model's name chooses, with its own scale; `asked` go before it, by name or number.
+    """`named` is the adapter that the model's name chooses, with its own scale; `asked`, by name or number, override
+    it.
 
-    A request that says nothing gets the `standing` ones: at first none.
+    A request that says nothing gets the `standing` adapters, at first none.
     """
     if named is None and asked is None:
         return standing

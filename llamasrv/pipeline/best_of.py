@@ -9,8 +9,8 @@ from llamasrv.domain.events import Event, Text, Usage
 
 
 class BestOf:
-    """A stage. Keeps everything back until all choices have ended, then tells the `n` of each prompt with the highest
-    log-probability per token, of `drawn`."""
+    """A stage. Holds everything back until all choices have ended, then passes on the `n` of each prompt, of `drawn`,
+    with the highest log-probability per token."""
 
     def __init__(self, *, drawn: int, n: int, with_logprobs: bool) -> None:
         self._drawn, self._n, self._with_logprobs = drawn, n, with_logprobs

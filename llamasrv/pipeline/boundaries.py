@@ -12,7 +12,7 @@ TOGETHER = 8  # tokens: marks so close to each other end one message and begin t
 
 
 def message_marks(template: ChatTemplate, vocab: Vocabulary) -> frozenset[int]:
-    """The control tokens that a template writes around messages: those of a conversation that has no others."""
+    """The control tokens that a template writes around messages, found by rendering a plain conversation."""
     turns = (Message("user", "Hello there"), Message("assistant", "Hello"), Message("user", "Thanks"))
     for messages in ((Message("system", "Be kind"), *turns), turns, turns[:1]):
         try:
@@ -38,8 +38,8 @@ def boundaries(tokens: list[int], marks: frozenset[int]) -> tuple[int, ...]:
 def pinned(
     pins: tuple[Pin, ...], prompt: Prompt, num_tokens: int, found: tuple[int, ...]
 ) -> tuple[tuple[int, float], ...]:
-    """Lengths of what is to be kept, and for how long. Messages are counted from the end of `found`, the boundaries:
-    there none are merged with others, as a system prompt is with tools."""
+    """The prefix lengths to keep, each with its time. Messages are counted from the end of the boundaries in `found`:
+    there, none are merged, as a system prompt and tools are."""
     open_end = isinstance(prompt, ChatPrompt) and prompt.continue_final_message
     ends = (*found, num_tokens) if open_end or not found else found
     return tuple((ends[-1 - pin.num_after], pin.seconds) for pin in pins if pin.num_after < len(ends))

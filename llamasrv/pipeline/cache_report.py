@@ -22,8 +22,8 @@ MOST_KEYS = 1_024
 
 
 class Change(NamedTuple):
-    """The first part that is not what it was: model, adapters, scope (another `cache_salt`), system, tools, template,
-    messages, or, of a prompt that begins as before, evicted."""
+    """The first part that differs: model, adapters, scope (another `cache_salt`), system, tools, template, messages;
+    or evicted, where the prompt begins as before."""
 
     part: str
     at: int | None = None  # of tools and messages; those count from the first one behind the system's
@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
 
 class _Request:
-    """One that later ones may be compared with."""
+    """A request that later ones may be compared with."""
 
     __slots__ = ("fingerprint", "marks", "head", "latest", "id", "is_computed")
 
@@ -51,8 +51,8 @@ class _Request:
 
 
 class CacheReport:
-    """What is known of one request. `num_reused` says how many tokens of its prompt were found, None as long as the
-    engine has not taken it up."""
+    """What is known about one request. `num_reused` returns how many tokens of its prompt were cached, or None until
+    the engine has taken it up."""
 
     def __init__(
         self, num_prompt: int, book: CacheBook | None = None, request: _Request | None = None,
@@ -73,7 +73,7 @@ class CacheReport:
             self._changed = _first_change(ours, theirs)
 
     def change(self) -> Change | None:
-        """What changed first; None: nothing that is known of by now."""
+        """What changed first; None if nothing is known to have changed so far."""
         if self._changed is not None:
             return self._changed
         reused = self.num_reused()
@@ -84,17 +84,17 @@ class CacheReport:
 
     @property
     def num_missed(self) -> int:
-        """About how many tokens more would have been found, had nothing changed."""
+        """About how many more tokens would have been cached if nothing had changed."""
         reused = self.num_reused()
         return max(0, min(self._num_before, self.num_prompt) - (self._num_alike if reused is None else reused))
 
     def answered_as(self, id: str) -> None:
-        """Later requests may name this one by the id of its reply."""
+        """Let later requests refer to this one by the id of its reply."""
         if self._book is not None and self._request is not None:
             self._book.name(self._request, id)
 
     def ended(self, usage: Usage) -> None:
-        """Its tokens are counted."""
+        """The request has ended with this usage."""
         if self._request is None or self._book is None or usage.prompt_tokens < self.num_prompt:
             return
         self._request.is_computed = True
@@ -103,7 +103,7 @@ class CacheReport:
             self._book.changes[self._request.fingerprint.model, change.part] += 1
 
     def __str__(self) -> str:
-        """As a structured header: hit=120, prompt=345, changed="messages[3]"."""
+        """As a structured header field: hit=120, prompt=345, changed="messages[3]"."""
         reused, change = self.num_reused(), self.change()
         parts = [] if reused is None else [f"hit={reused}"]
         parts.append(f"prompt={self.num_prompt}")
@@ -113,7 +113,7 @@ class CacheReport:
 
 
 class CacheBook:
-    """Of one process. `changes` counts by model and by what changed."""
+    """One per process. `changes` counts by model and by what changed."""
 
     def __init__(self) -> None:
         self.changes: Counter[tuple[str, str]] = Counter()
@@ -121,8 +121,8 @@ class CacheBook:
         self._lock = Lock()
 
     def compare(self, owner: str, fingerprint: Fingerprint, previous: str | None = None) -> CacheReport:
-        """With the request that was answered as `previous`; without one with that of the same owner that it resembles
-        most. Later ones are compared with this one, too."""
+        """Compare with the request that was answered as `previous`; without that, with the same owner's request that
+        it resembles most. Later requests are compared with this one, too."""
         with self._lock:
             latest = self._keys.get(owner)
             if latest is None:
@@ -151,7 +151,8 @@ class _Latest:
         self._num_hashes = 0
 
     def alike(self, request: _Request) -> _Request | None:
-        """The one with most of its messages, from the first on; else with its system prompt, or its first tool."""
+        """The request that shares the most messages, counted from the first; else the one that shares the system
+        prompt, or the first tool."""
         by_mark, head = self._by_mark, request.head
         for mark in reversed(request.marks):
             found = by_mark.get(mark)
@@ -203,6 +204,6 @@ def _first_change(ours: Fingerprint, theirs: Fingerprint) -> Change | None:
 
 
 def _is_rewritten(ours: Fingerprint, theirs: Fingerprint) -> bool:
-    """Whether the tokens part well before the end of the shorter prompt: the last ones of each call for the answer, and
-    need not be in the next."""
+    """Whether the tokens differ well before the end of the shorter prompt: the last ones of each only ask for the
+    answer, and need not be part of the next prompt."""
     return ours.tokens_alike(theirs) < min(ours.num_tokens, theirs.num_tokens) - 2 * BLOCK

@@ -22,7 +22,8 @@ _PLAIN = ChatFormat("plain")  # raw prompts: all that is written is content
 
 
 class ConstraintBuilder:
-    """For the choices of one prompt. Raises InvalidRequest for a form that cannot be enforced."""
+    """Builds the constraints for the choices of one prompt. Raises InvalidRequest for a form that cannot be
+    enforced."""
 
     def __init__(
         self, served: LoadedModel, prepared: TokenizedPrompt, request: GenerateRequest, prompt: Prompt
@@ -31,7 +32,8 @@ class ConstraintBuilder:
         self._grammar = _grammar(served, prepared, request, prompt)
 
     def build(self, *, in_reasoning: bool) -> OutputConstraint | None:
-        """For one choice; None if nothing bears on it. `in_reasoning`: the prompt ends inside a thinking block."""
+        """The constraint for one choice; None if nothing constrains it. `in_reasoning`: the prompt ends inside a
+        thinking block."""
         budget = self._budget(in_reasoning)
         if self._grammar is None and budget is None:
             return None
@@ -55,7 +57,7 @@ class ConstraintBuilder:
 
 
 def _may_think(prepared: TokenizedPrompt, prompt: Prompt) -> bool:
-    """Whether the model may open a thinking block by itself."""
+    """Whether the model may open a thinking block on its own."""
     if not isinstance(prompt, ChatPrompt) or prepared.profile is None:
         return True
     return prompt.template_kwargs.get("enable_thinking") is not False and not prepared.profile.thinks_when_told

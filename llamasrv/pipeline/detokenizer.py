@@ -18,7 +18,7 @@ _utf8 = getincrementaldecoder("utf-8")
 
 
 class Detokenizer:
-    """A choice whose text is its content. An incomplete character is kept back, with its log-probabilities."""
+    """For a choice whose text is all content. An incomplete character is held back, with its log-probabilities."""
 
     __slots__ = ("num_reasoning", "_decode", "_pending", "_text", "_logprobs")
 
@@ -32,22 +32,22 @@ class Detokenizer:
 
     @property
     def made_calls(self) -> bool:
-        """Whether there were calls, all of them complete."""
+        """Whether there were calls, and all are complete."""
         return False
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether what comes next is thinking."""
+        """Whether the text that comes next is thinking."""
         return False
 
     def say(self, deltas: list[Delta], out: list[Event]) -> None:
-        """Tokens without log-probabilities."""
+        """Add tokens without log-probabilities."""
         text = self._decode(deltas[0].data if len(deltas) == 1 else b"".join([delta.data for delta in deltas]))
         if text:
             out.append(Text(deltas[0].index, text))
 
     def hold(self, delta: Delta, out: list[Event]) -> None:
-        """One token with log-probabilities."""
+        """Add one token with log-probabilities."""
         self._text += self._decode(delta.data)
         self._logprobs.append(delta.logprobs)  # type: ignore[arg-type]
         if not self._pending()[0]:
@@ -65,7 +65,7 @@ class Detokenizer:
 
 
 class NumberedDetokenizer(Detokenizer):
-    """The same with the ids of the tokens that a text came from."""
+    """The same, with the ids of the tokens that each text came from."""
 
     __slots__ = ("_tokens",)
 
@@ -101,7 +101,8 @@ class NumberedDetokenizer(Detokenizer):
 
 
 class ChatDetokenizer(Detokenizer):
-    """A choice whose text goes through a parser. `spoken`: what control tokens write that are part of its marks."""
+    """For a choice whose text goes through a parser. `spoken`: the texts of control tokens that are part of its
+    marks."""
 
     __slots__ = ("_parser", "_spoken", "_waiting", "_held")
 
@@ -161,7 +162,8 @@ class ChatDetokenizer(Detokenizer):
             self._parser = None
 
     def _let_go(self, out: list[Event], *, everything: bool) -> None:
-        """Events with the tokens that their text came from. A text that ends inside a token waits for the rest."""
+        """Pass on events with the tokens that their text came from. A text that ends inside a token waits for the
+        rest."""
         held = self._held
         if len(held) > 1:
             held = joined(held)
@@ -177,9 +179,10 @@ class ChatDetokenizer(Detokenizer):
         self._held = []
 
     def _tokens_of(self, text: str) -> tuple[int, tuple[TokenLogprob, ...], bool]:
-        """How many waiting tokens end with this text, those of them that it came from, and whether it cuts the last.
+        """How many of the waiting tokens this text uses up, which of them it came from, and whether it ends inside the
+        last.
 
-        What stands before it were marks or white space.
+        What stands before the text were marks or white space.
         """
         waiting, said = self._waiting, text.encode("utf-8", "replace")
         start = max(0, b"".join([data for data, _ in waiting]).find(said))

@@ -36,7 +36,7 @@ OpenFile = Callable[[str, str], bytes]
 
 
 class DocumentReader:
-    """One per process. `open_file` is set by whoever keeps files."""
+    """One per process. `open_file` is set by the part that stores files."""
 
     def __init__(self, decoder: Decoder, sources: Sources) -> None:
         self.open_file: OpenFile | None = None
@@ -46,7 +46,7 @@ class DocumentReader:
         self._lock = threading.Lock()
 
     def read(self, request: GenerateRequest, *, sees: bool) -> GenerateRequest:
-        """The same request without documents. Raises InvalidRequest for those that cannot be read."""
+        """The same request without documents. Raises InvalidRequest for documents that cannot be read."""
         number = sum(_count(prompt) for prompt in request.prompts if type(prompt) is ChatPrompt)
         if not number:
             return request
@@ -121,7 +121,7 @@ def _count(prompt: ChatPrompt) -> int:
 
 
 def _plain(data: bytes) -> str | None:
-    """Its text, if it is one."""
+    """The document's text, if it is plain text."""
     if b"%PDF-" in data[:1024] or b"\0" in data[:65_536]:
         return None
     try:
@@ -131,7 +131,7 @@ def _plain(data: bytes) -> str | None:
 
 
 def _told(name: str, pages: Pages, param: str | None) -> list[Part]:
-    """As the model reads it: its name, then its pages, which have numbers where there are several."""
+    """The document as the model reads it: its name, then its pages, numbered if there are several."""
     parts: list[Part] = []
     text = f"[{name}]\n" if name else ""
     for number, (words, picture) in enumerate(pages, 1):

@@ -29,10 +29,8 @@ NOT_ENABLED = "This model was not started for embeddings. Start the server with 
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """`vectors` are float32 arrays: orjson writes them with OPT_SERIALIZE_NUMPY, and they are buffers of bytes.
-
-    One has as many numbers as `size`; where `pooling` is none there is one for each token: rows of a matrix.
-    """
+    """`vectors` are float32 arrays: orjson writes them with OPT_SERIALIZE_NUMPY, and they are buffers of bytes. Each
+    has `size` numbers; with pooling "none" each is a matrix with a row for each token."""
 
     model: str
     vectors: tuple[Any, ...]
@@ -44,7 +42,7 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """A score for each document, as the model writes it; `probable`: from 0 to 1 by itself."""
+    """A score for each document, as the model gives it. `probable`: the scores already lie between 0 and 1."""
 
     model: str
     scores: tuple[float, ...]
@@ -58,7 +56,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """For each text how likely each class is, in the order of `labels`; they add up to 1 where there are several."""
+    """For each text, how likely each class is, in the order of `labels`; with several classes they add up to 1."""
 
     model: str
     labels: tuple[str, ...]
@@ -70,7 +68,7 @@ AS_IT_IS, EUCLIDEAN = -1, 2  # llama.cpp's numbers for how a vector is scaled
 
 
 class Work:
-    """Inputs that the embedder has: wait for their numbers, or `cancel`. One reader."""
+    """Inputs that were handed to the embedder: wait for their numbers, or `cancel`. One reader."""
 
     def __init__(
         self, served: LoadedModel, inputs: list[list[int]], *, timeout: float | None, media: Spans | None = None
@@ -88,12 +86,12 @@ class Work:
         )
 
     def cancel(self) -> None:
-        """Give up. Any number of times, at any time."""
+        """Cancel. May be called any number of times, at any time."""
         self.cancelled = True
         self._embedder.cancel(self._stream)
 
     def _wait(self) -> list[Any]:
-        """In the order of the inputs. Raises what went wrong, and Unavailable when it was cancelled."""
+        """The results in the order of the inputs. Raises what went wrong, and Unavailable after `cancel`."""
         numbers: list[Any] = [None] * self._count
         missing = self._count
         try:
@@ -114,7 +112,7 @@ class Work:
 
 
 class EmbeddingWork(Work):
-    """An EmbedRequest under way."""
+    """An EmbedRequest in progress."""
 
     def __init__(self, served: LoadedModel, request: EmbedRequest, media: RequestMedia = NO_MEDIA) -> None:
         backend = _backend(served)
@@ -135,7 +133,7 @@ class EmbeddingWork(Work):
         self._fingerprint = served.fingerprint
 
     def result(self) -> Embeddings:
-        """Waits for it. Raises what went wrong."""
+        """Wait for it. Raises what went wrong."""
         request = self._request
         how = request.normalise
         if how is None:
@@ -147,7 +145,7 @@ class EmbeddingWork(Work):
 
 
 class RankingWork(Work):
-    """A RerankRequest under way."""
+    """A RerankRequest in progress."""
 
     def __init__(self, served: LoadedModel, request: RerankRequest) -> None:
         backend = _backend(served)
@@ -162,13 +160,13 @@ class RankingWork(Work):
         self._probable = _ends_in_softmax(served)
 
     def result(self) -> Ranking:
-        """Waits for it. Raises what went wrong."""
+        """Wait for it. Raises what went wrong."""
         scores = tuple(float(numbers[0]) for numbers in self._wait())
         return Ranking(self.model, scores, self._probable, self.num_prompt)
 
 
 class ClassificationWork(Work):
-    """A ClassifyRequest under way."""
+    """A ClassifyRequest in progress."""
 
     def __init__(self, served: LoadedModel, request: ClassifyRequest) -> None:
         backend = _backend(served)
@@ -182,19 +180,19 @@ class ClassificationWork(Work):
         self._probable = _ends_in_softmax(served)
 
     def result(self) -> Classes:
-        """Waits for it. Raises what went wrong."""
+        """Wait for it. Raises what went wrong."""
         numbers = [[float(number) for number in row] for row in self._wait()]
         found = tuple(map(tuple, numbers)) if self._probable else tuple(map(_probabilities, numbers))
         return Classes(self.model, self._labels, found, self.num_prompt)
 
 
 def _ends_in_softmax(served: LoadedModel) -> bool:
-    """Whether llama.cpp's own graph does, for the heads of these."""
+    """Whether llama.cpp's own graph applies a softmax for this kind of head."""
     return served.info.architecture in ("qwen3", "qwen3vl")
 
 
 def _probabilities(numbers: Sequence[float]) -> tuple[float, ...]:
-    """A softmax over several classes; of one number, how likely it is."""
+    """A softmax over several classes; for a single number, its probability."""
     if len(numbers) == 1:
         return (_sigmoid(numbers[0]),)
     top = max(numbers)
@@ -214,7 +212,7 @@ def _backend(served: LoadedModel) -> EmbeddingBackend:
 
 
 def check_media(served: LoadedModel, request: EmbedRequest) -> None:
-    """Raises Unsupported for images and sounds that the model makes no vectors of, before they are looked into."""
+    """Raises Unsupported for images and sounds that the model cannot embed, before they are read."""
     if served.projector is None or _backend(served).most_rows:
         return  # it takes them, or whoever reads them says what it lacks
     for prompt in request.prompts:
@@ -228,7 +226,8 @@ def check_media(served: LoadedModel, request: EmbedRequest) -> None:
 def _tokens(
     served: LoadedModel, backend: EmbeddingBackend, request: EmbedRequest, media: RequestMedia, spans: Spans
 ) -> list[list[int]]:
-    """The tokens of each input, with those that the model wants around it. `spans` is given its images and sounds."""
+    """The tokens of each input, with the ones that the model wants around it. Images and sounds are added to
+    `spans`."""
     out = []
     for i, prompt in enumerate(request.prompts):
         if request.truncate and isinstance(prompt, TextPrompt):
@@ -263,7 +262,8 @@ def _bounded(tokens: list[int], served: LoadedModel, backend: EmbeddingBackend, 
 
 
 def _pair(served: LoadedModel, query: str, document: str) -> list[int]:
-    """Query and document as one input: by the model's own template, else with the marks its vocabulary asks for."""
+    """Query and document as one input: by the model's own template, else with the separators its vocabulary asks
+    for."""
     vocab = served.vocab
     template = served.info.templates.get("rerank")
     if template is not None:
@@ -280,7 +280,7 @@ def _pair(served: LoadedModel, query: str, document: str) -> list[int]:
 
 
 def _filled(template: str, query: str, document: str) -> Sequence[tuple[str, bool]]:
-    """The template's own text (trusted: its marks are tokens) and what a client wrote."""
+    """The template filled in: its own text is trusted, so its marks are tokens; the client's text is not."""
     out: list[tuple[str, bool]] = []
     rest = template
     while rest:

@@ -26,7 +26,7 @@ _SYSTEM = frozenset(("system", "developer"))
 
 
 class Fingerprint(NamedTuple):
-    """Of one chat. Empty: it has no such part."""
+    """The fingerprint of one chat. A part that the chat lacks is empty."""
 
     model: str
     build: str  # of the model's file, as it is loaded
@@ -41,12 +41,12 @@ class Fingerprint(NamedTuple):
 
     @property
     def head(self) -> tuple[object, ...]:
-        """All but the messages."""
+        """Everything but the messages."""
         return self[:7]
 
     @property
     def marks(self) -> list[bytes]:
-        """What another request may have in common with it, the largest part last."""
+        """The parts that another request may share with it, largest part last."""
         marks = list(self.messages)
         if self.system:
             marks.insert(0, b"s" + self.system)
@@ -55,7 +55,7 @@ class Fingerprint(NamedTuple):
         return marks
 
     def tokens_alike(self, other: Fingerprint) -> int:
-        """How many tokens both begin with, in whole blocks."""
+        """How many tokens both share at the beginning, in whole blocks."""
         return BLOCK * num_common(self.blocks, other.blocks)
 
 
@@ -83,7 +83,7 @@ def fingerprint_of(
 
 
 def num_common(a: Sequence[bytes], b: Sequence[bytes]) -> int:
-    """Of two chains: how many of their hashes are the same."""
+    """How many hashes two chains have in common, from their beginning."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -103,14 +103,14 @@ def _chain(pieces: Iterable[bytes], before: tuple[int, ...] = ()) -> Iterable[by
 
 
 def _blocks(tokens: Sequence[int]) -> Iterable[bytes]:
-    """Whole ones only."""
+    """The hashes of whole blocks only."""
     data = array("i", tokens).tobytes()
     size = BLOCK * array("i").itemsize
     return _chain(data[start : start + size] for start in range(0, len(data) - size + 1, size))
 
 
 def _bytes(value: Any) -> bytes:
-    """Different ones for different values."""
+    """Bytes that differ for different values."""
     if type(value) is Message and type(value.content) is str and not (value.tool_calls or value.reasoning):
         try:
             return f"{value.role}\0{value.name}\0{value.tool_call_id}\0{value.content}\0".encode()
@@ -123,5 +123,5 @@ def _bytes(value: Any) -> bytes:
 
 
 def _of_bytes(value: Any) -> Any:
-    """Of a picture's or a sound's bytes; of what else JSON has no word for."""
+    """The bytes of a picture or a sound, and of other values that JSON cannot express."""
     return _hash(value).hex() if isinstance(value, bytes) else repr(value)

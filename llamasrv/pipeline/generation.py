@@ -14,7 +14,7 @@ from llamasrv.pipeline.progress import Progress
 
 
 class Generation:
-    """Sequences that the engine has taken: read `events` until `done`, or `cancel` them. One reader."""
+    """Sequences that were handed to the engine: read `events` until `done`, or `cancel` them. One reader."""
 
     def __init__(
         self,
@@ -28,9 +28,9 @@ class Generation:
         end_thinking: Callable[[], None] | None = None,
         on_usage: Callable[[Usage], None] | None = None,
     ) -> None:
-        """`each`: choices of one prompt. `start_token`: what prompts begin with that is no part of their text.
-        `progress`: reads along where events tell how far the request is. `end_thinking`: closes the blocks of thinking,
-        where that can be done. `on_usage` is called once, when all choices have ended."""
+        """`each`: choices of one prompt. `start_token`: what prompts begin with that is not part of their text.
+        `progress`: sees the events that report how far the request is. `end_thinking`: closes thinking blocks, where
+        that is possible. `on_usage` is called once, when all choices have ended."""
         self.usage: Usage | None = None
         self.done = False
         self.cancelled = False
@@ -46,7 +46,7 @@ class Generation:
 
     @property
     def num_reused(self) -> int | None:
-        """Tokens of the prompts that were found in a cache; None as long as one of them has no place."""
+        """Tokens of the prompts that were cached; None until every prompt has a lane."""
         reused, each, total = self._stream.reused, self._each, 0
         for start in range(0, len(self._choices), each):
             found = [reused[index] for index in range(start, start + each) if index in reused]
@@ -56,24 +56,24 @@ class Generation:
         return total
 
     def cancel(self) -> None:
-        """Give up. The events still end, with FinishReason.CANCELLED. Any number of times, at any time."""
+        """Cancel. The events still end, with FinishReason.CANCELLED. May be called any number of times, at any time."""
         if not self.done and not self.cancelled:
             self.cancelled = True
             self._cancel()
 
     def end_thinking(self) -> bool:
-        """Have the model close its thinking block now. False if nothing allows for that."""
+        """Have the model close its thinking block now. False if that is not possible."""
         if self.done or self._end_thinking is None:
             return False
         self._end_thinking()
         return True
 
     def gather(self) -> None:
-        """Events come many at once from now on: for who tells them all together at the end."""
+        """Deliver many events at once from now on: for callers that send everything at the end."""
         self._stream.gather()
 
     def events(self, timeout: float | None = None) -> list[Event]:
-        """What has happened since the last call; waits for something. [] after `timeout` seconds without."""
+        """What has happened since the last call; waits for at least one event. [] after `timeout` seconds without."""
         stream = self._stream
         give_up = None
         while not self.done:
@@ -92,7 +92,7 @@ class Generation:
         return []
 
     def _convert(self, items: list[Any]) -> list[Event]:
-        """The events of one wake. Tokens without log-probabilities become one text per choice."""
+        """The events of one wake-up. Tokens without log-probabilities are joined into one text per choice."""
         out: list[Event] = []
         choices = self._choices
         said: dict[int, list[Delta]] = {}

@@ -16,7 +16,7 @@ from llamasrv.errors import QueueFull
 
 
 class HeldMedia:
-    """`most` bytes at once; `make_room` lets go of what is only kept for later. Any thread."""
+    """At most `most` bytes at once; `make_room` releases what is only kept for later. Any thread."""
 
     def __init__(self, most: int, make_room: Callable[[], None]) -> None:
         self._most, self._make_room = most, make_room
@@ -33,7 +33,7 @@ class HeldMedia:
             return self._total
 
     def check(self, size: int) -> None:
-        """Raises QueueFull where so much more would be too much."""
+        """Raises QueueFull if that much more would exceed the limit."""
         if self.total + size <= self._most:
             return
         self._make_room()
@@ -45,7 +45,7 @@ class HeldMedia:
             )
 
     def add(self, media: MediaInput) -> MediaInput:
-        """Count it, as long as it lives. Raises QueueFull."""
+        """Count it for as long as it lives. Raises QueueFull."""
         size = len(media.data or b"")
         if size:
             self.check(size)

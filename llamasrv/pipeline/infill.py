@@ -38,7 +38,7 @@ def _tokens(vocab: Vocabulary, text: str) -> list[int]:
 
 
 def _extra(vocab: Vocabulary, prompt: InfillPrompt, room: int) -> list[int]:
-    """The last of the extra texts that fit: the nearest ones come last."""
+    """The extra texts as tokens, cut at the front to fit: the nearest ones come last."""
     if not prompt.extra or room <= 0:
         return []
     out: list[int] = []

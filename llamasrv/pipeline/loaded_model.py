@@ -51,7 +51,7 @@ _PARAMS = frozenset(f.name for f in fields(SamplingParams))
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
-    """A prompt as tokens; of a chat also what reading its answer takes. Negative tokens are rows of `media`."""
+    """A prompt as tokens, and for a chat what it takes to read the answer. Negative tokens are rows of `media`."""
 
     tokens: list[int]
     media: tuple[MediaSpan, ...] = ()
@@ -64,7 +64,7 @@ class TokenizedPrompt:
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A loaded model, with what is made once for it."""
+    """A loaded model, with everything that is made once for it."""
 
     model: Model
     engine: Engine  # the one it was made for; its model may have another by now, or none
@@ -114,7 +114,7 @@ class LoadedModel:
 
     @property
     def projector(self) -> Projector | None:
-        """What measures its images and sounds; None where it takes text only."""
+        """Measures images and sounds; None if the model takes text only."""
         return self.engine.model.projector
 
     @property
@@ -139,7 +139,7 @@ class LoadedModel:
         return SamplingParams(**merged)
 
     def _bias(self, entries: tuple[tuple[int | str, float], ...], *, spared: bool) -> tuple[tuple[int, float], ...]:
-        """By token. `spared`: the tokens that end an answer are not banned anyway."""
+        """The bias by token. `spared`: the tokens that end an answer are not already banned."""
         out = []
         for key, bias in entries:
             if isinstance(key, str):  # a text: each of its tokens
@@ -179,7 +179,7 @@ class LoadedModel:
         return out
 
     def _answer_room(self, request: GenerateRequest) -> int:
-        """Tokens that a shortened prompt leaves for the answer."""
+        """How many tokens a shortened prompt leaves for the answer."""
         wanted = self.context // 4 if request.max_tokens is None else request.max_tokens
         return min(wanted, self.context // 2)
 
@@ -192,7 +192,7 @@ class LoadedModel:
     def _shortened(
         self, prompt: ChatPrompt, choice: ToolChoice, room: int, media: RequestMedia
     ) -> TokenizedPrompt | None:
-        """The prompt without its oldest turns, as few as possible; None if even the last one is too long."""
+        """The prompt without its oldest turns, dropping as few as possible; None if even the last turn is too long."""
         shorter = _shorter(prompt.messages)
         found = None
         low, high = 0, len(shorter) - 1
@@ -210,13 +210,13 @@ class LoadedModel:
     def encode(
         self, prompt: Prompt, tool_choice: ToolChoice | None = None, media: RequestMedia = NO_MEDIA
     ) -> list[int]:
-        """The tokens of one prompt; never none."""
+        """The tokens of one prompt; never empty."""
         return self.prepare(prompt, tool_choice, media).tokens
 
     def prepare(
         self, prompt: Prompt, tool_choice: ToolChoice | None = None, media: RequestMedia = NO_MEDIA
     ) -> TokenizedPrompt:
-        """One prompt, ready to be submitted. Tools that may not be called at all are left out of it."""
+        """One prompt, ready to be submitted. Tools that must not be called at all are left out."""
         if isinstance(prompt, ChatPrompt):
             prepared = self._prepare_chat(prompt, tool_choice or ToolChoice(), media)
         elif isinstance(prompt, TextPrompt):
@@ -235,18 +235,18 @@ class LoadedModel:
         return prepared
 
     def boundaries(self, prepared: TokenizedPrompt) -> tuple[int, ...]:
-        """Where its messages begin, for an engine that can make use of it."""
+        """Where its messages begin, if the engine can make use of that."""
         return self._boundaries(prepared) if self.engine.model.takes_checkpoints else ()
 
     def pins(self, prepared: TokenizedPrompt, prompt: Prompt, pins: tuple[Pin, ...]) -> tuple[tuple[int, float], ...]:
-        """Lengths of what is to be kept of it, in tokens, and for how many seconds."""
+        """The prefix lengths to keep, in tokens, each with its time in seconds."""
         return pinned(pins, prompt, len(prepared.tokens), self._boundaries(prepared)) if pins else ()
 
     def _boundaries(self, prepared: TokenizedPrompt) -> tuple[int, ...]:
         return () if prepared.profile is None else boundaries(prepared.tokens, prepared.profile.marks)
 
     def reader(self, prepared: TokenizedPrompt, request: GenerateRequest, index: int) -> Detokenizer:
-        """What makes events of one choice's tokens."""
+        """Makes events from one choice's tokens."""
         profile = prepared.profile
         if profile is None:
             return NumberedDetokenizer() if request.with_tokens else Detokenizer()
@@ -262,7 +262,7 @@ class LoadedModel:
         return ChatDetokenizer(parser, profile.spoken)
 
     def render(self, prompt: ChatPrompt, media_marker: str = "") -> str:
-        """The prompt's text as the model's template writes it, with the marker where there is an image or a sound."""
+        """The prompt's text as the model's template writes it, with a marker for each image or sound."""
         prompt = self.model.chat_defaults.of_prompt(prompt)
         template = self._profile(prompt).template
         rendered = off_hub(template.render, prompt) if is_long(prompt) else template.render(prompt)
@@ -298,7 +298,7 @@ class LoadedModel:
         return TokenizedPrompt(tokens, tuple(spans), profile, rendered.text, rendered.continues, tools)
 
     def _start(self, before: list[int], tokens: list[int] | None = None) -> list[int]:
-        """The first tokens of a conversation behind what was before it: they begin with the start token."""
+        """The first tokens of a conversation, after `before`; with the start token if the text does not bring it."""
         tokens = tokens or []
         vocab = self.vocab
         if vocab.add_bos and vocab.bos is not None and (not tokens or tokens[0] != vocab.bos):
@@ -321,7 +321,7 @@ class LoadedModel:
         return [*start, vocab.fim_pre, *before, vocab.fim_suf, *after, vocab.fim_mid]
 
     def _refuse_endless(self, text: str) -> None:
-        """Raises for a text that is far too long, without reading all of it. The number it tells is an estimate."""
+        """Raises for a text that is far too long, without reading all of it. The count in the error is an estimate."""
         if len(text) <= self.context * _CHARS_A_TOKEN or len(text) <= LONG_TEXT:
             return
         count = 0
@@ -380,8 +380,8 @@ def _callable(tools: tuple[Tool, ...], choice: ToolChoice) -> tuple[Tool, ...]:
 
 
 def _shorter(messages: tuple[Message, ...]) -> list[list[Message]]:
-    """The conversation with more and more of its beginning left out. System messages stay. A turn begins where a user
-    speaks; of the last one what the user said stays, and calls go together with their results."""
+    """The conversation with more and more of its beginning left out. System messages stay. A turn begins at a user
+    message; of the last turn the user's message stays, and calls stay together with their results."""
 
     def since(start: int) -> list[Message]:
         return [m for at, m in enumerate(messages) if at >= start or m.role in ("system", "developer")]
@@ -402,7 +402,7 @@ def _shorter(messages: tuple[Message, ...]) -> list[list[Message]]:
 
 
 def defaults_of(model: Model, author: Mapping[str, Any], context: int) -> dict[str, Any]:
-    """Sampling parameters of requests that give none: the author's, then the operator's."""
+    """Sampling parameters for requests that give none: the author's, then the operator's."""
     both = {**author, **model.sampling}
     defaults = {name: _frozen(value) for name, value in both.items() if name in _PARAMS and value is not None}
     _bound_windows(defaults, context)
@@ -410,7 +410,7 @@ def defaults_of(model: Model, author: Mapping[str, Any], context: int) -> dict[s
 
 
 def _bound_windows(params: dict[str, Any], context: int) -> None:
-    """Samplers make room for as many tokens as they are told to look back over: never more than there can be."""
+    """Bound how many tokens samplers look back over: they allocate room for as many as they are told."""
     for name in ("repeat_last_n", "dry_penalty_last_n"):
         if name in params and not 0 <= params[name] <= context:
             params[name] = context

@@ -35,7 +35,7 @@ _NEEDS = {
 
 
 class RequestMedia:
-    """What the projector measured, for each part of a request. Parts that are not there cannot be taken."""
+    """What the projector measured, for each part of a request. Parts that are missing cannot be taken."""
 
     def __init__(self) -> None:
         self._measured: dict[int, Measured] = {}  # by the identity of the part
@@ -73,8 +73,8 @@ class MediaReader:
         self.held = HeldMedia(self.options.limits.held_bytes, self._let_go)
 
     def read(self, prompts: Sequence[Prompt], projector: Projector | None, *, to_count: bool = False) -> RequestMedia:
-        """Raises InvalidRequest for what the model cannot take and for what cannot be decoded. `to_count`: of images
-        only the size is looked at."""
+        """Raises InvalidRequest for what the model cannot take and for what cannot be decoded. `to_count`: images are
+        not decoded, only their size is read."""
         parts = [part for prompt in prompts for part in _parts(prompt)]
         if not parts:
             return NO_MEDIA
@@ -101,8 +101,8 @@ class MediaReader:
     def read_windows(
         self, prompt: ChatPrompt, projector: Projector | None
     ) -> tuple[list[ChatPrompt], RequestMedia, list[tuple[float, float]]]:
-        """The only sound of a prompt in windows: a prompt for each, what was measured, and where each begins and ends,
-        in seconds."""
+        """The only sound of a prompt, cut into windows: for each a prompt, what was measured, and its begin and end in
+        seconds."""
         (part,) = media_of(prompt)
         found, prompts, times = RequestMedia(), [], []
         try:
@@ -165,7 +165,7 @@ class MediaReader:
         return media
 
     def _let_go(self) -> None:
-        """Of what is kept for later only."""
+        """Release media that are only kept for later."""
         with self._lock:
             self._kept.clear()
             self._kept_bytes = 0
@@ -192,7 +192,7 @@ def _parts(prompt: Prompt) -> Iterator[MediaPart]:
 
 
 def _with(prompt: ChatPrompt, sound: MediaPart) -> ChatPrompt:
-    """The prompt with this sound in the place of its own."""
+    """The prompt with this sound in place of its own."""
     messages = []
     for message in prompt.messages:
         if type(message.content) is tuple:
@@ -203,14 +203,14 @@ def _with(prompt: ChatPrompt, sound: MediaPart) -> ChatPrompt:
 
 
 def _placed(error: InvalidRequest, part: MediaPart) -> InvalidRequest:
-    """The error with the place of what it is about."""
+    """The error with the place in the request that it is about."""
     if not isinstance(error, InvalidMedia):
         return error.but(param=part.param)
     return InvalidMedia(f"Invalid '{part.param or part.kind or 'media'}': {error.message}.", param=part.param)
 
 
 def _hash(how: bytes, data: bytes) -> bytes:
-    """Of what is decoded: the bytes, and how."""
+    """The key of decoded media: the bytes, and how they are decoded."""
     return hashlib.sha256(how + data).digest()
 
 

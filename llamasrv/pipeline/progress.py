@@ -12,8 +12,8 @@ from llamasrv.engine.channels import Delta, PromptComputed, PromptWaits
 
 
 class Progress:
-    """Reads along with a generation. With `progress` there is an event when its place in the queue changes, and
-    for each part of a prompt that was computed; with `pace` each event comes after one that tells how fast it goes."""
+    """Adds progress events to a generation. With `progress` there is one when its place in the queue changes, and for
+    each part of a prompt that was computed; with `pace` each event follows one that tells the speed."""
 
     def __init__(self, *, progress: bool, pace: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._progress, self._pace, self._clock = progress, pace, clock

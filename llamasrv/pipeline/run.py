@@ -25,7 +25,7 @@ Stage = Callable[[list[Event]], list[Event]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunInfo:
-    """What is known of a request once it has begun."""
+    """What is known about a request once it has begun."""
 
     model: str
     fingerprint: str  # changes when the same seed could give another text
@@ -39,7 +39,7 @@ class RunInfo:
 
     @property
     def num_media(self) -> int:
-        """Of the tokens of all prompts, those of images and sounds."""
+        """How many tokens of all prompts belong to images and sounds."""
         return sum(token < 0 for tokens in self.prompts for token in tokens)
 
     @property
@@ -57,7 +57,7 @@ class RunInfo:
         return len(self.prompts[index // self.choices_each])
 
     def prompt_text(self, index: int) -> str:
-        """The prompt of a choice as the model got it, control tokens included, images and sounds left out."""
+        """The prompt of a choice as the model got it: with control tokens, without images and sounds."""
         vocab = self.vocab
         controls = {token: text.encode() for text, token in vocab.controls.items()}
         tokens = self.prompts[index // self.choices_each]
@@ -65,7 +65,8 @@ class RunInfo:
         return b"".join(pieces).decode("utf-8", "replace")
 
     def whole_text(self, answer: str) -> list[int]:
-        """The tokens of the first prompt and of what was answered, to go on with another time; no images and sounds."""
+        """The tokens of the first prompt and its answer, so that a later request can go on; without images and
+        sounds."""
         return [token for token in self.prompts[0] if token >= 0] + self.vocab.tokenize(answer, parse_special=False)
 
 
@@ -79,7 +80,7 @@ class Begun(NamedTuple):
 
 
 class Run:
-    """Read `events` until `done`. One reader; anybody may `cancel`."""
+    """Read `events` until `done`. One reader; any code may `cancel`."""
 
     def __init__(
         self,
@@ -88,9 +89,9 @@ class Run:
         *,
         explain: Callable[[LlamasrvError], LlamasrvError] | None = None,
     ) -> None:
-        """`begin` hands the request to the engine; it returns None while the model is not loaded, which `wait` waits
-        for. Raises what `begin` raises if the model is loaded; if not, that becomes an event. `explain` is applied to
-        both."""
+        """`begin` hands the request to the engine; it returns None while the model is not loaded, and `wait` waits for
+        that. Raises what `begin` raises if the model is loaded; if it is not, the error becomes an event. `explain` is
+        applied to both."""
         self.info: RunInfo | None = None  # set when it has begun
         self.done = False
         self.cancelled = False
@@ -110,7 +111,7 @@ class Run:
 
     @property
     def has_begun(self) -> bool:
-        """Whether its model was loaded, and the engine has taken it."""
+        """Whether its model was loaded and the engine has taken it."""
         return self.info is not None
 
     @property
@@ -118,10 +119,8 @@ class Run:
         return None if self._generation is None else self._generation.usage
 
     def events(self, timeout: float | None = None) -> list[Event]:
-        """What has happened since the last call; waits for something. [] after `timeout` seconds without.
-
-        A request that cannot begin once its model is loaded, or whose model cannot be loaded, ends with Failed.
-        """
+        """What has happened since the last call; waits for at least one event. [] after `timeout` seconds without. A
+        request whose model cannot be loaded, or that cannot begin once it is, ends with Failed."""
         generation = self._generation
         if generation is None:
             started = time.monotonic()
@@ -145,8 +144,8 @@ class Run:
         return events
 
     def cancel(self, error: LlamasrvError | None = None) -> None:
-        """Give up. The events still end: with FinishReason.CANCELLED if it had begun, else with `error` where somebody
-        has to be told. Any number of times."""
+        """Cancel. The events still end: with FinishReason.CANCELLED if it had begun, else with `error` if the client
+        has to be told. May be called any number of times."""
         if self.done or self.cancelled:
             return
         self.cancelled, self._told = True, error
@@ -156,18 +155,18 @@ class Run:
             self._wait.cancel()
 
     def end_thinking(self) -> bool:
-        """Have the model close its thinking block now and answer. False where it has none, or the request did not ask
-        for `thinking_control`."""
+        """Have the model close its thinking block now and answer. False if it has none, or the request did not ask for
+        `thinking_control`."""
         return self._generation is not None and self._generation.end_thinking()
 
     def gather(self) -> None:
-        """Events come many at once from now on: for a reader that tells them all together at the end."""
+        """Deliver many events at once from now on: for a reader that sends everything at the end."""
         self._gathers = True
         if self._generation is not None and self._may_gather:
             self._generation.gather()
 
     def _wait_for_model(self, timeout: float | None) -> Generation | None:
-        """None: not in time, or given up."""
+        """Start the request once its model is loaded; None: not in time, or cancelled."""
         wait = self._wait
         assert wait is not None
         with wait:

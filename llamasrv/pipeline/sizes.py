@@ -11,12 +11,13 @@ LONG_TEXT = 20_000  # characters, some 10 ms; beyond, rendering and tokenising g
 
 
 def is_long(prompt: Prompt, form: Any = None) -> bool:
-    """Whether rendering and tokenising the prompt, or building a grammar of `form`, would keep the hub from others."""
+    """Whether rendering and tokenising the prompt, or building a grammar of `form`, would block the hub for too
+    long."""
     return _size(prompt) > LONG_TEXT or _json_size(form) > LONG_TEXT
 
 
 def _size(prompt: Prompt) -> int:
-    """About how many characters are to be rendered and tokenised."""
+    """About how many characters have to be rendered and tokenised."""
     if isinstance(prompt, ChatPrompt):
         size = sum(map(_message_size, prompt.messages))
         if prompt.tools:
@@ -45,7 +46,7 @@ def _message_size(message: Message) -> int:
 
 
 def _json_size(value: Any) -> int:
-    """About how long it is when it is written; counts no further than where it is long in any case."""
+    """About how long it is as JSON; stops counting where it is long in any case."""
     size, rest = 0, [value]
     while rest and size <= LONG_TEXT:
         value = rest.pop()

@@ -9,8 +9,8 @@ from llamasrv.domain.events import Event, Finished, FinishReason, Text
 
 
 class TimeLimit:
-    """A stage. Gives a generation up `seconds` after its first text, once every choice has ended a line; what it said
-    counts as complete."""
+    """A stage. Stops a generation `seconds` after its first text, as soon as every choice has ended a line; what was
+    written counts as complete."""
 
     def __init__(
         self,
