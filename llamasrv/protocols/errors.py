@@ -69,7 +69,7 @@ OVERLOADED = 529  # Anthropic's status for a server that has too much to do
 
 
 def refused_request(status: int, message: str) -> bytes:
-    """The body for a request that was refused before it was one of a protocol: a head or framing that is no HTTP."""
+    """The body for a request that was refused before its protocol was known: its head or framing is not valid HTTP."""
     if status >= 500:
         return openai_body(LlamasrvError(message, status=status))
     return openai_body(InvalidRequest(message, code="invalid_http", status=status))
@@ -88,7 +88,7 @@ def openai_error(error: LlamasrvError) -> dict[str, Any]:
 
 
 def _sizes(error: ContextTooLong) -> dict[str, int]:
-    """What llama-server's clients shorten a conversation by."""
+    """The sizes by which llama-server's clients shorten a conversation."""
     return {"n_prompt_tokens": error.num_prompt, "n_ctx": error.context}
 
 
@@ -157,7 +157,7 @@ def gemini_body(error: LlamasrvError) -> bytes:
 
 
 class Dialect(NamedTuple):
-    """How one protocol puts an error: its body, given the request's id, and its status."""
+    """How one protocol writes an error: the body, given the request's id, and the status."""
 
     body: Callable[[LlamasrvError, str], bytes]
     status: Callable[[LlamasrvError], int]
@@ -178,7 +178,8 @@ BY_PATH = (("/v1/messages", ANTHROPIC), ("/api/", OLLAMA), ("/v1beta/", GEMINI),
 
 
 def dialect(path: str, *, anthropic: bool = False) -> Dialect:
-    """The dialect of a path. `anthropic`: the client said that it is one of Anthropic's, which decides elsewhere."""
+    """The dialect of a path. `anthropic`: the client identified itself as Anthropic's, which decides where the path
+    does not."""
     if path in EXACT:
         return EXACT[path]
     for prefix, found in BY_PATH:

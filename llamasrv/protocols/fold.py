@@ -36,13 +36,13 @@ class Choice:
         self.lane: int | None = None
 
     def finished(self, index: int) -> Finished:
-        """The event that completed it."""
+        """The event that completed the choice."""
         assert self.reason is not None
         return Finished(index, self.reason, self.stop, self.usage, self.lane)
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """Those that were begun: an answer that was cut off may have ended amid the last one's arguments."""
+        """The calls that were begun: an answer that was cut off may have ended inside the last one's arguments."""
         return tuple(ToolCall(id, name, "".join(fragments)) for id, name, fragments in self.calls)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest value that is still accepted."""
+    """The largest values that are accepted."""
 
     body_bytes: int = 4 * 1024 * 1024
     body_seconds: float = 30.0  # without a byte of it

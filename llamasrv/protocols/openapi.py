@@ -47,7 +47,7 @@ Query = tuple[str, str]
 
 
 class Operation(NamedTuple):
-    """What one route is for. `streams` names the content type of a stream, where there can be one."""
+    """What a route does. `streams`: the content type of its stream, if it can stream."""
 
     summary: str
     schema: type[WireSchema] | None = None
@@ -60,7 +60,7 @@ class Operation(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A route as it is served. `names` are all paths that lead to the same place, this one included."""
+    """A route as it is served. `names`: all paths to the same view, this one included."""
 
     method: str
     path: str

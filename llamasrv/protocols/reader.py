@@ -26,7 +26,7 @@ METHODS: dict[type, str] = {
 
 
 class EventReader:
-    """Reads events one after the other. A kind that a subclass has no method for tells it nothing."""
+    """Reads events one after another. Kinds for which a subclass has no method are skipped."""
 
     _methods: ClassVar[dict[type, Callable[[Any, Any], None]]] = {}
 

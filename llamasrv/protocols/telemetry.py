@@ -19,7 +19,7 @@ RETURN_PROGRESS = (
 
 
 def timings(usage: Usage) -> dict[str, Any]:
-    """How long prompt and answer took. The first token belongs to the prompt: rates count the steps after it."""
+    """How long prompt and answer took. The first token counts as part of the prompt: rates count the steps after it."""
     prompt_n = max(0, usage.prompt_tokens - usage.cached_tokens)
     prompt_ms, predicted_ms = usage.prefill_seconds * 1000, usage.decode_seconds * 1000
     steps = max(0, usage.completion_tokens - 1)
@@ -51,8 +51,8 @@ def progress(event: PromptProgress) -> dict[str, Any]:
 
 
 def progress_of(event: PromptProgress | PromptWaits) -> dict[str, Any]:
-    """The member of a chunk that tells of it. While a prompt waits there is nothing of `prompt_progress` to tell, and
-    clients that know only that leave the other alone."""
+    """The chunk member that reports progress. A waiting prompt gets a member of its own: `prompt_progress` cannot
+    express it, and clients that only know that one ignore the other."""
     return {"prompt_queue": queue(event)} if isinstance(event, PromptWaits) else {"prompt_progress": progress(event)}
 
 
@@ -65,7 +65,7 @@ def queue(event: PromptWaits) -> dict[str, Any]:
 
 
 class Extras(NamedTuple):
-    """What a client asked for."""
+    """The extra figures that a client asked for."""
 
     per_token: bool = False  # `timings` in every chunk of a stream
     progress: bool = False  # `prompt_queue` while the prompt waits, `prompt_progress` while it is computed
@@ -73,7 +73,7 @@ class Extras(NamedTuple):
 
 
 class Paces:
-    """The last figures of each choice of a stream, as JSON members to append to a chunk."""
+    """The latest figures of each choice of a stream, as JSON members to append to a chunk."""
 
     def __init__(self) -> None:
         self._last: dict[int, bytes] = {}

@@ -28,11 +28,11 @@ class Writer(EventReader):
         self._running: Any = None
 
     def begin(self, running: Any) -> None:
-        """Before there are events: what was submitted, which tells of its prompts and of how tokens are chosen."""
+        """Called before there are events, with what was submitted: it knows the prompts and the sampling parameters."""
         self._running = running
 
     def chunks(self, events: Sequence[Event]) -> list[bytes]:
-        """What these events say; for none of them, what is said in a silence."""
+        """The chunks for these events; without events, what is sent during a silence."""
         if not self._begun:
             self._begun = True
             self.on_begin()
@@ -46,7 +46,7 @@ class Writer(EventReader):
         return self.take()
 
     def fold(self, events: Sequence[Event]) -> None:
-        """Take in events of a reply that is told as a whole."""
+        """Take in events of a reply that is sent as a whole."""
         self.folded.add(events)
 
     def whole(self) -> bytes:
@@ -59,15 +59,15 @@ class Writer(EventReader):
         return out
 
     def on_begin(self) -> None:
-        """Before the first event."""
+        """Called before the first event."""
 
     def on_silence(self) -> None:
-        """Nothing came for a while."""
+        """Called when nothing has come for a while."""
 
     def on_failed(self, event: Failed) -> None:
         self.failed = True
         self._out.append(self.error_body(event.error))
 
     def error_body(self, error: LlamasrvError) -> bytes:
-        """The chunk that tells of a failure, the last one."""
+        """The chunk that reports a failure; it is the last one."""
         raise NotImplementedError

@@ -19,7 +19,7 @@ _LEFT = {"expired": "expired", "cancelled": "canceled"}
 
 
 def parse_requests(body: Mapping[str, Any]) -> list[bytes]:
-    """A line for each request. What is in them is looked at when it is their turn, as the original does."""
+    """A line for each request. The requests themselves are checked when their turn comes, as Anthropic does."""
     requests = body.get("requests")
     if type(requests) is not list or not 0 < len(requests) <= MOST:
         raise InvalidRequest(f"requests: expected an array of 1 to {MOST} requests", param="requests")
@@ -47,7 +47,7 @@ def parse_requests(body: Mapping[str, Any]) -> list[bytes]:
 
 
 def parse_line(line: bytes) -> tuple[str, dict[str, Any]]:
-    """Name and body of a request, from a line as it is kept."""
+    """The name and body of a request, from a stored line."""
     value = orjson.loads(line)
     return value["custom_id"], value["body"]
 
@@ -64,7 +64,7 @@ def result_line(custom_id: str, status: int | None, body: Any) -> bytes:
 
 
 def shown(batch: Any, base: str) -> dict[str, Any]:
-    """`base` is the server's own URL. The counts by outcome are told when all is over, as the original does."""
+    """`base` is the server's own URL. The counts by outcome appear once everything is done, as with Anthropic."""
     status = batch.status
     processing = "ended" if batch.ended else "canceling" if "cancelling" in batch.times else "in_progress"
     counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
@@ -95,6 +95,6 @@ def deleted_body(id: str) -> bytes:
 
 
 def results(entries: Iterator[Any]) -> Iterator[bytes]:
-    """The lines of the results, one for each entry of the journal."""
+    """The lines of the results file, one for each entry of the journal."""
     for entry in entries:
         yield result_line(entry.custom_id, entry.status, entry.body)

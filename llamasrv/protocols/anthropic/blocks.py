@@ -211,7 +211,7 @@ def _thinking(block: dict[str, Any], path: Path) -> str:
 
 
 def sealed(thinking: str) -> str:
-    """A signature that brings back a text which is not shown."""
+    """A signature from which thinking that is not shown can be restored."""
     return SEALED + base64.b64encode(thinking.encode()).decode()
 
 

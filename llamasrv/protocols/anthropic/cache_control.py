@@ -15,14 +15,14 @@ MOST = 4  # of tools and blocks
 
 
 class CacheControl(WireField):
-    """Of the whole request; read with the others by `pins_of`."""
+    """The request's own cache_control; `pins_of` reads it together with those of blocks."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         return value
 
 
 def pins_of(body: Mapping[str, Any]) -> tuple[Pin, ...]:
-    """Of a body whose tools, system prompt and messages have been read. Raises InvalidRequest."""
+    """The pins of a body whose tools, system prompt and messages have been read. Raises InvalidRequest."""
     messages = body.get("messages")
     turns = messages if type(messages) is list else []
     found = []

@@ -16,7 +16,7 @@ MOST_ID = 128  # characters
 
 
 class Diagnostics(WireField):
-    """The id of the reply to compare with, "" for one that no request can have been answered as, or None."""
+    """The id of the reply to compare with; "" for an id that no reply can have; or None."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str | None:
         if type(value) is not dict:
@@ -28,7 +28,7 @@ class Diagnostics(WireField):
 
 
 def diagnostics_body(cache: Any) -> dict[str, Any] | None:
-    """Of the comparison with the request that the client named; None where it named none, or nothing has changed."""
+    """The comparison with the request that the client named; None if it named none, or if nothing has changed."""
     if cache is None:
         return {"cache_miss_reason": {"type": "unavailable"}}
     if not cache.was_named:

@@ -163,7 +163,7 @@ class MessagesSchema(WireSchema):
 
 
 class MessagesOptions(NamedTuple):
-    """What the client wants of the reply rather than of the model."""
+    """The request's wishes for its reply, apart from what the model gets."""
 
     show_thinking: bool = True
     diagnose: bool = False  # why its prompt was not found again
@@ -181,7 +181,7 @@ class MessagesEndpoint:
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None, earlier: Sequence[Turn] = ()
     ) -> tuple[GenerateRequest, MessagesOptions]:
-        """`earlier` are the turns of the thread that the request goes on with."""
+        """`earlier` are the turns of the thread that the request continues."""
         data = self._load(whole_body(body, earlier))
         if "max_tokens" not in data:
             raise InvalidRequest(
@@ -192,7 +192,7 @@ class MessagesEndpoint:
         return request, options._replace(turn=new_turn(body, earlier)) if "thread" in data else options
 
     def parse_count(self, body: Mapping[str, Any], *, earlier: Sequence[Turn] = ()) -> GenerateRequest:
-        """The same request, of which only the prompt is wanted: nothing says how long the answer may be."""
+        """The same request where only the prompt matters: `max_tokens` is not required."""
         return self._request(self._load(whole_body(body, earlier)), "", None)[0]
 
     def _request(
@@ -253,8 +253,8 @@ def _prompt(data: dict[str, Any], variables: dict[str, Any]) -> ChatPrompt:
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """`input_tokens` is the part that was computed and is not kept by `cache_control`; the whole prompt is the sum of
-    all three."""
+    """`input_tokens` are the tokens that were computed and that `cache_control` does not keep; the whole prompt is the
+    sum of all three counts."""
     kept = {name: sum(n for s, n in usage.pinned if s == seconds) for name, seconds in SECONDS.items()}
     created = sum(kept.values())
     told = {"cache_creation": {f"ephemeral_{name}_input_tokens": n for name, n in kept.items()}} if created else {}
@@ -374,7 +374,8 @@ class MessagesReply(Writer):
         self._open = None
 
     def _signature(self, thinking: list[str]) -> str:
-        """Some clients send a block without a signature never back; of one that is not shown it is all there is."""
+        """Some clients never send back a block without a signature; for thinking that is not shown, it holds the
+        text."""
         text = "".join(thinking)
         return hashlib.sha256(text.encode()).hexdigest() if self._options.show_thinking else sealed(text)
 
@@ -387,7 +388,7 @@ class MessagesReply(Writer):
         return orjson.dumps({**body, "usage": {**usage_body(self.folded.usage), "service_tier": "standard"}})
 
     def _keep_turn(self, choice: Whole) -> None:
-        """Before its client hears of the end, and may go on from there."""
+        """Store the turn before the client learns of the end, because it may continue at once."""
         turn = self._options.turn
         if self._keep is not None and turn is not None:
             self._keep(self._id, turn._replace(content=self._content(choice)))

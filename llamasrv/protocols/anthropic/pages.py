@@ -13,7 +13,7 @@ from llamasrv.errors import InvalidRequest
 def page_body(
     items: list[Any], show: Callable[[Any], Any], *, after: str | None, before: str | None, limit: int
 ) -> bytes:
-    """One page of what is kept, the latest first. Raises InvalidRequest for an id that is not there."""
+    """One page of what is stored, latest first. Raises InvalidRequest for an unknown id."""
     start, end = 0, len(items)
     ids = [item.id for item in items]
     for name, id in (("after_id", after), ("before_id", before)):

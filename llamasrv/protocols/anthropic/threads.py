@@ -36,14 +36,14 @@ class ThreadChanged(InvalidRequest):
 
 
 class ThreadUnsupported(InvalidRequest):
-    """There is nowhere to keep one."""
+    """This server has no store for threads."""
 
     code = "thread_unsupported_request"
     details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
 class Thread(NamedTuple):
-    """What `thread` asks for. `previous` None: a new one."""
+    """What `thread` asks for. `previous` None: a new thread."""
 
     previous: str | None = None
 
@@ -67,14 +67,14 @@ def thread_of(value: Any) -> Thread:
 
 
 def previous_of(body: Mapping[str, Any]) -> str | None:
-    """The reply that a request goes on from, whose thread has to be read before the request can be."""
+    """The id of the reply that a request continues: its thread has to be read before the request can be."""
     thread = body.get("thread")
     previous = thread.get("previous_message_id") if type(thread) is dict and thread.get("type") == "continue" else None
     return previous if type(previous) is str else None
 
 
 class Turn(NamedTuple):
-    """One turn as it is kept: what was sent, what was answered, and what the thread was created with."""
+    """One stored turn: what was sent, what was answered, and what the thread was created with."""
 
     messages: list[Any]
     content: list[dict[str, Any]]
@@ -83,7 +83,7 @@ class Turn(NamedTuple):
 
     @property
     def conversation(self) -> list[Any]:
-        """Its messages with the reply behind them; a last message of the assistant's is what the reply went on from."""
+        """The turn's messages followed by the reply. If the last message is the assistant's, the reply continues it."""
         last = self.messages[-1]
         if last["role"] != "assistant":
             return [*self.messages, {"role": "assistant", "content": self.content}]
@@ -103,7 +103,7 @@ class Turn(NamedTuple):
 
 
 class Continued(NamedTuple):
-    """The value of `messages` in a request that goes on with a thread: those of earlier turns, and what was sent."""
+    """The value of `messages` in a request that continues a thread: the earlier turns' messages, and the new ones."""
 
     earlier: list[Any]
     sent: Any
@@ -116,7 +116,7 @@ def new_turn(body: Mapping[str, Any], earlier: Sequence[Turn]) -> Turn:
 
 
 def whole_body(body: Mapping[str, Any], earlier: Sequence[Turn]) -> Mapping[str, Any]:
-    """The request with all that its thread holds. Raises ThreadChanged, ThreadContinued."""
+    """The request together with everything its thread holds. Raises ThreadChanged, ThreadContinued."""
     if not earlier:
         return body
     if earlier[-1].continued:
@@ -148,5 +148,5 @@ def not_found(id: str) -> ThreadNotFound:
 
 
 def new_message_id() -> str:
-    """Whoever knows it may go on with the thread, where no keys are in use: so it cannot be guessed."""
+    """Cannot be guessed: without API keys, knowing the id is enough to continue the thread."""
     return f"msg_{secrets.token_hex(24)}"

@@ -98,7 +98,7 @@ _MODES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 
 
 class Choice(WireField):
-    """Read beside the raw tools, which say whether a named one exists and who would run it."""
+    """Read together with the raw tools, which tell whether a named tool exists and who would run it."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ToolChoice:
         if type(value) is not dict:

@@ -12,7 +12,7 @@ _NAME = 255  # most characters
 
 
 def document_of_data(data: Any, name: Any, field: str, *path: int | str) -> DocumentPart:
-    """A data: URL, or base64 alone. `path` leads to it inside the `field` of the body."""
+    """A data: URL, or plain base64. `path` leads to it inside the body's `field`."""
     if type(data) is str and data[:5].lower() == "data:":
         head, comma, data = data[5:].partition(",")
         if not comma or not head.lower().endswith(";base64"):
@@ -28,7 +28,7 @@ def document_at(url: Any, name: Any, field: str, *path: int | str) -> DocumentPa
 
 
 def document_file(id: Any, field: str, *path: int | str) -> DocumentPart:
-    """One that was uploaded."""
+    """A document that was uploaded before."""
     if type(id) is not str:
         raise wrong_type("a string", id, *path)
     return DocumentPart(file=id, param=named(field, *path))
@@ -54,5 +54,5 @@ def file_part(wire: Any, field: str, *path: int | str) -> DocumentPart:
 
 
 def _name(name: Any) -> str:
-    """In one line: what stands behind it is the document."""
+    """The name in one line: the lines after it are the document."""
     return " ".join(name.split())[:_NAME] if type(name) is str else ""

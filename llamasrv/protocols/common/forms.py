@@ -22,7 +22,7 @@ class JsonSchema(WireField):
 
 
 class Pattern(WireField):
-    """A regular expression that the whole answer matches."""
+    """A regular expression that the whole answer must match."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content:
         return Content("regex", _text(value))
@@ -36,7 +36,7 @@ class Choices(WireField):
 
 
 class Grammar(WireField):
-    """A grammar in llama.cpp's notation, or in Lark's where it looks like that."""
+    """A grammar in llama.cpp's notation, or in Lark's if it looks like that."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
         return _grammar(value) if value != "" else None
@@ -72,7 +72,7 @@ class ResponseFormat(WireField):
 
 
 def _json_object(value: dict[str, Any]) -> Content:
-    """Any object, or one of the schema that stands beside the type, under whatever name."""
+    """Any object, or one that follows the schema beside the type, under whatever name."""
     found: Content | None = None
     for name in ("schema", "value", "json_schema"):
         schema = value.get(name)
@@ -155,7 +155,7 @@ FIELDS = (
 
 
 def content_of(data: Mapping[str, Any]) -> Content | None:
-    """The one form that was asked for. Two different ones are an error."""
+    """The one form that was asked for. Two different forms are an error."""
     found: Content | None = None
     first = ""
     for name in FIELDS:

@@ -11,7 +11,7 @@ _LARGEST = 100.0
 
 
 class Lora(WireField):
-    """[{"id": number or name, "scale": number}]; adapters that are not in it do not count."""
+    """[{"id": number or name, "scale": number}]; adapters that are not listed are off."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[tuple[str, float], ...]:
         if type(value) is not list:

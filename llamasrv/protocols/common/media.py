@@ -18,8 +18,8 @@ _UNTYPED = ("", "application/octet-stream")  # media types that say nothing
 
 
 def from_url(url: Any, kind: Kind, field: str, *path: int | str, is_coarse: bool = False) -> MediaPart:
-    """Of a data: URL what is in it; of any other the URL, which is read later if the operator allows it. Text without a
-    scheme is base64. `path` leads to the URL inside the `field` of the body."""
+    """For a data: URL its content; for any other the URL, which is fetched later if the operator allows it. Text
+    without a scheme is base64. `path` leads to the URL inside the body's `field`."""
     if type(url) is not str:
         raise wrong_type("a string", url, *path)
     if url[:5].lower() != "data:":
@@ -36,7 +36,7 @@ def from_url(url: Any, kind: Kind, field: str, *path: int | str, is_coarse: bool
 
 
 def from_base64(text: Any, kind: Kind, field: str, *path: int | str, is_coarse: bool = False) -> MediaPart:
-    """Base64, standard or of URLs, also in lines or without padding, as programs of all kinds write it."""
+    """Base64 in the standard or the URL alphabet, with or without padding and line breaks, as clients write it."""
     if type(text) is not str:
         raise wrong_type("a string", text, *path)
     try:
@@ -66,7 +66,7 @@ def image_part(wire: Any, field: str, *path: int | str) -> MediaPart:
 
 
 def audio_part(wire: Any, field: str, *path: int | str) -> MediaPart:
-    """`data` in base64, or the `url` of llama-server. Its `format` is not believed: the bytes tell."""
+    """`data` in base64, or llama-server's `url`. `format` is ignored: the bytes tell the format."""
     if type(wire) is not dict:
         raise wrong_type("an object", wire, *path)
     if wire.get("data") is None and wire.get("url") is not None:
@@ -78,5 +78,5 @@ def audio_part(wire: Any, field: str, *path: int | str) -> MediaPart:
 
 
 def named(field: str, *path: int | str) -> str:
-    """A place in the body as errors call it: `messages[1].content`."""
+    """A place in the body as errors name it: `messages[1].content`."""
     return field + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)

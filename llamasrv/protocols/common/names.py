@@ -15,12 +15,12 @@ _PROMPT = ("prompt", "messages", "input")
 
 
 def prompt_in(field: str) -> Mapping[str, str]:
-    """The names of an endpoint that has its prompt in this field."""
+    """The names for an endpoint that has its prompt in this field."""
     return dict.fromkeys(_PROMPT, field)
 
 
 def named_for(error: LlamasrvError, names: Mapping[str, str], asked: Any) -> LlamasrvError:
-    """The error with its field as the client calls it. `asked` is the request, which knows where its form stood."""
+    """The error with its field as the client named it. `asked` is the request, which knows where its form stood."""
     field = names.get(error.param or "")
     if error.param == "content":
         content = getattr(asked, "content", None)

@@ -11,7 +11,7 @@ from llamasrv.protocols.limits import Limits
 
 
 class Prompts(WireField):
-    """`most` names the limit on their number. Texts may be empty where `empty` says so."""
+    """`most` names the limit on their number. Texts may be empty if `empty` says so."""
 
     def __init__(self, note: str = "", *, most: str = "prompts", empty: bool = True, required: bool = False) -> None:
         super().__init__(note, required=required)
@@ -46,8 +46,9 @@ class Prompts(WireField):
 
 
 class Inputs(Prompts):
-    """What is to be embedded: as above, and llama-server's mixtures: texts among token ids, texts beside arrays of ids,
-    objects with a `prompt_string`, or with the `content` of a message. Images and sounds may be in both."""
+    """Inputs for embedding: prompts as above, and llama-server's mixtures: texts among token ids, texts beside arrays
+    of ids, objects with a `prompt_string` or with the `content` of a message. Images and sounds may be in the last
+    two."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Prompt, ...]:
         if type(value) is dict or _is_mixed(value):
@@ -84,13 +85,13 @@ class Inputs(Prompts):
 
 
 def _is_mixed(value: Any) -> bool:
-    """Texts among token ids, which begin it: a number among texts is a mistake."""
+    """Whether these are token ids with texts among them, an id first: a number among texts is a mistake."""
     return type(value) is list and value[:1] != [] and type(value[0]) is int and str in map(type, value)
 
 
 def prompt_of(value: dict[str, Any], limits: Limits, field: str, *path: int | str) -> TextPrompt | MixedPrompt:
-    """llama-server's object: a `prompt_string`, and `multimodal_data` in base64, one for each mark in it. What they are
-    is told by their bytes."""
+    """llama-server's object: a `prompt_string`, and `multimodal_data` in base64, one entry for each marker in it.
+    Their bytes tell what they are."""
     text, data = value.get("prompt_string"), value.get("multimodal_data")
     if type(text) is not str:
         raise wrong_type("a string", text, *path, "prompt_string")
@@ -112,7 +113,7 @@ def prompt_of(value: dict[str, Any], limits: Limits, field: str, *path: int | st
 
 
 def _content(parts: Any, field: str, *path: int | str) -> tuple[str | MediaPart, ...]:
-    """Texts, images and sounds of a message, as OpenAI writes them; texts that follow each other are one."""
+    """A message's texts, images and sounds, as OpenAI writes them; adjacent texts are joined."""
     if type(parts) is not list:
         raise wrong_type("an array of content parts", parts, *path, "content")
     out: list[str | MediaPart] = []

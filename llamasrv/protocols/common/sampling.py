@@ -51,7 +51,7 @@ _SAMPLER_LETTERS = {
 
 
 class Samplers(WireField):
-    """An order of samplers: an array of names, names with semicolons, or llama.cpp's letters."""
+    """An order of samplers: an array of names, names separated by semicolons, or llama.cpp's letters."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
         if type(value) is str:
@@ -114,7 +114,7 @@ def _is_id(key: str) -> bool:
 
 class StreamOptions(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
-        """Whether usage is asked for; what else may be in it has no effect here."""
+        """Whether usage is asked for; other members of it have no effect here."""
         if type(value) is not dict:
             raise wrong_type("an object", value)
         if data.get("stream") is not True:
@@ -134,7 +134,7 @@ class Salt(String):
 
 
 class SamplingSchema(WireSchema):
-    """What every OpenAI generation endpoint understands."""
+    """The fields that every OpenAI generation endpoint understands."""
 
     generates = True
 
@@ -213,7 +213,7 @@ _SAME_NAME = frozenset(
 
 
 def sampling_of(data: dict[str, Any]) -> dict[str, Any]:
-    """What was given of SamplingParams, under its names."""
+    """The given fields of SamplingParams, under its names."""
     out = {name: value for name, value in data.items() if name in _SAME_NAME}
     if "top_k" in data:
         out["top_k"] = max(0, data["top_k"])
@@ -226,7 +226,7 @@ def sampling_of(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def extras_of(data: dict[str, Any]) -> Extras:
-    """llama.cpp's figures that the reply is to have. Only a stream has chunks to put some of them in."""
+    """llama.cpp's figures that the reply is to contain. Some of them only fit into the chunks of a stream."""
     stream = data.get("stream", False)
     return Extras(
         stream and data.get("timings_per_token", False),
@@ -236,7 +236,7 @@ def extras_of(data: dict[str, Any]) -> Extras:
 
 
 def priority_of(data: Mapping[str, Any]) -> int:
-    """Larger goes first: a client may stand back, and not push ahead of others."""
+    """Larger goes first: a client may step back, but not ahead of others."""
     return -int(data.get("priority", 0))
 
 
@@ -246,5 +246,5 @@ def slot_of(data: dict[str, Any]) -> int | None:
 
 
 def smallest(*counts: int | None) -> int | None:
-    """The tightest of several bounds; None and -1 do not bound."""
+    """The tightest of several bounds; None and -1 mean no bound."""
     return min((count for count in counts if count is not None and count >= 0), default=None)

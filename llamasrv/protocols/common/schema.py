@@ -26,7 +26,7 @@ _SCHEMAS_KEPT = 16  # combinations of keys whose schema is kept, of some 10 KB e
 
 
 class Complaint(str):
-    """What is wrong with a value, and the error that says so."""
+    """What is wrong with a value, and the error that tells the client."""
 
     code: str | None
     error: type[InvalidRequest]
@@ -52,7 +52,7 @@ class Invalid(ValidationError):
 
 
 class Refusal(ValidationError):
-    """A known field whose promise cannot be kept."""
+    """A known field that asks for something this server cannot do."""
 
     def __init__(self, text: str, *path: int | str) -> None:
         messages: Any = [Complaint(text, code="unsupported_parameter", error=Unsupported)]
@@ -70,7 +70,7 @@ def wrong_type(expected: str, value: Any, *path: int | str) -> Invalid:
 
 
 def check_messages(value: Any, limits: Limits, *, may_be_empty: bool = False) -> None:
-    """Raises unless `value` is a list of as many messages as a conversation may have."""
+    """Raises unless `value` is a list of no more messages than a conversation may have."""
     if type(value) is not list:
         raise wrong_type("an array of messages", value)
     if not value and not may_be_empty:
@@ -88,8 +88,9 @@ _NOTHING: tuple[Any, ...] = (None, False, "", [], {})
 
 
 class WireSchema(Schema):
-    """Base of all request schemas. Unknown fields are dropped: clients add some every month. But where an answer is
-    generated (`generates`), one that asks for a form is refused: the answer would look like what it is not."""
+    """Base of all request schemas. Unknown fields are dropped: clients add some every month. However, an endpoint that
+    generates an answer (`generates`) refuses an unknown field that asks for an output form: the answer would not have
+    that form."""
 
     generates = False
 
@@ -106,7 +107,7 @@ class WireSchema(Schema):
 
 
 class WireField(fields.Field):
-    """Base of all request fields. `note` completes the verdict in the documentation."""
+    """Base of all request fields. `note` completes the description in the documentation."""
 
     verdict = HONOURED
 
@@ -119,7 +120,7 @@ class WireField(fields.Field):
 
 
 class Ignored(WireField):
-    """Accepted, and without effect here."""
+    """Accepted, without effect here."""
 
     verdict = IGNORED
 
@@ -139,7 +140,7 @@ class Refused(WireField):
 
 
 class Moderation(WireField):
-    """OpenAI's moderation of what is asked and answered. A policy that blocks would change the answer."""
+    """OpenAI's moderation of prompts and answers. A policy that blocks would change the answer."""
 
     verdict = IGNORED
 
@@ -212,7 +213,7 @@ class Object(WireField):
 
 
 class Names(WireField):
-    """A list of strings, or one string alone; none of them empty."""
+    """A list of strings, or a single string; none of them empty."""
 
     def __init__(self, most: str, chars: int | str, note: str = "") -> None:
         super().__init__(note)
@@ -243,8 +244,8 @@ class Names(WireField):
 class Loader:
     """Loads bodies through one schema.
 
-    A schema costs by declared field, also for those that are absent, so each combination of keys gets its own
-    small instance, made once.
+    A schema costs time for each declared field, even an absent one. So each combination of keys gets its own small
+    instance, made once.
     """
 
     def __init__(self, schema: type[WireSchema], limits: Limits) -> None:
@@ -269,7 +270,7 @@ class Loader:
             raise invalid_request(error.messages) from None
 
     def checked(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for an object inside a field. Raises ValidationError, in front of which the field stands."""
+        """The same for an object inside a field. Raises ValidationError, to which the caller adds the field's name."""
         active = self._active
         if self._known is not None and not body.keys() <= self._known:
             _refuse_forms(body, body.keys() - self._known)
@@ -315,7 +316,7 @@ def invalid_request(messages: Any) -> InvalidRequest:
 
 @contextmanager
 def inside(field: str) -> Iterator[None]:
-    """Names the field in front of what is wrong inside it."""
+    """Puts the field's name in front of errors raised inside it."""
     try:
         yield
     except ValidationError as error:
@@ -331,7 +332,7 @@ class Row(NamedTuple):
 
 
 def rows(schema: type[WireSchema]) -> list[Row]:
-    """What the endpoint does with each field that it knows."""
+    """What the endpoint does with each field it knows."""
     declared = schema._declared_fields
     return [Row(name, field.metadata["verdict"], field.metadata["note"]) for name, field in declared.items()]
 

@@ -12,10 +12,8 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 def thinking_variables(on: bool | None, effort: str | None) -> dict[str, Any]:
-    """The variables for thinking switched on or off (None: as the template has it) and an effort.
-
-    The effort "none" switches it off, those from "low" on switch it on, unless `on` says otherwise.
-    """
+    """The template variables for thinking on or off (None: the template's default) and an effort. The effort "none"
+    switches thinking off, "low" and above switch it on, unless `on` says otherwise."""
     if on is None and effort is not None:
         on = False if effort == "none" else None if effort == "minimal" else True
     out: dict[str, Any] = {} if on is None else {"enable_thinking": on, "thinking": on}

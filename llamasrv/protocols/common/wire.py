@@ -26,12 +26,12 @@ _LINE_ENDS = tuple((chr(code).encode(), b"\\u%04x" % code) for code in (0x2028, 
 
 
 def new_id(prefix: str) -> str:
-    """Never the same twice; nothing is kept secret by it, so it costs no call into the system."""
+    """Unique, but not secret; so it costs no system call."""
     return f"{prefix}{getrandbits(120):030x}"
 
 
 def dumps(value: Any) -> bytes:
-    """JSON for a line of a stream. Some clients take U+2028, U+2029 and U+0085 for line ends: they are escaped."""
+    """JSON for a line of a stream. U+2028, U+2029 and U+0085 are escaped: some clients take them for line ends."""
     data = orjson.dumps(value)
     if data.isascii():
         return data

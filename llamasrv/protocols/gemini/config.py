@@ -34,7 +34,7 @@ _LEVELS = ("minimal", "low", "medium", "high", "xhigh")
 
 
 class Thinking(NamedTuple):
-    """`on` and `effort` None: as the template has it."""
+    """`on` and `effort` None: the template's default."""
 
     shown: bool = False
     on: bool | None = None
@@ -133,7 +133,7 @@ _NAMES = {
 
 
 def sampling_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given of SamplingParams, under its names."""
+    """The given fields of SamplingParams, under its names."""
     out = {_NAMES[name]: value for name, value in config.items() if name in _NAMES}
     if "seed" in config:
         out["seed"] = config["seed"] % 0xFFFFFFFF

@@ -31,7 +31,7 @@ Given = tuple[dict[str, Any], Path]
 
 
 class Contents(WireField):
-    """A list of turns, or one of them."""
+    """A list of turns, or a single turn."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:
         limits = self.limits
@@ -50,8 +50,8 @@ class Contents(WireField):
 
 
 def _turns(contents: list[Any], most: int) -> list[tuple[int, str, list[Given]]]:
-    """The place, the role and the parts of each. What the model said in several contents is one turn: Google's clients
-    keep every chunk of a stream as a content of its own."""
+    """The place, role and parts of each turn. Adjacent contents of the model are one turn: Google's clients keep every
+    chunk of a stream as a content of its own."""
     out: list[tuple[int, str, list[Given]]] = []
     for at, wire in enumerate(contents):
         given = object_of(wire, at)
@@ -68,7 +68,7 @@ def _turns(contents: list[Any], most: int) -> list[tuple[int, str, list[Given]]]
 
 
 class System(WireField):
-    """A content, whose parts are texts; or one text."""
+    """A content whose parts are texts; or a single text."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str | tuple[Part, ...] | None:
         if type(value) is str:
@@ -81,12 +81,12 @@ class System(WireField):
 
 
 def seal(thoughts: str) -> str:
-    """A signature that brings back what was thought."""
+    """A signature from which the thoughts can be restored."""
     return base64.b64encode(SEALED + thoughts.encode()).decode()
 
 
 def _unsealed(wire: dict[str, Any], path: Path) -> str:
-    """What is in the signature of a part, if this server wrote it. Clients write base64 anew, in any alphabet."""
+    """The thoughts in a part's signature, if this server wrote it. Clients re-encode base64, in any alphabet."""
     text = string_of(wire, "thoughtSignature", *path, required=False) or ""
     try:
         data = base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))
@@ -150,7 +150,7 @@ def _call(wire: dict[str, Any], path: Path, unnamed: str) -> ToolCall:
 
 
 def _user(parts: list[Given], open_calls: list[ToolCall]) -> list[Message]:
-    """Results are messages of their own, in front of what else the turn says."""
+    """Function results become messages of their own, before everything else in the turn."""
     results: list[Message] = []
     shown: list[Part] = []
     for wire, path in parts:
@@ -183,7 +183,7 @@ def _result(wire: dict[str, Any], path: Path, open_calls: list[ToolCall]) -> Mes
 
 
 def _said(response: dict[str, Any]) -> str:
-    """What a function answered. By convention that is under `output` or `result`."""
+    """What a function returned; by convention, under `output` or `result`."""
     if len(response) == 1 and (name := next(iter(response))) in ("output", "result"):
         value = response[name]
         return value if type(value) is str else orjson.dumps(value).decode()

@@ -20,7 +20,7 @@ from llamasrv.protocols.openai.embeddings import Made
 
 
 class Text(Contents):
-    """One content, whose parts are texts."""
+    """One content whose parts are texts."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:  # type: ignore[override]
         if type(value) is not dict:
@@ -43,7 +43,7 @@ class EmbedContentSchema(WireSchema):
 
 
 class Requests(WireField):
-    """Requests of embedContent."""
+    """A list of embedContent requests."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
         if type(value) is not list:

@@ -42,7 +42,7 @@ class GenerateContentSchema(WireSchema):
 
 
 class Asked(NamedTuple):
-    """What the path says."""
+    """What the path asks for."""
 
     model: str
     stream: bool = False
@@ -89,7 +89,7 @@ class GenerateContent:
         return request, AnswerOptions(thinking.shown, top if get("responseLogprobs") else None)
 
     def parse_count(self, body: Mapping[str, Any], asked: Asked) -> GenerateRequest:
-        """The request of which only the prompt is wanted: as such, or inside `generateContentRequest`."""
+        """The request where only the prompt matters: plain, or inside `generateContentRequest`."""
         wrapped = camel(dict(body)).get("generateContentRequest")
         return self.parse(wrapped if type(wrapped) is dict else body, asked)[0]
 

@@ -23,7 +23,8 @@ class ModelCard(NamedTuple):
 
 
 def page_of(size: str | None, token: str | None) -> tuple[int, int]:
-    """The first entry and how many, of `pageSize` and `pageToken`. Raises InvalidRequest."""
+    """The index of the first entry and the number of entries, from `pageSize` and `pageToken`. Raises
+    InvalidRequest."""
     numbers = []
     for name, text, default in (("pageToken", token, 0), ("pageSize", size, _PAGE)):
         if text and not (text.isascii() and text.isdigit() and len(text) < 10):

@@ -40,14 +40,14 @@ _REASONS = {
 
 
 class AnswerOptions(NamedTuple):
-    """What the client wants of the reply rather than of the model."""
+    """The request's wishes for its reply, apart from what the model gets."""
 
     thoughts: bool = False  # they are shown
     top_logprobs: int | None = None  # None: none at all
 
 
 class _Turn:
-    """What a stream has told of one candidate."""
+    """What a stream has sent of one candidate."""
 
     __slots__ = ("thoughts", "call")
 
@@ -167,8 +167,8 @@ def _content(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _calls(calls: Iterable[ToolCall], thoughts: list[str], *, cut: bool) -> list[dict[str, Any]]:
-    """Parts for calls, their arguments as objects; the first brings the thoughts. `cut`: the answer was cut off,
-    perhaps amid the last one."""
+    """The parts for calls, with arguments as objects; the first carries the thoughts. `cut`: the answer was cut off,
+    perhaps inside the last call."""
     parts: list[dict[str, Any]] = []
     for call in calls:
         try:

@@ -42,7 +42,7 @@ def json_schema(wire: Any, *path: int | str) -> dict[str, Any]:
 
 
 def _properties(given: dict[str, Any], path: Path) -> dict[str, Any]:
-    """In the order that was asked for, which is the one that they are written in."""
+    """In the order that was asked for; the model writes them in that order."""
     wire = given["properties"]
     if type(wire) is not dict:
         raise Invalid("expected an object of schemas.", *path, "properties", code="invalid_type")
@@ -53,7 +53,7 @@ def _properties(given: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _count(value: Any, *path: int | str) -> int:
-    """64-bit numbers are strings in Google's JSON."""
+    """A count; Google's JSON has 64-bit numbers as strings."""
     if type(value) is str and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)
     if type(value) is not int or value < 0:

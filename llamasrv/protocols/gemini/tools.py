@@ -49,7 +49,7 @@ def _tool(wire: Any, path: Path) -> Tool:
 
 
 class ToolConfig(WireField):
-    """Which functions may or must be called. Read beside the raw tools, which say whether there are any."""
+    """Which functions may or must be called. Read together with the raw tools, which tell whether there are any."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ToolChoice:
         calling = object_of(value).get("functionCallingConfig")
@@ -71,7 +71,7 @@ class ToolConfig(WireField):
 
 
 def check_names(choice: ToolChoice, tools: tuple[Tool, ...]) -> None:
-    """Raises Invalid where a function is allowed that is not declared."""
+    """Raises Invalid if an allowed function is not declared."""
     known = {tool.name for tool in tools}
     for i, name in enumerate(choice.names):
         if name not in known:

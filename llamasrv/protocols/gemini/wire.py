@@ -13,21 +13,22 @@ _UNDERSCORE = re.compile(r"_([a-z0-9])")
 
 
 def camel(wire: dict[str, Any]) -> dict[str, Any]:
-    """The object with its names as `inlineData`: Google takes `inline_data` for the same, and its examples use both."""
+    """The object with names in the style of `inlineData`: Google accepts `inline_data` as well, and its examples use
+    both."""
     if not any("_" in name for name in wire):
         return wire
     return {_UNDERSCORE.sub(lambda match: match[1].upper(), name): value for name, value in wire.items()}
 
 
 def object_of(value: Any, *path: int | str) -> dict[str, Any]:
-    """An object, its names spelled one way."""
+    """An object, with its names in one style."""
     if type(value) is not dict:
         raise wrong_type("an object", value, *path)
     return camel(value)
 
 
 def list_of(value: Any, *path: int | str) -> list[Any]:
-    """An array. One object alone is an array of one, and nothing is an empty one."""
+    """An array. A single object counts as an array of one, and null as an empty one."""
     if value is None:
         return []
     if type(value) is dict:
@@ -38,7 +39,7 @@ def list_of(value: Any, *path: int | str) -> list[Any]:
 
 
 def string_of(wire: dict[str, Any], key: str, *path: int | str, required: bool = True) -> Any:
-    """A text, or None where it is not `required`."""
+    """A text; None if it is missing and not `required`."""
     value = wire.get(key)
     if type(value) is not str and (required or value is not None):
         raise wrong_type("a string", value, *path, key)

@@ -41,7 +41,7 @@ from llamasrv.protocols.telemetry import Extras, Paces, progress_of
 from llamasrv.protocols.writer import Writer
 
 class Clamped(Number):
-    """A number that is moved into its bounds."""
+    """A number that is clamped to its bounds."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
         if type(value) in (int, float):
@@ -50,7 +50,7 @@ class Clamped(Number):
 
 
 class Negative(Refused):
-    """Off below zero, and refused above."""
+    """A negative value means off; any other is refused."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
         if type(value) not in (int, float) or value >= 0:
@@ -58,7 +58,7 @@ class Negative(Refused):
 
 
 class NativePrompts(WireField):
-    """A text, token ids, both mixed, an object with a `prompt_string`, or an array of those."""
+    """A text, token ids, a mix of both, an object with a `prompt_string`, or an array of those."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Prompt, ...]:
         if type(value) is not list or (value and any(type(item) is int for item in value)):
@@ -108,7 +108,7 @@ class Lines(WireField):
 
 
 class NativeSchema(SamplingSchema):
-    """What both endpoints understand. Numbers that llama.cpp moves into their bounds are moved here, too."""
+    """The fields that both endpoints understand. Numbers that llama.cpp clamps are clamped here, too."""
 
     temperature = Clamped(0, 1e6, "absent: the model's own default")
     top_p = Clamped(0, 1, "absent: the model's own default")
@@ -156,7 +156,7 @@ class InfillSchema(NativeSchema):
 
 
 class NativeOptions(NamedTuple):
-    """What the client wants of the reply rather than of the model."""
+    """The request's wishes for its reply, apart from what the model gets."""
 
     stream: bool = False
     probs: int | None = None
@@ -330,7 +330,7 @@ class NativeReply(Writer):
         ]
 
     def _shown(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Only what was asked for, each under its whole path."""
+        """Only the fields that were asked for, each under its full path."""
         if not self._options.fields:
             return body
         out = {}
@@ -347,7 +347,7 @@ _MISSING = object()
 
 
 class _State:
-    """What a stream has told of one choice."""
+    """What a stream has sent of one choice."""
 
     __slots__ = ("num_prompt", "num_tokens", "has_new_line")
 

@@ -43,10 +43,10 @@ class Control:
         self._load = Loader(ControlSchema, limits).load
 
     def parse(self, body: Mapping[str, Any]) -> str:
-        """The id."""
+        """The id of the completion."""
         id: str = self._load(body)["id"]
         return id
 
     def body(self, failure: str | None) -> bytes:
-        """`failure`: why nothing was done; None if it was."""
+        """`failure`: why nothing was done; None if it was done."""
         return orjson.dumps({"success": True} if failure is None else {"success": False, "message": failure})

@@ -54,10 +54,8 @@ class NativeEmbedding:
 
 
 class EitherEmbedding:
-    """Clients of OpenAI's whose base URL lacks the /v1 come here with `input`, those of llama.cpp with `content`.
-
-    Vectors of single tokens have llama.cpp's shape in any case: OpenAI's has no place for them.
-    """
+    """OpenAI clients whose base URL lacks the /v1 come here with `input`, llama.cpp's clients with `content`. Vectors
+    of single tokens always have llama.cpp's shape: OpenAI's has no place for them."""
 
     names = prompt_in("input")
 

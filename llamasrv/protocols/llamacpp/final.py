@@ -22,7 +22,7 @@ _STOP_TYPES = {
 
 
 class Submitted(Protocol):
-    """A running request, as far as the last object tells of it."""
+    """The part of a running request that the last object reports."""
 
     params: SamplingParams
     end_tokens: Collection[int]
@@ -33,7 +33,7 @@ class Submitted(Protocol):
 
 
 def settings_of(request: GenerateRequest) -> dict[str, Any]:
-    """What a request asks for beside how tokens are chosen, as `generation_settings` repeats it."""
+    """The settings other than sampling, as `generation_settings` repeats them."""
     most = -1 if request.max_tokens is None else request.max_tokens
     settings: dict[str, Any] = {
         "n_keep": request.keep or 0, "n_discard": request.discard, "stream": request.stream, "stop": list(request.stop),
@@ -46,7 +46,7 @@ def settings_of(request: GenerateRequest) -> dict[str, Any]:
 
 
 def generation_settings(running: Submitted, given: Mapping[str, Any]) -> dict[str, Any]:
-    """How tokens are chosen, and what else the request asked for. The bias of a banned token becomes null in JSON."""
+    """The sampling parameters and the other settings of a request. The bias of a banned token becomes null in JSON."""
     body = {**params_body(running.params), **given}
     if running.params.ignore_eos:
         bans = [{"token": token, "bias": -math.inf} for token in sorted(running.end_tokens)]

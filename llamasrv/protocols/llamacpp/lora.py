@@ -15,13 +15,13 @@ from llamasrv.protocols.limits import Limits
 
 
 class StandingSchema(WireSchema):
-    """The body, which is an array, under the name of the field that it stands for."""
+    """The body, which is an array, under the name of the field it stands for."""
 
     lora = Lora('[{"id", "scale"}]: adapters that are not in it do not count')
 
 
 class LoadSchema(WireSchema):
-    """The body where it is an object: one more adapter, from a file in the operator's folder."""
+    """The body as an object: one more adapter, from a file in the operator's folder."""
 
     path = String("a file in the folder of `--lora-dir`")
     name = String("what requests call it; absent: the file's name")
@@ -38,7 +38,7 @@ class StandingAdapters:
         return self._load({"lora": body})["lora"]
 
     def parse_one(self, body: dict[str, Any]) -> tuple[str, str, float]:
-        """Path, name and scale of one to be loaded."""
+        """The path, name and scale of an adapter to load."""
         data = self._load_one(body)
         if not data.get("path"):
             raise InvalidRequest("path is required", param="path", code="missing_required_parameter")
@@ -46,7 +46,8 @@ class StandingAdapters:
 
 
 def adapters_body(adapters: Iterable[tuple[str, str]], standing: Iterable[tuple[int, float]]) -> bytes:
-    """`adapters`: name and path of each; `standing`: number and scale of what counts where a request names none."""
+    """`adapters`: name and path of each; `standing`: number and scale of those that apply where a request names
+    none."""
     scales = dict(standing)
     return orjson.dumps([
         {

@@ -24,7 +24,7 @@ _CONSTANT: dict[str, Any] = {
 
 
 def params_body(params: SamplingParams, *, max_tokens: int | None = None) -> dict[str, Any]:
-    """Sampling parameters under llama.cpp's names, which are ours."""
+    """Sampling parameters under llama.cpp's names, which are also ours."""
     body = {name: getattr(params, name) for name in _NAMES}
     body["seed"] = _RANDOM_SEED if params.seed is None else params.seed
     body["logit_bias"] = [{"token": token, "bias": bias} for token, bias in params.logit_bias]
@@ -83,8 +83,8 @@ def props_body(
 
 
 def router_props_body(*, most: int, autoload: bool, build: str, ui: bool) -> bytes:
-    """What a server tells that was started without a model; those of a model are asked for by its name. `most`: so many
-    models are loaded at once at most, 0 where only memory bounds them."""
+    """The properties of a server that was started without a model; those of a model are asked for by its name. `most`:
+    the most models loaded at once, 0 if only memory limits them."""
     return orjson.dumps(
         {
             "role": "router",

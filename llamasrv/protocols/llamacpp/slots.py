@@ -14,7 +14,7 @@ from llamasrv.protocols.llamacpp.props import params_body
 
 
 def slots_body(running: Sequence[Mapping[str, Any]], *, total: int, context: int) -> bytes:
-    """Busy slots carry their lane's number; free ones fill up to `total`."""
+    """Busy slots have their lane's number; free slots fill up to `total`."""
     slots = [_busy(sequence, context) for sequence in running]
     taken = {slot["id"] for slot in slots}
     free = (number for number in range(total + len(slots)) if number not in taken)

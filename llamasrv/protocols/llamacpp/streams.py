@@ -25,7 +25,7 @@ class StreamLookup:
         return list(self._load(body).get("conversation_ids", ()))
 
     def body(self, found: Iterable[tuple[str, int, float, float | None]]) -> bytes:
-        """`found` are name, bytes so far, start and end of each."""
+        """`found`: name, bytes so far, start and end of each stream."""
         return orjson.dumps([
             {
                 "conversation_id": name,

@@ -36,7 +36,7 @@ def instances_of(body: Mapping[str, Any]) -> list[Any]:
 
 
 def asked_of(instance: Any) -> tuple[str, dict[str, Any]]:
-    """The path of the endpoint that an instance is for, and the body for it: nothing is streamed."""
+    """The endpoint's path for an instance, and the body for it; nothing is streamed."""
     if type(instance) is not dict or type(instance.get(FORMAT)) is not str:
         raise InvalidRequest(f"Each instance must be an object with a string '{FORMAT}'.", param="instances")
     name = instance[FORMAT]
@@ -52,6 +52,6 @@ def asked_of(instance: Any) -> tuple[str, dict[str, Any]]:
 
 
 def predictions_body(predictions: Iterable[bytes | LlamasrvError]) -> bytes:
-    """`predictions`: the answers as JSON, and errors."""
+    """`predictions`: the answers and errors, as JSON."""
     told = (llamacpp_body(one) if isinstance(one, LlamasrvError) else one for one in predictions)
     return b'{"predictions":[%b]}' % b",".join(told)

@@ -25,7 +25,7 @@ class ChatSchema(AnswerSchema):
 
 
 def shape(said: Said) -> dict[str, Any]:
-    """Where the answer goes."""
+    """The line with the answer in its place."""
     message: dict[str, Any] = {"role": "assistant", "content": said.text}
     if said.thinking:
         message["thinking"] = said.thinking
@@ -46,7 +46,7 @@ class Chat:
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
     ) -> tuple[GenerateRequest, AnswerOptions]:
-        """A request without prompts only loads the model."""
+        """A request without messages only loads the model."""
         data = self._load(body)
         messages = data.get("messages", ())
         prompts: tuple[ChatPrompt, ...] = ()
@@ -81,7 +81,7 @@ def answer(
     insert: bool = False,
     whole_text: bool = False,
 ) -> tuple[GenerateRequest, AnswerOptions]:
-    """What chat and generate make of the fields that they share."""
+    """What chat and generate make of the fields they share."""
     get = data.get
     chosen: Chosen = get("options", Chosen())
     logprobs, top = get("logprobs", False), get("top_logprobs", 0)

@@ -19,7 +19,7 @@ AS_IT_IS, EUCLIDEAN = -1, 2
 
 
 class Input(WireField):
-    """A text, or texts. None of them is no error: then there are no vectors."""
+    """A text, or several. None at all is no error: the result then has no vectors."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
         if type(value) is str:
@@ -67,7 +67,7 @@ class Embed:
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
     ) -> tuple[EmbedRequest, EmbedOptions]:
-        """A request without prompts has no vectors."""
+        """A request without inputs gives no vectors."""
         data = self._load(body)
         if "input" not in data:
             missing = "missing_required_parameter"
@@ -95,7 +95,7 @@ class Embed:
 
 
 class Embeddings:
-    """The endpoint of old: one text, one vector."""
+    """The older endpoint: one text, one vector."""
 
     names = prompt_in("prompt")
 

@@ -16,7 +16,7 @@ from llamasrv.protocols.telemetry import RETURN_PROGRESS
 
 
 class Range(NamedTuple):
-    """What an option may be, and which sampling parameter it is."""
+    """The range of an option, and the sampling parameter that it sets."""
 
     kind: type
     low: float
@@ -109,7 +109,7 @@ FOR_EVER = -1.0
 
 
 class KeepAlive(WireField):
-    """Seconds, or a duration such as "1h30m". Negative: for ever; 0: unloaded afterwards."""
+    """Seconds, or a duration such as "1h30m". Negative: forever; 0: unload afterwards."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
         if type(value) is str:
@@ -124,7 +124,7 @@ class KeepAlive(WireField):
 
 
 def duration(text: str) -> float | None:
-    """Seconds of a duration with units; None if it is none."""
+    """The seconds of a duration with units; None if it is not a duration."""
     match = _DURATION.fullmatch(text) if len(text) <= 64 else None
     if match is None:
         return None
@@ -133,7 +133,7 @@ def duration(text: str) -> float | None:
 
 
 class Think(WireField):
-    """True or false, or an effort."""
+    """True, false, or an effort."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool | str:
         if type(value) is bool:
@@ -144,7 +144,7 @@ class Think(WireField):
 
 
 class Format(WireField):
-    """Nothing, "json", or a JSON schema."""
+    """Empty, "json", or a JSON schema."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
         if value == "":
@@ -164,7 +164,7 @@ class Images(WireField):
 
 
 def images(value: Any, most: int, field: str, *path: int | str) -> tuple[MediaPart, ...]:
-    """Base64 alone or with a data: URL's head. Other URLs are not read: Ollama reads none."""
+    """Plain base64, or a data: URL. Other URLs are not fetched; Ollama does not fetch any."""
     if type(value) is not list:
         raise wrong_type("an array of images in base64", value, *path)
     if len(value) > most:
@@ -178,7 +178,7 @@ def _image(image: Any, field: str, *path: int | str) -> MediaPart:
 
 
 class ModelSchema(WireSchema):
-    """What every endpoint that uses a model understands."""
+    """The fields of every endpoint that uses a model."""
 
     model = String("a name or alias")
     keep_alive = KeepAlive("seconds or a duration; 0: unloaded afterwards, negative: never")
@@ -186,7 +186,7 @@ class ModelSchema(WireSchema):
 
 
 class AnswerSchema(ModelSchema):
-    """What chat and generate have in common."""
+    """The fields that chat and generate have in common."""
 
     generates = True
 

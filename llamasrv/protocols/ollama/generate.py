@@ -17,7 +17,7 @@ from llamasrv.protocols.ollama.reply import AnswerOptions, AnswerReply, Said
 
 
 class Context(WireField):
-    """Tokens of an earlier talk, as its last reply gave them."""
+    """Tokens of an earlier exchange, as its last reply gave them."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[int, ...]:
         if type(value) is not list:
@@ -42,7 +42,7 @@ class GenerateSchema(AnswerSchema):
 
 
 def shape(said: Said) -> dict[str, Any]:
-    """Where the answer goes."""
+    """The line with the answer in its place."""
     body: dict[str, Any] = {"response": said.text}
     if said.thinking:
         body["thinking"] = said.thinking
@@ -61,7 +61,7 @@ class Generate:
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
     ) -> tuple[GenerateRequest, AnswerOptions]:
-        """A request without prompts only loads the model."""
+        """A request without a prompt only loads the model."""
         data = self._load(body)
         get = data.get
         raw, suffix = get("raw", False), get("suffix")

@@ -26,7 +26,7 @@ SUCCESS = {"status": "success"}
 
 
 class License(WireField):
-    """A text, or texts."""
+    """A text, or several."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         texts = [value] if type(value) is str else value
@@ -36,7 +36,7 @@ class License(WireField):
 
 
 class Files(WireField):
-    """One GGUF file that was brought before: its name and its digest."""
+    """One GGUF file that was uploaded before: its name and its digest."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         if type(value) is not dict:
@@ -78,7 +78,7 @@ CreateSchema._declared_fields["from"] = String("the model that it is made of")
 
 
 class Create(NamedTuple):
-    """What a new model is made of: `base` is the name of a model, `blob` a digest; one of the two."""
+    """What a new model is made of: `base` (a model's name) or `blob` (a digest)."""
 
     name: str
     base: str | None
@@ -147,7 +147,7 @@ class Managing:
         return self._checked(_name(data), "model")
 
     def _checked(self, name: str, field: str) -> str:
-        """A name that may be given to a model."""
+        """A name that a model may be given."""
         steps = name.replace(":", "/").split("/")
         plain = all(step and step.replace("-", "").replace(".", "").replace("_", "").isalnum() for step in steps)
         if not plain or not name.isascii() or len(name) > self._limits.model_chars or name.count(":") > 1:
@@ -163,20 +163,20 @@ def _name(data: Mapping[str, Any]) -> str:
 
 
 def statuses(steps: list[str], *, stream: bool) -> bytes:
-    """What was done, a line each; or that it was."""
+    """The steps that were done, a line each; or one line that says so."""
     if not stream:
         return dumps(SUCCESS)
     return b"".join(dumps({"status": step}) + b"\n" for step in [*steps, "success"])
 
 
 def quantize_line(before: str, kind: str, *, completed: int, total: int) -> bytes:
-    """Where the writing of a model in another number format is, in tensors."""
+    """The progress of writing a model in another number format, in tensors."""
     status = f"quantizing {before} model to {kind.upper()}"
     return dumps({"status": status, "digest": "0000000000000000000", "total": total, "completed": completed})
 
 
 def pull_line(status: str, *, digest: str = "", completed: int = 0, total: int = 0) -> bytes:
-    """Where a pull is; of a file, how much of it is there."""
+    """The progress of a pull; for a file, how much of it has arrived."""
     if not digest:
         return dumps({"status": status})
     short = digest.partition(":")[2][:12]

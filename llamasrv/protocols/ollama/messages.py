@@ -14,7 +14,7 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 
 class Messages(WireField):
-    """A list of turns; an empty one only loads the model."""
+    """A list of turns; an empty list only loads the model."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:
         limits = self.limits
@@ -55,7 +55,7 @@ def _message(wire: Any, at: int, most: int, open_calls: list[ToolCall]) -> Messa
 
 
 def _answered(wire: dict[str, Any], at: int, open_calls: list[ToolCall]) -> ToolCall:
-    """The call that this is the result of: by id, else the first of that name, else the first."""
+    """The call that this result belongs to: by id, else the first of that name, else the first."""
     id, name = _text(wire, "tool_call_id", at), _text(wire, "tool_name", at) or _text(wire, "name", at)
     found = [call for call in open_calls if call.id == id] if id else []
     found = found or [call for call in open_calls if call.name == name] or open_calls

@@ -20,7 +20,7 @@ _PLAIN = (str, int, float, bool)
 
 
 class Facts(NamedTuple):
-    """One model, as far as anybody outside may know it."""
+    """One model, as far as clients may know it."""
 
     name: str
     modified: float = 0.0
@@ -48,13 +48,13 @@ def version_body() -> bytes:
 
 
 def tags_body(models: Iterable[Facts]) -> bytes:
-    """All models, the newest first."""
+    """All models, newest first."""
     listed = sorted(models, key=lambda model: -model.modified)
     return dumps({"models": [{**_entry(m), "modified_at": timestamp(m.modified)} for m in listed]})
 
 
 def ps_body(models: Iterable[Facts]) -> bytes:
-    """The loaded ones."""
+    """The loaded models."""
     return dumps({
         "models": [
             {
@@ -76,8 +76,8 @@ def _entry(model: Facts) -> dict[str, Any]:
 
 
 def _digest(model: Facts) -> str:
-    """Of the file and of what the model can do: clients keep what they learned of a model under its digest, and an
-    option may give it more to do."""
+    """A digest of the file and of the model's abilities: clients cache what they learned about a model under its
+    digest, and an option may add abilities."""
     if not model.digest:
         return ""
     return hashlib.sha256(" ".join((model.digest, *model.capabilities)).encode()).hexdigest()
@@ -112,7 +112,7 @@ def show_body(model: Facts) -> bytes:
 
 
 def _model_info(model: Facts) -> dict[str, Any]:
-    """What the file says, long arrays without their content."""
+    """The file's metadata, with long arrays left empty."""
     info = {key: value if isinstance(value, _PLAIN) else None for key, value in model.metadata.items()}
     info.setdefault("general.architecture", model.architecture)
     info.setdefault("general.basename", info.get("general.name") or model.name)
@@ -133,14 +133,14 @@ def _modelfile(model: Facts) -> str:
 
 
 def _parameters(model: Facts) -> Iterator[tuple[str, str]]:
-    """One of several values is a line of its own for each."""
+    """One line each; a parameter with several values has a line for each value."""
     for name, value in model.parameters.items():
         for one in value if isinstance(value, (list, tuple)) else (value,):
             yield name, f'"{one}"' if isinstance(one, str) else str(one)
 
 
 def as_count(number: int) -> str:
-    """8,030,261,248 is 8.0B."""
+    """8,030,261,248 becomes 8.0B."""
     for size, letter, digits in ((1e12, "T", 1), (1e9, "B", 1), (1e6, "M", 2), (1e3, "K", 0)):
         if number >= size:
             return f"{number / size:.{digits}f}{letter}"
@@ -155,7 +155,7 @@ class NameSchema(WireSchema):
 
 
 class Named:
-    """Bodies that name one model: of show and delete."""
+    """Bodies that name one model, for show and delete."""
 
     def __init__(self, limits: Limits) -> None:
         self._load = Loader(NameSchema, limits).load

@@ -32,7 +32,7 @@ _CUT = frozenset((FinishReason.LENGTH, FinishReason.CONTEXT))
 
 
 class Said(NamedTuple):
-    """What one line holds."""
+    """The content of one line."""
 
     text: str = ""
     thinking: str = ""
@@ -44,7 +44,7 @@ Shape = Callable[[Said], dict[str, Any]]
 
 
 class AnswerOptions(NamedTuple):
-    """What the client wants of the reply rather than of the model."""
+    """The request's wishes for its reply, apart from what the model gets."""
 
     model: str  # as it was asked for: replies repeat it
     arrived: float = 0.0  # on the clock of time.perf_counter
@@ -55,7 +55,7 @@ class AnswerOptions(NamedTuple):
 
 
 class Submitted(Protocol):
-    """What the reply has to know of the generation before its events."""
+    """What the reply needs to know about the generation before its events."""
 
     left_out: int
 
@@ -115,7 +115,7 @@ class AnswerReply(Writer):
         return dumps(orjson.loads(ollama_body(error)))
 
     def _end_call(self) -> None:
-        """Calls are told when they are complete."""
+        """A call is sent when it is complete."""
         if self._call is None:
             return
         id, name, fragments = self._call
@@ -173,13 +173,13 @@ class AnswerReply(Writer):
 
 
 def loaded_body(model: str, shape: Shape, *, unload: bool) -> bytes:
-    """The answer to a request that asks for nothing."""
+    """The answer to a request without a prompt."""
     head = {"model": model, "created_at": timestamp(), **shape(Said())}
     return dumps({**head, "done": True, "done_reason": "unload" if unload else "load"})
 
 
 def wire_calls(calls: Iterable[ToolCall], *, cut: bool = False) -> list[dict[str, Any]]:
-    """Calls with their arguments as objects. `cut`: the answer was cut off, perhaps amid the last one."""
+    """Calls with their arguments as objects. `cut`: the answer was cut off, perhaps inside the last call."""
     out: list[dict[str, Any]] = []
     for call in calls:
         try:

@@ -14,7 +14,7 @@ TAG = "latest"
 
 
 def dumps(value: Any) -> bytes:
-    """JSON in ASCII: clients cut streams at everything that Unicode calls a line end."""
+    """JSON in ASCII: clients split streams at everything that Unicode calls a line end."""
     data = orjson.dumps(value)
     return data if data.isascii() else json.dumps(value, separators=(",", ":")).encode()
 
@@ -35,5 +35,5 @@ def nanoseconds(seconds: float) -> int:
 
 
 def with_tag(name: str) -> str:
-    """The name as lists show it."""
+    """The name as it appears in lists."""
     return name if ":" in name.rpartition("/")[2] else f"{name}:{TAG}"

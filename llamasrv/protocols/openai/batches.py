@@ -47,7 +47,7 @@ class Line(NamedTuple):
 
 
 class LineError(Exception):
-    """A line that is no request."""
+    """A line that is not a valid request."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)

@@ -76,14 +76,14 @@ class Continue(WireField):
 
 class ReasoningFormat(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool | None:
-        """Whether reasoning is told apart from the content; None: as the server's operator wishes."""
+        """Whether reasoning is separated from the content; None: the operator's default."""
         if value not in ("none", "auto", "deepseek"):
             raise Invalid("expected 'none', 'auto' or 'deepseek'.")
         return None if value == "auto" else bool(value != "none")
 
 
 class Think(WireField):
-    """On or off, or how much."""
+    """On, off, or an effort."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool | str:
         if type(value) is not bool and type(value) is not str:
@@ -144,7 +144,7 @@ class ChatSchema(SamplingSchema):
 
 
 class ChatOptions(NamedTuple):
-    """What the client wants of the reply rather than of the model."""
+    """The request's wishes for its reply, apart from what the model gets."""
 
     stream: bool = False
     include_usage: bool = False
@@ -170,7 +170,7 @@ class ChatCompletions:
     names = prompt_in("messages")
 
     def __init__(self, limits: Limits, *, native: bool = False) -> None:
-        """`native`: in llama-server's manner where it differs from OpenAI's."""
+        """`native`: behave like llama-server where it differs from OpenAI."""
         self._load = Loader(ChatSchema, limits).load
         self._native = native
 
@@ -249,7 +249,7 @@ class ChatCompletions:
         )
 
     def parse_prompt(self, body: Mapping[str, Any]) -> tuple[str | None, ChatPrompt]:
-        """The model's name and the conversation alone, for those who only want to see the prompt."""
+        """Only the model's name and the conversation, for requests that want to see the prompt."""
         data = self._load(body)
         tools, choice = tools_of(data)
         return data.get("model"), self.prompt(data, () if choice.mode == "none" else tools)
@@ -259,7 +259,8 @@ class ChatCompletions:
 
 
 def _going_on(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], bool]:
-    """llama-server goes on with what the assistant is said to have begun: its texts, with an empty line between two."""
+    """As llama-server: the answer continues a last message of the assistant's, whose texts are joined by empty
+    lines."""
     *before, last = messages
     if last.role != "assistant":
         return messages, False
@@ -278,7 +279,7 @@ def _verbosity(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _thinking(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Template variables of all that is said about thinking."""
+    """The template variables for everything the request says about thinking."""
     on, effort, think = data.get("enable_thinking"), data.get("reasoning_effort"), data.get("think")
     if on is None and type(think) is bool:
         on = think
@@ -328,7 +329,7 @@ class ChatReply(ChunkReply):
         self._write(event.index, b'{"reasoning_content":%b,"reasoning":%b}' % (text, text))
 
     def on_call(self, event: ToolCallStart) -> None:
-        """The delta that has the call's id and name; its arguments follow, more and more of them."""
+        """Send the delta with the call's id and name; its arguments follow piece by piece."""
         self._end_input(event.index)
         if event.name in self._options.custom:
             self._inputs[event.index] = event.call, CustomInput()
@@ -368,7 +369,7 @@ class ChatReply(ChunkReply):
             self._write(index, dumps({"tool_calls": [{"index": call, "custom": {"input": text}}]}))
 
     def _end_input(self, index: int) -> None:
-        """What is still to be told of a custom tool's text."""
+        """Send the rest of a custom tool's text."""
         if index in self._inputs:
             call, custom = self._inputs.pop(index)
             self._input(index, call, custom.end())

@@ -27,8 +27,8 @@ class Options(Protocol):
 
 
 class ChunkReply(Writer):
-    """A chunk is constant bytes around what changes: a subclass says where index, content, log-probabilities and
-    finish reason go (`_chunk`)."""
+    """A chunk is constant bytes around the parts that change: a subclass says where index, content, log-probabilities
+    and finish reason go (`_chunk`)."""
 
     NO_CONTENT = b"{}"
 
@@ -40,7 +40,7 @@ class ChunkReply(Writer):
         self._paces = Paces()
 
     def _chunk(self, index: int, content: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
-        """`extra`: further members of the chunk; None: how fast it goes, where that was asked for."""
+        """`extra`: further members of the chunk; None: the current speed, if that was asked for."""
         raise NotImplementedError
 
     def _begin_chunks(self, fields: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ class ChunkReply(Writer):
         self._out.append(self._chunk(event.index, self.NO_CONTENT, b"null", b'"%b"' % reason.encode(), more))
 
     def _whole_figures(self) -> dict[str, Any]:
-        """The last members of a whole reply."""
+        """The last members of a non-streamed reply."""
         figures = {"timings": timings(self.folded.usage)}
         if self._extras.verbose:
             first = self.folded.choice(0)

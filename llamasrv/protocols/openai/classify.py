@@ -18,7 +18,7 @@ from llamasrv.protocols.openai.score import Texts, listed
 
 
 class Classified(Protocol):
-    """What the pipeline made of a request."""
+    """The result from the pipeline."""
 
     @property
     def model(self) -> str: ...
@@ -42,7 +42,7 @@ class ClassifySchema(WireSchema):
 
 
 class ClassifyOptions(NamedTuple):
-    """Nothing of the request shapes its reply."""
+    """Empty: nothing in the request shapes its reply."""
 
 
 class ClassifyEndpoint:

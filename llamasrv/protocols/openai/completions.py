@@ -44,7 +44,7 @@ class CompletionsSchema(SamplingSchema):
 
 
 class CompletionsOptions(NamedTuple):
-    """What the client wants of the reply rather than of the model."""
+    """The request's wishes for its reply, apart from what the model gets."""
 
     stream: bool = False
     include_usage: bool = False
@@ -184,7 +184,7 @@ class CompletionsReply(ChunkReply):
 
 
 class _Logprobs:
-    """The four lists of one choice. Offsets count on from chunk to chunk, in characters of the choice's text."""
+    """The four lists of one choice. Offsets count in characters of the choice's text and go on from chunk to chunk."""
 
     def __init__(self) -> None:
         self._offset = 0

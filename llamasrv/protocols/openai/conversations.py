@@ -30,7 +30,7 @@ class ConversationNotFound(NotFound):
 
 
 class Conversation(NamedTuple):
-    """One conversation as it is kept: its items in order, each with an id."""
+    """One stored conversation: its items in order, each with an id."""
 
     id: str
     created_at: int
@@ -39,7 +39,7 @@ class Conversation(NamedTuple):
 
     @classmethod
     def new(cls, metadata: dict[str, str]) -> Conversation:
-        """Whoever knows its id may read it, where no keys are in use: so it cannot be guessed."""
+        """The id cannot be guessed: without API keys, knowing it is enough to read the conversation."""
         return cls(f"conv_{secrets.token_hex(24)}", int(time.time()), metadata, [])
 
     def pack(self) -> bytes:
@@ -61,7 +61,7 @@ class Conversation(NamedTuple):
 
 
 class Items(WireField):
-    """Items as those of a response's input; what is in one is read where the conversation is known."""
+    """Items like those of a response's input; each is checked once its conversation is known."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
         return items_of(value, self.limits.messages, "an array of items")
@@ -100,7 +100,8 @@ class Conversations:
         return self._metadata(body).get("metadata", {})
 
     def extended(self, conversation: Conversation, items: Sequence[dict[str, Any]]) -> Conversation:
-        """With these items behind its own. Raises InvalidRequest for what no conversation can go on with."""
+        """The conversation with these items added. Raises InvalidRequest for items that no conversation can continue
+        with."""
         most = self._limits.messages
         if len(conversation.items) + len(items) > most:
             raise InvalidRequest(f"Invalid 'items': a conversation has at most {most} items.", param="items")
@@ -144,5 +145,5 @@ def item_body(item: dict[str, Any]) -> bytes:
 
 
 def items_body(items: list[dict[str, Any]]) -> bytes:
-    """Items that were added, as a list of their own."""
+    """The added items, as a list of their own."""
     return orjson.dumps(page_of(items, has_more=False))

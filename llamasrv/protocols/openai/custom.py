@@ -18,7 +18,7 @@ from llamasrv.protocols.common.schema import Invalid, wrong_type
 
 @dataclass(frozen=True, slots=True)
 class CustomTool(Tool):
-    """One text is its argument."""
+    """A tool whose argument is a single text."""
 
 
 def custom_tool(name: str, description: str, form: dict[str, Any] | None, *path: int | str) -> CustomTool:
@@ -45,7 +45,7 @@ def custom_tool(name: str, description: str, form: dict[str, Any] | None, *path:
 
 
 def custom_arguments(text: str) -> str:
-    """The arguments that a call with this text has for the model."""
+    """The arguments that the model sees for a call with this text."""
     return orjson.dumps({"input": text}).decode()
 
 
@@ -55,7 +55,7 @@ _VALUE = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?:(?![dD][89abAB])[0-9a-fA-F]{
 
 
 class CustomInput:
-    """The text that a custom tool is called with, read out of the call's arguments while they come."""
+    """Extracts a custom tool's input text from the call's arguments as they arrive."""
 
     def __init__(self) -> None:
         self._arguments = ""
@@ -63,7 +63,7 @@ class CustomInput:
         self._told = ""
 
     def add(self, fragment: str) -> str:
-        """What can be told now."""
+        """The text that can be sent now."""
         self._arguments += fragment
         if self._at is None:
             start = _VALUE_STARTS.match(self._arguments)
@@ -81,13 +81,13 @@ class CustomInput:
         return text
 
     def end(self) -> str:
-        """What is still missing, of what was no call of the right form all of it."""
+        """The rest of the text; all of it, if the call did not have the right form."""
         text = _text_of(self._arguments)
         return text[len(self._told) :] if text.startswith(self._told) else ""
 
 
 def custom_input(arguments: str) -> str:
-    """The text of a whole call; what is no such call stays as it was written."""
+    """The text of a complete call; arguments of any other form stay as they were written."""
     text = CustomInput()
     return text.add(arguments) + text.end()
 

@@ -21,7 +21,7 @@ from llamasrv.protocols.limits import Limits
 
 
 class Made(Protocol):
-    """What the pipeline made of a request. Vectors are float32 arrays, buffers of bytes."""
+    """The result from the pipeline. Vectors are float32 arrays, buffers of bytes."""
 
     @property
     def model(self) -> str: ...

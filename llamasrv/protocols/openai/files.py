@@ -15,7 +15,7 @@ _NAME = 255  # most characters of a file's name
 
 
 class File(Protocol):
-    """A file as it is kept."""
+    """A stored file."""
 
     @property
     def id(self) -> str: ...
@@ -39,7 +39,7 @@ class UploadFields(NamedTuple):
 
 
 def parse_upload(fields: Mapping[str, list[str]]) -> UploadFields:
-    """The fields of the form beside the file."""
+    """The form's fields other than the file."""
     purpose = fields.get("purpose", [""])[-1]
     if not purpose:
         text = "Missing required parameter: 'purpose'."
@@ -65,7 +65,7 @@ def _lifetime(text: str) -> int:
 
 
 def file_name(given: str) -> str:
-    """As it is kept: the last part of what may be a path."""
+    """The name to store: the last part of what may be a path."""
     return given.replace("\\", "/").rpartition("/")[2][:_NAME] or "file"
 
 
@@ -86,7 +86,7 @@ def deleted_body(id: str) -> bytes:
 
 
 def check_batch_input(file: File) -> None:
-    """Raises where a file is no input of a batch."""
+    """Raises if a file is not the input of a batch."""
     if file.purpose != "batch":
         raise Unsupported(
             f"File '{file.id}' has the purpose '{file.purpose}': expected a file with the purpose 'batch'.",

@@ -52,7 +52,7 @@ def _entry(card: ModelCard) -> dict[str, Any]:
 
 
 def _brief(card: ModelCard) -> dict[str, Any]:
-    """The model as llama-server's clients look for it."""
+    """The model in the form that llama-server's clients look for."""
     is_multimodal = any(able in card.capabilities for able in _MODALITIES)
     able = [name for name in card.capabilities if name not in _MODALITIES]
     return {

@@ -30,7 +30,7 @@ from llamasrv.protocols.limits import Limits
 
 
 class Ranked(Protocol):
-    """What the pipeline made of a request."""
+    """The result from the pipeline."""
 
     @property
     def model(self) -> str: ...

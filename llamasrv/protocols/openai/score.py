@@ -49,7 +49,7 @@ class ScoreSchema(WireSchema):
 
 
 class ScoreOptions(NamedTuple):
-    """Nothing of the request shapes its reply."""
+    """Empty: nothing in the request shapes its reply."""
 
 
 class ScoreEndpoint:
@@ -90,7 +90,7 @@ class ScoreEndpoint:
 
 
 def listed(kind: str, model: str, tokens: int, data: list[Any]) -> dict[str, Any]:
-    """vLLM's list of what was found."""
+    """The results as vLLM's list."""
     return {
         "id": f"{kind}-{uuid4().hex}", "object": "list", "created": int(time.time()), "model": model, "data": data,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0},

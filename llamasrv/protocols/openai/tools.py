@@ -35,7 +35,7 @@ class Tools(WireField):
 
 
 class Functions(WireField):
-    """The list of functions as it was before there were tools."""
+    """The list of functions, as it was before tools existed."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Tool, ...]:
         _check_list(value, self.limits.tools)
@@ -77,7 +77,7 @@ class FunctionChoice(WireField):
 
 
 def tools_of(data: Mapping[str, Any]) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """The tools of a request and how they may be used."""
+    """The tools of a request, and how they may be used."""
     tools, choice, field = data.get("tools", ()), data.get("tool_choice"), "tool_choice"
     if data.get("functions"):
         if tools:

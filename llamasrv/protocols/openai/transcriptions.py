@@ -68,7 +68,7 @@ class SomeOf(WireField):
 
 
 class Upload(WireField):
-    """The file of the form; it is not among the fields that are loaded."""
+    """The form's file; it is not one of the fields that are loaded."""
 
 
 class TranscriptionSchema(WireSchema):
@@ -95,7 +95,7 @@ _LISTS = frozenset(("timestamp_granularities", "include", "known_speaker_names",
 
 
 class TranscriptionOptions(NamedTuple):
-    """What the client wants of the reply."""
+    """The request's wishes for its reply."""
 
     format: str = "json"
     language: str | None = None
@@ -145,7 +145,7 @@ class Transcriptions:
 
 
 def _body(fields: Mapping[str, list[str]]) -> dict[str, Any]:
-    """The fields of the form as they would stand in JSON."""
+    """The form's fields as they would be in JSON."""
     body: dict[str, Any] = {}
     for written, values in fields.items():
         name = written.removesuffix("[]")
@@ -163,7 +163,7 @@ def _body(fields: Mapping[str, list[str]]) -> dict[str, Any]:
 
 
 class Transcription(Writer):
-    """One reply. Windows end in any order; what is told of them keeps theirs."""
+    """One reply. Windows finish in any order; the reply keeps their own order."""
 
     def __init__(self, options: TranscriptionOptions) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ def _logprob(entry: TokenLogprob) -> dict[str, Any]:
 
 
 def _subtitles(windows: list[tuple[tuple[float, float], str]], format: str) -> str:
-    """SubRip or WebVTT; a window in which nothing was said has no lines."""
+    """SubRip or WebVTT; a window without speech has no lines."""
     comma = "," if format == "srt" else "."
     lines = [] if format == "srt" else ["WEBVTT", ""]
     number = 0

@@ -45,7 +45,7 @@ _SUMMARY_TOKENS = 2000  # most of a summary, where the request does not say
 
 
 class References(NamedTuple):
-    """What a request names that is stored elsewhere."""
+    """Stored things that a request refers to."""
 
     previous: str | None
     items: tuple[str, ...]
@@ -53,7 +53,7 @@ class References(NamedTuple):
 
 
 class Earlier(NamedTuple):
-    """What was found of it: the items of all earlier turns in order, and single items by their id."""
+    """What was found of them: the items of all earlier turns in order, and single items by id."""
 
     items: tuple[dict[str, Any], ...] = ()
     named: Mapping[str, dict[str, Any]] = {}
@@ -111,7 +111,7 @@ class Responses:
     def _turns(
         self, data: Mapping[str, Any], earlier: Earlier, items: list[dict[str, Any]]
     ) -> tuple[ToolSet, Turns, ToolChoice]:
-        """The conversation with its tools. Errors name the field that they come from."""
+        """The conversation with its tools. Errors name the field they come from."""
         tools = ToolSet(self._limits.tools)
         turns = Turns(tools, self._limits)
         with inside("tools"):
@@ -129,7 +129,7 @@ class Responses:
     def parse_compact(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None, earlier: Earlier | None = None
     ) -> tuple[GenerateRequest, ResponseOptions]:
-        """A request to make a conversation shorter: the same fields, and a summary for an answer."""
+        """A request to shorten a conversation: the same fields, with a summary as the answer."""
         items = body.get("input")
         if type(items) is str:
             items = [{"type": "message", "role": "user", "content": items}] if items else []
@@ -158,7 +158,7 @@ def _is_reference(item: Any) -> bool:
 
 
 def _resolved(item: dict[str, Any], at: int, earlier: Earlier) -> dict[str, Any]:
-    """The item itself in the place of a reference to it."""
+    """The item itself in place of a reference to it."""
     if not _is_reference(item):
         return item
     found = earlier.named.get(item["id"])
@@ -183,7 +183,7 @@ def _check_together(data: Mapping[str, Any]) -> None:
 
 
 def _told(data: dict[str, Any]) -> dict[str, Any]:
-    """What the response tells beside its text, by the names that ResponseOptions has for it."""
+    """What the response reports besides its text, under the names in ResponseOptions."""
     include = data.get("include", ())
     return {
         # What is told again later has no such figures; so what goes on without its client has none.
@@ -248,7 +248,7 @@ def _text(data: Mapping[str, Any]) -> TextSettings:
 
 
 def _shown(data: Mapping[str, Any], tools: ToolSet) -> dict[str, Any]:
-    """What a response tells of its request."""
+    """The fields of its request that a response repeats."""
     get = data.get
     reasoning = _reasoning(data)
     out = {

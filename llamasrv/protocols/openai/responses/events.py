@@ -27,7 +27,7 @@ _LAST = {"completed": "response.completed", "failed": "response.failed"}
 
 
 class Events:
-    """Writes the events of one response. `take` what has been written."""
+    """Writes the events of one response; `take` what has been written."""
 
     def __init__(self, response: str) -> None:
         self.items: list[JSON] = []  # the output so far
@@ -45,7 +45,7 @@ class Events:
     # ------------------------------------------------------------ the response
 
     def begin(self, response: JSON) -> None:
-        """`response` may be that of any time; what it could not know at its beginning is left out."""
+        """`response` may be in any later state; what could not be known at the beginning is left out."""
         background = response["background"]
         start = {
             **response, "status": "queued" if background else "in_progress", "completed_at": None, "error": None,
@@ -55,7 +55,7 @@ class Events:
         self._lifecycle("response.queued" if background else "response.in_progress", start)
 
     def go_on(self, response: JSON) -> None:
-        """A response in the background leaves the queue."""
+        """A background response leaves the queue."""
         start = {**response, "status": "in_progress", "completed_at": None, "error": None, "incomplete_details": None}
         self._lifecycle("response.in_progress", {**start, "output": [], "usage": None})
 
@@ -63,8 +63,8 @@ class Events:
         self._lifecycle(_LAST.get(response["status"], "response.incomplete"), response, more)
 
     def tell_progress(self, response: JSON, more: bytes) -> None:
-        """What the prompt waits for, or how much of it is computed. It has the number of the event before: told once
-        more, a response has no such events."""
+        """What the prompt waits for, or how much of it is computed. It repeats the number of the event before: a
+        replayed response does not have these events."""
         self.number -= 1
         self._lifecycle("response.in_progress", {**response, "output": [], "usage": None}, more)
 
@@ -90,7 +90,7 @@ class Events:
         item.open()
 
     def delta(self, text: str, logprobs: list[JSON] | None = None) -> None:
-        """More of the item that is open."""
+        """Add to the item that is open."""
         assert self._open is not None
         self.cuts[-1].append([len(text), len(logprobs or ())])
         self._open.delta(text, logprobs or [])
@@ -110,14 +110,14 @@ class Events:
         item.close()
 
     def abandon(self) -> None:
-        """As if what was not taken had never been written; what is open is closed without a word."""
+        """Forget what was written and not taken; an open item is closed silently."""
         number = self.number - len(self._out)
         if self._open is not None:
             self.close_item("incomplete")
         self._out, self.number = [], number
 
     def compaction(self, sealed: str) -> None:
-        """An item that comes whole."""
+        """An item that is sent as a whole."""
         index = len(self.items)
         wire = {"id": output_id("cmp", self._response, index), "type": "compaction", "encrypted_content": ""}
         self.event("response.output_item.added", output_index=index, item=wire)
@@ -139,7 +139,7 @@ class Events:
 
 
 class _Item:
-    """An output item while it grows. `wire` is what it is so far."""
+    """An output item while it grows. `wire` is its current state."""
 
     def __init__(self, events: Events, prefix: str, fields: JSON) -> None:
         self.events = events
@@ -191,7 +191,7 @@ class _Message(_Item):
 
 
 class _Reasoning(_Item):
-    """The trace itself; where a summary is wanted, the trace is its one part."""
+    """The reasoning text itself; if a summary is wanted, the text is its only part."""
 
     def __init__(self, events: Events, *, summary: bool) -> None:
         super().__init__(events, "rs", {"type": "reasoning", "status": "in_progress", "summary": [], "content": []})
@@ -251,7 +251,7 @@ class _Call(_Item):
 
 
 def error_event(error: LlamasrvError) -> bytes:
-    """For a stream in which there is no response that could fail."""
+    """For a stream without a response that could fail."""
     event = {"type": "error", "sequence_number": 0, "code": error.code, "message": error.message, "param": error.param}
     return dumps(event)
 
@@ -260,7 +260,7 @@ def error_event(error: LlamasrvError) -> bytes:
 
 
 def replay(stored: Stored) -> list[bytes]:
-    """The events of a stored response, as they were told first."""
+    """The events of a stored response, as they were first sent."""
     response = stored.response
     events = Events(response["id"])
     events.begin(response)

@@ -17,7 +17,7 @@ _SEAL = "llamasrv1."
 
 
 def new_response_id() -> str:
-    """Whoever knows it may read the response, where no keys are in use: so it cannot be guessed."""
+    """Cannot be guessed: without API keys, knowing the id is enough to read the response."""
     return f"resp_{secrets.token_hex(24)}"
 
 
@@ -34,18 +34,18 @@ def input_id(prefix: str, response: str, index: int) -> str:
 
 
 def response_of(item: str) -> str | None:
-    """The id of the response that an item belongs to; None if it was not named here."""
+    """The id of the response that an item belongs to; None if the item's id is not from this server."""
     match = _ITEM.match(item)
     return None if match is None else f"resp_{match[1]}"
 
 
 def seal(text: str) -> str:
-    """Text for a client to send back as it is. Not secret: it is the client's own conversation."""
+    """Text for a client to send back unchanged. Not secret: it is the client's own conversation."""
     return _SEAL + base64.b64encode(text.encode("utf-8")).decode("ascii")
 
 
 def unseal(sealed: str) -> str | None:
-    """None if it was not sealed here."""
+    """The text; None if it was not sealed by this server."""
     if not sealed.startswith(_SEAL):
         return None
     try:

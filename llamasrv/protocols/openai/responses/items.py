@@ -57,7 +57,7 @@ _ID_PREFIX = {
 
 
 class Turns:
-    """Messages, grown item by item."""
+    """Builds messages item by item."""
 
     def __init__(self, tools: ToolSet, limits: Limits) -> None:
         self.tools = tools
@@ -77,7 +77,7 @@ class Turns:
         return tuple(self._messages)
 
     def add(self, item: dict[str, Any], *path: int | str) -> None:
-        """Raises Invalid or Refusal, with `path` in front of what is wrong."""
+        """Raises Invalid or Refusal, with `path` as the place of the error."""
         kind = item.get("type")
         if kind is None and "role" in item:
             kind = "message"
@@ -255,7 +255,7 @@ def _texts(parts: tuple[Part, ...]) -> list[str]:
 
 
 def _trace(item: dict[str, Any], *path: int | str) -> str:
-    """What was thought: as text, as the server sealed it, or its summary. What another server sealed is unknown."""
+    """The reasoning: as text, as sealed by this server, or its summary. What another server sealed cannot be read."""
     for key in ("content", "encrypted_content", "summary"):
         value = item.get(key)
         if key == "encrypted_content" and type(value) is str:
@@ -297,7 +297,7 @@ def _json(value: Any) -> str:
 
 
 def shown(items: list[dict[str, Any]], response: str, taken: Set[str]) -> list[dict[str, Any]]:
-    """Input items in their full form, each with an id that no other one of the conversation has."""
+    """Input items in their full form, each with an id that is unique in the conversation."""
     seen = set(taken)
     out = []
     for at, item in enumerate(items):

@@ -42,7 +42,7 @@ Keep = Callable[[Stored], bool]
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """What the client wants of the reply rather than of the model."""
+    """The request's wishes for its reply, apart from what the model gets."""
 
     id: str
     shown: dict[str, Any]  # what the response tells of its request
@@ -63,8 +63,8 @@ class ResponseOptions:
 
 
 class ResponseReply(Writer):
-    """One reply. `chunks` for a stream, in order; `whole` otherwise. What a call of either gives to `keep` is stored
-    before the client is told of the end."""
+    """One reply. `chunks` for a stream, in order; `whole` otherwise. Either one calls `keep` to store the response
+    before the client learns of the end."""
 
     def __init__(self, options: ResponseOptions, model: str, keep: Keep | None = None) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class ResponseReply(Writer):
         self._events.begin(self.response)
 
     def broken(self, error: LlamasrvError) -> bytes:
-        """The one event that ends a stream in which we made a mistake."""
+        """The one event that ends a stream in which a bug of ours showed."""
         self._events.abandon()
         if not self._events.number:  # the client has heard of no response
             return error_event(error)
@@ -108,7 +108,7 @@ class ResponseReply(Writer):
         return last
 
     def stored(self) -> Stored:
-        """As it is now."""
+        """The response in its current state."""
         return Stored(self.response, self._options.input, self._events.cuts)
 
     def on_text(self, event: Text) -> None:
@@ -152,7 +152,7 @@ class ResponseReply(Writer):
         self._fail(event.error)
 
     def _enter(self, kind: type) -> None:
-        """Text or reasoning goes into an item of its kind."""
+        """Make sure that text or reasoning goes into an item of its kind."""
         if self._kind is kind:
             return
         self._close_item()
@@ -172,7 +172,7 @@ class ResponseReply(Writer):
         self._events.open_call(self._call, id)
 
     def _close_item(self, *, cut: bool = False) -> None:
-        """`cut`: the model was not done with it."""
+        """`cut`: the model had not finished it."""
         if self._kind is None:
             return
         sealed = None
@@ -185,7 +185,7 @@ class ResponseReply(Writer):
         self._fragments = []
 
     def _close_call(self, cut: bool) -> bool:
-        """Whether the call is incomplete: what is valid JSON has all of it."""
+        """Returns whether the call is incomplete: arguments that are valid JSON are complete."""
         arguments = "".join(self._fragments)
         assert self._call is not None
         if cut:
@@ -247,7 +247,7 @@ class ResponseReply(Writer):
     # ------------------------------------------------------------ whole
 
     def fold(self, events: Sequence[Event]) -> None:
-        """The response grows as its stream would; what is written meanwhile is for nobody."""
+        """The response grows as in a stream; the events written meanwhile are discarded."""
         self.chunks(events)
 
     def whole(self) -> bytes:
@@ -255,7 +255,7 @@ class ResponseReply(Writer):
 
 
 class CompactionReply(ResponseReply):
-    """A conversation made shorter: what the user said, and one item for all the rest."""
+    """A shortened conversation: the user's messages, and one item for all the rest."""
 
     def whole(self) -> bytes:
         response = self.response

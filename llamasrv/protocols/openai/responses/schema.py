@@ -26,7 +26,7 @@ _SUMMARIES = ("auto", "concise", "detailed")
 
 
 def items_of(value: Any, most: int, expected: str) -> list[dict[str, Any]]:
-    """An array of at most so many objects, read as it stands; `expected` names it in an error. Raises Invalid."""
+    """An array of at most so many objects, unchanged; `expected` names it in an error. Raises Invalid."""
     if type(value) is not list:
         raise wrong_type(expected, value)
     if len(value) > most:
@@ -38,7 +38,7 @@ def items_of(value: Any, most: int, expected: str) -> list[dict[str, Any]]:
 
 
 class Input(WireField):
-    """A text, or items; what is in an item is read where the conversation is known."""
+    """A text, or items; each item is checked once the conversation is known."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
         if type(value) is str:
@@ -124,7 +124,7 @@ class Include(WireField):
 
 
 class ConversationField(WireField):
-    """The id of a conversation, or an object that has it."""
+    """The id of a conversation, or an object that contains it."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         found = conversation_of(value)

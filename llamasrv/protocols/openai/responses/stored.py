@@ -16,7 +16,7 @@ Cuts = list[list[list[int]]]
 
 
 class Stored(NamedTuple):
-    """One response with its own input. Earlier turns are those of the response before it."""
+    """One response with its own input. Earlier turns belong to the response before it."""
 
     response: dict[str, Any]
     input: list[dict[str, Any]]
@@ -24,7 +24,7 @@ class Stored(NamedTuple):
 
     @property
     def items(self) -> list[dict[str, Any]]:
-        """Its part of the conversation."""
+        """The items that it contributes to the conversation."""
         return [*self.input, *self.response["output"]]
 
     def pack(self) -> bytes:
@@ -36,12 +36,12 @@ class Stored(NamedTuple):
         return cls(value["response"], value["input"], value["cuts"])
 
     def interrupted(self) -> Stored:
-        """As it is after whoever generated it is gone."""
+        """Its state after the process that generated it has gone."""
         error = {"code": "server_error", "message": "The server stopped while it generated this response."}
         return self._replace(response={**self.response, "status": "failed", "error": error})
 
     def check_continued(self) -> None:
-        """Raises where no response can follow this one."""
+        """Raises if no response can follow this one."""
         status = self.response["status"]
         if status not in CHAINED:
             raise InvalidRequest(
@@ -52,7 +52,7 @@ class Stored(NamedTuple):
 
 
 def not_found(id: str) -> InvalidRequest:
-    """What OpenAI answers to a continuation of nothing."""
+    """OpenAI's error for continuing a response that does not exist."""
     return InvalidRequest(
         f"Previous response with id '{id[:80]}' not found.",
         param="previous_response_id",
@@ -65,7 +65,7 @@ def deleted_body(id: str) -> bytes:
 
 
 def page_body(items: list[dict[str, Any]], *, after: str | None, limit: int, descending: bool) -> bytes:
-    """One page of items. An unknown `after` is a mistake of the client's: it would read the first page for ever."""
+    """One page of items. An unknown `after` is an error: otherwise the client would read the first page forever."""
     if descending:
         items = items[::-1]
     start = 0

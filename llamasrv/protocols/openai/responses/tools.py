@@ -20,7 +20,7 @@ _NAME = re.compile(r"[\w.:/-]{1,128}")
 
 
 class Kind(NamedTuple):
-    """How a call of a tool is answered."""
+    """How a call of a tool is reported."""
 
     name: str
     namespace: str | None = None
@@ -45,7 +45,7 @@ class ToolSet:
         return name in self._tools
 
     def kind(self, name: str) -> Kind:
-        """A call of a tool that nobody offered is answered as a function call."""
+        """The kind of a tool; a call of an unknown tool is reported as a function call."""
         return self._kinds.get(name) or Kind(name)
 
     def add(self, tools: Any, *path: int | str) -> None:
@@ -86,7 +86,7 @@ class ToolSet:
         )
 
     def _define(self, wire: dict[str, Any], kind: str, namespace: str | None, *path: int | str) -> dict[str, Any]:
-        """Takes a tool up; returns how the response shows it."""
+        """Add a tool; returns how the response shows it."""
         inner = wire.get("function")
         if "name" not in wire and type(inner) is dict:  # as chat completions write it
             wire = {**inner, "type": kind}
