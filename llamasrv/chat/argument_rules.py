@@ -21,7 +21,7 @@ MAX_MEMBERS_ANY_ORDER = 60  # arguments that may come in any order: a parameter 
 
 
 def arguments(tool: Tool) -> dict[str, Any]:
-    """The schema of a tool's arguments. What it does not name is not written, unless it says so."""
+    """The schema of a tool's arguments. Properties that it does not name are not allowed unless it says so."""
     schema = dict(tool.parameters) or {"properties": {}}
     kind = schema.get("type", "object")
     if kind != "object" and not (isinstance(kind, (list, tuple)) and "object" in kind):
@@ -47,8 +47,8 @@ _PLAIN_OBJECT = frozenset((
 def json_arguments(rules: RuleWriter, tool: Tool) -> str:
     """A tool's arguments as a JSON object.
 
-    A schema's properties come in its order. That loses an optional one which the model would have written later, so
-    where there are such the object is written out here, in any order.
+    llguidance writes a schema's properties in its order: an optional one that the model would have written later is
+    lost. So where there are optional properties the object is written out here, in any order.
     """
     if tool.input_grammar:
         ((name, part, _),) = properties(tool)
@@ -66,7 +66,7 @@ def json_arguments(rules: RuleWriter, tool: Tool) -> str:
 
 
 def _has_options(schema: Mapping[str, Any]) -> bool:
-    """Whether it is a plain object of several properties, some of them optional, that refers to nothing."""
+    """Whether it is a plain object with several properties, some of them optional, and without references."""
     properties, required = schema.get("properties"), schema.get("required", ())
     return (
         isinstance(properties, Mapping) and 1 < len(properties) <= MAX_MEMBERS_ANY_ORDER
@@ -77,7 +77,7 @@ def _has_options(schema: Mapping[str, Any]) -> bool:
 
 
 def members(rules: RuleWriter, items: Sequence[tuple[str, bool]], separator: str) -> str:
-    """Items, each at most once, required ones exactly once; in any order unless there are very many."""
+    """Items, each at most once and required ones exactly once; in any order unless there are very many."""
     before = f"{separator} " if separator else ""
     if len(items) > MAX_MEMBERS_ANY_ORDER:
         return _in_their_order(rules, items, before)
@@ -104,7 +104,7 @@ def _in_their_order(rules: RuleWriter, items: Sequence[tuple[str, bool]], separa
 
 
 def properties(tool: Tool) -> list[tuple[str, Any, bool]]:
-    """Name, schema and whether it is required, of each argument."""
+    """The name, the schema and whether it is required, for each argument."""
     schema = arguments(tool)
     properties = schema.get("properties")
     required = schema.get("required")
@@ -129,7 +129,7 @@ _GRAMMAR = "x-input-grammar"  # in the schema of a text, here only: the tool's n
 
 
 def has_grammar(schema: Any) -> bool:
-    """Whether a text follows a grammar of the client's."""
+    """Whether a text must follow a grammar of the client's."""
     return isinstance(schema, Mapping) and _GRAMMAR in schema
 
 
@@ -148,7 +148,7 @@ def _text_of_grammar(rules: RuleWriter, schema: Mapping[str, Any], written: Call
 
 
 def without_text(schema: Any) -> Any:
-    """A schema for what is written as JSON; texts are written plainly."""
+    """A schema for the values that are written as JSON; texts are written without quotes."""
     if not isinstance(schema, Mapping):
         return {"type": ["object", "array", "number", "boolean", "null"]}
     kinds = values.types(schema) - {"string"}
@@ -158,8 +158,8 @@ def without_text(schema: Any) -> Any:
 
 
 def plain_text(rules: RuleWriter, schema: Any, end: str, mark: str | None = None) -> str:
-    """Text without quotes, as its schema wants it, up to what is behind it; `mark` of that ends the text, by default
-    the first line."""
+    """Text without quotes that follows its schema, then `end`. The text ends at `mark`, a part of `end`: by default
+    its first line."""
     mark = mark or pieces(end)[0]
     if has_grammar(schema):
         return f"{_text_of_grammar(rules, schema, partial(raw_lark, mark=mark))} {rules.literal(end)}"
@@ -183,7 +183,7 @@ def plain_text(rules: RuleWriter, schema: Any, end: str, mark: str | None = None
 
 
 def _form_of_text(schema: Mapping[str, Any]) -> str | None:
-    """What a text must look like, as a regular expression; None where anything will do."""
+    """The regular expression that a text must match; None if any text will do."""
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         return _anchored(pattern)
@@ -194,7 +194,7 @@ def _form_of_text(schema: Mapping[str, Any]) -> str | None:
 
 
 def _anchored(pattern: str) -> str:
-    """JSON Schema's patterns match anywhere; a grammar's match the whole."""
+    """JSON Schema's patterns match anywhere in a text; a grammar's match all of it."""
     head = "" if pattern.startswith("^") else "(?s:.*)"
     tail = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
     inner = pattern[1:] if not head else pattern
@@ -203,7 +203,7 @@ def _anchored(pattern: str) -> str:
 
 
 def num_items(schema: Mapping[str, Any]) -> tuple[int, int | None]:
-    """The fewest and the most items of an array. Raises for what no array has."""
+    """The minimum and maximum number of items of an array. Raises if no array can have them."""
     said = [schema.get(name) for name in ("minItems", "maxItems")]
     least, most = (number if isinstance(number, int) and number >= 0 else None for number in said)
     if most is not None and most < (least or 0):

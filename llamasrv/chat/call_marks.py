@@ -6,7 +6,7 @@ from llamasrv.chat.formats import Calls, pieces
 
 
 def _strip_bracket(words: tuple[str, ...], calls: Calls, bracket: str) -> tuple[str, ...]:
-    """Brackets of lists are read one by one, not as part of a mark."""
+    """The brackets of lists are read on their own, not as part of a mark."""
     if not calls.lists:
         return words
     stripped = (word.removesuffix("[") if bracket == "[" else word.removeprefix("]") for word in words)
@@ -14,13 +14,13 @@ def _strip_bracket(words: tuple[str, ...], calls: Calls, bracket: str) -> tuple[
 
 
 def openers_of(calls: Calls) -> tuple[str, ...]:
-    """What may begin a call."""
+    """The marks that may begin a call."""
     words = _strip_bracket(pieces(calls.section_start) + pieces(calls.call_start), calls, "[")
     return tuple(dict.fromkeys(words))
 
 
 def closers(calls: Calls) -> tuple[str, ...]:
-    """What may stand behind a call."""
+    """The marks that may follow a call."""
     words = _strip_bracket(pieces(calls.call_end) + pieces(calls.section_end), calls, "]")
     fence = ("```",) if any("```" in word for word in words) else ()
     return tuple(dict.fromkeys((*words, *fence)))
@@ -31,7 +31,7 @@ def call_ends(calls: Calls) -> tuple[str, ...]:
 
 
 def ready_mark(calls: Calls) -> str:
-    """The mark behind which a name comes."""
+    """The mark that a name follows."""
     words = pieces(calls.call_start)
     return words[-1] if words else ""
 

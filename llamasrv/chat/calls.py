@@ -18,7 +18,7 @@ from llamasrv.domain.request import Tool
 
 
 class CallReader(Scanner):
-    """Reads calls. What it finds goes to `_start_call`, `_argue` and, if it is none, `_say`."""
+    """Reads calls. What it finds goes to `_start_call` and `_argue`; text that is not a call goes to `_say`."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         super().__init__()
@@ -38,11 +38,12 @@ class CallReader(Scanner):
         raise NotImplementedError
 
     def between_marks(self) -> None:
-        """White space that follows is no content."""
+        """White space that follows is not content."""
         raise NotImplementedError
 
     def section(self, calls: Calls, mark: str, *, written: bool = True, lost: Give | None = None) -> Steps:
-        """From the first mark of a call until something follows that belongs to no call. That goes to `lost`."""
+        """Read from the first mark of a call until something follows that is not part of a call; that goes to
+        `lost`."""
         ends = closers(calls)
         known = marks(*ends, *openers_of(calls))
         ready = ready_mark(calls)
@@ -73,7 +74,7 @@ class CallReader(Scanner):
         self._give_back(made, lost or self.say)
 
     def _give_back(self, made: int, lost: Give) -> None:
-        """What turned out to belong to no call is content."""
+        """What turned out not to belong to a call is content."""
         trail, self.trail = "".join(self.trail or ()), None
         if made:
             self.between_marks()

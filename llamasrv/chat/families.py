@@ -213,7 +213,7 @@ TABLE: tuple[Family, ...] = (
 
 
 def known_family(source: str) -> ChatFormat | None:
-    """The row of the table that a template belongs to."""
+    """The row of the table that matches a template."""
     for family in TABLE:
         if all(word in source for word in family.words):
             return family.format

@@ -33,7 +33,7 @@ class Reasoning:
         return bool(self.start) and end.endswith(self.start.strip())
 
     def reopened(self, prompt: str) -> str:
-        """A prompt that ends inside a block, whatever it did about thinking before."""
+        """A prompt that ends inside a block, whatever it had opened or closed before."""
         if self.is_open(prompt):
             return prompt
         end = prompt.rstrip()
@@ -45,8 +45,8 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """An answer of several messages, each with a header that names its recipient:
-    to + recipient + body, the message, then `more` and `start` before the next one, or `last`."""
+    """An answer made of several messages, each with a header that names its recipient: to + recipient + body, the
+    message, then `more` and `start` before the next message, or `last`."""
 
     start: str  # what begins a message of the model; the prompt ends with it
     to: str  # before a recipient
@@ -62,7 +62,7 @@ class Headers:
 
     @property
     def next(self) -> str:
-        """Between two messages."""
+        """The text between two messages."""
         return self.more + self.start
 
 
@@ -126,7 +126,7 @@ class ChatFormat:
     unsure: tuple[str, ...] = ()  # kinds of turns that do not come back as the template shows them
 
     def needs(self, token: str) -> bool:
-        """Whether a special token is part of a mark: its text must reach the parser."""
+        """Whether a special token is part of a mark, so that its text must reach the parser."""
         if not token.strip():
             return False
         thought, calls = self.reasoning, self.calls
@@ -137,19 +137,19 @@ class ChatFormat:
 
     @property
     def stray(self) -> tuple[str, ...]:
-        """The mark that opens a block for thinking together with a word: alone it says nothing."""
+        """The mark that opens a thinking block together with a word: on its own it means nothing."""
         start = self.reasoning.start.strip() if self.reasoning is not None else ""
         found = _MARK_AND_WORD.match(start)
         return (found[1],) if found else ()
 
     def closed(self, prompt: str) -> str:
-        """A prompt that leaves no room for thinking: a block that it has opened is ended at once."""
+        """A prompt that allows no thinking: a block that it has opened is closed at once."""
         if self.reasoning is None or not self.reasoning.is_open(prompt):
             return prompt
         return f"{prompt.rstrip()}\n\n{self.reasoning.end.strip()}\n\n"
 
     def describe(self) -> dict[str, Any]:
-        """For people: only what is set, and says something for this notation."""
+        """A description for people: only what is set and matters for this notation."""
         told: dict[str, Any] = {"format": self.name, "learned": self.learned}
         mute = {"name_key", "arguments_key"} if self.calls and self.calls.notation != "json" else set()
         if self.calls and "{type}" not in self.calls.other_type:
@@ -166,5 +166,5 @@ class ChatFormat:
 
 
 def pieces(mark: str) -> tuple[str, ...]:
-    """The lines of a mark without white space around them: what readers look for."""
+    """The lines of a mark, stripped of white space: what readers look for."""
     return tuple(piece for piece in (line.strip() for line in mark.split("\n")) if piece)

@@ -26,10 +26,8 @@ _BREAKS = r"/\n{0,3}/"
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A grammar, and the marks that end free text: before one of these is written, nothing is constrained.
-
-    Without marks the grammar holds from the first token on.
-    """
+    """A grammar, and the marks that end free text: nothing is constrained until one of them is written. Without marks
+    the grammar applies from the first token on."""
 
     grammar: str
     triggers: tuple[str, ...] = ()
@@ -47,11 +45,11 @@ def constrain(
     thinking: bool = True,
     special_tokens: Mapping[str, int] | None = None,
 ) -> Constraint | None:
-    """The constraint of one request, or None where anything may be written.
+    """The constraint of one request, or None if anything may be written.
 
-    `tools` are those that may be called; `prompt` and `continues` as for the parser. `special_tokens` are those that
-    the grammar must name by their number, because their text means something else. With `thinking` off no block for
-    thinking is opened, but one that the prompt has opened is still ended.
+    `tools` are the tools that may be called; `prompt` and `continues` are as for the parser. `special_tokens` must be
+    referred to by number in the grammar, because their text means something else. With `thinking` off the model may
+    not open a thinking block, but it still closes one that the prompt has opened.
     """
     calls = format.calls if tools else None
     if content is None and calls is None:
@@ -82,7 +80,7 @@ def _row(
     rules: RuleWriter, format: ChatFormat, called: str, must_call: bool, content: Content | None, thinking: bool,
     continues: str | None,
 ) -> str:  # fmt: skip
-    """A row of messages: a thought, words for the user, and calls or the answer."""
+    """A series of messages: a thought, words for the user, and calls or the answer."""
     headers = format.headers
     assert headers is not None
     text = TEXT if content is None else _form(rules, content)
@@ -113,13 +111,13 @@ def _messages(rules: RuleWriter, format: ChatFormat, tools: Sequence[Tool], para
 
 
 def _is_thinking(format: ChatFormat, prompt: str, continues: str | None) -> bool:
-    """Whether the answer begins inside a block for thinking."""
+    """Whether the answer begins inside a thinking block."""
     thought = format.reasoning
     return thought is not None and continues != "content" and (continues == "reasoning" or thought.is_open(prompt))
 
 
 def _thinking(rules: RuleWriter, format: ChatFormat, is_open: bool, allowed: bool) -> str:
-    """The block before the answer: already open, possible, or none."""
+    """The thinking block before the answer: already open, possible, or none."""
     thought = format.reasoning
     if thought is None:
         return ""
@@ -132,7 +130,7 @@ def _thinking(rules: RuleWriter, format: ChatFormat, is_open: bool, allowed: boo
 
 
 def _content(rules: RuleWriter, format: ChatFormat, content: Content | None, continuing: bool = False) -> str:
-    """What is for the user, with the marks around it."""
+    """The text for the user, with the marks around it."""
     inner = TEXT if content is None else _form(rules, content)
     start = "" if continuing or not format.content_start else rules.literal(format.content_start) + " "
     end = f" ({rules.literal(format.content_end)})?" if format.content_end else ""
@@ -156,7 +154,7 @@ def _form(rules: RuleWriter, content: Content) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Calls: the mark that begins them, empty where the prompt wrote it or there is none, and what follows it."""
+    """Calls: the mark that begins them (empty if the prompt wrote it or there is none), and what follows it."""
 
     opening: str
     rest: str
@@ -165,7 +163,7 @@ class _Made:
         return f"{rules.literal(self.opening.lstrip(_BREAK))} {self.rest}" if self.opening else self.rest
 
     def behind(self, rules: RuleWriter, trigger: str, before: str) -> str:
-        """With a text before them that ends with the first mark."""
+        """The same calls after a text that ends with the first mark."""
         return f"{before} {rules.literal(self.opening.partition(trigger)[2])} {self.rest}"
 
 
@@ -182,7 +180,7 @@ def _made(rules: RuleWriter, calls: Calls, tools: Sequence[Tool], prompt: str, p
 def _body(
     rules: RuleWriter, format: ChatFormat, calls: Calls, made: _Made, must_call: bool, content: Content | None
 ) -> str:
-    """Free text and calls, calls alone, or content of a form or calls."""
+    """Free text and calls, calls only, or content of a given form or calls."""
     called = made.text(rules)
     if must_call:
         return called
@@ -199,13 +197,13 @@ def _body(
 
 
 def _late(rules: RuleWriter, calls: Calls, made: _Made) -> str:
-    """Calls behind any text."""
+    """Calls after any text."""
     trigger = _trigger(calls)
     return made.behind(rules, trigger, rules.until(trigger))
 
 
 def _spoken(rules: RuleWriter, format: ChatFormat, start: str, called: str, late: str) -> str:
-    """Free content between its marks, and calls behind it."""
+    """Free content between its marks, followed by calls."""
     if format.content_end:
         return f"{start} {rules.until(format.content_end)} ({called})? | {start} {TEXT}"
     return f"{start} ({late} | {TEXT})"
@@ -221,8 +219,8 @@ def _aside(rules: RuleWriter, format: ChatFormat) -> str:
 def _instead_of_thinking(
     rules: RuleWriter, format: ChatFormat, calls: Calls, made: _Made, must_call: bool, content: Content | None
 ) -> str:
-    """What may come where a block for thinking is open, other than its end: some models call at once, and with some
-    a call or the start of the content ends the block."""
+    """What may follow an open thinking block other than its end: some models call a tool at once, and with some a call
+    or the start of the content ends the block."""
     thought = format.reasoning
     if calls.bare or not made.opening or thought is None:
         return ""
@@ -242,7 +240,7 @@ def _instead_of_thinking(
 
 
 def _trigger(calls: Calls) -> str:
-    """The first mark of a call: behind it nothing but a call may come."""
+    """The first mark of a call: only a call may follow it."""
     first = (pieces(calls.section_start) + pieces(calls.call_start))[0]
     return first
 

@@ -27,7 +27,7 @@ Segment = Union[tuple[str, bool], int]
 
 
 def any_of(words: Iterable[str]) -> str:
-    """One expression for many words: a tree, because `re` tries alternatives one after another."""
+    """One expression for many words, as a tree: `re` tries alternatives one after another."""
     tree: dict[str, Any] = {}
     for word in words:
         node = tree
@@ -52,7 +52,7 @@ class Guard:
     """Replaces special tokens in one conversation, and finds them again in the rendered text."""
 
     def __init__(self, pattern: re.Pattern[str], visible: frozenset[str], media: Sequence[str] = ()) -> None:
-        """`media` are the marks of images and sounds in the conversation."""
+        """`media`: the markers of images and sounds in the conversation."""
         self._media = {mark: number for number, mark in enumerate(media)}
         self.tokens: list[str] = []
         self._search = pattern.search

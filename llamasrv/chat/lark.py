@@ -45,7 +45,7 @@ COMMON = {
 
 
 class CannotEnforce(InvalidRequest):
-    """A grammar that cannot be held to inside a call. The message names the place."""
+    """A grammar that cannot be enforced inside a call. The message names the place."""
 
 
 def _refuse(what: str) -> CannotEnforce:
@@ -53,7 +53,7 @@ def _refuse(what: str) -> CannotEnforce:
 
 
 def raw(definition: str, mark: str) -> str:
-    """The grammar for text between marks, which `mark` ends wherever it comes."""
+    """The grammar for text between marks, which ends wherever `mark` occurs."""
     return _Raw(mark).rewritten(definition)
 
 
@@ -67,7 +67,7 @@ def _slashed(pattern: str) -> str:
 
 
 class _Rewriter:
-    """Writes a definition with other terminals. Those that it adds have names of their own."""
+    """Writes a definition with other terminals. Terminals that it adds have names of their own."""
 
     def __init__(self) -> None:
         self._added: dict[str, str] = {}
@@ -153,7 +153,8 @@ def _value_of(token: str) -> str:
 
 
 class _Raw(_Rewriter):
-    """No terminal holds the mark or ends with its beginning: so none can come about where two of them meet, either."""
+    """No terminal contains the mark or ends with the beginning of it, so that none can arise where two terminals meet,
+    either."""
 
     def __init__(self, mark: str) -> None:
         super().__init__()
@@ -174,9 +175,9 @@ class _Raw(_Rewriter):
 
 
 class _Escaped(_Rewriter):
-    """What JSON writes with a backslash is a terminal of its own: llguidance's lexer goes for the longest terminal and
-    does not go back, so one that ends before a line break must not have its backslash in common with it. Expressions
-    that allow such characters become rules, and terminals with them."""
+    """Whatever JSON escapes with a backslash becomes a terminal of its own: llguidance's lexer takes the longest
+    terminal and does not go back, so a terminal that ends before a line break must not share its backslash.
+    Expressions that allow such characters become rules, and so do terminals that contain them."""
 
     def text(self, value: str) -> str:
         return json.dumps(_in_json(value), ensure_ascii=False)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 
 class Marks:
-    """Some fixed texts. Longer ones win over their own beginnings."""
+    """A set of fixed texts. A longer text wins over one that it begins with."""
 
     def __init__(self, words: tuple[str, ...]) -> None:
         self.words = tuple(sorted({word for word in words if word}, key=len, reverse=True))
@@ -22,16 +22,16 @@ class Marks:
         )
 
     def may_start_in(self, text: str) -> bool:
-        """Whether a mark could begin anywhere in this text. Cheap: looks for first characters only."""
+        """Whether a mark could begin anywhere in this text. Cheap: checks first characters only."""
         return self._firsts is not None and self._firsts.search(text) is not None
 
     def begun(self, text: str, start: int) -> int:
-        """Where a mark that the end of the text cuts off begins; the length of the text if there is none."""
+        """Where a mark begins that the end of the text cuts off; the length of the text if there is none."""
         found = self._begun.search(text, max(start, len(text) - self.longest + 1))
         return len(text) if found is None else found.start()
 
     def may_grow(self, rest: str) -> bool:
-        """Whether more text could make a mark, or a longer one, of what is there."""
+        """Whether more text could turn this into a mark, or into a longer one."""
         size = len(rest)
         return size < self.longest and any(len(word) > size and word.startswith(rest) for word in self.words)
 

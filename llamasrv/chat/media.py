@@ -14,13 +14,13 @@ from llamasrv.domain.request import ChatPrompt, MediaPart, Message, TextPart
 
 
 def media_of(prompt: ChatPrompt) -> list[MediaPart]:
-    """In their order; a segment of the rendered prompt names one by its number."""
+    """The media parts in order; a segment of the rendered prompt refers to one by number."""
     contents = [message.content for message in prompt.messages if type(message.content) is tuple]
     return [part for content in contents for part in content if isinstance(part, MediaPart)]
 
 
 def marked(prompt: ChatPrompt) -> tuple[ChatPrompt, list[str]]:
-    """The conversation as texts, and its marks. Nobody can write one: they are drawn anew each time."""
+    """The conversation as texts with markers, and the markers. Clients cannot forge them: they are random each time."""
     secret = secrets.token_hex(12)
     marks: list[str] = []
     messages = []
@@ -32,7 +32,7 @@ def marked(prompt: ChatPrompt) -> tuple[ChatPrompt, list[str]]:
 
 
 def _joined(message: Message, secret: str, marks: list[str]) -> str:
-    """A line end between two texts, and none beside a mark."""
+    """Texts joined with a line break, and media markers without one."""
     assert type(message.content) is tuple
     out = ""
     after_text = False

@@ -20,7 +20,7 @@ _MOST_HEADER = 512  # characters
 def read_messages(
     parser: Parser, headers: Headers, calls: Calls | None, openers: tuple[str, ...], continues: str | None
 ) -> Steps:
-    """All messages of an answer. `continues` tells which one the prompt has begun."""
+    """Read all messages of an answer. `continues` tells which one the prompt has begun."""
     if calls is not None and calls.notation == "harmony":
         openers = ()  # the header is all that begins a call
     ends = marks(*_ends(headers), *openers)
@@ -55,7 +55,7 @@ def _ends(headers: Headers) -> tuple[str, ...]:
 
 
 def _header(parser: Parser, headers: Headers) -> Steps:
-    """The recipient that a header names; the user where it names none. Text without a header is for the user."""
+    """The recipient that a header names, by default the user. Text without a header is for the user."""
     body = marks(headers.body.strip())
     while True:
         window = parser.buffer[parser.position : parser.position + _MOST_HEADER]
@@ -77,7 +77,7 @@ def _header(parser: Parser, headers: Headers) -> Steps:
 
 
 def _may_be_header(text: str, headers: Headers, body: Marks) -> bool:
-    """Whether a text can be the beginning of a header: a role, a recipient, the mark behind them."""
+    """Whether a text can be the start of a header: a role, a recipient, the mark after them."""
     text = text[: body.begun(text, 0)].strip()
     to = headers.to.strip()
     role = headers.start.rpartition(">")[2].strip()

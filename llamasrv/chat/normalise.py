@@ -26,7 +26,7 @@ Dict = dict[str, Any]
 
 @dataclass(slots=True)
 class Conversation:
-    """What a template is given."""
+    """What a template receives."""
 
     messages: list[Dict]
     tools: list[Dict] | None
@@ -36,7 +36,7 @@ class Conversation:
 
 
 def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> Conversation:
-    """The messages and tools that a template with these traits gets. `calls` is how the model writes them."""
+    """The messages and tools for a template with these traits. `calls`: how the model writes calls."""
     calls = calls or GENERIC_CALLS
     source: Sequence[Message] = prompt.messages
     continues = _continues(prompt)
@@ -78,7 +78,7 @@ def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> C
 
 
 def _continues(prompt: ChatPrompt) -> str | None:
-    """Where the last message goes on, if the request wants that."""
+    """Which part of the last message the answer continues, if the request wants that."""
     if not prompt.continue_final_message:
         return None
     last = prompt.messages[-1] if prompt.messages else None
@@ -158,7 +158,7 @@ def _call_names(messages: Sequence[Message]) -> dict[str, str]:
 
 
 def _ordered_results(messages: Sequence[Message]) -> list[Message]:
-    """Results behind the calls that they answer, in the order of the calls."""
+    """Results moved behind the calls they answer, in the order of the calls."""
     ordered: list[Message] = []
     places: dict[str, int] = {}
     block: list[Message] = []
@@ -181,7 +181,7 @@ def _ordered_results(messages: Sequence[Message]) -> list[Message]:
 
 
 def _settle_calls(messages: list[Dict], traits: Traits, format: Calls) -> None:
-    """Calls and results as this template can show them."""
+    """Calls and results in a form that this template can show."""
     settled: list[Dict] = []
     for place, message in enumerate(messages):
         calls = message.get("tool_calls")
@@ -215,7 +215,7 @@ def _settle_calls(messages: list[Dict], traits: Traits, format: Calls) -> None:
 
 
 def _one_by_one(message: Dict, messages: list[Dict], place: int) -> list[Dict]:
-    """One call a message, each followed by its result: for templates that know no parallel calls."""
+    """One call per message, each followed by its result: for templates without parallel calls."""
     turns: list[Dict] = []
     for number, call in enumerate(message["tool_calls"]):
         turns.append({**message, "tool_calls": [call]} if number == 0 else {
@@ -240,7 +240,7 @@ def _as_text(arguments: Any) -> str:
 
 
 def _gather_system(messages: list[Dict], traits: Traits) -> None:
-    """One system message at the head; where a template has none, its text opens the first user turn."""
+    """A single system message at the head; if the template has none, its text starts the first user turn."""
     texts = [m["content"] for m in messages if m["role"] == "system" and m["content"]]
     rest = [m for m in messages if m["role"] != "system"]
     if texts or len(rest) != len(messages):
@@ -259,7 +259,7 @@ def _gather_system(messages: list[Dict], traits: Traits) -> None:
 
 
 def _merged(messages: list[Dict]) -> list[Dict]:
-    """Turns of one role after another made one."""
+    """Consecutive turns of one role, merged."""
     merged: list[Dict] = []
     for message in messages:
         last = merged[-1] if merged else None
@@ -278,7 +278,7 @@ def _merged(messages: list[Dict]) -> list[Dict]:
 
 
 def _answered(messages: list[Dict]) -> list[Dict]:
-    """An answer of one space between a result and a user turn, for templates that insist on one."""
+    """An answer of a single space between a tool result and a user turn, for templates that require one."""
     answered: list[Dict] = []
     for message in messages:
         if message["role"] == "user" and answered and answered[-1]["role"] == "tool":
@@ -288,7 +288,7 @@ def _answered(messages: list[Dict]) -> list[Dict]:
 
 
 def mark_ending(conversation: Conversation, traits: Traits, mark: str) -> None:
-    """Puts `mark` where the last message goes on, if this template shows that place."""
+    """Put `mark` where the answer continues the last message, if this template shows that place."""
     last = conversation.messages[-1]
     content = last.get("content")
     if conversation.continues == "content":

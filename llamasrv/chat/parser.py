@@ -33,7 +33,7 @@ def new_call_id() -> str:
 
 
 class Parser(ThoughtReader):
-    """One choice's parser. `feed` text as it comes, then `finish` once; both give the new events."""
+    """The parser of one choice. `feed` it text as it comes, then call `finish` once; both return the new events."""
 
     def __init__(
         self,
@@ -47,11 +47,9 @@ class Parser(ThoughtReader):
         index: int = 0,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
-        """`prompt` is the text before (its end tells where the model starts); `continues` as in Rendered.
-
-        Without `tools` no calls are looked for. Without `reasoning` thinking stays in the content, marks and all.
-        `json_content` takes code fences off, for answers that must be JSON.
-        """
+        """`prompt` is the text before the answer (its end tells where the model starts); `continues` is as in
+        Rendered. Without `tools` no calls are looked for. Without `reasoning` thinking stays in the content, marks
+        included. `json_content` removes code fences, for answers that must be JSON."""
         super().__init__(format, tools, split=reasoning)
         if format.reasoning is None and continues == "reasoning":
             continues = "content"
@@ -79,7 +77,7 @@ class Parser(ThoughtReader):
         return self._taken()
 
     def finish(self) -> list[Event]:
-        """The text has ended: what was held back comes out."""
+        """The text has ended: return what was held back."""
         self.ended = True
         self._advance()
         return self._taken()
@@ -96,7 +94,7 @@ class Parser(ThoughtReader):
 
     @property
     def passes(self) -> bool:
-        """Whether all that may still come is content as it is."""
+        """Whether everything that may still come is plain content."""
         return self._plain is not None and not self._plain.words and not self.buffer
 
     def _advance(self) -> None:
@@ -110,7 +108,7 @@ class Parser(ThoughtReader):
         return events if len(events) < 2 else joined(events)
 
     def say(self, text: str) -> None:
-        """Content."""
+        """Emit content."""
         if self.space is not None:
             if text.isspace():
                 self.space.append(text)
@@ -186,7 +184,7 @@ class Parser(ThoughtReader):
         yield from self._content(calls, openers, continues)
 
     def _addressed(self, calls: Calls) -> Steps:
-        """The first line says that the content is for the user, where the prompt asks for a recipient."""
+        """If the prompt asks for a recipient, read the first line, which says that the content is for the user."""
         self.trail = []
         yield from self.mark(marks(calls.content_name + calls.name_end))
         self.trail = None
@@ -226,13 +224,13 @@ class Parser(ThoughtReader):
                 yield from self.section(calls, mark)
 
     def _let_go(self) -> None:
-        """At the end: white space that was held, unless it only stood between marks."""
+        """At the end: emit white space that was held, unless it only stood between marks."""
         if self.space and not self._drop_space and not self.calls:
             text, self.space = "".join(self.space), None
             self._events.append(Text(self.index, text))
 
     def _opening(self, calls: Calls | None, openers: tuple[str, ...]) -> Steps:
-        """What may stand before the content. None at the end of the text; True where content begins."""
+        """Read what may stand before the content. None at the end of the text; True where content begins."""
         thought = self.format.reasoning
         words = [*self.format.silent, *self.format.stray]
         if thought is not None:
@@ -270,7 +268,7 @@ class Parser(ThoughtReader):
                 return True
 
     def _fenced(self) -> Steps:
-        """Content that must be JSON, in a code fence: the fence goes."""
+        """Content that must be JSON inside a code fence: the fence is dropped."""
         self.trail = []
         yield from self.skip_space()
         mark = yield from self.mark(marks("```json", "```"))
@@ -293,7 +291,7 @@ class Parser(ThoughtReader):
 
 
 def joined(events: list[Event]) -> list[Event]:
-    """Neighbours that say more of the same made one."""
+    """Adjacent events that continue the same text, merged."""
     joined: list[Event] = []
     for (kind, _), group in groupby(events, key=lambda event: (type(event), getattr(event, "call", None))):
         same: list[Any] = list(group)

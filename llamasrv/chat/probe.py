@@ -23,7 +23,7 @@ from llamasrv.errors import InvalidRequest
 
 
 class Template(Protocol):
-    """What a probe needs of a template."""
+    """What probing needs of a template."""
 
     @property
     def source(self) -> str: ...
@@ -49,7 +49,7 @@ _ANSWER = Message("assistant", "zqanswer")
 
 
 def describe(template: Template) -> ChatFormat:
-    """How the model of this template writes."""
+    """How this template's model writes."""
     shown = _Shown.of(template)
     known = known_family(template.source)
     if known is not None:
@@ -77,7 +77,7 @@ def describe(template: Template) -> ChatFormat:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What the template writes of the trial turns; empty where it does not."""
+    """What the template writes for the trial turns; empty where it writes nothing."""
 
     prompt: str  # the model goes on from here
     answer: str
@@ -126,7 +126,7 @@ class _Text:
 
 
 def _learn_text(shown: _Shown) -> _Text:
-    """Marks of its own around an answer that are none of the turn's."""
+    """Marks around the answer itself, other than those of its turn."""
     _, found, tail = shown.answer.rpartition("zqanswer")
     if not found:
         return _Text()
@@ -145,7 +145,7 @@ def _learn_text(shown: _Shown) -> _Text:
 
 
 def _role_ends(template: Template, shown: _Shown, calls: Calls | None) -> tuple[str, ...]:
-    """What the template writes last in a turn: of an answer, and of a call."""
+    """What the template writes last in a turn: after an answer, and after a call."""
     answer = _WHOLE_MARK.findall(shown.answer.rpartition("zqanswer")[2])
     call = _WHOLE_MARK.findall(shown.call[shown.call.rfind(trial.NAMES[0]) :]) if shown.call else []
     own = f"{calls.call_end} {calls.section_end} {calls.value_end}" if calls is not None else ""
@@ -154,20 +154,20 @@ def _role_ends(template: Template, shown: _Shown, calls: Calls | None) -> tuple[
 
 
 def _before(shown: _Shown, word: str, turn: str) -> str:
-    """What the model writes before a word of its turn: behind what the prompt and the turn have in common."""
+    """What the model writes before a word of its turn, after what the prompt and the turn share."""
     begin = _common_start(turn, shown.prompt)
     place = turn.find(word, begin)
     return turn[begin:place] if place >= 0 else ""
 
 
 def _empty_thought(shown: _Shown) -> str:
-    """What closes a block for thinking that the prompt, or the template by itself, has opened."""
+    """What closes a thinking block that the prompt, or the template itself, has opened."""
     between = shown.thought.partition("zqthought")[2].partition("zqanswer")[0]
     return between if "<" in between and not between.rstrip().endswith(_before(shown, "zqanswer", shown.answer)) else ""
 
 
 def _shared_ending(tail: str, turn: str) -> str:
-    """How both end, from the beginning of a mark on."""
+    """The ending that both share, from the beginning of a mark on."""
     for found in _WHOLE_MARK.finditer(tail):
         if turn.endswith(tail[found.start() :]):
             return tail[found.start() :]
@@ -182,7 +182,7 @@ _HEADER = re.compile(
 
 
 def _learn_headers(shown: _Shown) -> Headers | None:
-    """Headers that name a recipient: the same before an answer and before a call, but for the name."""
+    """Headers that name a recipient: identical before an answer and before a call, except for the name."""
     answer = _HEADER.match(_before(shown, "zqanswer", shown.answer))
     if answer is None or not shown.answer.startswith(shown.prompt):
         return None
@@ -212,7 +212,7 @@ _MARK_LED = re.compile(r"<[^<>\s]+>[^<>]*\Z")  # the last mark of a prompt, and 
 
 
 def _format_of_messages(shown: _Shown, headers: Headers) -> ChatFormat:
-    """An answer of messages: a call is one to a tool, with the call as its body."""
+    """An answer made of messages: a call is a message to a tool, with the arguments as its body."""
     reasoning = Reasoning(headers.opening(headers.thinker), headers.next) if headers.thinker else None
     begin = len(shown.prompt + headers.opening(headers.tools + trial.NAMES[0]))
     turn, cdata = _without_cdata(shown.call)
@@ -241,7 +241,7 @@ _THINKING_TAG = re.compile(r"</([\w:]*think[\w:]*)>|\[/(THINK)\]")
 
 
 def _learn_reasoning(template: Template, shown: _Shown, text: _Text) -> Reasoning:
-    """The marks around known reasoning; where the template shows none, those that its source names, or `<think>`."""
+    """The marks around known reasoning; if the template shows none, the ones its source names, or `<think>`."""
     head, found, tail = shown.thought.rpartition("zqthought")
     between = tail.partition("zqanswer")[0].removesuffix(text.start)
     if not found or not between.strip():
@@ -285,7 +285,7 @@ def _learn_calls(template: Template, answer: str) -> Calls | None:
 
 
 def _common_start(text: str, other: str) -> int:
-    """Where two texts part, moved back to the beginning of a mark."""
+    """Where two texts begin to differ, moved back to the beginning of a mark."""
     size = 0
     while size < min(len(text), len(other)) and text[size] == other[size]:
         size += 1
@@ -294,7 +294,7 @@ def _common_start(text: str, other: str) -> int:
 
 
 def _turn_end(turn: str, answer: str) -> int:
-    """Where the end of a turn begins: what follows the answer follows the call, too."""
+    """Where the end of a turn begins: what follows the answer also follows the call."""
     ending = answer.partition("zqanswer")[2]
     if not (ending and turn.endswith(ending)):
         ending = _shared_ending(ending, turn)
@@ -302,12 +302,12 @@ def _turn_end(turn: str, answer: str) -> int:
 
 
 def _without_cdata(turn: str) -> tuple[str, bool]:
-    """A turn without the marks around texts, and whether there were any."""
+    """A turn without CDATA marks around texts, and whether there were any."""
     return turn.replace("<![CDATA[zqtext]]>", "zqtext"), "<![CDATA[zqtext]]>" in turn
 
 
 def _with_section(calls: Calls, before: str, between: str, after: str) -> Calls:
-    """Tells the marks of each call from those around all of them."""
+    """Separate the marks of each call from those around all calls."""
     starts = [0, *(n for n, char in enumerate(before) if char in "<["), len(before)]
     start = next(before[n:] for n in starts if between.endswith(before[n:]))
     rest = between[: len(between) - len(start)]
@@ -325,6 +325,6 @@ def _with_section(calls: Calls, before: str, between: str, after: str) -> Calls:
 
 
 def _first_mark(text: str) -> str:
-    """Up to the end of the first mark: what follows ends the turn, not the section."""
+    """Up to the end of the first mark: what follows it ends the turn, not the section."""
     found = re.match(r"[^<]*<[^<>]*>", text)
     return found[0] if found else text

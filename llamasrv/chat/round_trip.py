@@ -53,7 +53,7 @@ KINDS: Mapping[str, tuple[tuple[Message, ...], Message]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """One kind of turn: the prompt, what the template writes behind it, and what became of it."""
+    """One kind of turn: the prompt, what the template writes after it, and what reading that gave."""
 
     kind: str
     verdict: str
@@ -62,12 +62,12 @@ class Trip:
 
 
 def unsure(trips: Mapping[str, Trip]) -> tuple[str, ...]:
-    """The kinds that do not come back."""
+    """The kinds of turns that do not come back unchanged."""
     return tuple(kind for kind, trip in trips.items() if trip.verdict == LOST)
 
 
 def round_trip(template: Template) -> dict[str, Trip]:
-    """Every kind of turn, by name. Some twenty renderings: a few milliseconds."""
+    """Every kind of turn, by name. Takes some twenty renderings: a few milliseconds."""
     ending = ""
     trips = {}
     for kind, (before, turn) in KINDS.items():
@@ -87,8 +87,11 @@ def round_trip(template: Template) -> dict[str, Trip]:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A turn as the template writes it. Where a turn of the past is written otherwise than the prompt asks for (an
-    empty thought, none at all), `prompt` ends where the two part; `asked` is what the model would go on from."""
+    """A turn as the template writes it.
+
+    If the template writes a past turn differently from what the prompt asks for (an empty thought, none at all),
+    `prompt` ends where the two begin to differ; `asked` is what the model would continue.
+    """
 
     prompt: str
     asked: str
@@ -96,8 +99,8 @@ class _Written:
     output: str
 
     def turns(self, format: ChatFormat, ending: str) -> list[str]:
-        """The output without what ends turns: the model writes a token there that is no text. Several turns where the
-        template gives each call one of its own."""
+        """The output without turn endings, where the model writes a token without text. There are several turns if the
+        template gives each call its own."""
         several = format.calls is not None and not format.calls.parallel and self.head.strip()
         outputs = self.output.split(self.head.strip()) if several else [self.output]
         return [_without_ending(output, ending) for output in outputs]
@@ -132,7 +135,7 @@ def probe_tools() -> tuple[Tool, ...]:
 
 
 def _without_ending(output: str, ending: str) -> str:
-    """Without what ends every turn: the model writes a token there that is no text."""
+    """Without the ending that all turns share: there the model writes a token without text."""
     for place in range(len(ending)):
         if output.endswith(ending[place:]) and (place == 0 or ending[place] in "<["):
             return output[: len(output) - len(ending) + place]
@@ -170,7 +173,7 @@ def _read(format: ChatFormat, prompt: str, outputs: list[str]) -> dict[str, Any]
 
 
 def _closed(format: ChatFormat, prompt: str, output: str) -> str:
-    """What a model that does not think writes where the prompt has opened a block for it."""
+    """What a model that does not think writes after a prompt that has opened a thinking block."""
     thought = format.reasoning
     if thought is None or "zqthought" in output or not thought.is_open(prompt) or thought.end.strip() in output:
         return output

@@ -38,7 +38,7 @@ class RuleWriter:
         return name
 
     def parametric(self, branches: Callable[[str], list[str]]) -> str:
-        """The name of a rule with a parameter; its branches refer to it."""
+        """The name of a rule with a parameter, to which its branches refer."""
         name = self.reserve()
         self.rules.append(f"{name}::_: " + "\n  | ".join(branches(name)))
         return name
@@ -56,7 +56,7 @@ class RuleWriter:
         return text
 
     def literal(self, text: str) -> str:
-        """Exactly this text, special tokens in it by number."""
+        """Exactly this text, with special tokens by number."""
         parts: list[str] = []
         position = 0
         for found in self._special.finditer(text):
@@ -69,7 +69,7 @@ class RuleWriter:
         return " ".join(parts) or '""'
 
     def terminal(self, body: str) -> str:
-        """The name of a terminal: one regular expression."""
+        """The name of a terminal for one regular expression."""
         key = f"terminal {body}"
         name = self._names.get(key)
         if name is None:
@@ -110,5 +110,5 @@ class RuleWriter:
 
 
 def escaped(pattern: str) -> str:
-    """A regular expression between slashes."""
+    """As a regular expression between slashes."""
     return re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern).replace("\n", "\\n")

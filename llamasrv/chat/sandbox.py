@@ -32,11 +32,11 @@ LIST_METHODS = ("append", "pop", "extend", "insert")  # beyond what the immutabl
 
 
 class TooCostly(Exception):
-    """One rendering went over its limits."""
+    """A rendering exceeded its limits."""
 
 
 class _Budget(Context):
-    """The variables of one rendering, and what it may still spend."""
+    """The variables of one rendering, and what the rendering may still spend."""
 
     left = MAX_WORK
     deadline = float("inf")
@@ -44,11 +44,11 @@ class _Budget(Context):
 
     @property
     def is_large(self) -> bool:
-        """Whether so much was done that values could be too large to be written out."""
+        """Whether the rendering has done so much that values could be too large to write out."""
         return self.left < MAX_WORK - (1 << 20)
 
     def built(self, size: int) -> None:
-        """A text of that size was built."""
+        """Charge for a text of that size."""
         if size > MAX_TEXT:
             raise TooCostly("the chat template builds a string that is too large")
         self.spend(size >> COST_OF_TEXT)
@@ -61,7 +61,7 @@ class _Budget(Context):
 
 @jinja2.pass_context
 def _charge_loop(context: _Budget, values: Any) -> Any:
-    """Wraps what every `for` runs over, so that loops are paid for before they start."""
+    """Wraps what each `for` iterates over, so that loops are charged before they start."""
     if isinstance(values, Undefined):
         return values
     if not hasattr(values, "__len__"):
@@ -106,12 +106,12 @@ def _bounded_join(between: str, texts: list[str]) -> str:
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """What a template, a macro or a block has written."""
+    """The output of a template, a macro or a block."""
     return _bounded_join("", list(pieces))
 
 
 class _Limits(NodeTransformer):
-    """Rewrites a parsed template: loops and `~` go through the budget."""
+    """Rewrites a parsed template so that loops and `~` are charged to the budget."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
@@ -125,7 +125,7 @@ class _Limits(NodeTransformer):
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what a model wrote, for training; here it prints its body."""
+    """`{% generation %}…{% endgeneration %}` marks a model's output, for training; here it only prints its body."""
 
     tags = {"generation"}
 
@@ -135,7 +135,7 @@ class _GenerationTag(Extension):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Hugging Face's environment, with limits. One for the process: it holds no state of a rendering."""
+    """Hugging Face's environment, with limits. One per process: it holds no state of a rendering."""
 
     concat = staticmethod(joined)  # type: ignore[assignment]
     intercepted_binops = frozenset(("+", "*", "**", "%"))
@@ -181,7 +181,7 @@ def _repeat_size(left: Any, right: Any) -> int:
 
 
 def _written_size(value: Any, depth: int = 0) -> int:
-    """About how many characters a value takes when it is written as JSON."""
+    """About how many characters a value has as JSON."""
     if isinstance(value, str):
         return len(value)
     if depth > 64:
@@ -213,7 +213,7 @@ def _check_text_method(context: _Budget, owner: str, method: str, args: tuple[An
 
 
 def _plain(value: Any) -> Any:
-    """What `json` does not know: generators (results of `map`), undefined values, mappings that are not dicts."""
+    """Values that `json` cannot write: generators (results of `map`), undefined values, mappings other than dicts."""
     if isinstance(value, Undefined):
         return None
     if isinstance(value, Mapping):
@@ -232,7 +232,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Hugging Face's `tojson`: no HTML escaping, and characters stay as they are."""
+    """Hugging Face's `tojson`: no HTML escaping, and non-ASCII characters stay."""
     if isinstance(indent, int) and indent > 16:
         raise TooCostly("the chat template indents JSON too deeply")
     if context.is_large:

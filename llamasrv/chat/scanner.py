@@ -26,7 +26,7 @@ _SCALAR = re.compile(r"[\w.+\-]*")
 
 
 class Scanner:
-    """The text, where reading stands in it, and steps that read on."""
+    """The text, the position in it, and steps that read on."""
 
     def __init__(self) -> None:
         self.buffer = ""
@@ -42,7 +42,7 @@ class Scanner:
         return text
 
     def until(self, stops: Marks, give: Give) -> Steps:
-        """Gives text up to the first mark, and eats the mark. None where the text ends without one."""
+        """Yield text up to the first mark and consume the mark. Returns None if the text ends without one."""
         while True:
             buffer, position = self.buffer, self.position
             found = stops.search(buffer, position)
@@ -76,7 +76,7 @@ class Scanner:
             yield
 
     def mark(self, words: Marks) -> Steps:
-        """Eats the mark that stands here; None where there is none."""
+        """Consume the mark at this position; None if there is none."""
         while True:
             if not self.ended and words.may_grow(self.buffer[self.position : self.position + words.longest]):
                 if len(self.buffer) - self.position < words.longest:
@@ -95,7 +95,7 @@ class Scanner:
         return words.match(self.buffer, position) is not None
 
     def char(self) -> Steps:
-        """The character here, not eaten; "" at the end."""
+        """The character at this position, not consumed; "" at the end."""
         while self.position >= len(self.buffer):
             if self.ended:
                 return ""
@@ -109,7 +109,7 @@ class Scanner:
         return True
 
     def name(self, stops: Marks) -> Steps:
-        """A name and the mark behind it; (None, None), and nothing eaten, where that is no name."""
+        """A name and the mark after it; (None, None) if there is no name, and nothing is consumed."""
         room = MAX_NAME + stops.longest
         while True:
             window = self.buffer[self.position : self.position + room]
@@ -136,7 +136,7 @@ class Scanner:
         return kept
 
     def json_text(self) -> Steps:
-        """A JSON string, decoded. None where there is none, or where it does not end."""
+        """A JSON string, decoded. None if there is none, or if it does not end."""
         if (yield from self.char()) != '"':
             return None
         kept: list[str] = []
@@ -148,7 +148,7 @@ class Scanner:
             return None
 
     def json_value(self, give: Give) -> Steps:
-        """One JSON value, given as it comes. False where it is cut off, or stops being JSON."""
+        """Pass on one JSON value as it comes. False if it is cut off or stops being JSON."""
         yield from self.skip_space()
         depth = 0
         while True:
@@ -188,7 +188,7 @@ class Scanner:
                 return True
 
     def _json_text_rest(self, give: Give) -> Steps:
-        """The rest of a string, behind its first quote."""
+        """The rest of a string, after its opening quote."""
         while True:
             found = _IN_TEXT.search(self.buffer, self.position)
             end = len(self.buffer) if found is None else found.start()

@@ -15,13 +15,13 @@ MAX_MULTIPLES = 20_000  # together
 
 
 class SchemaBounds:
-    """Adds up what the schemas of one grammar cost."""
+    """Adds up the cost of the schemas in one grammar."""
 
     def __init__(self) -> None:
         self._parts = self._properties = self._choices = self._multiples = 0
 
     def add(self, schema: Any, param: str) -> None:
-        """Raises InvalidRequest where it becomes too much, naming the keyword."""
+        """Raises InvalidRequest, naming the keyword, if the total becomes too much."""
         left = [schema]
         while left:
             part = left.pop()

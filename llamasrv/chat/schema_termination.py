@@ -11,12 +11,13 @@ from typing import Any
 
 
 def has_an_end(schema: Any) -> bool:
-    """In one pass over the schema and one over its references, whatever they are like."""
+    """Whether some finite value satisfies the schema. Takes one pass over the schema and one over its references,
+    whatever they are."""
     return _Graph(schema).holds()
 
 
 class _Graph:
-    """Parts of a schema that need all of some others, or one of them. What needs nothing has an end."""
+    """Parts of a schema that need all of some other parts, or one of them. A part that needs nothing has an end."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -82,7 +83,7 @@ class _Graph:
         return choice
 
     def _target(self, reference: Any) -> Any:
-        """What a reference within the schema means; None where it is no such reference."""
+        """The target of a reference within the schema; None if it is not one."""
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             return None
         place = self._root
@@ -98,7 +99,7 @@ class _Graph:
 
 
 def _all_of(part: Mapping[str, Any]) -> list[Any]:
-    """The parts of a schema that every value of it has."""
+    """The parts of a schema that every value must satisfy."""
     found: list[Any] = []
     branches = part.get("allOf")
     if isinstance(branches, (list, tuple)):

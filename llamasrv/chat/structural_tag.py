@@ -40,7 +40,7 @@ def _choice(rules: RuleWriter, layout: Layout) -> str:
 
 
 def _tag(rules: RuleWriter, tag: Layout, begun: str = "") -> str:
-    """A tag, of which `begun` has been written."""
+    """A tag whose part `begun` is already written."""
     begin = rules.literal(tag["begin"][len(begun) :]) if len(tag["begin"]) > len(begun) else ""
     content, end = tag["content"], tag["end"]
     if content["type"] == "any_text":
@@ -49,7 +49,7 @@ def _tag(rules: RuleWriter, tag: Layout, begun: str = "") -> str:
 
 
 def _triggered(rules: RuleWriter, layout: Layout) -> str:
-    """Free text; behind a trigger nothing but one of the tags that begin with it."""
+    """Free text; a trigger must be followed by one of the tags that begin with it."""
     parts = []
     for trigger in layout["triggers"]:
         tags = [rules.rule(_tag(rules, tag, trigger)) for tag in layout["tags"] if tag["begin"].startswith(trigger)]

@@ -57,10 +57,11 @@ class TemplateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt. The segments make up the text; special tokens may be parsed in trusted ones only. A number among them
-    is that of an image or a sound, as `media_of` counts them; there is nothing of it in the text.
+    """A prompt.
 
-    `continues` is "content" or "reasoning" where the prompt ends inside the assistant's last message.
+    The segments make up the text; special tokens may be parsed in trusted segments only. A number among the segments
+    stands for an image or a sound, as `media_of` counts them; the text does not contain it. `continues` is "content"
+    or "reasoning" if the prompt ends inside the assistant's last message.
     """
 
     text: str
@@ -69,7 +70,7 @@ class Rendered:
 
 
 def _words_looked_for(tree: nodes.Template) -> frozenset[str]:
-    """Texts that a template searches for in contents: operands of `in`, arguments of text methods."""
+    """Texts that a template searches contents for: operands of `in`, arguments of text methods."""
     found: set[str] = set()
     for compare in tree.find_all(nodes.Compare):
         if any(operand.op in ("in", "notin") for operand in compare.ops):
@@ -82,7 +83,7 @@ def _words_looked_for(tree: nodes.Template) -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def _compile(source: str) -> tuple[jinja2.Template, frozenset[str], frozenset[str]]:
-    """The template, the variables it reads, and the texts it looks for."""
+    """The template, the variables that it reads, and the texts that it searches for."""
     if len(source) > MAX_SOURCE:
         raise TemplateError(f"the chat template is longer than {MAX_SOURCE} characters")
     sandbox = environment()
@@ -96,7 +97,7 @@ def _compile(source: str) -> tuple[jinja2.Template, frozenset[str], frozenset[st
 
 
 class ChatTemplate:
-    """One template of one model. Compiled once; what it accepts is found out at the first rendering."""
+    """One template of one model. Compiled once; what it accepts is learned at the first rendering."""
 
     def __init__(
         self, source: str, bos_token: str = "", eos_token: str = "", special_tokens: Iterable[str] | None = None
@@ -127,7 +128,7 @@ class ChatTemplate:
 
     @property
     def format(self) -> ChatFormat:
-        """How the model of this template writes reasoning and calls. Learned, and tried, at the first access."""
+        """How this template's model writes reasoning and calls. Learned, and tried, at the first access."""
         if self._format is None:
             trial = copy.copy(self)
             trial._format = GENERIC  # while it is learned; others may render meanwhile
@@ -136,7 +137,7 @@ class ChatTemplate:
         return self._format
 
     def render(self, prompt: ChatPrompt) -> Rendered:
-        """The prompt of a conversation. Raises InvalidRequest with the template's own sentence where it refuses."""
+        """The prompt of a conversation. Raises InvalidRequest with the template's own message if it refuses."""
         variables = self._allowed(prompt.template_kwargs)
         if prompt.thinks_by_default and "enable_thinking" in self.variables and not _is_told(prompt.template_kwargs):
             variables = {**variables, "enable_thinking": True}  # that name alone, as llama-server sets it
@@ -200,7 +201,7 @@ class ChatTemplate:
         *,
         work: int = MAX_WORK,
     ) -> str:
-        """Exactly what the template makes of these messages; InvalidRequest where it fails."""
+        """Exactly what the template makes of these messages; raises InvalidRequest if it fails."""
         if self._copies_input:
             messages, tools = _deep_copy(messages), _deep_copy(tools)
         given = {
@@ -232,7 +233,8 @@ class ChatTemplate:
         return text
 
     def _allowed(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Only what the template reads gets through; what would replace the conversation is refused."""
+        """Only variables that the template reads are passed on; variables that would replace the conversation are
+        refused."""
         if not variables:
             return {}
         for name in variables:
@@ -262,7 +264,7 @@ def _deep_copy(value: Any) -> Any:
 
 
 def _directory() -> Path:
-    """Where the fallback templates lie: beside the package in a checkout, inside it once installed."""
+    """The folder of the fallback templates: beside the package in a checkout, inside it once installed."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "templates" / "chat"
     return inside if inside.is_dir() else package.parent / "templates" / "chat"

@@ -15,10 +15,10 @@ _MOST_TRIES = 16  # at finding a call in a thought that never ended
 
 
 class ThoughtReader(CallReader):
-    """Reads blocks for thinking. What it finds goes to `think`."""
+    """Reads thinking blocks. What it finds goes to `think`."""
 
     def __init__(self, format: ChatFormat, tools: Iterable[Tool], *, split: bool) -> None:
-        """Without `split` thinking is content, marks and all."""
+        """Without `split` thinking is part of the content, marks included."""
         super().__init__(tools)
         self.format = format
         self.in_reasoning = False
@@ -30,7 +30,7 @@ class ThoughtReader(CallReader):
         raise NotImplementedError
 
     def thinking(self, calls: Calls | None, openers: tuple[str, ...], fresh: bool = True) -> Steps:
-        """A block for thinking, and the calls that end it where its end mark does not. False at the end of text."""
+        """Read a thinking block, and the calls that end it if its end mark does not. False at the end of the text."""
         thought = self.format.reasoning
         assert thought is not None
         end = thought.end.strip()
@@ -70,14 +70,14 @@ class ThoughtReader(CallReader):
         return mark is not None
 
     def _with_space(self, mark: str) -> Steps:
-        """A mark that was eaten, and the white space behind it."""
+        """A mark that was consumed, and the white space after it."""
         self.trail = [mark]
         yield from self.skip_space()
         text, self.trail = "".join(self.trail), None
         return text
 
     def _thought(self, end: str, exits: tuple[str, ...]) -> Steps:
-        """Thinking up to its end mark or another."""
+        """Read thinking up to its end mark or another mark."""
         ends = marks(end, *exits, *self.format.role_ends)
         while True:
             mark = yield from self.until(ends, self.think)
@@ -93,7 +93,7 @@ class ThoughtReader(CallReader):
             self.think(self.format.reasoning.end.strip())
 
     def _called_instead(self, calls: Calls, mark: str) -> Steps:
-        """A call where a thought was expected, or still is. Whether there was one."""
+        """Read a call where a thought was expected, or is still open. Returns whether there was one."""
         before = self.calls
         self.in_reasoning = False
         yield from self.section(calls, mark, lost=self.think)
@@ -105,7 +105,7 @@ class ThoughtReader(CallReader):
         return True
 
     def _called_at_last(self, calls: Calls, openers: tuple[str, ...], text: str) -> Steps:
-        """At the end, behind a thought that never ended: the calls in what was held. Whether there was one."""
+        """At the end of a thought that never ended: look for calls in the held text. Returns whether there was one."""
         self.buffer, self.position = text, 0
         for _ in range(_MOST_TRIES):
             mark = yield from self.until(marks(*openers), self.think)
@@ -118,7 +118,7 @@ class ThoughtReader(CallReader):
         return False
 
     def role_end(self, mark: str, others: Marks, give: Give) -> Steps:
-        """The mark that ends a turn, written as text: it is none where more text follows."""
+        """The mark that ends a turn, written as text: it is not one if more text follows."""
         self.trail = [mark]
         more = (yield from self.skip_space()) and not (yield from self.peek(others))
         text, self.trail = "".join(self.trail), None

@@ -14,7 +14,7 @@ Dict = dict[str, Any]
 
 
 class Renders(Protocol):
-    """What `examine` needs of a template."""
+    """What `examine` needs from a template."""
 
     @property
     def variables(self) -> frozenset[str]: ...
@@ -159,7 +159,7 @@ def _find_tools_variable(template: Renders, show: Callable[..., str]) -> str | N
 
 
 def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
-    """The first combination of arguments and empty content that a call comes through with, unbroken."""
+    """The first combination of argument form and empty content with which a call is rendered intact."""
     for arguments in ("object", "text"):
         for no_content, content in NO_CONTENT.items():
 
@@ -208,7 +208,7 @@ def _find_reasoning(show: Callable[..., str], found: Dict, given: Dict) -> str |
 
 
 def tools_elsewhere(tools: Sequence[Any] | None, traits: Traits) -> Dict:
-    """Tools for a template that reads them under another name. Firefunction's is a JSON text."""
+    """Tools for a template that reads them under another name. Firefunction's reads a JSON text."""
     if traits.tools_variable == "functions":
         return {"functions": json.dumps([t["function"] for t in tools or ()], ensure_ascii=False, indent=4)}
     return {traits.tools_variable: list(tools)} if tools else {}

@@ -13,7 +13,7 @@ _MAX_DEPTH = 32
 
 
 def property_schema(schema: Any, key: str) -> Any:
-    """The schema of one argument; {} where nothing is known."""
+    """The schema of one argument; {} if nothing is known."""
     if not isinstance(schema, Mapping):
         return {}
     properties = schema.get("properties")
@@ -35,7 +35,7 @@ def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0
 
 
 def types(schema: Any, depth: int = 0) -> frozenset[str]:
-    """The JSON types that a schema allows; empty where it does not say."""
+    """The JSON types that a schema allows; empty if it does not say."""
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return frozenset()
     said = schema.get("type")
@@ -86,7 +86,7 @@ _WORDS = {"True": True, "False": False, "None": None}
 
 
 def from_text(text: str, schema: Any) -> Any:
-    """A value that was written without quotes: JSON if the schema allows what it is, otherwise text."""
+    """A value that was written without quotes: JSON if the schema allows its type, otherwise text."""
     if only_text(schema):
         return text
     try:
@@ -106,7 +106,7 @@ def from_text(text: str, schema: Any) -> Any:
 
 
 def as_json(text: str, schema: Any) -> str:
-    """The same, as JSON. What is JSON already stays as it was written: numbers keep their digits."""
+    """The same, as JSON. A value that is JSON already stays as it was written: numbers keep their digits."""
     value = from_text(text, schema)
     if isinstance(value, str) or text.strip() in _WORDS:
         return json.dumps(value, ensure_ascii=False)
@@ -135,7 +135,7 @@ def from_elements(text: str, schema: Any, calls: Calls, depth: int = 0) -> Any:
 
 
 def _children(text: str, mark: str, end: str) -> list[tuple[str, str]] | None:
-    """The elements of a text that consists of elements only."""
+    """The elements of a text that consists only of elements."""
     children: list[tuple[str, str]] = []
     position = 0
     while position < len(text):
@@ -207,7 +207,7 @@ def escape(text: str) -> str:
 
 
 def bare(word: str) -> str:
-    """A value without quotes, as JSON: what is not JSON already becomes a text."""
+    """A value without quotes, as JSON: if it is not valid JSON, it becomes a string."""
     try:
         json.loads(word, parse_constant=_refuse)
         return word

@@ -26,7 +26,7 @@ _MAX_SCHEMA_DEPTH = 32
 
 
 def _filled(schema: Any, depth: int = 0) -> Any:
-    """A schema in which everything has one type and a description, for templates that rely on it."""
+    """A schema in which everything has one type and a description, for templates that rely on that."""
     if not isinstance(schema, Mapping) or depth > _MAX_SCHEMA_DEPTH:
         return {"type": "string", "description": ""}
     filled = {"description": "", **schema}
@@ -51,7 +51,7 @@ def _filled(schema: Any, depth: int = 0) -> Any:
 
 
 def write_tools(tools: Sequence[Tool], calls: Calls) -> str:
-    """Tells a model about its tools where the template has no words for that."""
+    """Tells a model about its tools when the template has no means to."""
     lines = [json.dumps(tool_of(tool)["function"], ensure_ascii=False, default=dict) for tool in tools]
     return (
         "You can call functions. These are available, one JSON description a line:\n<tools>\n"

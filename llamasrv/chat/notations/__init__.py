@@ -28,7 +28,7 @@ def notation_of(calls: Calls) -> Notation:
 
 
 def write_calls(calls: Calls, made: Sequence[Call]) -> str:
-    """Calls as the model would write them: for templates that do not show the calls of earlier turns."""
+    """Calls as the model would write them: for templates that do not show calls of earlier turns."""
     write = notation_of(calls).write
     written = (
         calls.header.replace("{name}", name) + calls.call_start + write(calls, name, arguments, place) + calls.call_end
@@ -38,7 +38,7 @@ def write_calls(calls: Calls, made: Sequence[Call]) -> str:
 
 
 def learn(text: str, begin: int, number: int) -> Core | None:
-    """How the call with the known words of this number is written; None where no notation knows it."""
+    """How the trial call of this number, whose words are known, is written; None if no notation matches."""
     for notation in NOTATIONS.values():
         core = notation.learn(text, begin, number)
         if core is not None:

@@ -23,7 +23,7 @@ SHORT_ID = "/[a-zA-Z0-9]{9}/"
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Where one call lies in a text, and how it is written."""
+    """The position of one call in a text, and how it is written."""
 
     start: int
     end: int
@@ -31,7 +31,7 @@ class Core:
 
 
 class Notation(ABC):
-    """One way of writing a call; what stands around it is the same for all, and known elsewhere."""
+    """One way to write a call. What stands around calls is common to all notations and handled elsewhere."""
 
     name: str
 
@@ -41,36 +41,36 @@ class Notation(ABC):
 
     @abstractmethod
     def read(self, reader: CallReader, calls: Calls) -> Steps:
-        """Reads one call. Announces it with `start_call` as soon as its name is certain; what it eats before is given
-        back as content where it was no call."""
+        """Read one call. Announces it with `start_call` as soon as its name is certain; text read before that is given
+        back as content if it was not a call."""
 
     @abstractmethod
     def rule(self, rules: RuleWriter, calls: Calls, tool: Tool) -> str:
-        """The body of a rule for one call of a tool: what `write` writes and `read` reads."""
+        """The body of a rule for one call of a tool, matching what `write` writes and `read` reads."""
 
     def learn(self, text: str, begin: int, number: int) -> Core | None:
-        """The call with the known words of this number, behind `begin`; None where it is not written in this way."""
+        """The trial call of this number after `begin`; None if it is not written in this notation."""
         return None
 
     def in_lists(self, calls: Calls) -> bool:
-        """Whether brackets and commas between calls mean nothing."""
+        """Whether brackets and commas between calls are ignored."""
         return calls.lists
 
     def may_begin(self, char: str) -> bool:
-        """Whether a call may begin with this character where no mark announces it."""
+        """Whether a call may begin with this character when no mark announces it."""
         return False
 
     def may_follow(self, calls: Calls, char: str) -> bool:
-        """Whether a call can go on with this character behind its mark."""
+        """Whether a call can continue with this character after its mark."""
         return True
 
     def bare_starts(self, calls: Calls) -> tuple[str, ...]:
-        """What a call without marks may begin with."""
+        """The texts that a call without marks may begin with."""
         return ()
 
 
 def read_arguments(reader: CallReader, calls: Calls) -> Steps:
-    """The JSON value of a call's arguments, passed on as it comes. False where it is cut off or spoilt."""
+    """Read the JSON value of a call's arguments and pass it on as it comes. False if it is cut off or invalid."""
     if not (yield from reader.skip_space()):
         return False
     char = yield from reader.char()
@@ -95,7 +95,7 @@ def read_arguments(reader: CallReader, calls: Calls) -> Steps:
 
 
 def unwrapped(text: str) -> str:
-    """Arguments that were written as a JSON text."""
+    """Arguments, taken out of the JSON string they may have been written in."""
     if text.startswith('"'):
         try:
             inner = json.loads(text, strict=False)
@@ -106,7 +106,7 @@ def unwrapped(text: str) -> str:
 
 
 def ignore(text: str) -> None:
-    """Text that says nothing."""
+    """Discards text that says nothing."""
 
 
 def values_of(arguments: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def quote(text: str) -> str:
 
 
 def decoded(text: str, begin: int) -> list[tuple[int, int, Any]]:
-    """Every JSON object from `begin` on, outer ones first."""
+    """Every JSON object from `begin` on, outer objects first."""
     decoder, found = json.JSONDecoder(), []
     for place in (n for n in range(begin, len(text)) if text[n] == "{"):
         try:

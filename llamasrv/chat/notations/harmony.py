@@ -19,7 +19,7 @@ _HEADER = re.compile(r"<\|channel\|>(?:\w*\Z|(?:analysis|commentary|final)\b)") 
 
 
 class Harmony(Named):
-    """The name in the header, a JSON object as the body. What is read is not calls but whole messages."""
+    """The name in the header, a JSON object as the body. It reads whole messages, not calls."""
 
     name = "harmony"
 
@@ -28,14 +28,14 @@ class Harmony(Named):
 
 
 def read_body(reader: CallReader, name: str) -> Steps:
-    """The arguments of a call whose name stood in the header of its message."""
+    """Read the arguments of a call whose name stood in the header of its message."""
     reader.start_call(name)
     if (yield from reader.json_value(reader.argue)):
         reader.complete_calls += 1
 
 
 def read_messages(parser: Parser, continues: str | None) -> Steps:
-    """Messages with a header (role, channel, recipient) and a body."""
+    """Read messages with a header (role, channel, recipient) and a body."""
     bodies = marks("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
     parser.space = None
     if continues is not None:

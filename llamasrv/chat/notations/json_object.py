@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class JsonObject(Notation):
-    """{"name": …, "arguments": {…}}, with whatever keys the format says."""
+    """{"name": …, "arguments": {…}}, with the keys that the format names."""
 
     name = "json"
 
@@ -37,7 +37,7 @@ class JsonObject(Notation):
         return f"{{{head}, {quote(calls.id_key)}: {quote(f'{place:09}')}}}"
 
     def read(self, reader: CallReader, calls: Calls) -> Steps:
-        """An object that holds the name and the arguments."""
+        """Read an object that holds the name and the arguments."""
         reader.named = None
         yield from _read_object(reader, calls)
         if reader.named is not None and reader.ended:  # cut off behind the name
@@ -98,7 +98,7 @@ _ID_KEY = re.compile(r"(?i)(?:^|_)id\Z|Id\Z")  # some templates number the calls
 
 @dataclass(slots=True)
 class _Head:
-    """What is known of a call that is written as an object."""
+    """What is known so far about a call that is written as an object."""
 
     name: str | None = None
     id: str | None = None
@@ -107,7 +107,7 @@ class _Head:
 
 
 def _read_object(reader: CallReader, calls: Calls) -> Steps:
-    """The object itself. Leaves without a word where it is none, or cut off."""
+    """Read the object itself. Returns silently if there is none, or if it is cut off."""
     if (yield from reader.char()) != "{":
         return
     reader.eat(reader.position + 1)
@@ -131,7 +131,7 @@ def _read_object(reader: CallReader, calls: Calls) -> Steps:
 
 
 def _member(reader: CallReader, calls: Calls, key: str, head: _Head) -> Steps:
-    """One member of a call's object. False where that ends the call."""
+    """Read one member of a call's object. False if that ends the call."""
     if calls.name_is_key and not head.started:
         if not NAME.match(key):
             return False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Named(Notation):
-    """The name, perhaps an id, a mark, and a JSON object."""
+    """The name, optionally an id, a mark, and a JSON object."""
 
     name = "named"
 
@@ -31,7 +31,7 @@ class Named(Notation):
         return name + calls.name_end + (arguments or "{}")
 
     def read(self, reader: CallReader, calls: Calls) -> Steps:
-        """The name, then the arguments as JSON."""
+        """Read the name, then the arguments as JSON."""
         end = pieces(calls.name_end)
         stops = marks(*(end[:1] or ("\n",)), calls.id_mark, *(("\n",) if "\n" in calls.name_end else ()))
         id: str | None = None

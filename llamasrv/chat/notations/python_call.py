@@ -75,7 +75,7 @@ def _python(value: Any) -> str:
 
 
 def _literal(reader: CallReader) -> Steps:
-    """A Python or JSON literal, given on as JSON. False where it is cut off or spoilt."""
+    """Read a Python or JSON literal and pass it on as JSON. False if it is cut off or invalid."""
     yield from reader.skip_space()
     depth: list[str] = []
     comma = ""  # held: Python allows one behind the last item
@@ -118,7 +118,7 @@ def _literal(reader: CallReader) -> Steps:
 
 
 def _quoted(reader: CallReader, quote: str) -> Steps:
-    """A quoted text in either kind of quotes, given on as JSON's."""
+    """Read a string in either kind of quotes and pass it on in JSON's."""
     reader.eat(reader.position + 1)
     reader.argue('"')
     stops = re.compile(f"[\\\\{quote}]")

@@ -35,7 +35,7 @@ _MOST_SPACE = 256  # before CDATA
 
 
 class Tagged(Notation):
-    """The name, then <key>value</key> in whatever marks the format says; or nested elements."""
+    """The name, then <key>value</key> in the marks that the format names; or nested elements."""
 
     name = "tagged"
 
@@ -55,7 +55,7 @@ class Tagged(Notation):
         return text
 
     def read(self, reader: CallReader, calls: Calls) -> Steps:
-        """The name, then each argument between marks."""
+        """Read the name, then each argument between marks."""
         key_start, ends = calls.key_start.strip(), call_ends(calls)
         heads = marks(key_start, *ends)
         name, mark = yield from _name_before_keys(reader, calls, (key_start, *ends))
@@ -125,8 +125,8 @@ _TRIAL = re.compile(r"(.*?)zqfirst(.*?)zqtext(.*?)zqsecond(.*?)7", re.DOTALL)
 
 
 def _attributes(text: str, other: str) -> tuple[str | None, str, str]:
-    """What stands between a key and its value: the same for all, for texts, and for other values. None for the first
-    where that is no attribute."""
+    """What stands between a key and its value: common to all, for texts, and for other values. None for the first if
+    that is not an attribute."""
     if text == other:
         return text, "", ""
     size = len(os.path.commonprefix((text, other)))
@@ -157,7 +157,7 @@ def _type_name(value: Any, calls: Calls) -> str:
 
 
 def _name_before_keys(reader: CallReader, calls: Calls, next_marks: tuple[str, ...]) -> Steps:
-    """The name, with what is behind it up to the first key; and the mark that came where no other ends the name."""
+    """The name, read with everything up to the first key; and the mark that ended the name."""
     shown, numbered, rest = calls.name_end.partition("{number}")
     end = pieces(shown.partition(" ")[0] if numbered else shown)
     name, mark = yield from reader.name(marks(*end[:1], "\n", *(() if end else next_marks)))
@@ -194,7 +194,8 @@ def _key(reader: CallReader, calls: Calls) -> Steps:
 
 
 def _value(reader: CallReader, calls: Calls, key: str, kind: str | None, schema: Any) -> Steps:
-    """One argument's value, as JSON. Text goes on as it comes; anything else when it is whole."""
+    """Read one argument's value and pass it on as JSON. Text is passed on as it comes, anything else once it is
+    complete."""
     end = calls.value_end.replace("{key}", key)
     lines = calls.value_end.startswith("\n")  # values stand on lines of their own
     stops = marks(*pieces(end)[:1])
@@ -219,7 +220,7 @@ def _value(reader: CallReader, calls: Calls, key: str, kind: str | None, schema:
 
 
 def _begins_cdata(reader: CallReader) -> Steps:
-    """Eats the mark that begins CDATA, with white space before it; where there is none, nothing is eaten."""
+    """Consume the mark that begins CDATA, with white space before it; if there is none, nothing is consumed."""
     while True:
         rest = reader.buffer[reader.position : reader.position + _MOST_SPACE + len(_CDATA)]
         visible = rest.lstrip()
@@ -233,7 +234,8 @@ def _begins_cdata(reader: CallReader) -> Steps:
 
 
 def _cdata_value(reader: CallReader, calls: Calls, stops: Marks, schema: Any, is_text: bool) -> Steps:
-    """A value in one or several sections of CDATA, up to the mark behind it. The quote before a text is written."""
+    """Read a value in one or more sections of CDATA, up to the mark after it. The quote before a text is already
+    written."""
     kept: list[str] = []
     while True:
         closed = yield from reader.until(marks(_CDATA_END), kept.append)
@@ -258,7 +260,7 @@ def _cdata_value(reader: CallReader, calls: Calls, stops: Marks, schema: Any, is
 
 
 def _held_value(reader: CallReader, stops: Marks) -> Steps:
-    """A value that is not text, up to the mark behind it. The mark may stand inside JSON's strings."""
+    """Read a value that is not text, up to the mark after it. The mark may occur inside JSON's strings."""
     kept: list[str] = []
     if reader.marks_in_json:
         reader.trail = kept
@@ -279,7 +281,7 @@ def _held_value(reader: CallReader, stops: Marks) -> Steps:
 
 
 def _text_value(reader: CallReader, stops: Marks, lines: bool) -> Steps:
-    """Text without quotes, as JSON, behind its first quote."""
+    """Text without quotes, as JSON, after its opening quote."""
     first = lines
     held = ""
 
@@ -302,7 +304,7 @@ def _text_value(reader: CallReader, stops: Marks, lines: bool) -> Steps:
 
 
 def _argument(rules: RuleWriter, calls: Calls, key: str, schema: Any, depth: int) -> str:
-    """One argument between its marks."""
+    """Read one argument between its marks."""
     start = calls.key_start + key + calls.key_end
     end = calls.value_end.replace("{key}", key)
     branches = []
@@ -320,7 +322,7 @@ def _argument(rules: RuleWriter, calls: Calls, key: str, schema: Any, depth: int
 
 
 def _element(rules: RuleWriter, calls: Calls, key: str, schema: Any, depth: int) -> str:
-    """One argument whose objects and arrays are elements inside it."""
+    """Read one argument whose objects and arrays are nested elements."""
     start = calls.key_start + key + calls.key_end
     end = calls.value_end.replace("{key}", key)
     schema = schema if isinstance(schema, Mapping) else {}
