@@ -29,7 +29,7 @@ Function = Callable[..., Any]
 
 
 def with_options(*sections: str) -> Callable[[Function], Function]:
-    """Give a command the flags of these sections (all without any) and `settings` made from them."""
+    """Give a command the flags of these sections (of all sections by default) and `settings` made from them."""
 
     def decorate(function: Function) -> Function:
         def command(config_file: Path | None, **values: Any) -> Any:
@@ -82,7 +82,8 @@ _FOREIGN = "llamasrv.foreign"  # flags of llama-server, as they were given
 
 
 def _foreign_flag(flag: Flag) -> Callable[[Function], Function]:
-    """A flag of llama-server that is none of ours: taken here, judged when all are known, shown in no help."""
+    """A flag of llama-server that is not one of ours: accepted here, judged once all flags are known, hidden from the
+    help."""
 
     def given(text: str | None) -> Callable[[click.Context, click.Parameter, Any], None]:
         def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -113,8 +114,11 @@ def _given(context: click.Context, parameter: click.Parameter, value: Any) -> An
 
 
 class _Commands(click.Group):
-    """The commands. Flags without one are those of `serve`, and so is nothing at all where llama-server's variables
-    say what to serve: a container or a unit that was written for it has to change the program's name alone."""
+    """The commands.
+
+    Flags without a command are those of `serve`, and so is an empty command line where llama-server's variables say
+    what to serve: a container or a unit that was written for llama-server only has to change the program's name.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
@@ -128,7 +132,7 @@ def _is_told_by_llama_server() -> bool:
 
 
 def _dashes(name: str) -> str:
-    """Names of options with underscores are those with dashes, too."""
+    """Option names with underscores mean those with dashes."""
     return name.replace("_", "-")
 
 
@@ -364,6 +368,6 @@ def _refuse(line: str, code: int) -> int:
 
 
 def _flags(context: click.Context | None) -> list[str]:
-    """Those that its help shows."""
+    """The flags that its help shows."""
     shown = [] if context is None else [p for p in context.command.params if not getattr(p, "hidden", False)]
     return [flag for parameter in shown for flag in parameter.opts]

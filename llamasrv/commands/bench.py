@@ -83,8 +83,8 @@ def _table(settings: Settings, pairs: list[Pair], tokens: int) -> Table:
 
 
 def _fits_twice(settings: Settings) -> bool:
-    """Whether there is room for the model beside the server that has loaded it, too; of a GPU or another machine
-    that is not known."""
+    """Whether the model fits beside the server that has loaded it, too; of a GPU or another machine that is not known,
+    so False."""
     if settings.model.path is None or settings.engine.rpc or (settings.engine.gpu_layers != 0 and _has_gpu()):
         return False
     need = model_options.needed_memory(settings, gguf.read_header(settings.model.path))
@@ -134,7 +134,7 @@ def _prompt(number: int) -> str:
 
 @dataclass(slots=True)
 class Client:
-    """One streaming request: what came, and when how many events were complete."""
+    """One streaming request: what arrived, and when how many events were complete."""
 
     sent: float = field(default_factory=time.perf_counter)
     body: bytearray = field(default_factory=bytearray)
@@ -149,7 +149,7 @@ class Client:
             self.arrivals.append((time.perf_counter(), self.num_events))
 
     def num_tokens(self) -> int:
-        """By the server's count, which is in the last event."""
+        """By the server's count, which the last event carries."""
         if not self.body.startswith(b"HTTP/1.1 200 "):
             line = bytes(self.body).split(b"\r\n", 1)[0].decode("latin-1") or "nothing"
             raise ConfigError(f"the server answered {line}")
@@ -160,7 +160,7 @@ class Client:
         return int(usage["completion_tokens"])
 
     def progress(self) -> list[tuple[float, float]]:
-        """When which share of the tokens was there; the last event brought none."""
+        """When which share of the tokens had arrived; the last event carries none."""
         most = self.num_events - 1
         shares = [(at, min(events, most) / most) for at, events in self.arrivals]
         return [shares[0]] + [shares[i] for i in range(1, len(shares)) if shares[i][1] > shares[i - 1][1]]
@@ -177,7 +177,8 @@ class Driver:
         self(1, 8)  # connections, caches and code paths warm
 
     def __call__(self, level: int, tokens: int) -> float:
-        """Tokens/s of `level` streams while all of them decode, as in the loop without HTTP: no prompt is in it."""
+        """Tokens/s of `level` streams while all of them decode, as in the loop without HTTP: no prompts are
+        included."""
         with selectors.DefaultSelector() as selector:
             clients = [self._start(selector, number, tokens) for number in range(level)]
             while selector.get_map():
@@ -219,8 +220,8 @@ def rate(clients: list[Client]) -> float:
 
 
 def _share_at(shares: list[tuple[float, float]], when: float) -> float:
-    """Between two arrivals what is under way counts as well: the streams' last tokens come one after another, and with
-    the first of them all are computed."""
+    """The share at a time, interpolated between arrivals: the last tokens of the streams arrive one after another,
+    though all of them are computed when the first arrives."""
     before, share = shares[0]
     for at, following in shares[1:]:
         if at > when:

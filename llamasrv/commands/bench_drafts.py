@@ -64,7 +64,7 @@ def run(settings: Settings, levels: tuple[int, ...], tokens: int, path: Path) ->
 
 
 def read(path: Path) -> list[str]:
-    """The prompts of a file: a line each where it is JSON strings by line, else the file as one."""
+    """The prompts in a file: one on each line if the lines are JSON strings, else the whole file."""
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError:
@@ -99,7 +99,7 @@ def measure(settings: Settings, levels: tuple[int, ...], tokens: int, prompts: l
 def _answers(
     url: str, settings: Settings, prompts: list[str], level: int, tokens: int
 ) -> tuple[float, list[str], int, int]:
-    """Tokens/s of these answers, `level` of them at once; the texts; tokens drafted and accepted."""
+    """Tokens/s of these answers, `level` of them at once; the texts; the tokens drafted and accepted."""
     keys = settings.api_keys()
 
     def ask(prompt: str) -> dict[str, Any]:

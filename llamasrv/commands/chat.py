@@ -40,7 +40,7 @@ class ChatError(Exception):
 
 @dataclass
 class Answer:
-    """What came of one turn."""
+    """The result of one turn."""
 
     text: str = ""
     num_tokens: int | None = None
@@ -60,7 +60,8 @@ class Conversation:
     turns: list[dict[str, str]] = field(default_factory=list)
 
     def ask(self, text: str) -> Generator[tuple[str, str], None, None]:
-        """Pieces of the answer as they come: ("reasoning" or "content", text). Kept in `last` when it is over."""
+        """Pieces of the answer as they come: ("reasoning" or "content", text). The whole answer is in `last`
+        afterwards."""
         self.turns.append({"role": "user", "content": text})
         self.last = Answer()
         began = time.monotonic()

@@ -24,7 +24,7 @@ from llamasrv.startup.projector import projector_of
 
 
 def run(settings: Settings, print_config: bool) -> int:
-    """Print what was understood; raises ConfigError for what is wrong."""
+    """Print how the configuration was understood; raises ConfigError for what is wrong."""
     source = model_options.template_source(settings)
     if source is not None and not print_config:
         print(json.dumps(_format(source), ensure_ascii=False, indent=2))
@@ -91,7 +91,7 @@ def _several(settings: Settings, console: Console) -> int:
 
 
 def _fits_later(model: Model) -> bool:
-    """Whether devices have a say, which are asked when it is loaded."""
+    """Whether the placement depends on devices, which are only asked when the model is loaded."""
     return model.recipe is not None and model.recipe.fit is not None
 
 
@@ -117,7 +117,7 @@ def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> 
 
 
 def draft_sources(settings: Settings, header: gguf.Header) -> str:
-    """What several tokens of a step may come from."""
+    """What drafts may come from."""
     engine = settings.engine
     draft = model_options.draft_header(settings)
     if engine.deterministic or engine.spec == "off":
@@ -190,7 +190,7 @@ def _template(settings: Settings, header: gguf.Header) -> str:
 
 def _format(source: str) -> dict[str, Any]:
     """How a model with this template writes reasoning and tool calls, as far as the template tells; and which kinds of
-    turns come back when what the template writes is read."""
+    turns survive being written by the template and read again."""
     try:
         template = ChatTemplate(source)
         trips = {kind: trip.verdict for kind, trip in round_trip(template).items()}

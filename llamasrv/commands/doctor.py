@@ -63,7 +63,7 @@ def _devices() -> Iterator[str]:
 
 
 def _options(settings: Settings) -> Iterator[str]:
-    """Those that are not as they come, wherever they were given."""
+    """The options that differ from their defaults, wherever they were given."""
     secret = {option.variable for option in OPTIONS if option.secret}
     found = sorted(as_environment(settings).items())
     for name, value in found:
@@ -87,7 +87,7 @@ def _models(settings: Settings) -> Iterator[str]:
 
 
 def _server(settings: Settings) -> Iterator[str]:
-    """What a server with these settings says of itself, if one runs."""
+    """What a server with these settings reports, if one runs."""
     try:
         connection = connect(settings.url, 2.0)
         connection.request("GET", "/health")

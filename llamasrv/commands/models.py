@@ -47,7 +47,7 @@ def run(settings: Settings) -> int:
 
 
 def remove_model(settings: Settings, name: str, *, asked: bool) -> int:
-    """Delete the files of a model in the folder. `asked`: nobody has to be asked any more."""
+    """Delete the files of a model in the folder. `asked`: the user need not be asked again."""
     folder = settings.models.dir or paths.models_dir()
     found = [model for model in model_list.models(startup.filled_in(settings)) if model.is_found]
     model = next((m for m in found if canonical(name) in map(canonical, (m.name, *m.aliases))), None)
@@ -82,7 +82,7 @@ _NOBODY: dict[str, str] = {}
 
 
 def _states(settings: Settings) -> dict[str, str]:
-    """What the server at this address has loaded; nothing where none answers."""
+    """What the server at this address has loaded; nothing if none answers."""
     if settings.socket_path is not None:
         return _NOBODY
     connection = connect(settings.url, 1.0)

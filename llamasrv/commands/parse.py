@@ -104,7 +104,7 @@ def _parser(template: ChatTemplate, rendered: Rendered, prompt: ChatPrompt, body
 
 
 def _held(rendered: Rendered, prompt: ChatPrompt, body: Mapping[str, Any]) -> dict[str, str]:
-    """What a message that is continued held already."""
+    """What a continued message contained already."""
     last = prompt.messages[-1]
     split = body.get("reasoning_format") != "none"
     return {

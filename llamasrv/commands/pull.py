@@ -29,7 +29,7 @@ JSON_EVERY = 0.2  # seconds between two objects about one file
 
 
 def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
-    """Pull one after the other; 69 when one of them failed."""
+    """Pull one after the other; returns 69 if one of them failed."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     folder = settings.models.dir or paths.models_dir()
     for name in names:
@@ -52,8 +52,8 @@ def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
 
 
 def fetch(settings: Settings, *, endpoint: str | None = None) -> None:
-    """Pull the models that are named by their repositories, where they are not there yet; `endpoint` as for `pull`.
-    Raises ConfigError."""
+    """Pull the models that are given by repository and are not here yet; `endpoint` as for `pull`. Raises
+    ConfigError."""
     if settings.model.offline:
         return
     folder = settings.models.dir or paths.models_dir()
@@ -79,7 +79,7 @@ def _say(what: dict[str, object]) -> None:
 
 
 class _Lines:
-    """One JSON object for each change of state, and for each file now and then."""
+    """One JSON object for each change of state, and now and then one for each file."""
 
     def __init__(self, every: float) -> None:
         self._every = every

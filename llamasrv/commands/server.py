@@ -21,7 +21,7 @@ from llamasrv.errors import ConfigError
 
 @contextmanager
 def running(settings: Settings) -> Iterator[str]:
-    """The URL of a server with these settings on a free port of loopback. Its errors and its progress bar are shown."""
+    """The URL of a server with these settings on a free loopback port. Its errors and its progress bar are shown."""
     settings = settings.having(
         server={"host": "127.0.0.1", "port": _free_port()}, log={"level": "warning", "requests": False}
     )
@@ -55,7 +55,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
 
 
 def health(url: str, timeout: float = 2.0) -> int | None:
-    """The status of GET /health; None where nothing answers."""
+    """The status of GET /health; None if nothing answers."""
     connection = connect(url, timeout)
     try:
         connection.request("GET", "/health")

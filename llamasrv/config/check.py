@@ -58,7 +58,7 @@ def check_together(s: Settings) -> None:
 
 
 def is_open(settings: Settings) -> bool:
-    """Whether other machines can connect, and need no key."""
+    """Whether other machines can connect without a key."""
     keyless = not settings.server.api_key and settings.server.api_key_file is None
     return keyless and not all(map(_is_local, settings.hosts))
 

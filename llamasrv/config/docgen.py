@@ -28,7 +28,8 @@ from llamasrv.protocols.openai.transcriptions import TranscriptionSchema
 
 
 def as_toml(settings: Settings | None = None) -> str:
-    """Every option with its meaning. Without settings: commented, at the defaults; with: as they are, keys hidden."""
+    """Every option with its meaning. Without settings: commented out, at the defaults; with settings: their values,
+    keys hidden."""
     lines = [] if settings else ["# llamasrv: every option, at its default. Environment and flags go before this file."]
     section = None
     for option in OPTIONS:
@@ -50,7 +51,7 @@ def as_toml(settings: Settings | None = None) -> str:
 
 
 def _tables(settings: Settings) -> list[str]:
-    """What is no option by itself: models with options of their own, and further names."""
+    """What is not an option itself: models with options of their own, and further names."""
     lines = []
     for table in settings.tables:
         lines += ["", f"[models.{as_toml_value(table.name)}]", *(["load = true"] if table.load else [])]
@@ -91,7 +92,7 @@ def as_markdown() -> str:
 
 
 def as_fields(schema: type[WireSchema]) -> str:
-    """What an endpoint does with the fields that it knows."""
+    """What an endpoint does with the fields it knows."""
     known: dict[str, list[str]] = {}
     for row in rows(schema):
         known.setdefault(row.verdict, []).append(f"`{row.field}`" + (f" ({row.note})" if row.note else ""))
@@ -100,7 +101,7 @@ def as_fields(schema: type[WireSchema]) -> str:
 
 
 def as_verdicts() -> str:
-    """What becomes of each flag of llama-server."""
+    """What happens to each flag of llama-server."""
     lines = ["| flag | variable | verdict | |", "|---|---|---|---|"]
     for flag in FLAGS:
         names = ", ".join(f"`{name}`" for name in (*flag.names, *flag.negations))
@@ -133,7 +134,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
 
 
 def renewed(name: str, text: str) -> str:
-    """A document with its tables as the code has them now."""
+    """A document with its tables generated anew."""
     for table, make in DOCUMENTS[name].items():
         start, end = f"<!-- {table} -->\n", f"<!-- /{table} -->"
         head, _, rest = text.partition(start)
@@ -143,7 +144,7 @@ def renewed(name: str, text: str) -> str:
 
 
 def write(checkout: Path) -> None:
-    """Renew what is written from the code: the documents' tables and the TOML file."""
+    """Regenerate what comes from the code: the documents' tables and the TOML file."""
     for name in DOCUMENTS:
         path = checkout / name
         path.write_text(renewed(name, path.read_text("utf-8")), "utf-8")

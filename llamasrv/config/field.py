@@ -26,7 +26,7 @@ def option_field(
     bare: str | None = None,
     off: tuple[str, ...] = (),
 ) -> Any:
-    """A field of a section with its option. `key` is its name in the file where that is not the field's."""
+    """A section's field with its option. `key` is its name in the file if that differs from the field's."""
     option = Option(
         f"{section}.{key}", flags, kind, help, default, low, high, choices, secret, unit, unset, words or {}, bare, off
     )

@@ -30,7 +30,7 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def of(settings: Settings) -> tuple[Key, ...]:
-    """All keys that let somebody in; none: everybody may come. Raises ConfigError."""
+    """All valid keys; none: everybody has access. Raises ConfigError."""
     keys = [Key.of(f"key-{n}", key) for n, key in enumerate(settings.api_keys(), 1)]
     path = settings.server.api_key_file
     if path is not None and path.suffix == ".toml":
@@ -43,7 +43,7 @@ def of(settings: Settings) -> tuple[Key, ...]:
 
 
 def read(path: Path) -> list[Key]:
-    """The keys of a TOML file: `[keys.NAME]` with `sha256` and, optionally, `scopes` and bounds."""
+    """The keys in a TOML file: `[keys.NAME]` with `sha256` and, optionally, `scopes` and limits."""
 
     def refuse(message: str) -> ConfigError:
         return ConfigError(f"server.api_key_file = {str(path)!r}: {message}")
@@ -64,7 +64,7 @@ def read(path: Path) -> list[Key]:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether more than its owner and group may read the file."""
+    """Whether users other than its owner and group may read the file."""
     try:
         return bool(path.stat().st_mode & stat.S_IROTH)
     except OSError:

@@ -41,7 +41,7 @@ class Flag:
 
     @property
     def hint(self) -> str:
-        """What its value is called; "" where it takes none."""
+        """The placeholder for its value in the help; "" if it takes none."""
         return self.spec.partition(" / ")[0].split(", ")[-1].partition(" ")[2]
 
     @property

@@ -25,7 +25,7 @@ _OPTIONS: Mapping[str, Option] = {option.key: option for option in OPTIONS}
 
 @dataclass
 class Taken:
-    """What came of flags: values by the name of the option, and lines for the log."""
+    """The result of reading flags: values by option name, and lines for the log."""
 
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -61,12 +61,12 @@ class Taken:
 
 
 def foreign() -> tuple[Flag, ...]:
-    """Those flags that are not options of llamasrv already."""
+    """The flags that are not already options of llamasrv."""
     return tuple(flag for flag in FLAGS if flag.verdict != "same" and flag.long_name not in ("--help", "--version"))
 
 
 def from_flags(given: Iterable[tuple[Flag, str]]) -> Taken:
-    """`given` has a flag and its value; ON and OFF where it takes none."""
+    """`given` contains each flag with its value; ON and OFF for flags without one."""
     taken = Taken()
     for flag, text in given:
         name = flag.negations[-1] if text == OFF and flag.negations else flag.long_name
@@ -75,7 +75,7 @@ def from_flags(given: Iterable[tuple[Flag, str]]) -> Taken:
 
 
 def from_environment(environ: Mapping[str, str]) -> Taken:
-    """The variables that llama-server reads; those that it does not know are told in the log."""
+    """Reads the variables that llama-server reads; unknown ones are reported in the log."""
     taken = Taken(_vertex(environ))
     known = {flag.variable: flag for flag in FLAGS if flag.variable}
     for variable in sorted(environ):

@@ -14,12 +14,12 @@ from llamasrv.engine.tensor_names import of_layer
 
 
 def scaled(text: str) -> dict[str, Any]:
-    """--lora-scaled FILE:SCALE as --lora writes it."""
+    """--lora-scaled FILE:SCALE in the form of --lora."""
     return {"model_adapters": re.sub(r":(-?[\d.]+)(?=,|$)", r"@\1", text)}
 
 
 def unified(text: str) -> dict[str, Any]:
-    """One pool of KV, as llamasrv always has it; what differs is how long one sequence may become in it."""
+    """llamasrv always has one pool of KV; what this changes is how long one sequence may become in it."""
     return {"engine_ctx_per_sequence": "all" if text == "on" else "share"}
 
 
@@ -37,12 +37,12 @@ def model_url(text: str) -> dict[str, Any]:
 
 
 def idle_slots(text: str) -> dict[str, Any]:
-    """Whether idle prefixes make room in KV for those that are computed, and wait in host memory."""
+    """Whether idle prefixes make room in KV for running sequences, and wait in host memory."""
     return {} if text == "on" else {"cache_idle_cells": 16_777_216}
 
 
 def on_the_cpu(pattern: str) -> Sets:
-    """The tensors of the first N layers that have the pattern stay on the CPU."""
+    """The tensors of the first N layers that match the pattern stay on the CPU."""
 
     def sets(text: str) -> dict[str, Any]:
         if not re.fullmatch(r"\d{1,4}", text):
@@ -64,7 +64,7 @@ _SPEC_TYPES = {"draft-simple": "draft", "draft-mtp": "mtp", "ngram-simple": "ngr
 
 
 def draft_kinds(text: str) -> dict[str, Any]:
-    """llama-server's kinds of drafts."""
+    """llama-server's kinds of drafts, as --spec takes them."""
     kinds = text.split(",")
     unknown = [kind for kind in kinds if kind not in _SPEC_TYPES]
     if unknown:
@@ -89,7 +89,7 @@ def verbosity(text: str) -> dict[str, Any]:
 
 
 def masked(text: str) -> dict[str, Any]:
-    """--cpu-mask 0xF as the numbers of the CPUs."""
+    """--cpu-mask 0xF as CPU numbers."""
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{1,256}", text) or not int(text, 16):
         raise ValueError("must be a mask in hexadecimal such as 0xF")
     mask = int(text, 16)

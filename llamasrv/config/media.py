@@ -13,7 +13,7 @@ _media = partial(option_field, "media")
 
 @dataclass(frozen=True)
 class MediaSection:
-    """Images and sounds of requests. How long decoding one may take, and in how much memory, is fixed."""
+    """Images and sounds in requests. The time and memory for decoding one are fixed."""
 
     path: Path | None = _media(
         "path", None, "--media-path",

@@ -45,7 +45,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The name among the flags that were given."""
+        """The option's name among the given flags."""
         return self.key.replace(".", "_")
 
     @property
@@ -62,7 +62,7 @@ class Option:
 
     @property
     def expects(self) -> str:
-        """What a good value looks like, for error lines and tables."""
+        """What a valid value looks like, for error lines and tables."""
         if self.choices:
             return ", ".join(self.choices)
         words = {
@@ -85,7 +85,7 @@ def _short(number: float | None) -> str:
 
 
 def convert(option: Option, value: Any, where: str) -> Any:
-    """The value with its right type; ConfigError, beginning with `where`, if it cannot be."""
+    """The value in its proper type; raises ConfigError, beginning with `where`, if it cannot be converted."""
     try:
         if isinstance(value, (str, int, float)) and _plain(value) in option.unset:
             return None
@@ -103,7 +103,7 @@ def _plain(value: str | int | float) -> str:
 
 
 def written(option: Option, value: Any) -> Any:
-    """The value as `convert` would read it from a file: None where there is nothing to write."""
+    """The value as `convert` would read it from a file; None if there is nothing to write."""
     if value is None:
         return _number_or_text(option.unset[0]) if option.unset else None
     if option.kind == "ms":
@@ -195,7 +195,7 @@ def _path(option: Option, value: Any) -> Path:
 
 
 def _json(option: Option, value: Any) -> Mapping[str, Any]:
-    """A JSON object, or a table of the file."""
+    """A JSON object, or a table in the file."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -231,7 +231,8 @@ _SCALE = re.compile(r"@-?[\d.]+$")
 
 
 def _adapters(option: Option, value: Any) -> tuple[Adapter, ...]:
-    """NAME=FILE@SCALE, each; a bare FILE is named after itself. A table has NAME = FILE, or NAME = {path, scale}."""
+    """A list of NAME=FILE@SCALE; a bare FILE is named after itself. A table has NAME = FILE, or NAME = {path,
+    scale}."""
     if isinstance(value, Mapping):
         tables = {name: one if isinstance(one, Mapping) else {"path": one} for name, one in value.items()}
         if not all(set(one) <= {"path", "scale"} and isinstance(one.get("path"), str) for one in tables.values()):
@@ -327,7 +328,7 @@ def _size(option: Option, value: Any) -> int:
 
 
 def as_size(value: float | None) -> str:
-    """Bytes as a person writes them, exactly where that is short: 16MiB, 1.5GiB, 1000B."""
+    """Bytes as a person writes them, exact where that is short: 16MiB, 1.5GiB, 1000B."""
     number = int(value or 0)
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if number >= unit and (number * 10) % unit == 0:
@@ -350,7 +351,7 @@ _CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
 
 
 def nearest(name: str, names: Sequence[str] | Mapping[str, Any]) -> str:
-    """The valid name that was probably meant, with a full key also for its last part alone."""
+    """The valid name that was probably meant; a full key is also found by its last part alone."""
     tails = {key.rpartition(".")[2]: key for key in names}
     found = difflib.get_close_matches(name, list(names), 3, 0.6)
     found.sort(key=lambda one: sorted(one) != sorted(name))  # letters in another order first

@@ -23,12 +23,12 @@ def templates_dir() -> Path:
 
 
 def conf_dir() -> Path:
-    """The folder with gunicorn.conf.py, llamasrv.toml and the other files for operators."""
+    """The folder with gunicorn.conf.py, llamasrv.toml and the operator's other files."""
     return _folder("conf")
 
 
 def demo_model() -> Path | None:
-    """The embedded demonstration model, where this build carries one."""
+    """The embedded demonstration model, if this build contains one."""
     path = _PACKAGE / "demo" / "model.gguf"
     return path if path.is_file() else None
 
@@ -40,12 +40,12 @@ DEMO_NOTICE = (
 
 
 def notice_of(model: str | Path) -> str | None:
-    """What has to be said plainly about this model file, if anything."""
+    """What users have to be told about this model file, if anything."""
     return DEMO_NOTICE if demo_model() is not None and Path(model) == demo_model() else None
 
 
 def prefixes_dir() -> Path:
-    """Where prefixes are kept over a restart unless an option says otherwise."""
+    """Where prefixes are kept across restarts unless an option says otherwise."""
     return cache_dir() / "prefixes"
 
 
@@ -65,7 +65,7 @@ def state_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Where to keep what can be found out again."""
+    """Where to keep what can be recomputed."""
     given = os.environ.get("CACHE_DIRECTORY", "").partition(":")[0]  # systemd's
     if given:
         return Path(given)

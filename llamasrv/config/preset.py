@@ -26,7 +26,8 @@ _TRUE, _FALSE = ("true", "1", "on", "yes", "enabled"), ("false", "0", "off", "no
 
 
 def read(path: Path, given: Mapping[str, Any]) -> tuple[tuple[ModelTable, ...], list[str]]:
-    """The models of the file, and lines for the log. What the command line gave (`given`) goes before the file."""
+    """The models in the file, and lines for the log. What the command line gave (`given`) takes precedence over the
+    file."""
     parser = configparser.ConfigParser(
         delimiters="=", comment_prefixes=(";", "#"), interpolation=None, strict=False, default_section=""
     )

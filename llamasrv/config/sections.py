@@ -154,7 +154,7 @@ class ModelsSection:
 
 @dataclass(frozen=True)
 class ServerSection:
-    """Where and whom the server answers."""
+    """Where the server listens, and who may use it."""
 
     host: str = _server(
         "text", "127.0.0.1", "--host",
@@ -277,7 +277,7 @@ class StoreSection:
 
 @dataclass(frozen=True)
 class CacheSection:
-    """What is kept of prompts, beside what the engine takes."""
+    """What is kept of prompts, beyond what the engine holds."""
 
     slot_save_path: Path | None = _cache(
         "path", None, "--slot-save-path",

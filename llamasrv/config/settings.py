@@ -37,7 +37,7 @@ class ModelTable:
 
 @dataclass(frozen=True)
 class Source:
-    """What `load` was given, to do it again."""
+    """The arguments of `load`, so that it can be repeated."""
 
     flags: Mapping[str, Any]
     config: Path | None
@@ -70,20 +70,20 @@ class Settings:
         return dataclasses.replace(self, **changed)
 
     def of(self, table: ModelTable) -> Settings:
-        """The settings of one model: its table's, and these for what the table leaves open."""
+        """The settings of one model: its table's, with these settings for what the table leaves open."""
         own = {option.name: option.default for option in OPTIONS if option.section == "model"}
         made = with_values(dataclasses.replace(self, tables=(), aliases={}), own | dict(table.values))
         return fitting(made, table.values)
 
     def sampling_defaults(self) -> dict[str, Any]:
-        """Sampling defaults that the operator set, under the names of SamplingParams."""
+        """The sampling defaults that the operator set, under the names of SamplingParams."""
         given = {name: value for name, value in vars(self.sampling).items() if value is not None}
         if given.get("seed") == -1:
             given["seed"] = None
         return given
 
     def api_keys(self) -> tuple[str, ...]:
-        """Keys as clients show them: those given directly and those of a plain key file. `keys.of` knows all."""
+        """Keys as clients present them: those given directly and those in a plain key file. `keys.of` has all keys."""
         if self.server.api_key_file is None or self.server.api_key_file.suffix == ".toml":
             return self.server.api_key
         try:
@@ -97,12 +97,12 @@ class Settings:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """What to listen on: names, addresses, paths of Unix sockets."""
+        """Where to listen: names, addresses, paths of Unix sockets."""
         return tuple(host.strip() for host in self.server.host.split(",") if host.strip())
 
     @property
     def socket_path(self) -> Path | None:
-        """The Unix socket to listen on, if that is what `server.host` names first."""
+        """The Unix socket to listen on, if that is the first entry in `server.host`."""
         return Path(self.hosts[0]) if self.hosts[0].endswith(".sock") else None
 
     @property
@@ -147,8 +147,8 @@ HUB = "hf:"
 
 
 def fitting(settings: Settings, given: Mapping[str, Any]) -> Settings:
-    """A smaller batch than the default of the smaller unit inside it makes that smaller, too, unless both are given. A
-    model that is hf:OWNER/REPO:QUANT is one of the Hub's."""
+    """A batch that is smaller than the default of the unit inside it makes that unit smaller, too, unless both are
+    given. A model given as hf:OWNER/REPO:QUANT is one on the Hub."""
     if (path := str(settings.model.path or "")).startswith(HUB):
         settings = settings.having(model={"path": None, "hf_repo": path.removeprefix(HUB)})
     batch = settings.engine.batch_size

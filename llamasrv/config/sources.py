@@ -40,7 +40,7 @@ def load(
     config: Path | None = None,
     notes: tuple[str, ...] = (),
 ) -> Settings:
-    """Settings from a TOML file, the environment and flags (by the name of the option; None is not given)."""
+    """Settings from a TOML file, the environment and flags (by option name; None means not given)."""
     environ = os.environ if environ is None else environ
     if config is None and environ.get(CONFIG_VARIABLE):
         config = Path(environ[CONFIG_VARIABLE])
@@ -72,13 +72,13 @@ def load(
 
 
 def load_again(settings: Settings) -> Settings:
-    """The same file, environment and flags as they are now."""
+    """The same file, environment and flags in their current state."""
     source = settings.source or Source({}, None)
     return load(source.flags, config=source.config)
 
 
 def _from_file(path: Path) -> tuple[dict[str, Any], tuple[ModelTable, ...], dict[str, str]]:
-    """Values by the name of the option, models with options of their own, and further names for models."""
+    """Values by option name, models with options of their own, and further names for models."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -19,8 +19,8 @@ _NAME = re.compile(r"[\w.-]{1,64}")
 
 
 def found(folder: Path, text: str, name: str, scale: float) -> Adapter:
-    """The adapter in that file, called by the file's own name where `name` is empty. Raises InvalidRequest: also for a
-    file outside the folder, which is told like one that is not there."""
+    """The adapter in that file, named after the file if `name` is empty. Raises InvalidRequest; a file outside the
+    folder is reported like one that does not exist."""
     folder = folder.resolve()
     try:
         path = (folder / text).resolve()
@@ -42,7 +42,8 @@ def found(folder: Path, text: str, name: str, scale: float) -> Adapter:
 
 
 def add(model: Model, adapter: Adapter) -> int:
-    """Load it into a model that is loaded, and whenever it is loaded again; its number. Raises InvalidRequest."""
+    """Load it into a loaded model, now and whenever that model is loaded again; returns its number. Raises
+    InvalidRequest."""
     there = model.adapters
     if adapter.name.lower() in (one.name.lower() for one in there):
         raise InvalidRequest(f"Invalid 'name': there is an adapter '{adapter.name}' already.", param="name")
@@ -55,6 +56,6 @@ def add(model: Model, adapter: Adapter) -> int:
 
 
 def load_again(model: Model) -> None:
-    """When it has been loaded."""
+    """Called when the model has been loaded."""
     for adapter in model.added_adapters:
         model.engine.load_adapter(adapter)

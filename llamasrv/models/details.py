@@ -26,7 +26,8 @@ _FIM = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
 
 @dataclass(frozen=True)
 class Details:
-    """What lists show. `digest` is "sha256:" and 64 digits: of what the file says and how its tensors begin."""
+    """What lists show. `digest` is "sha256:" and 64 digits: of the file's metadata and the beginnings of its
+    tensors."""
 
     path: Path | None = None
     parts: tuple[Path, ...] = ()  # all files of a split model, `path` first
@@ -67,7 +68,7 @@ def describe(header: Header, *, template: str | None = None, projector: Path | N
 
 
 def with_projector(details: Details, projector: Path | None) -> Details:
-    """The model with this file to see and hear with; with None it does neither. One that cannot be read is left out."""
+    """The model with this file for images and sounds; with None it takes neither. An unreadable file is ignored."""
     able = [name for name in details.capabilities if name not in MODALITIES.values()]
     if projector is not None and "completion" in able:
         try:
@@ -102,10 +103,8 @@ def capabilities(header: Header, template: str | None) -> tuple[str, ...]:
 
 
 def digest(header: Header) -> str:
-    """Two files have the same only if all of their metadata, their sizes and the beginnings of their tensors agree.
-
-    Reading whole files would take minutes. Tensors of other weights differ from their first bytes on.
-    """
+    """Two files have the same digest only if their metadata, their sizes and the beginnings of their tensors agree. To
+    read whole files would take minutes. Tensors with other weights differ from the first bytes on."""
     found = hashlib.sha256()
     for path in header.paths:
         found.update(path.stat().st_size.to_bytes(8, "little"))

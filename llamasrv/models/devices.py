@@ -19,7 +19,7 @@ TIMEOUT = 60.0  # seconds: drivers that have slept take their time
 
 @dataclass(frozen=True)
 class Devices:
-    """Names; `spread` are how many a model lies on where nothing is said."""
+    """Names of devices; `spread`: on how many a model is placed by default."""
 
     named: tuple[str, ...]
     buffers: tuple[str, ...]
@@ -27,7 +27,7 @@ class Devices:
 
 
 def ask() -> Devices:
-    """Raises ConfigError where the library cannot be asked."""
+    """Raises ConfigError if the library cannot be asked."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "llamasrv.models.devices"], stdin=subprocess.DEVNULL, capture_output=True,

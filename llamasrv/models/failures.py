@@ -22,13 +22,13 @@ class Failures:
         self._postponed: dict[Model, float] = {}  # what else was missing for them: not before then
 
     def check(self, model: Model) -> None:
-        """Raises what the last attempt failed with while it is too early for another one."""
+        """Raises the error of the last attempt while it is too early for another one."""
         count, again = self._failed.get(model, (0, 0.0))
         if count and model.failure is not None and (again > self._clock() or count >= MOST_FAILURES):
             raise self.error(model, model.failure)
 
     def error(self, model: Model, failure: LoadFailure) -> Unavailable:
-        """For one caller; it says when the model may be tried again."""
+        """The error for one caller; it says when the model may be tried again."""
         _, again = self._failed.get(model, (0, 0.0))
         return failure.error(math.ceil(max(again - self._clock(), 1.0)))
 
@@ -40,17 +40,17 @@ class Failures:
         model.failure = LoadFailure(f"The model '{model.name}' could not be loaded: {error}", is_fault=True)
 
     def postpone(self, model: Model, error: Unavailable) -> None:
-        """No fault of the model: it may be tried at once, and is in a moment."""
+        """Not the model's fault: it may be tried at once, and soon is."""
         model.failure = LoadFailure(error.message, code=error.code)
         self._postponed[model] = self._clock() + FIRST_RETRY
 
     def forget(self, model: Model) -> None:
-        """It is loaded."""
+        """The model is loaded."""
         model.failure = None
         self._failed.pop(model, None)
 
     def due(self) -> list[Model]:
-        """Those that were postponed until now."""
+        """The models that were postponed until now."""
         now = self._clock()
         found = [model for model, when in self._postponed.items() if now >= when]
         for model in found:

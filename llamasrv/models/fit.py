@@ -39,8 +39,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many layers each device takes, in order, the output as the last of them; the first `on_cpu` layers stay on
-    the CPU, and of the layers before `with_experts` the experts."""
+    """How many layers each device takes, in order, with the output as the last layer. The first `on_cpu` layers stay
+    on the CPU; of the layers before `with_experts`, only the experts do."""
 
     counts: tuple[int, ...]
     on_cpu: int
@@ -48,14 +48,14 @@ class Plan:
 
     @property
     def is_partial(self) -> bool:
-        """Whether anything that could be on a device is not."""
+        """Whether anything that could be on a device is on the CPU."""
         return bool(self.on_cpu or self.with_experts)
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A plan that was measured. `capacity`: bytes of each device that the model may use; `beside`: those of the first
-    one for what is not measured, such as a projector."""
+    """A plan that was measured. `capacity`: bytes that the model may use on each device; `beside`: bytes on the first
+    device for what is not measured, such as a projector."""
 
     options: EngineOptions
     measured: Measured
@@ -77,13 +77,13 @@ class Fitted:
 
     @property
     def excess(self) -> dict[str, int]:
-        """Bytes by which devices are overfull."""
+        """By how many bytes devices are overfull."""
         over = {name: size - self.capacity[name] for name, size in self.devices.items()}
         return {name: size for name, size in over.items() if size > 0}
 
 
 def layers_of(header: Header) -> tuple[list[Layer], int]:
-    """The layers' sizes, and that of the output."""
+    """The sizes of the layers, and of the output."""
     dense, experts = [0] * header.number("block_count"), [0] * header.number("block_count")
     output = embedding = 0
     for tensor in header.tensors:
@@ -102,8 +102,8 @@ def layers_of(header: Header) -> tuple[list[Layer], int]:
 
 
 def spread(layers: Sequence[Layer], cache: int, output: int, room: Sequence[int]) -> Plan:
-    """The plan that leaves least on the CPU. `cache` are the bytes of KV of a layer, `room` those that devices have for
-    layers. Without room for any layer nothing is placed."""
+    """The plan that leaves the least on the CPU. `cache`: bytes of KV per layer; `room`: bytes for layers on each
+    device. Without room for any layer nothing is placed."""
     last = len(layers)
     for with_experts in range(last + 1):
         if counts := _filled(layers, cache, output, room, 0, with_experts):
@@ -120,7 +120,7 @@ def spread(layers: Sequence[Layer], cache: int, output: int, room: Sequence[int]
 def _filled(
     layers: Sequence[Layer], cache: int, output: int, room: Sequence[int], on_cpu: int, with_experts: int
 ) -> tuple[int, ...] | None:
-    """Layers for each device, or None where they are too many."""
+    """The layers for each device; None if there are too many."""
     sizes = [
         layer.dense + cache + (0 if number < with_experts else layer.experts)
         for number, layer in enumerate(layers) if number >= on_cpu
@@ -136,7 +136,7 @@ def _filled(
 
 
 def with_plan(options: EngineOptions, plan: Plan, num_layers: int) -> EngineOptions:
-    """The options that have the library place layers so."""
+    """The options that make the library place the layers according to the plan."""
     placed = sum(plan.counts)
     experts = [f"{of_layer(n, EXPERTS)}=CPU" for n in range(plan.on_cpu, min(plan.with_experts, num_layers))]
     split = tuple(map(float, plan.counts)) if placed and len(plan.counts) > 1 else ()
@@ -151,9 +151,9 @@ def fit(
     held: Mapping[str, int] | None = None,
     beside: int = 0,
 ) -> Fitted:
-    """The options with what they leave open chosen. `wanted` is the context where they leave it open; `held` are bytes
-    of each device that other models would give back, `beside` those that the first one keeps for a projector. Raises
-    LoadFailed where what they do say cannot fit."""
+    """The options with everything chosen that they leave open. `wanted` is the context if they leave it open; `held`:
+    bytes on each device that other models would give back; `beside`: bytes that the first device reserves for a
+    projector. Raises LoadFailed if what the options do fix cannot fit."""
     full = dataclasses.replace(options, context_cells=options.context_cells or wanted)
     first = measure(full)
     capacity = {
@@ -190,7 +190,7 @@ def _targets(options: EngineOptions, measured: Measured) -> list[int]:
 
 
 def _between(small: Fitted, large: Fitted, measure: Measure) -> Fitted:
-    """The largest context that fits as the layers lie, between one that does and one that does not."""
+    """The largest context that fits with this placement, between one that fits and one that does not."""
     low, high = small.options.context_cells or 0, large.options.context_cells or 0
     share = 1.0
     for name, size in large.devices.items():
@@ -206,7 +206,8 @@ def _between(small: Fitted, large: Fitted, measure: Measure) -> Fitted:
 
 
 class _Spreading:
-    """What is known of a model between a small and a large context: bytes of cache and of work, in a straight line."""
+    """What is known of a model between a small and a large context: bytes of cache and of work space, interpolated
+    linearly."""
 
     def __init__(self, header: Header, small: Fitted, large: Fitted) -> None:
         self.layers, self.output = layers_of(header)
@@ -238,13 +239,14 @@ class _Spreading:
         return spread(self.layers, cache // max(1, len(self.layers)), self.output, room)
 
     def learn(self, found: Fitted, cells: int) -> None:
-        """What a plan with this context needed, and by how much it was too large."""
+        """Record what a plan needed with this context, and by how much it was too large."""
         if cells == self.least:
             self._found = {name: found.measured.uses.get(name, Use()).compute for name in self.names}
         self.room = [space - found.excess.get(name, 0) for name, space in zip(self.names, self.room)]
 
     def best(self) -> tuple[int, Plan]:
-        """The largest context with which all is on devices; where there is none the least, and what is then."""
+        """The largest context with everything on devices; if there is none, the smallest context, with the best plan
+        for it."""
         plan = self.plan(self.least)
         if plan.is_partial:
             return self.least, plan
@@ -256,7 +258,7 @@ class _Spreading:
 
 
 def _spread(header: Header, small: Fitted, large: Fitted, measure: Measure) -> Fitted:
-    """As much on the devices as fits."""
+    """Place as much on the devices as fits."""
     known = _Spreading(header, small, large)
     best: Fitted | None = None
     tried: set[tuple[int, Plan]] = set()

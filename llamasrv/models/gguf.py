@@ -55,7 +55,7 @@ _KINDS = {
 
 
 class Items(NamedTuple):
-    """A long array that was stepped over."""
+    """A long array that was skipped."""
 
     kind: int
     length: int
@@ -73,7 +73,7 @@ class Tensor(NamedTuple):
 
     @property
     def size(self) -> int | None:
-        """Bytes in the file; None for a type that is not known here."""
+        """Bytes in the file; None for an unknown type."""
         block = _BLOCKS.get(self.kind)
         if block is None:
             return None
@@ -82,7 +82,7 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says of itself. `paths` are all files of a split model, this one first."""
+    """The metadata of a GGUF file. `paths`: all files of a split model, this one first."""
 
     path: Path
     version: int
@@ -98,7 +98,7 @@ class Header:
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
     def number(self, key: str, default: int = 0) -> int:
-        """The same where a whole number is expected; anything else counts as not given."""
+        """The same if it is a whole number; anything else counts as not given."""
         value = self.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
 
@@ -108,7 +108,7 @@ class Header:
 
     @property
     def is_bidirectional(self) -> bool:
-        """Every token sees those after it, too: it can embed, and not generate."""
+        """Every token also attends to later tokens: the model can embed, but not generate."""
         return self.get("attention.causal") is False
 
     @property
@@ -122,7 +122,7 @@ class Header:
 
     @property
     def file_type(self) -> str:
-        """The quantisation, as the file says; else the type that most of its numbers have."""
+        """The quantisation according to the file; else the type that most of its weights have."""
         said = FILE_TYPES.get(self.metadata.get("general.file_type", -1), "")
         if said or not self.tensors:
             return said
@@ -164,7 +164,7 @@ def read_header(path: Path) -> Header:
 
 
 def split_parts(path: Path, count: Any) -> tuple[Path, ...]:
-    """The files of a model that was split; all must be there, and `path` must be the first."""
+    """The files of a split model; all must exist, and `path` must be the first."""
     if not isinstance(count, int) or count <= 1:
         return (path,)
     match = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", path.name)
@@ -198,11 +198,11 @@ def _read_one(path: Path) -> Header:
 
 
 class _Short(Exception):
-    """The file ends before what it announces."""
+    """The file ends before its announced end."""
 
 
 class _Bad(Exception):
-    """The file says something impossible."""
+    """The file contains something impossible."""
 
 
 def _parse(path: Path, data: mmap.mmap, size: int) -> Header:
@@ -232,7 +232,7 @@ def _parse(path: Path, data: mmap.mmap, size: int) -> Header:
 
 
 def _check_data(tensors: tuple[Tensor, ...], alignment: Any, header_end: int, size: int) -> int:
-    """Where the data begins; all of it must be there."""
+    """The offset at which the data begins; all of the data must be there."""
     if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
         raise _Bad(f"alignment {alignment!r}")
     start = -(-header_end // alignment) * alignment
@@ -244,7 +244,7 @@ def _check_data(tensors: tuple[Tensor, ...], alignment: Any, header_end: int, si
 
 
 class _Reader:
-    """A place in the file that only moves forward, and never past the end."""
+    """A position in the file that only moves forward, and never past the end."""
 
     def __init__(self, data: mmap.mmap, size: int) -> None:
         self.data = data
@@ -252,7 +252,7 @@ class _Reader:
         self.at = 0
 
     def take(self, length: int) -> int:
-        """Step over `length` bytes; where they begin."""
+        """Skip `length` bytes; returns where they begin."""
         at = self.at
         if length > self.size - at:
             raise _Short(f"the header runs past the end of the file ({self.size} bytes)")
@@ -263,7 +263,7 @@ class _Reader:
         return struct.unpack_from(code, self.data, self.take(struct.calcsize(code)))[0]
 
     def count(self, least: int) -> int:
-        """A number of things of at least `least` bytes each."""
+        """A number of things, each at least `least` bytes long."""
         number: int = self.scalar("<Q")
         if number * least > self.size:
             raise _Short(f"{number} items do not fit into {self.size} bytes")

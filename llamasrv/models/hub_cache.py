@@ -27,8 +27,8 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def snapshot(repo: str, revision: str = "main", *, cache: Path | None = None) -> Path | None:
-    """The folder of a repository's files, as they were fetched last; None where it was not. `revision`: a branch, a tag
-    or a commit. `cache`: another folder that is laid out so."""
+    """The folder with a repository's files as they were last fetched; None if they were not. `revision`: a branch, a
+    tag or a commit. `cache`: another folder with the same layout."""
     here = (cache or folder()) / f"models--{repo.replace('/', '--')}"
     try:
         commit = (here / "refs" / revision).read_text("ascii").strip()

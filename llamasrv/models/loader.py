@@ -42,7 +42,7 @@ STOPPING = "The server is shutting down."
 
 
 class Loader:
-    """Loads, unloads, makes room. One per process."""
+    """Loads and unloads models, and makes room for them. One per process."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Loader:
         free_memory: Callable[[], int] = available_memory,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`memory_limit` None: what the machine has free. `check` may raise LoadFailed before a model is loaded."""
+        """`memory_limit` None: the machine's free memory. `check` may raise LoadFailed before a model is loaded."""
         self.room = Room(memory_limit, most_loaded, free_memory)
         self.load_timeout = load_timeout
         self.on_demand = on_demand  # a request loads what it names
@@ -75,19 +75,19 @@ class Loader:
 
     @property
     def models(self) -> list[Model]:
-        """Those that take memory: loaded, or on their way in or out."""
+        """The models that take memory: loaded, being loaded or being unloaded."""
         return list(self.room)
 
     @property
     def engines(self) -> list[Engine]:
-        """All that have a thread, or will have one in a moment."""
+        """All engines that have a thread, or will have one in a moment."""
         return [*self._leaving.values(), *(m.current for m in self.room if m.current is not None)]
 
     # loading
 
     def load(self, model: Model, *, anyway: bool = False) -> None:
-        """Begin to load it, unless it is there or on its way. Raises what the last attempt failed with while it is too
-        early for another one; `anyway` tries."""
+        """Start loading it, unless it is loaded or being loaded. Raises the error of the last attempt while it is too
+        early for another one; with `anyway` it tries all the same."""
         with self._lock:
             if self.draining:
                 raise Unavailable(STOPPING)
@@ -104,7 +104,7 @@ class Loader:
     def wait(
         self, model: Model, timeout: float | None = None, given_up: Callable[[], bool] = lambda: False
     ) -> bool:
-        """True when it is loaded; False when the time is over or it is given up. Raises when it could not be loaded."""
+        """True when it is loaded; False on timeout or when the caller gives up. Raises if it could not be loaded."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if end is None else max(0.0, end - time.monotonic())
@@ -188,7 +188,7 @@ class Loader:
         self._failures.postpone(model, error)
 
     def _drop_dead(self, model: Model) -> None:
-        """An engine whose thread has ended by itself is no longer one."""
+        """Drop an engine whose thread has ended on its own."""
         engine = model.current
         if engine is None or model.phase or engine.alive or engine.status.state == "loading":
             return
@@ -199,7 +199,7 @@ class Loader:
     # memory
 
     def _fit(self, model: Model) -> None:
-        """Choose what goes where, by what is free on the devices beside the models that could make room."""
+        """Choose the placement by what is free on the devices, counting what models that could make room would free."""
         if model.recipe is None:
             return
         computing = (other.recipe for other in self.room if other.recipe is not None)
@@ -210,7 +210,7 @@ class Loader:
             self.room.measure(model)
 
     def _wait_for_room(self, model: Model) -> None:
-        """Until its memory is counted. Whoever came first is served first, so that nobody waits for ever."""
+        """Wait until its memory is reserved. First come, first served, so that nobody waits forever."""
         self.room.check(model)
         began = self._clock()
         hold = HOLD_AFTER if not model.num_loads else min(MOST_HOLD, max(LEAST_HOLD, 2 * model.load_seconds))
@@ -242,7 +242,7 @@ class Loader:
     # unloading
 
     def unload(self, model: Model) -> None:
-        """Let it take no new work, finish what runs, and free its memory. Returns when it is free."""
+        """Take no new work for it, finish what runs, and free its memory. Returns when the memory is free."""
         with self._lock:
             if not model.is_loaded:
                 return
@@ -278,13 +278,13 @@ class Loader:
         self._prefix_limit.unloaded(model)
 
     def changed(self, model: Model) -> None:
-        """Something about it has changed that needs no loading: what was made from it is made anew."""
+        """Something about it has changed that needs no reload: objects made from it are made anew."""
         for forget in self.on_unload:
             forget(model)
 
     def retire(self, model: Model, successor: Model | None = None) -> None:
-        """It is no longer served: unload it once nobody uses it any more. Returns when that is so. What it kept of its
-        prefixes is the `successor`'s, if that is the same file with other options."""
+        """It is no longer served: unload it once nobody uses it. Returns when that is done. The `successor` takes over
+        its cached prefixes if it is the same file with other options."""
         model.retired = True
         while self._coming(model) or model.phase or model.current is not None:
             self.notice.wait(lambda: not self._coming(model), POLL)
@@ -301,12 +301,13 @@ class Loader:
     # time
 
     def run(self) -> None:
-        """Look after what is idle, for ever. A thread's target."""
+        """Look after idle models, forever. The target of a thread."""
         while not self.notice.wait(lambda: self.draining, TICK):
             self.tick()
 
     def tick(self) -> None:
-        """Unload what nobody has used for longer than it should stay; load what should be there and could not be."""
+        """Unload models that were idle for longer than they should stay; load those that should be loaded but could
+        not be."""
         for model in self._failures.due():
             if model.at_start and not model.retired:
                 with contextlib.suppress(Unavailable):
@@ -325,14 +326,14 @@ class Loader:
                 self.unload(model)
 
     def drain(self) -> None:
-        """Nothing is loaded any more, and nothing new begins; what runs goes on."""
+        """Load nothing more and accept nothing new; what runs goes on."""
         self.draining = True
         for engine in self.engines:
             engine.drain()
         self.notice.tell()
 
     def stop(self, timeout: float) -> bool:
-        """End all engines; True when they ended in time."""
+        """Stop all engines; True if they ended in time."""
         self.draining = self._stopping = True
         self.notice.tell()
         end = self._clock() + timeout

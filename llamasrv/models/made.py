@@ -32,7 +32,7 @@ SPARE = 256 << 20  # bytes of the disk that stay free
 
 @dataclass(frozen=True)
 class Made:
-    """What a model was made of. `parameters` are names of SamplingParams; messages are pairs of role and content."""
+    """What a model was made of. `parameters` have names of SamplingParams; messages are pairs of role and content."""
 
     name: str
     base: str
@@ -51,8 +51,8 @@ class Made:
         return folder / self.path
 
     def with_preamble(self, source: str) -> str:
-        """The template, with what is said before each conversation: a system prompt where it brings none, and an
-        exchange to go on from."""
+        """The template with what comes before each conversation: a system prompt where the conversation has none, and
+        example messages to continue from."""
         if not self.system and not self.messages:
             return source
         said = ", ".join(f"{{'role': {_literal(role)}, 'content': {_literal(text)}}}" for role, text in self.messages)
@@ -64,7 +64,7 @@ class Made:
 
 
 def _literal(text: str) -> str:
-    """As Jinja reads it. No brace is left that could be taken for the end of a block."""
+    """A Jinja literal. It contains no brace that could be taken for the end of a block."""
     return json.dumps(text, ensure_ascii=False).replace("{", "\\u007b").replace("}", "\\u007d").replace("%", "\\u0025")
 
 
@@ -72,7 +72,7 @@ def _literal(text: str) -> str:
 
 
 def read(folder: Path) -> list[Made]:
-    """All of them, by name. One that cannot be read is left out, with a warning."""
+    """All of them, by name. Unreadable ones are left out, with a warning."""
     found = []
     place = folder / ".made"
     paths = sorted(place.glob("*.json"))[:MOST] if place.is_dir() else []
@@ -104,7 +104,7 @@ def write(folder: Path, made: Made) -> None:
 
 
 def delete(folder: Path, name: str) -> None:
-    """Forget how it was made, and the file that a client brought for it alone."""
+    """Delete its definition, and the file that a client uploaded for it alone."""
     place = _place(folder, name)
     path = next((made.file(folder) for made in read(folder) if _place(folder, made.name) == place), None)
     place.unlink(missing_ok=True)
@@ -113,7 +113,7 @@ def delete(folder: Path, name: str) -> None:
 
 
 def users(folder: Path, paths: tuple[Path, ...]) -> list[str]:
-    """Names of the models that were made of these files."""
+    """Names of the models that were made from these files."""
     return [made.name for made in read(folder) if made.file(folder) in paths]
 
 
@@ -125,7 +125,7 @@ def _place(folder: Path, name: str) -> Path:
 
 
 def blob(folder: Path, digest: str) -> Path:
-    """Where the file of that digest is or would be: sha256 and 64 digits."""
+    """Where the file with that digest is or would be: sha256 and 64 digits."""
     kind, _, number = digest.replace("-", ":", 1).partition(":")
     if kind != "sha256" or len(number) != 64 or not set(number) <= set("0123456789abcdef"):
         raise InvalidRequest("invalid digest: expected 'sha256:' and 64 hexadecimal digits", param="digest")
@@ -133,7 +133,7 @@ def blob(folder: Path, digest: str) -> Path:
 
 
 class BlobWriter:
-    """Takes in a file, and keeps it if its digest is right."""
+    """Receives a file, and keeps it if its digest is right."""
 
     def __init__(self, folder: Path, digest: str, length: int | None) -> None:
         self._place = blob(folder, digest)
@@ -153,14 +153,14 @@ class BlobWriter:
         self._file.write(piece)
 
     def finish(self) -> None:
-        """Raises InvalidRequest where it is another file than was announced."""
+        """Raises InvalidRequest if the content is not the announced file."""
         if f"sha256-{self._found.hexdigest()}" != self._place.name:
             raise InvalidRequest("digest mismatch: the upload has a different digest", param="digest")
         os.fsync(self._file.fileno())
         os.replace(self._partial, self._place)
 
     def close(self) -> None:
-        """In any case, and last."""
+        """Always called, last."""
         self._file.close()
         self._partial.unlink(missing_ok=True)
 

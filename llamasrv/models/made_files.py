@@ -21,7 +21,7 @@ _busy = threading.Lock()
 
 
 class Quantizing(NamedTuple):
-    """`done` of `total` tensors are written; `before` is the format that they had."""
+    """`done` of `total` tensors are written; `before` is the number format they had."""
 
     before: str
     done: int
@@ -29,7 +29,7 @@ class Quantizing(NamedTuple):
 
 
 def check_type(kind: str) -> None:
-    """Raises InvalidRequest for what is no number format."""
+    """Raises InvalidRequest for an unknown number format."""
     try:
         file_type(kind)
     except ValueError as error:
@@ -37,8 +37,8 @@ def check_type(kind: str) -> None:
 
 
 def quantized(folder: Path, new: Made, kind: str) -> Generator[Quantizing | Made, None, None]:
-    """How far it is, and at last the model with its file, which lies among those that clients brought. Who closes it
-    before ends it. Raises InvalidRequest, QueueFull; LlamasrvError where it fails midway."""
+    """The progress, and finally the model with its file, which lies among the files that clients uploaded. Closing the
+    iterator early stops the work. Raises InvalidRequest, QueueFull; LlamasrvError if it fails midway."""
     check_type(kind)
     source = new.file(folder)
     before = gguf.read_header(source).file_type

@@ -130,8 +130,8 @@ def estimate(header: Header, cells: int, shape: Shape) -> Need:
 
 
 def rollback(header: Header, shape: Shape) -> int:
-    """How many states a lane keeps beside its last one, so that a draft can be taken back: as asked for, or what takes
-    little."""
+    """How many states a lane keeps besides its last one, so that a draft can be taken back: as asked for, or as many
+    as take little memory."""
     if shape.rollback is not None:
         return shape.rollback
     each = _state_bytes(header) * (shape.parallel + SPARE_STATES)
@@ -143,7 +143,7 @@ def _states_of_lane(header: Header, shape: Shape) -> int:
 
 
 def _share_here(header: Header, shape: Shape) -> float:
-    """How much of the layers stays on this machine."""
+    """The share of the layers that stays on this machine."""
     if not shape.remote:
         return 1.0
     layers = header.number("block_count") + 1  # the output counts as one
@@ -151,8 +151,8 @@ def _share_here(header: Header, shape: Shape) -> float:
 
 
 def _embedding(header: Header, shape: Shape) -> tuple[int, int]:
-    """Most tokens of one embedding, and the bytes of a context that makes them: the library keeps room for the logits
-    of every row, and a model that could generate computes them, too."""
+    """The most tokens of one embedding, and the bytes of a context that makes them: the library reserves logits for
+    every row, and a model that could generate computes them, too."""
     n_vocab = _n_vocab(header)
     longest = header.number("context_length") or LONGEST_EMBEDDING
     context = min(longest, shape.embedding_context or LONGEST_EMBEDDING)
@@ -167,15 +167,15 @@ def _embedding(header: Header, shape: Shape) -> tuple[int, int]:
 
 
 def wanted_cells(header: Header, shape: Shape) -> int:
-    """The context that suits this model where memory is no matter: several times what it was trained on."""
+    """The context that suits this model if memory does not matter: several times what it was trained on."""
     train = stretched(header.number("context_length"), shape.rope_freq_scale) or 4096
     most = max(train, MOST_CELLS)
     return min(shape.parallel * train, most) if shape.split else min(4 * train, most)
 
 
 def choose(header: Header, shape: Shape, available: int) -> Need:
-    """The context that suits this model, within half of the memory that is free beside its weights. Raises ConfigError
-    where not even a small one fits."""
+    """The context that suits this model within half of the memory that is free beside its weights. Raises ConfigError
+    if not even a small one fits."""
     wanted = wanted_cells(header, shape)
     if shape.remote:
         wanted = min(wanted, REMOTE_CELLS)
@@ -205,7 +205,7 @@ def _padded(cells: int, shape: Shape) -> int:
 
 
 def _windowed(header: Header, shape: Shape) -> list[bool]:
-    """Which layers have a sliding window that the library makes use of; [] where none has."""
+    """Which layers have a sliding window that the library uses; [] if none has."""
     if shape.swa_full or not header.number("attention.sliding_window"):
         return []
     layers = header.number("block_count")
@@ -220,7 +220,7 @@ def _windowed(header: Header, shape: Shape) -> list[bool]:
 
 
 def _window_cells(header: Header, cells: int, shape: Shape) -> int:
-    """Cells of a layer with a window: one window for each lane, and the rows of a ubatch."""
+    """Cells of a layer with a window: one window for each lane, plus the rows of a ubatch."""
     if shape.split:
         return min(cells, _padded(header.number("attention.sliding_window") + shape.ubatch_size, shape))
     lanes = shape.parallel + SPARE_STATES + 1
@@ -229,7 +229,7 @@ def _window_cells(header: Header, cells: int, shape: Shape) -> int:
 
 
 def _cell_bytes(header: Header, shape: Shape, counted: list[bool] | None = None) -> int:
-    """Of one cell, in the layers that are counted."""
+    """Bytes of one cell, in the layers that are counted."""
     width_k, width_v = _CACHE_BYTES[shape.cache_type_k], _CACHE_BYTES[shape.cache_type_v]
     rank = header.number("attention.kv_lora_rank")
     layers = header.number("block_count")
@@ -245,7 +245,7 @@ def _cell_bytes(header: Header, shape: Shape, counted: list[bool] | None = None)
 
 
 def _kv_heads(header: Header) -> list[int]:
-    """Of each layer; 0 where it has a state instead."""
+    """KV heads of each layer; 0 if it has a state instead."""
     layers = header.number("block_count")
     heads = _each_layer(header.get("attention.head_count_kv", header.get("attention.head_count")), layers)
     every = header.number("full_attention_interval")
@@ -263,7 +263,7 @@ def _n_vocab(header: Header) -> int:
 
 
 def _each_layer(value: Any, layers: int) -> list[int]:
-    """A number for each layer, where the file gives one for all or a list."""
+    """A number for each layer, where the file gives one for all layers or a list."""
     if isinstance(value, list):
         return [n if isinstance(n, int) else 0 for n in value[:layers]]
     return [value if isinstance(value, int) else 0] * layers
@@ -301,8 +301,8 @@ def _buffer_bytes(header: Header, cells: int, shape: Shape) -> int:
 
 
 def projector_bytes(header: Header) -> int:
-    """What a projector needs beside the rows that are kept: its file, and work space for its largest input. Measured:
-    83 MiB of work space for 3,136 patches of 768 numbers, where this says 77."""
+    """What a projector needs besides the rows that are kept: its file, and work space for its largest input. Measured:
+    83 MiB of work space for 3,136 patches of 768 numbers; this function says 77."""
     work = LEAST_PROJECTOR_WORK
     for part in ("clip.vision", "clip.audio"):
         size, patch, width, inner = (
@@ -318,7 +318,7 @@ def projector_bytes(header: Header) -> int:
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may still take: what the system has free, and what its control group allows."""
+    """Bytes that this process may still take: the system's free memory, limited by its control group."""
     free = [_meminfo(root)]
     for group in groups(root):
         limit, used = _number(group / "memory.max"), _number(group / "memory.current")
@@ -328,13 +328,13 @@ def available_memory(root: Path = Path("/")) -> int:
 
 
 def resident_memory(root: Path = Path("/")) -> int:
-    """Bytes of real memory that this process holds, mapped files included."""
+    """Bytes of physical memory that this process holds, mapped files included."""
     found = words(root / "proc/self/statm")
     return int(found[1]) * int(os.sysconf("SC_PAGE_SIZE")) if len(found) > 1 else 0
 
 
 def give_back() -> None:
-    """Let the allocator hand what it keeps for later back to the system, where it knows how to."""
+    """Have the allocator return unused memory to the system, if it can."""
     trim = _trimmer()
     if trim is not None:
         trim(0)
@@ -346,7 +346,7 @@ def _trimmer() -> Any:
 
 
 def _cached(group: Path) -> int:
-    """Bytes of files that the group has in memory: they count as used, and give way when others need them."""
+    """Bytes of files that the group holds in memory: they count as used, but make way when memory is needed."""
     words = [line.split() for line in lines(group / "memory.stat")]
     kinds = ("active_file", "inactive_file")
     return sum(int(pair[1]) for pair in words if len(pair) == 2 and pair[0] in kinds and pair[1].isdigit())

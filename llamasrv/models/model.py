@@ -28,7 +28,7 @@ _STATES = {"loading": "loading", "ready": "loaded", "draining": "loaded", "faile
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
     """Why a model is not in memory. `error` makes an exception for each caller: one instance raised to all of them
-    would keep the frames, and so the bodies, of all their requests."""
+    would keep the frames, and with them the bodies, of all their requests."""
 
     message: str
     code: str | None = None
@@ -71,10 +71,11 @@ def _modalities(projector: Projector | None) -> list[str]:
 
 
 class Model:
-    """One model: its names, what is known of its file, what the operator set for it, and its engine while it is loaded.
+    """One model: its names, what is known of its file, what the operator set for it, and its engine while it is
+    loaded.
 
-    `current` is the engine, None while the model is not loaded; `engine` is the same, and raises then. Who works with
-    the engine or its vocabulary beyond one call that does not wait holds a `lease`.
+    `current` is the engine, None while the model is not loaded; `engine` is the same, but raises then. Code that uses
+    the engine or its vocabulary for more than one non-blocking call has to hold a `lease`.
     """
 
     def __init__(
@@ -146,12 +147,12 @@ class Model:
 
     @property
     def not_loaded(self) -> InvalidRequest:
-        """A new error for who asked for it where asking does not load it."""
+        """A new error for a request that does not load it."""
         return InvalidRequest(f"The model '{self.name}' is not loaded. POST /models/load loads it.", param="model")
 
     @property
     def details(self) -> Details:
-        """What is known of it without loading it; of a model without a file, what its engine says."""
+        """What is known of it without loading it; for a model without a file, what its engine says."""
         if self._details is None:
             if self.current is None or self.state != "loaded":
                 return Details()
@@ -175,12 +176,12 @@ class Model:
 
     @property
     def progress(self) -> float:
-        """The loaded share, from 0 to 1."""
+        """The share that is loaded, from 0 to 1."""
         return self.current.status.progress if self.current is not None else 0.0
 
     @property
     def context(self) -> int:
-        """Most tokens of one sequence: as loaded, else as it would be."""
+        """Most tokens of one sequence: as loaded, or as it would be loaded."""
         if self.current is not None and self.state == "loaded":
             return self.current.context
         return self.recipe.context if self.recipe is not None else self.details.context
@@ -193,12 +194,12 @@ class Model:
 
     @property
     def memory(self) -> int:
-        """Bytes that it takes, or would take as estimated; 0 where nobody can tell."""
+        """Bytes that it takes, or is estimated to take; 0 if that is unknown."""
         return self.recipe.memory if self.recipe is not None else 0
 
     @property
     def devices(self) -> Mapping[str, Share]:
-        """What it takes or would take of devices, by their names."""
+        """What it takes or would take of each device, by name."""
         return self.recipe.devices if self.recipe is not None else {}
 
     @property
@@ -209,12 +210,12 @@ class Model:
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Texts that end an answer, besides those of the request."""
+        """Texts that end an answer, in addition to the request's."""
         return self.made.stop if self.made is not None else ()
 
     @property
     def num_predict(self) -> int | None:
-        """Tokens of an answer, where the request does not say."""
+        """The most tokens of an answer, if the request does not say."""
         own = self.made.num_predict if self.made is not None else None
         return self.default_tokens if own is None else own
 
@@ -224,7 +225,7 @@ class Model:
 
     @property
     def is_loaded(self) -> bool:
-        """Loaded, and neither on its way out nor being loaded anew."""
+        """Loaded, and not being unloaded or reloaded."""
         return self.current is not None and not self.phase
 
     @property
@@ -234,19 +235,20 @@ class Model:
 
     @property
     def expires_at(self) -> float | None:
-        """When it will be unloaded if nobody asks for it, in seconds since 1970; None: not loaded, or never."""
+        """When it will be unloaded if no request comes, in seconds since 1970; None: not loaded, or never."""
         if self.current is None or self.stay < 0:
             return None
         idle = 0.0 if self.in_use else time.monotonic() - self.last_used
         return time.time() + max(0.0, self.stay - idle)
 
     def touch(self, keep_alive: float | None = None) -> None:
-        """Somebody asks for it, and wants it to stay that long afterwards. What the operator keeps for ever stays."""
+        """A request asks for it, and wants it to stay that long afterwards. A model that the operator keeps forever
+        stays."""
         self.last_used = time.monotonic()
         self.stay = self.keep_alive if keep_alive is None or self.keep_alive < 0 else keep_alive
 
     def adopt(self, other: Model) -> None:
-        """Go on with the other's names and defaults; it is the same model, loaded in the same way."""
+        """Take over the other's names and defaults; it is the same model, loaded in the same way."""
         self.aliases, self.sampling, self.chat_template = other.aliases, other.sampling, other.chat_template
         self.chat_defaults, self.tags = other.chat_defaults, other.tags
         self.default_tokens = other.default_tokens

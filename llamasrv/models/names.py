@@ -12,7 +12,7 @@ _HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
 
 
 def canonical(name: str) -> str:
-    """The full name in lower case, with the parts that may be left out filled in: `Llama3` is
+    """The full name in lower case, with optional parts filled in: `Llama3` is
     `registry.ollama.ai/library/llama3:latest`."""
     path, _, last = name.lower().rpartition("/")
     last, _, tag = last.partition(":")

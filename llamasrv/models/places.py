@@ -20,8 +20,8 @@ OWN_SHARE = 4  # of the memory beside the weights, at most this part is for stat
 
 
 def within(header: Header, shape: memory.Shape, available: Callable[[], int], most: int = DEFAULT_PLACES) -> int:
-    """`most`, or half of it, and so on, until what places take for themselves is a small part of the `available`
-    bytes, which are asked for only where it matters."""
+    """`most`, or half of it, and so on, until what the places themselves take is a small part of the `available`
+    bytes. `available` is called only where it matters."""
     if not own_bytes(header, dataclasses.replace(shape, parallel=most)):
         return most
     room = max(0, available() - header.size) // OWN_SHARE
@@ -37,5 +37,5 @@ def own_bytes(header: Header, shape: memory.Shape) -> int:
 
 
 def for_context(places: int, cells: int) -> int:
-    """As many as a context that was chosen leaves room for."""
+    """As many as a chosen context leaves room for."""
     return max(1, min(places, cells // LEAST_CELLS))

@@ -6,8 +6,8 @@ from llamasrv.models.model import Model
 
 
 class PrefixLimit:
-    """What they keep is no more, in all, than the one that was unloaded last may have: the others', unloaded longest
-    ago, go for it."""
+    """All unloaded models together keep no more than the one unloaded last may keep: the prefixes of those that were
+    unloaded longest ago go first."""
 
     def __init__(self) -> None:
         self._kept: list[Model] = []  # with prefixes and without an engine, the one unloaded last at the end

@@ -43,7 +43,7 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 
 
 class PullFailed(Exception):
-    """A pull that did not come to its end; the message is one line for whoever asked for it."""
+    """A pull that did not finish; the message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a pull is. `status` is one of STATUSES; the others are those of one file where it concerns one."""
+    """The progress of a pull. `status` is one of STATUSES; the other fields describe one file if the status is about
+    one."""
 
     status: str
     file: str = ""
@@ -96,18 +97,17 @@ class RemoteFile:
 
     @property
     def partial(self) -> str:
-        """Its name while it is being fetched: by content, so that any pull of the same file goes on with it."""
+        """Its name while it is being fetched: derived from the content, so that any pull of the same file resumes
+        it."""
         return self.digest.replace(":", "-")
 
 
 def pull(
     text: str, folder: Path, *, report: Report = lambda progress: None, endpoint: str | None = None
 ) -> tuple[Path, ...]:
-    """Bring a model into `folder`; returns its files, the first part of the model first. Raises PullFailed.
-
-    Goes on where an earlier pull was broken off, and fetches nothing that is there already. `endpoint` is the Hub's
-    URL, where it is not the one that HF_ENDPOINT names.
-    """
+    """Bring a model into `folder`; returns its files, the model's first part first. Raises PullFailed. Resumes an
+    earlier pull that was interrupted, and fetches nothing that is there already. `endpoint` is the Hub's URL if it is
+    not the one in HF_ENDPOINT."""
     reference = Reference.parse(text)
     report(Progress("pulling manifest"))
     files = _resolve(reference, endpoint)
@@ -129,8 +129,8 @@ def pull(
 
 
 def pulled(text: str, folder: Path) -> Path | None:
-    """The first part of a model that was pulled into `folder` before, or that lies in the Hub's own cache, which
-    `folder` may be; None where there is neither."""
+    """The first part of a model that was pulled into `folder` before, or that lies in the Hub's own cache (which
+    `folder` may be); None if there is neither."""
     reference = Reference.parse(text)
     cached = (hub_cache.snapshot(reference.repo, reference.revision, cache=cache) for cache in (folder, None))
     places = (folder / reference.repo, *(place for place in cached if place is not None))
@@ -150,7 +150,7 @@ def _first_in(here: Path, reference: Reference) -> Path | None:
 
 
 def _resolve(reference: Reference, endpoint: str | None) -> list[RemoteFile]:
-    """The files of the model that is meant, checked for names that would leave the folder."""
+    """The files of the requested model, checked for names that would leave the folder."""
     from huggingface_hub import HfApi, hf_hub_url
 
     repo = reference.repo
@@ -172,7 +172,7 @@ def _remote(sibling: Any) -> RemoteFile:
 
 
 def choose(there: Iterable[RemoteFile], reference: Reference) -> list[RemoteFile]:
-    """The model's parts in order, then its projector for images where there is one. Raises PullFailed."""
+    """The model's parts in order, then its projector for images if there is one. Raises PullFailed."""
     files = sorted((file for file in there if _is_safe(file)), key=lambda file: file.path)
     projectors = [file for file in files if "mmproj" in _base(file).lower()]
     models = [file for file in files if file not in projectors and "imatrix" not in _base(file).lower()]
@@ -205,7 +205,7 @@ def _wanted(firsts: list[RemoteFile], reference: Reference) -> RemoteFile | None
 
 
 def has_quant(path: str, quant: str) -> bool:
-    """Whether a file's name has this quantisation as a word of its own: `Q4_K` is not `Q4_K_M`."""
+    """Whether a file's name contains this quantisation as a word of its own: `Q4_K` is not `Q4_K_M`."""
     return re.search(rf"(?<![a-z0-9]){re.escape(quant)}(?![a-z0-9_])", path, re.IGNORECASE) is not None
 
 
@@ -228,7 +228,7 @@ def _base(file: RemoteFile) -> str:
 
 
 def _is_safe(file: RemoteFile) -> bool:
-    """A name that stays in its folder and is not hidden, a digest that can be checked."""
+    """Whether the name stays in its folder and is not hidden, and the digest can be checked."""
     steps = file.path.split("/")
     return (
         len(file.path) <= 400
@@ -265,7 +265,7 @@ def _check_space(missing: list[RemoteFile], partials: Path) -> None:
 
 
 def _fetch(file: RemoteFile, partial: Path, report: Report) -> None:
-    """Fetch what is missing of one file. Ends with all of it in `partial`, on the disk, its checksum right."""
+    """Fetch what is missing of one file. Afterwards all of it is in `partial`, on disk, with the right checksum."""
     with _locked(partial) as data:
         digest = _Digest(file)
         digest.read(data, report, status="pulling")
@@ -284,8 +284,8 @@ def _fetch(file: RemoteFile, partial: Path, report: Report) -> None:
 
 
 def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
-    """The rest of the file, in as many tries as bring something. The library's own downloads keep nothing of a file
-    that a dying process had half of, so what is streamed is written here."""
+    """The rest of the file, in as many attempts as make progress. The library's own downloads keep nothing of a file
+    that a dying process had half of, so the stream is written here."""
     from huggingface_hub.utils import logging
 
     logging.set_verbosity_error()  # what goes wrong is told by us
@@ -309,7 +309,7 @@ def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report)
 
 
 def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
-    """One answer of the Hub, from where the file ends."""
+    """One response of the Hub, from the position where the file ends."""
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
 
     headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={digest.count}-"}
@@ -331,7 +331,7 @@ def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -
 
 
 def _refusal(error: Exception) -> str | None:
-    """What the Hub said, in words for who asked; None where it said nothing."""
+    """What the Hub said, worded for the user; None if it said nothing."""
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
@@ -346,7 +346,7 @@ def _refusal(error: Exception) -> str | None:
 
 
 class _Digest:
-    """The checksum of one file, as far as its bytes are there."""
+    """The checksum of one file, as far as its bytes have arrived."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
@@ -367,7 +367,7 @@ class _Digest:
         self.count += len(piece)
 
     def read(self, data: BinaryIO, report: Report, *, status: str = "verifying") -> None:
-        """Take in what is in a file, and leave it where that ends."""
+        """Add what is in a file, and leave the file position at its end."""
         file = self._file
         data.seek(0)
         while self.count < file.size and (piece := data.read(min(4 * CHUNK, file.size - self.count))):
@@ -400,7 +400,7 @@ def _locked(partial: Path) -> Iterator[BinaryIO]:
 
 
 def _put(partial: Path, place: Path) -> None:
-    """Into its place, in one step that survives a power cut."""
+    """Move it into place, in one step that survives a power cut."""
     place.parent.mkdir(parents=True, exist_ok=True)
     os.replace(partial, place)
     folder = os.open(place.parent, os.O_RDONLY)
@@ -411,7 +411,7 @@ def _put(partial: Path, place: Path) -> None:
 
 
 def _forget_old(partials: Path) -> None:
-    """Partial files that nobody went on with for long give their place back."""
+    """Delete partial files that nobody has resumed for a long time."""
     for partial in partials.iterdir():
         if time.time() - partial.stat().st_mtime > PARTIAL_DAYS * 86_400:
             partial.unlink(missing_ok=True)

@@ -28,7 +28,7 @@ LONGEST_LINE = 65_536  # bytes that a child may write without ending a line
 
 
 class Pull:
-    """One pull: what it has said so far, the last state of each file."""
+    """One pull: its progress so far, with the last state of each file."""
 
     def __init__(self, name: str, notice: Notice) -> None:
         self.name = name
@@ -39,8 +39,8 @@ class Pull:
         self._notice = notice
 
     def follow(self, keepalive: float | None = None) -> Iterator[Progress | None]:
-        """Its progress from the beginning, of states that follow each other quickly the last; None after so many
-        seconds of silence. Ends with the pull; raises LlamasrvError when that failed."""
+        """Its progress from the beginning; of states in quick succession, the last; None after that many seconds of
+        silence. Ends with the pull; raises LlamasrvError if the pull failed."""
         at, version, last = 0, -1, None
         while True:
             if not self._notice.wait(partial(self._is_past, version), keepalive):
@@ -77,7 +77,8 @@ class Pull:
 
 
 class Pulls:
-    """All pulls of a server. `on_pulled` is called after each that brought something, before its readers hear of it."""
+    """All pulls of a server. `on_pulled` is called after each pull that brought something, before its readers learn of
+    it."""
 
     def __init__(
         self, folder: Path, *, notice: Notice | None = None, on_pulled: Callable[[], None] = lambda: None
@@ -92,8 +93,8 @@ class Pulls:
         return iter(list(self._pulls.values()))
 
     def start(self, name: str) -> Pull:
-        """Begin to pull, or join who does already. It goes on until it is cancelled.
-        Raises InvalidRequest, QueueFull."""
+        """Start a pull, or join one that is running. It goes on until it is cancelled. Raises InvalidRequest,
+        QueueFull."""
         try:
             key = str(Reference.parse(name))
         except PullFailed as error:
@@ -120,7 +121,7 @@ class Pulls:
         return pull
 
     def cancel(self, name: str) -> bool:
-        """End a pull that is running; what came of it stays for the next one. False where there is none."""
+        """Stop a running pull; what has arrived stays for the next one. False if there is none."""
         try:
             child = self._children.get(str(Reference.parse(name)))
         except PullFailed:

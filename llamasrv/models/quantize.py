@@ -33,7 +33,7 @@ class QuantizeFailed(Exception):
 
 
 def file_type(name: str) -> int:
-    """llama.cpp's number of a type such as Q4_K_M, in any case. Raises ValueError with the names that there are."""
+    """llama.cpp's number for a type such as Q4_K_M, in any case. Raises ValueError with the valid names."""
     numbers = {text: number for number, text in gguf.FILE_TYPES.items()}
     number = numbers.get(name.upper())
     if number is None:
@@ -42,8 +42,8 @@ def file_type(name: str) -> int:
 
 
 def quantize(source: Path, target: Path, name: str, *, threads: int = 0, again: bool = False) -> Iterator[Step]:
-    """Write `source` as `target` in the type of that name, step by step; who stops reading ends it, and nothing is
-    left. Raises QuantizeFailed, ValueError."""
+    """Write `source` as `target` in the type of that name, step by step. If the reader stops, the work ends and
+    nothing is left. Raises QuantizeFailed, ValueError."""
     number = file_type(name)
     _check(source, target)
     beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
@@ -72,7 +72,7 @@ def quantize(source: Path, target: Path, name: str, *, threads: int = 0, again: 
 
 
 def _check(source: Path, target: Path) -> None:
-    """What would fail after minutes, or harm another file."""
+    """Check for what would fail after minutes, or damage another file."""
     try:
         header = gguf.read_header(source)
     except ConfigError as error:

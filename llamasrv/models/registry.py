@@ -12,11 +12,9 @@ from llamasrv.models.names import CATCH_ALL, canonical
 
 
 class Registry:
-    """Finds a model by what a client calls it. The first one answers where a client names none.
-
-    Without a loader its models are as they are: loaded by whoever made them, and never unloaded. With `any_name` a
-    generation may ask for the only model by any name.
-    """
+    """Finds a model by the name a client uses. The first model answers requests without a name. Without a loader,
+    models stay as they are: loaded by the caller, and never unloaded. With `any_name` the only model answers
+    generation requests under any name."""
 
     def __init__(
         self,
@@ -31,7 +29,7 @@ class Registry:
         self.replace(models, aliases or {})
 
     def replace(self, models: Sequence[Model], aliases: Mapping[str, str]) -> None:
-        """Serve these from now on. `aliases` are further names, each for the name of a model."""
+        """Serve these from now on. `aliases` maps further names to names of models."""
         if not models:
             raise ValueError("at least one model is needed")
         self._aliases = aliases
@@ -61,7 +59,7 @@ class Registry:
         }
 
     def renew(self) -> None:
-        """A model has got another adapter, which is a name of its own."""
+        """A model has a new adapter, which is a name of its own."""
         self.replace(self.models, self._aliases)
 
     @property
@@ -69,10 +67,9 @@ class Registry:
         return self.models[0]
 
     def readiness(self) -> Status:
-        """Of the server: what the models that it starts with say, the first that is not ready before others.
-
-        One that was loaded once and had to make room since is no reason to wait; nor is one of several that failed.
-        """
+        """The server's readiness: that of the models it starts with; the first that is not ready takes precedence.
+        A model that was loaded once and had to make room since is no reason to wait, nor is one of several that
+        failed."""
         for model in self.models:
             if model.current is not None and (model.at_start or model.recipe is None):
                 if model.current.status.state != "ready":
@@ -89,24 +86,24 @@ class Registry:
         return Status("ready", 1.0)
 
     def arriving(self) -> dict[str, float]:
-        """Models that are being loaded, with the share that is."""
+        """Models that are being loaded, with the loaded share."""
         return {m.name: round(m.progress, 3) for m in self.models if m.state in ("waiting", "checking", "loading")}
 
     @property
     def engines(self) -> list[Engine]:
-        """Of all models that are loaded, or on their way in or out."""
+        """The engines of all models that are loaded, being loaded or being unloaded."""
         if self.loader is not None:
             return self.loader.engines
         return [model.current for model in self.models if model.current is not None]
 
     @property
     def is_full(self) -> bool:
-        """Whether no model takes another request, whichever is asked for."""
+        """Whether no model at all takes another request."""
         engines = self.engines
         return len(engines) >= len(self.models) and all(engine.is_full for engine in engines)
 
     def queue_full(self) -> QueueFull:
-        """What to refuse a request with then."""
+        """The error to refuse a request with in that case."""
         wait = min((engine.metrics.last_wait for engine in self.engines), default=0.0)
         return QueueFull("The queue is full. Try again shortly.", wait=wait)
 
@@ -118,20 +115,20 @@ class Registry:
             engine.drain()
 
     def stop(self, timeout: float) -> bool:
-        """End all engines; True when they ended in time."""
+        """Stop all engines; True if they ended in time."""
         if self.loader is not None:
             return self.loader.stop(timeout)
         return all([engine.stop(timeout) for engine in self.engines])
 
     def for_request(self, name: str | None) -> Model:
-        """The model that answers a request for `name`: the only one answers to every name where `any_name` says so,
-        for clients bring names like gpt-3.5-turbo. Raises ModelNotFound."""
+        """The model that answers a request for `name`. With `any_name` the only model answers to every name, because
+        clients send names like gpt-3.5-turbo. Raises ModelNotFound."""
         if self.any_name and len(self.models) == 1:
             return self.models[0]
         return self.find(name)
 
     def find(self, name: str | None) -> Model:
-        """The model that is called so. Raises ModelNotFound."""
+        """The model of that name. Raises ModelNotFound."""
         if name is None:
             return self.models[0]
         model = self._exact.get(name) or self._folded.get(canonical(name))

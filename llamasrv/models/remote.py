@@ -14,7 +14,7 @@ PATIENCE = 5.0  # seconds for one of them to take a connection
 
 
 def reach(endpoint: str) -> None:
-    """Raises Unavailable where nobody answers at HOST:PORT."""
+    """Raises Unavailable if nothing answers at HOST:PORT."""
     host, _, port = endpoint.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:  # the library knows no other
         sock.settimeout(PATIENCE)
@@ -26,7 +26,7 @@ def reach(endpoint: str) -> None:
 
 
 def reach_all(endpoints: Iterable[str], busy: Collection[str]) -> None:
-    """The same of several. Those that are busy with another model of this process are not asked: each takes one
+    """The same for several. Machines that are busy with another model of this process are not asked: each takes one
     connection at a time, which the library shares."""
     for endpoint in endpoints:
         if endpoint not in busy:

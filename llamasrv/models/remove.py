@@ -15,7 +15,7 @@ from llamasrv.models.details import Details
 
 
 def remove(details: Details, folder: Path) -> list[Path]:
-    """Delete what belongs to the model; the files that are gone. Raises Forbidden, or OSError for what the system
+    """Delete the model's files; returns the files that are gone. Raises Forbidden, or OSError for what the system
     refuses."""
     top = folder.resolve()
     files = list(details.parts)
@@ -37,5 +37,5 @@ def remove(details: Details, folder: Path) -> list[Path]:
 
 
 def _is_inside(path: Path, top: Path) -> bool:
-    """Where it lies counts, not where a link leads."""
+    """The place of the link itself counts, not its target."""
     return top in path.parent.resolve().parents or path.parent.resolve() == top

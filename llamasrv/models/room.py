@@ -24,7 +24,7 @@ class Room:
     """`limit` and the estimates are bytes."""
 
     def __init__(self, limit: int | None, most: int | None, free_memory: Callable[[], int]) -> None:
-        """`limit` None: what `free_memory` says. `most` models at once; None: as many as the memory holds."""
+        """`limit` None: whatever `free_memory` says. `most`: models loaded at once; None: as many as memory holds."""
         self.limit = limit
         self.most = most
         self.free_memory = free_memory
@@ -45,14 +45,14 @@ class Room:
         self._taken[model] = model.memory
 
     def measure(self, model: Model) -> None:
-        """Where an estimate that is a third too small would not fit, ask the library what it takes."""
+        """If one and a half times the estimate would not fit, ask the library what it really takes."""
         recipe = model.recipe
         if recipe is None or recipe.measure is None or self._missing_here(model.memory * 3 // 2) <= 0:
             return
         self._correct(model, off_hub(recipe.measure))
 
     def loaded(self, model: Model, host_bytes: int | None) -> None:
-        """It takes so many bytes of this machine, as the library says; None: as estimated."""
+        """It takes that many bytes of this machine, as the library says; None: as estimated."""
         self._correct(model, host_bytes)
         self.take(model)
 
@@ -72,24 +72,24 @@ class Room:
         return held
 
     def check(self, model: Model) -> None:
-        """Raises LoadFailed for a model that is larger than all may be together."""
+        """Raises LoadFailed for a model that is larger than all models together may be."""
         if self.limit and model.memory > self.limit:
             raise LoadFailed(f"it needs {as_gib(model.memory)} of memory; --memory-limit allows {as_gib(self.limit)} "
                              "for all models together")  # fmt: skip
 
     def holds(self, place: str) -> bool:
-        """Whether any model takes memory there, so that one could make room."""
+        """Whether any model takes memory there and could make room."""
         return bool(self._taken) if place == HOST else self.on_devices().get(place, 0) > 0
 
     def too_much(self, model: Model, place: str) -> str:
-        """What to say where nobody could make room."""
+        """The error message if no model could make room."""
         if place == HOST:
             return f"it needs {as_gib(model.memory)} of memory; {as_gib(self.free_memory())} is free"
         share = model.devices[place]
         return f"it needs {as_gib(share.size)} on {place}, where {as_gib(share.capacity)} may be used"
 
     def missing(self, model: Model) -> tuple[str, int]:
-        """Where it is too much, and by how many bytes; at least one where as many are loaded as may be."""
+        """Where it is too much, and by how many bytes; at least 1 if the limit on loaded models is reached."""
         held = self.on_devices()
         for name, share in model.devices.items():
             over = held.get(name, 0) + share.size - share.capacity
@@ -105,8 +105,8 @@ class Room:
         return need + coming - self.free_memory()
 
     def victim(self, place: str, missing: int, *, in_use: bool) -> Model | None:
-        """Who has to make room there: the least recently used, those that stay for ever last; with `in_use` also one
-        that has work, which it may finish. None: it would be for nothing."""
+        """The model that has to make room there: the least recently used, those that stay forever last. With `in_use`
+        also a busy model, which may finish its work. None: it would not help."""
         held = {model: self._held(model, place) for model in self._taken}
         able = [m for m in held if m.is_loaded and (in_use or not m.is_wanted) and (held[m] or place == HOST)]
         able.sort(key=lambda m: (m.is_wanted, m.stay < 0, m.last_used))

@@ -34,7 +34,8 @@ _PROJECTOR = re.compile(r"(?:.*[-._])?mmproj(?:[-._].*)?", re.I)
 
 @dataclass(frozen=True)
 class Found:
-    """A model file with its header. `name` is what it is called here; `aliases` are names that mean it alone."""
+    """A model file with its header. `name` is its name on this server; `aliases` are further names that are
+    unambiguous."""
 
     name: str
     aliases: tuple[str, ...]
@@ -43,7 +44,7 @@ class Found:
 
 
 def scan(folder: Path) -> list[Found]:
-    """All models of a folder, by name. Raises ConfigError when it cannot be read."""
+    """All models in a folder, by name. Raises ConfigError if it cannot be read."""
     if not folder.is_dir():
         raise ConfigError(f"models.dir = {str(folder)!r}: not a folder")
     headers: list[tuple[Path, Header]] = []
@@ -101,7 +102,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _is_outdated(path: Path) -> bool:
-    """Whether the Hub's cache holds a later snapshot of its repository."""
+    """Whether the Hub's cache has a later snapshot of its repository."""
     snapshot = path.parent
     if snapshot.parent.name != "snapshots" or not _CACHED.fullmatch(snapshot.parent.parent.name):
         return False
@@ -112,10 +113,11 @@ def _is_outdated(path: Path) -> bool:
 
 
 def _names(folder: Path, headers: list[tuple[Path, Header]]) -> list[tuple[str, tuple[str, ...]]]:
-    """For each file its name and further ones: by its file name, the folder it was pulled to, and what it calls itself.
+    """For each file its name and further names: from the file name, from the folder it was pulled to, and from its
+    metadata.
 
-    `Qwen2.5-7B-Instruct-Q4_K_M.gguf` is `Qwen2.5-7B-Instruct:Q4_K_M`; in the Hub's own cache it goes by its repository,
-    `OWNER/REPO:Q4_K_M`, as in llama-server. A further name that two files could have is nobody's.
+    `Qwen2.5-7B-Instruct-Q4_K_M.gguf` is `Qwen2.5-7B-Instruct:Q4_K_M`; in the Hub's own cache it is named after its
+    repository, `OWNER/REPO:Q4_K_M`, as in llama-server. A further name that two files could have belongs to neither.
     """
     own: list[str] = []
     others: list[list[str]] = []
@@ -155,19 +157,20 @@ def _names(folder: Path, headers: list[tuple[Path, Header]]) -> list[tuple[str, 
 
 
 def split_name(stem: str) -> tuple[str, str]:
-    """A file's name without its ending, as model and quantisation: ("Qwen3-8B", "Q4_K_M"); "" where it names none."""
+    """A file name without its suffix, split into model and quantisation: ("Qwen3-8B", "Q4_K_M"); "" if it has none."""
     match = _QUANT.fullmatch(stem)
     return (match["base"], match["quant"]) if match is not None else (stem, "")
 
 
 def projector_beside(path: Path) -> Path | None:
-    """The projector of a model that was not found in a folder of models: by the name that it shares with it."""
+    """The projector of a model that was not found in a folder of models: the one that shares its name."""
     beside = [other for other in path.parent.glob("*.gguf") if _PROJECTOR.fullmatch(other.name[: -len(".gguf")])]
     return _projector_of(path, path.parent, beside)
 
 
 def _projector_of(path: Path, folder: Path, projectors: list[Path]) -> Path | None:
-    """The projector beside a model: any in a folder of its own, one that begins like it where all lie together."""
+    """The projector beside a model: any in a folder of its own, or, in a shared folder, one whose name begins like the
+    model's."""
     beside = [other for other in projectors if other.parent == path.parent]
     if path.parent == folder:
         base = split_name(path.name[: -len(".gguf")])[0].lower()

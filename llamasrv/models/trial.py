@@ -29,20 +29,20 @@ _GONE = "loading it crashed the trial process ({})"
 
 
 class Trials:
-    """Which files have passed. `store` None: remembered by this process alone."""
+    """Remembers which files have passed. `store` None: in this process only."""
 
     def __init__(
         self, store: Path | None = None, *, version: str = "", run: Callable[..., None] | None = None
     ) -> None:
-        """`version` of the library: another one judges anew. `run` is given the file, the seconds that it may take, and
-        the projector where there is one; it raises LoadFailed."""
+        """`version` of the library: another version tries each file again. `run` gets the file, the seconds it may
+        take, and the projector if there is one; it raises LoadFailed."""
         self._store = store
         self._version = version
         self._run = run or try_file
         self._passed: set[str] | None = None
 
     def check(self, details: Details, timeout: float) -> None:
-        """Raises LoadFailed when the file cannot be loaded."""
+        """Raises LoadFailed if the file cannot be loaded."""
         if details.path is None:
             return
         marks, projector = [f"{details.digest} {self._version}"], details.projector

@@ -13,8 +13,8 @@ _TENSORS = ("eh_proj", "enorm", "hnorm")
 
 
 def with_drafts(settings: Settings, header: gguf.Header) -> Settings:
-    """The settings with what they leave open of drafts: states to go back to, and the model's own MTP layer. Raises
-    ConfigError where that layer is asked for and cannot be used."""
+    """The settings with open choices about drafts made: states to roll back to, and the model's own MTP layer. Raises
+    ConfigError if that layer is asked for and cannot be used."""
     engine = settings.engine
     reason = mtp_refusal(header)
     if engine.spec == "mtp" and reason:
@@ -29,7 +29,7 @@ def with_drafts(settings: Settings, header: gguf.Header) -> Settings:
 
 
 def mtp_refusal(header: gguf.Header) -> str:
-    """Why drafts cannot come from the model's MTP layer; "" where they can."""
+    """Why drafts cannot come from the model's MTP layer; "" if they can."""
     count, layers = header.number("nextn_predict_layers"), header.number("block_count")
     architecture = header.architecture
     if not count:

@@ -51,8 +51,8 @@ NO_MODEL = (
 
 
 def models(settings: Settings) -> list[Model]:
-    """The models, the one that answers without a name first. Raises ConfigError for what the configuration itself
-    names and cannot be served; files of a folder that cannot are left out."""
+    """The models; the first one answers requests without a name. Raises ConfigError for a model that the configuration
+    names and that cannot be served; such files in a folder are left out."""
     found = _folder(settings)
     made = list(_named(settings, found))
     shown = {table.name for table in settings.tables if table.shows_file}
@@ -73,7 +73,7 @@ def models(settings: Settings) -> list[Model]:
 
 
 def _files_of(model: Model) -> Iterator[Path]:
-    """What need not be served once more: its file, and that of its draft model."""
+    """Files that need not be served a second time: the model's, and its draft model's."""
     if model.details.path is not None:
         yield model.details.path
     if model.recipe is not None and model.recipe.options.draft_model is not None:
@@ -81,7 +81,7 @@ def _files_of(model: Model) -> Iterator[Path]:
 
 
 def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:
-    """What the configuration names."""
+    """The models that the configuration names."""
     if settings.model.fake or settings.model.path is not None:
         yield the_one(settings)
     for table in settings.tables:
@@ -103,7 +103,7 @@ def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:
 
 
 def _located(settings: Settings, table: ModelTable) -> Settings:
-    """With the file of the repository that the table names, or is named by."""
+    """The table with the file of the repository that it gives, or that it is named after."""
     if settings.model.path is None and settings.model.hf_repo is None and "/" in table.name:
         settings = settings.having(model={"hf_repo": table.name})
     try:
@@ -126,7 +126,7 @@ def _of_table(settings: Settings, table: ModelTable, found: Found | None) -> Mod
 
 
 def _made_from_others(settings: Settings) -> Iterator[Model]:
-    """What clients made of other models. One whose file is gone is left out."""
+    """What clients made from other models. A model whose file is gone is left out."""
     if settings.models.dir is None and not settings.models.manage and (settings.model.path or settings.model.fake):
         return
     folder = settings.models.dir or paths.models_dir()
@@ -171,7 +171,7 @@ def _folder(settings: Settings) -> list[Found]:
 
 
 def _serves_pulled(settings: Settings) -> bool:
-    """Whether models that were pulled are served without being named: unless others are, or clients may pull them."""
+    """Whether pulled models are served without being named: if no others are, or if clients may pull models."""
     return settings.models.manage or (settings.model.path is None and not settings.model.fake)
 
 
@@ -186,7 +186,7 @@ def _default_first(settings: Settings, made: list[Model]) -> list[Model]:
 
 
 def names_several(settings: Settings) -> bool:
-    """Whether more than one model may be served: then each chooses for itself what the settings leave open."""
+    """Whether more than one model may be served: then each model settles for itself what the settings leave open."""
     pulled = settings.models.manage or (_serves_pulled(settings) and any(paths.models_dir().glob("*")))
     return bool(settings.tables) or settings.models.dir is not None or pulled
 
@@ -195,12 +195,12 @@ def names_several(settings: Settings) -> bool:
 
 
 def stays(settings: Settings) -> float:
-    """Seconds that the model of the command line stays loaded without a request."""
+    """For how many seconds the model of the command line stays loaded without a request."""
     return FOR_EVER if settings.model.sleep_idle_seconds is None else settings.model.sleep_idle_seconds
 
 
 def the_one(settings: Settings) -> Model:
-    """The model that --model names, or --fake: loaded when the server starts, and for good."""
+    """The model that --model names, or --fake: loaded at start, and never unloaded."""
     name = served_name(settings)
     aliases = tuple(alias for alias in (*settings.model.alias, file_name(settings)) if alias != name)
     if settings.model.fake:
@@ -257,7 +257,7 @@ def _model(
 
 
 def _known(adapter: Adapter) -> Adapter:
-    """With the digest of its file. Raises ConfigError where that is none of an adapter."""
+    """The adapter with the digest of its file. Raises ConfigError if the file is not an adapter."""
     header = gguf.read_header(Path(adapter.path))
     if header.metadata.get("general.type") != "adapter":
         raise ConfigError(f"{adapter.path}: not a LoRA adapter")
@@ -265,7 +265,7 @@ def _known(adapter: Adapter) -> Adapter:
 
 
 def _known_vector(vector: Adapter) -> Adapter:
-    """The same of a control vector."""
+    """The same for a control vector."""
     header = gguf.read_header(Path(vector.path))
     if not header.tensors or not all(tensor.name.startswith("direction.") for tensor in header.tensors):
         raise ConfigError(f"{vector.path}: not a control vector: its tensors must be direction.LAYER")

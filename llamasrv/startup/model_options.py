@@ -25,7 +25,7 @@ DEMO_NAME = "demo"
 
 
 def needed_memory(settings: Settings, header: gguf.Header, *, available: int | None = None) -> memory.Need:
-    """What the model will need; its context is chosen where the settings leave it open."""
+    """What the model will need; chooses its context if the settings leave it open."""
     shape = shape_of(settings)
     draft = draft_header(settings)
     if settings.engine.context_cells is not None:
@@ -41,7 +41,7 @@ def needed_memory(settings: Settings, header: gguf.Header, *, available: int | N
 
 
 def draft_header(settings: Settings) -> gguf.Header | None:
-    """Of the draft model, where there is one. Raises ConfigError."""
+    """The header of the draft model, if there is one. Raises ConfigError."""
     path = settings.engine.draft_model
     if path is None:
         if settings.engine.spec == "draft":
@@ -98,18 +98,19 @@ def template_source(settings: Settings) -> str | None:
 
 
 def _is_source(text: str) -> bool:
-    """Jinja, or a sentence that stands for every prompt: only what has no space in it can be the name of a template."""
+    """Whether this is Jinja, or a sentence that stands for every prompt: only a text without spaces can be the name of
+    a template."""
     return "{" in text or (re.search(r"\s", text) is not None and not text.endswith(".jinja"))
 
 
 def repository(settings: Settings) -> str | None:
-    """What --hf-repo and --hf-file name, as `llamasrv pull` takes it."""
+    """What --hf-repo and --hf-file name, in the form of `llamasrv pull`."""
     repo = settings.model.hf_repo
     return None if repo is None else _reference(repo, settings.model.hf_file)
 
 
 def draft_repository(settings: Settings) -> str | None:
-    """The same of the draft model."""
+    """The same for the draft model."""
     repo = settings.model.draft_repo
     return None if repo is None else _reference(repo)
 
@@ -121,7 +122,7 @@ def _reference(repo: str, file: str | None = None) -> str:
 
 
 def with_pulled(settings: Settings) -> Settings:
-    """The settings with the file that was pulled for --hf-repo, called by the name of the repository."""
+    """The settings with the file that was pulled for --hf-repo, under the name of the repository."""
     located = with_file(settings)
     if settings.model.hf_repo is None or settings.model.path is not None or settings.model.alias:
         return located
@@ -129,7 +130,7 @@ def with_pulled(settings: Settings) -> Settings:
 
 
 def with_file(settings: Settings) -> Settings:
-    """The settings with the files of the repositories that they name. Raises ConfigError for one that is not here."""
+    """The settings with the files of the repositories that they name. Raises ConfigError if one is not here."""
     name, draft = repository(settings), draft_repository(settings)
     if draft is not None and settings.engine.draft_model is None:
         path = _file_of(draft, settings, f"model.draft_repo = {settings.model.draft_repo!r}")
@@ -164,7 +165,7 @@ def chat_defaults(settings: Settings) -> ChatDefaults:
 
 
 def check_rpc(who: str) -> None:
-    """Raises ConfigError, told by `who`, where the library cannot talk to other machines."""
+    """Raises ConfigError, with `who` in the message, if the library cannot talk to other machines."""
     if not library_has("ggml-rpc"):
         raise ConfigError(
             f"{who}: llama-cpp-python was built without RPC; this installs one that has it: CMAKE_ARGS=-DGGML_RPC=ON "
@@ -173,12 +174,12 @@ def check_rpc(who: str) -> None:
 
 
 def library_has(part: str) -> bool:
-    """Whether llama-cpp-python came with this part of ggml. The library itself is not loaded for it."""
+    """Whether llama-cpp-python contains this part of ggml. Does not load the library."""
     return any(_library().glob(f"*{part}.*"))
 
 
 def library_has_module(name: str) -> bool:
-    """Whether llama-cpp-python came with this module."""
+    """Whether llama-cpp-python contains this module."""
     spec = importlib.util.find_spec("llama_cpp")
     return spec is not None and spec.origin is not None and (Path(spec.origin).parent / f"{name}.py").is_file()
 
@@ -193,7 +194,7 @@ def _library() -> Path:
 
 
 def has_devices(options: EngineOptions) -> bool:
-    """Whether a model with these options may lie on a device beside the CPU. The library is not loaded for it."""
+    """Whether a model with these options may use a device other than the CPU. Does not load the library."""
     if options.gpu_layers == 0 or options.devices == ("none",):
         return False
     parts = {re.sub(r"^(lib)?ggml-|\..*$", "", path.name) for path in _library().glob("*ggml-*")}
@@ -204,7 +205,7 @@ _NO_DEVICES = ("base", "cpu", "blas", "rpc")  # parts of ggml
 
 
 def engine_options(settings: Settings) -> EngineOptions:
-    """The engine's section, with what only all of the settings together tell."""
+    """The engine's section, completed with what follows from the other sections."""
     options = settings.engine
     if options.deterministic and options.context_cells is not None:
         # With a stream of cells for each lane the engine counts the cells of one.
@@ -215,7 +216,7 @@ def engine_options(settings: Settings) -> EngineOptions:
 
 
 def served_name(settings: Settings) -> str:
-    """What clients call the model: the first alias, else the file's name without its ending."""
+    """The name that clients use: the first alias, else the file's name without its suffix."""
     aliases = [name for name in settings.model.alias if name != CATCH_ALL]
     return aliases[0] if aliases else file_name(settings)
 

@@ -16,7 +16,7 @@ log = logging.getLogger("llamasrv")
 
 
 class LoadingDisplay:
-    """Told the loaded share again and again; shows it."""
+    """Called with the loaded share again and again; shows it."""
 
     def __init__(self, name: str, *, console: Console | None = None) -> None:
         """`console` None: standard error."""
@@ -50,7 +50,7 @@ class LoadingDisplay:
 
 
 def _bar(console: Console | None) -> Progress:
-    """Drawn only when told: the bar's own thread would be one more beside the engine's."""
+    """Redrawn only when called: the bar's own thread would compete with the engine's."""
     from rich.console import Console  # takes a while, and a service has no terminal
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 

@@ -14,7 +14,7 @@ from llamasrv.models.scan import Found, projector_beside
 
 
 def projector_of(settings: Settings, header: gguf.Header, found: Found | None) -> Path | None:
-    """Raises ConfigError for a file that is named and is no projector."""
+    """Raises ConfigError if the named file is not a projector."""
     path = settings.engine.mmproj
     if path is not None:
         if not modalities(gguf.read_header(path)):
@@ -26,7 +26,7 @@ def projector_of(settings: Settings, header: gguf.Header, found: Found | None) -
 
 
 def with_projector_of(details: Details, options: EngineOptions) -> EngineOptions:
-    """The engine's options for a model that sees or hears."""
+    """The engine's options for a model that takes images or sounds."""
     if details.projector is None:
         return dataclasses.replace(options, mmproj=None)
     known = digest(gguf.read_header(details.projector))

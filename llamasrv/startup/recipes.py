@@ -35,7 +35,7 @@ Less = Callable[[], EngineOptions | None]
 
 
 def check_devices(settings: Settings) -> None:
-    """Raises ConfigError for options that the devices of this machine do not suit. Those of other machines are seen
+    """Raises ConfigError for options that do not suit this machine's devices. Devices of other machines are checked
     when a model is loaded."""
     options = settings.engine
     if needs_devices(options) and not settings.model.fake:
@@ -47,8 +47,8 @@ def check_devices(settings: Settings) -> None:
 
 
 def check_patterns(options: EngineOptions, header: gguf.Header) -> None:
-    """Raises ConfigError for a pattern of --override-tensor that no tensor of the file has. Those of --cpu-moe and its
-    kin may: they are given for any model."""
+    """Raises ConfigError for a pattern of --override-tensor that matches no tensor of the file. Patterns of --cpu-moe
+    and its kin may match none: they are given for any model."""
     for text in options.override_tensor:
         pattern = text.rpartition("=")[0]
         if pattern.endswith((EXPERTS, DENSE)):
@@ -62,8 +62,8 @@ def check_patterns(options: EngineOptions, header: gguf.Header) -> None:
 
 
 def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.Fitted | None:
-    """What would go where if it was loaded now; None where the library does not tell. Raises LoadFailed, ConfigError,
-    and Unavailable where another machine cannot be reached."""
+    """The placement if it was loaded now; None if the library cannot tell. Raises LoadFailed, ConfigError, and
+    Unavailable if another machine cannot be reached."""
     from llamasrv.engine.backend.measure import can_measure, measure
 
     if not can_measure():
@@ -86,8 +86,8 @@ def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.Fitte
 
 
 def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any) -> Recipe:
-    """The recipe; `known` are options of the engine that the settings do not have as they should be. Raises
-    ConfigError where the model does not fit this machine, and no device could help."""
+    """The recipe; `known` are engine options that replace those of the settings. Raises ConfigError if the model does
+    not fit this machine and no device could help."""
     settings = with_drafts(settings, header)
     if has_devices(settings.engine):
         return _fitted_when_loaded(settings, header, several=several, known=known)
@@ -95,7 +95,7 @@ def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any
 
 
 def with_places(settings: Settings, header: gguf.Header) -> Settings:
-    """The settings with as many sequences at once as this machine's memory suggests, unless they say."""
+    """The settings with as many parallel sequences as this machine's memory suggests, unless they say."""
     if settings.engine.parallel is not None or settings.engine.deterministic:
         return settings
     available = settings.models.memory or memory.available_memory()
@@ -144,7 +144,7 @@ def _fitted_when_loaded(
         return _fitted(header, shape, options, full.context_cells or 0, held)
 
     def less(found: fit.Fitted) -> EngineOptions | None:
-        """The same with a tenth of the devices left free. What others hold by now is seen, too."""
+        """The same with a tenth of the devices left free. What others hold by now is taken into account."""
         targets = tuple(total - found.capacity[name] * 9 // 10 for name, (_, total) in found.measured.devices.items())
         try:
             smaller = choose(dataclasses.replace(asked, fit_target=targets), {}).options
@@ -180,8 +180,8 @@ def _fitted_when_loaded(
 def _fitted(
     header: gguf.Header, shape: memory.Shape, options: EngineOptions, wanted: int, held: Mapping[str, int] | None = None
 ) -> fit.Fitted:
-    """What goes where, and how many sequences run at once if the options leave that open: more on devices that hold all
-    of the model and a large context. Raises LoadFailed."""
+    """The placement, and the number of parallel sequences if the options leave that open: more on devices that hold
+    the whole model and a large context. Raises LoadFailed."""
     from llamasrv.engine.backend.measure import measure
 
     beside = _projector(options) if options.mmproj is not None and options.mmproj_offload else 0
@@ -205,7 +205,7 @@ def _fitted(
 
 
 def _on_the_cpu(settings: Settings) -> Settings:
-    """Where no device has room for any of it."""
+    """The options if no device has room for any of it."""
     return settings.having(engine={"devices": (NO_DEVICE,), "gpu_layers": 0, "rpc": (), "tensor_split": ()})
 
 
@@ -224,7 +224,7 @@ def _options(settings: Settings, cells: int, known: Mapping[str, Any]) -> Engine
 
 
 def _beside(options: EngineOptions) -> int:
-    """Bytes of what is loaded beside the model, and not measured with it."""
+    """Bytes of what is loaded beside the model and not measured with it."""
     paths = [Path(adapter.path) for adapter in options.adapters]
     rows = options.media_bytes if options.mmproj is not None else 0
     return sum(path.stat().st_size for path in paths) + _projector(options) + rows
@@ -235,8 +235,8 @@ def _projector(options: EngineOptions) -> int:
 
 
 def _need(settings: Settings, header: gguf.Header, known: Mapping[str, Any], *, several: bool) -> memory.Need:
-    """One of several models chooses its context so that another one may be loaded beside it. What does not fit at all
-    is told when it is loaded."""
+    """With several models each chooses its context so that another one may be loaded beside it. A model that does not
+    fit at all is refused when it is loaded."""
     beside = _beside(_options(settings, memory.LEAST_CELLS, known))
     if not several:
         return needed_memory(settings, header, available=memory.available_memory() - beside)
@@ -258,7 +258,7 @@ def _half(options: EngineOptions) -> EngineOptions:
 
 
 def _open(path: str, options: EngineOptions, less: Less, progress: Progress) -> Any:
-    """On the engine's thread. What fails for memory is tried once more with less of it."""
+    """Runs on the engine's thread. If memory runs out, tries once more with less."""
     # Imported here: the library takes a moment, and a fake model does without it.
     from llamasrv.engine.backend import openmp
 
@@ -283,7 +283,7 @@ _ADVICE = "Free memory that other programs use, or choose a smaller --ctx-size, 
 
 
 def _lack(error: NoMemory) -> str:
-    """What was missing, and where, as far as the library told."""
+    """What was missing, and where, as far as the library says."""
     refused = error.refused
     if refused is None:
         return str(error)

@@ -40,7 +40,7 @@ NEVER = 1e9  # seconds
 
 
 def configure_log(settings: Settings) -> None:
-    """Raises ConfigError where the log's file cannot be written to."""
+    """Raises ConfigError if the log file cannot be written."""
     try:
         log.configure(
             level="debug" if settings.log.verbose else settings.log.level,
@@ -77,7 +77,7 @@ def prepare(settings: Settings) -> Settings:
 
 
 def filled_in(settings: Settings) -> Settings:
-    """A thread for each core where nothing else is asked for, and the file of the repository that is named."""
+    """A thread for each core unless given, and the file of the repository that is named."""
     settings = with_pulled(settings)
     threads = settings.engine.threads or machine.available_cores()
     return settings.having(engine={"threads": threads, "threads_batch": settings.engine.threads_batch or threads})
@@ -135,19 +135,19 @@ def _further_paths(settings: Settings) -> dict[str, str]:
 
 
 def _media_marker(settings: Settings) -> str:
-    """Nobody who was not told can put it into a text, unless the operator fixes it."""
+    """Cannot be forged in a text, unless the operator fixes it."""
     return settings.media.marker or os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{secrets.token_hex(8)}__>"
 
 
 def takes_media(settings: Settings, models: Sequence[Model]) -> bool:
-    """Models that are pulled while the server runs may bring their projector."""
+    """Also true where models may be pulled while the server runs: they may bring a projector."""
     if settings.models.manage or settings.model.fake:
         return True
     return any(model.details.projector is not None for model in models)
 
 
 def response_store(settings: Settings) -> Store | None:
-    """Where responses are kept. A place that was named must work; where none was, memory does for one that does not."""
+    """The store of responses. A store that was named must work; the default falls back to memory."""
     options = StoreOptions(max_bytes=settings.store.max_bytes, max_age=settings.store.max_days * DAY)
     if settings.store.url is not None:
         return open_store(settings.store.url, options)
@@ -160,13 +160,14 @@ def response_store(settings: Settings) -> Store | None:
 
 
 def build(settings: Settings) -> Service:
-    """The service, its models on their way: loading goes on in their threads. Call it in the process that serves."""
+    """The service, with its models being loaded: loading goes on in their threads. Call it in the process that
+    serves."""
     settings = filled_in(settings)
     trials = Trials(paths.cache_dir() / "loaded", version=version("llama-cpp-python"))
 
     def check(model: Model) -> None:
-        """A file that was never loaded here goes through a process of its own: it could take others down with it.
-        One that other machines hold may be too large for that."""
+        """A file that was never loaded here is first loaded in a process of its own: it could crash the server. A
+        model that is spread over other machines may be too large for that."""
         machines = model.recipe.options.rpc if model.recipe is not None else ()
         if settings.models.check and len(registry.models) > 1 and not machines:
             trials.check(model.details, settings.models.load_timeout)
@@ -195,7 +196,7 @@ def _load_those_of_the_start(registry: Registry) -> None:
 
 
 def update(service: Service, settings: Settings) -> None:
-    """Go on with other settings, as far as that can be done while serving. Raises ConfigError, and then nothing has
+    """Apply other settings, as far as that can be done while serving. Raises ConfigError, and then nothing has
     changed."""
     options = web_options(settings)
     service.serve_models_of(settings)
@@ -203,8 +204,8 @@ def update(service: Service, settings: Settings) -> None:
 
 
 class ModelUpdates:
-    """Brings the registry up to date, one change after the other: listing files takes a while, and of two changes at
-    once the one that began earlier could end later and undo the other."""
+    """Brings the registry up to date, one change at a time: listing files takes a while, and of two concurrent changes
+    the one that began earlier could end later and undo the other."""
 
     def __init__(self, registry: Registry, settings: Settings) -> None:
         self._registry = registry
@@ -212,13 +213,13 @@ class ModelUpdates:
         self._lock = threading.Lock()
 
     def refresh(self) -> None:
-        """Look again which models there are. Raises ConfigError."""
+        """List the models again. Raises ConfigError."""
         with self._lock:
             update_models(self._registry, self._settings)
 
     def reread(self) -> None:
-        """The same, with what the configuration and the preset say of models now. Raises InvalidRequest where that is
-        wrong, and then nothing has changed."""
+        """The same, after reading the configuration and the preset again. Raises InvalidRequest if they are wrong, and
+        then nothing has changed."""
         with self._lock:
             try:
                 settings = dataclasses.replace(self._settings, tables=load_again(self._settings).tables)
@@ -228,15 +229,15 @@ class ModelUpdates:
             self._settings = settings
 
     def use(self, settings: Settings) -> None:
-        """Go on with other settings. Raises ConfigError, and then nothing has changed."""
+        """Apply other settings. Raises ConfigError, and then nothing has changed."""
         with self._lock:
             update_models(self._registry, settings)
             self._settings = settings
 
 
 def update_models(registry: Registry, settings: Settings) -> None:
-    """Serve what the settings say now: new models are added, changed ones replaced, others retired when nobody uses
-    them any more; the rest does not notice. Raises ConfigError, and then nothing has changed."""
+    """Serve what the settings say now: new models are added, changed ones replaced, others retired once nobody uses
+    them; all others are undisturbed. Raises ConfigError, and then nothing has changed."""
     loader = registry.loader
     assert loader is not None
     fresh = off_hub(model_list.models, filled_in(settings))

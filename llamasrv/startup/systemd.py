@@ -10,8 +10,8 @@ _address: str | None = None
 
 
 def take_over() -> None:
-    """Speak to systemd from here on, in this process and those that it forks, and nobody else: gunicorn would say that
-    all is ready before the model is loaded."""
+    """Only this process and its children speak to systemd from here on: gunicorn would report readiness before the
+    model is loaded."""
     global _address
     values = [os.environ.pop(name, None) for name in _VARIABLES]
     _address = values[0] or _address

@@ -28,7 +28,7 @@ USAGE_DAYS = 400  # that totals of a day are kept
 
 
 class Entry(NamedTuple):
-    """`lease`: until when somebody works on it, in seconds since the epoch; None: it has ended."""
+    """`lease`: until when a process works on it, in seconds since the epoch; None: it has ended."""
 
     id: str
     body: bytes
@@ -55,43 +55,43 @@ class StoreOptions(NamedTuple):
 
 
 class StoreError(Unavailable):
-    """The place where responses are kept does not answer."""
+    """The store of responses does not answer."""
 
     code = "store_unavailable"
 
 
 class ConversationTooLong(InvalidRequest):
-    """No model reads as much. Told before all of it is in memory."""
+    """No model could read that much. Raised before all of it is in memory."""
 
     code = "context_length_exceeded"
 
 
 class Store(Protocol):
-    """All of it may be called from many threads at once."""
+    """Every method may be called from many threads at once."""
 
     blocks: bool
     """Whether calls block the thread they are made on, although it could do other work (files do)."""
 
     def put(self, owner: str, entry: Entry) -> None:
-        """Keep it, in the place of an earlier one with this id."""
+        """Store it, replacing an earlier entry with this id."""
 
     def get(self, owner: str, id: str) -> Entry | None: ...
 
     def chain(self, owner: str, id: str) -> list[Entry]:
-        """The conversation up to this entry, oldest first, and renewed. Ends where an entry is missing: then the first
-        one still names one before it. [] if there is no such entry. Raises ConversationTooLong."""
+        """The conversation up to this entry, oldest first; its entries are renewed. Ends where an entry is missing:
+        then the first one still names one before it. [] if there is no such entry. Raises ConversationTooLong."""
 
     def delete(self, owner: str, id: str) -> bool:
-        """Whether it was there."""
+        """Returns whether it was there."""
 
     def add_usage(self, used: Sequence[Used]) -> None:
-        """Add to what is known of those days, keys and models."""
+        """Add to the totals of those days, keys and models."""
 
     def usage(self, first: str, last: str) -> list[Used]:
-        """Of these days, the first and the last included, in their order."""
+        """The totals from the first day to the last, both included, in order."""
 
     def shelf(self, name: str) -> Shelf | None:
-        """Where files or batches can be kept beside the responses; None: in a folder only."""
+        """A shelf for files or batches beside the responses; None: only a folder can hold them."""
 
     def close(self) -> None: ...
 
@@ -118,7 +118,7 @@ def open_store(url: str, options: StoreOptions) -> Store | None:
 
 
 def sqlite_path(url: str) -> Path:
-    """sqlite:///relative and sqlite:////absolute, as everywhere."""
+    """The path in sqlite:///relative and sqlite:////absolute, as elsewhere."""
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path:
@@ -127,7 +127,7 @@ def sqlite_path(url: str) -> Path:
 
 
 def day_of(seconds: float) -> str:
-    """The day of a time since the epoch, as totals are kept by."""
+    """The day of a time since the epoch, as used for totals."""
     return datetime.fromtimestamp(seconds, timezone.utc).date().isoformat()
 
 
@@ -140,7 +140,7 @@ def unpack(data: bytes) -> bytes:
 
 
 def unpack_all(rows: Iterable[tuple[str, bytes, str | None, float | None]]) -> list[Entry]:
-    """Rows of (id, packed body, previous, lease). Little may unpack to much: it is counted."""
+    """Rows of (id, packed body, previous, lease). A small packed body may be large unpacked, so the size is counted."""
     left = CHAIN_BYTES
     out = []
     for id, data, previous, lease in rows:

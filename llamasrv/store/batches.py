@@ -57,7 +57,7 @@ class Batch(NamedTuple):
         return self.status in ENDED
 
     def moved(self, status: str, now: float, **changes: Any) -> Batch:
-        """As it is from now on."""
+        """The batch in its next state."""
         return self._replace(status=status, times={**self.times, status: int(now)}, **changes)
 
 
@@ -68,7 +68,7 @@ class BatchStore:
         self.shelf = shelf
 
     def create(self, batch: Batch, requests: Content | Iterable[bytes]) -> Batch:
-        """Keep a new one: its requests are a file's content, or lines. Raises FileNotFound."""
+        """Store a new batch: its requests are a file's content, or lines. Raises FileNotFound."""
         key = owner_key(batch.owner)
         if isinstance(requests, Content):
             if not self.shelf.link(key, batch.id, INPUT, requests):  # it may be deleted meanwhile
@@ -92,12 +92,12 @@ class BatchStore:
         return found
 
     def of(self, owner: str, protocol: str) -> list[Batch]:
-        """The latest first."""
+        """Latest first."""
         found = self._read_all(self.shelf.records(owner_key(owner)))
         return [batch for batch in reversed(found) if batch.protocol == protocol]
 
     def open_batches(self) -> list[Batch]:
-        """Of all owners, those that have not ended, the oldest first."""
+        """The batches of all owners that have not ended, oldest first."""
         found = self._read_all(self.shelf.records())
         return sorted((batch for batch in found if not batch.ended), key=lambda batch: (batch.created_at, batch.id))
 
@@ -111,7 +111,7 @@ class BatchStore:
         self.shelf.delete(owner_key(batch.owner), batch.id)
 
     def sweep(self, before: float) -> None:
-        """Remove those that ended before then."""
+        """Remove batches that ended before that time."""
         for batch in self._read_all(self.shelf.records()):
             if batch.ended and batch.times.get(batch.status, 0) < before:
                 self.delete(batch)
@@ -132,13 +132,13 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """The answers of a batch, in the order in which they came."""
+    """The answers of a batch, in the order in which they arrived."""
 
     def __init__(self, content: Content) -> None:
         self._lines = content.shelf.appending(content.owner, content.id, content.part)
 
     def add(self, entry: Entry) -> None:
-        """Another process finds it from now on."""
+        """Once this returns, another process finds the answer."""
         self._lines.add(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None:
@@ -146,8 +146,8 @@ class Journal:
 
 
 def read_journal(content: Content) -> Iterator[Entry]:
-    """All answers, one at a time; the first one of each request. A process that lost its lock without knowing may have
-    written another."""
+    """All answers, one at a time; only the first answer to each request: a process that lost its lock without noticing
+    may have written another."""
     seen: set[int] = set()
     for line in content.open():
         if line.endswith(b"\n"):

@@ -27,7 +27,7 @@ class FileNotFound(NotFound):
 
 
 class NoRoomForFiles(Unavailable):
-    """What may be kept is kept already."""
+    """The limit on stored files is reached."""
 
     code = "file_storage_full"
 
@@ -47,14 +47,14 @@ _last_stamp = [0]
 
 
 def new_id(prefix: str) -> str:
-    """Later ids sort behind earlier ones. Without keys whoever knows one may read, so it cannot be guessed."""
+    """Later ids sort after earlier ones. Cannot be guessed: without API keys, knowing the id is enough to read the
+    file."""
     _last_stamp[0] = max(int(time.time() * 1000), _last_stamp[0] + 1)  # two of one millisecond keep their order, too
     return f"{prefix}{_last_stamp[0]:012x}{secrets.token_hex(12)}"
 
 
 class FileStore:
-    """`max_bytes` bounds all files of all owners together. Raises StoreError where the shelf's server does not
-    answer."""
+    """`max_bytes` bounds all files of all owners together. Raises StoreError if the shelf's server does not answer."""
 
     def __init__(self, shelf: Shelf, max_bytes: int) -> None:
         self.shelf = shelf
@@ -64,8 +64,8 @@ class FileStore:
     def writing(
         self, owner: str, *, filename: str, purpose: str, lifetime: int | None = None, id: str | None = None
     ) -> Iterator[Upload]:
-        """A new file to write to; it is there when the block ends, and nothing is where the block raises. `lifetime`
-        in seconds. Raises NoRoomForFiles."""
+        """A new file to write to. It exists once the block ends; if the block raises, nothing remains. `lifetime` in
+        seconds. Raises NoRoomForFiles."""
         key, id = owner_key(owner), id or new_id("file-")
         room = self.max_bytes - self.num_bytes()
         with self.shelf.writing(key, id, "data") as put:
@@ -93,7 +93,7 @@ class FileStore:
         return Content(self.shelf, owner_key(owner), id, "data")
 
     def of(self, owner: str) -> list[StoredFile]:
-        """The oldest first."""
+        """Oldest first."""
         return self._read_all(self.shelf.records(owner_key(owner)))
 
     def delete(self, owner: str, id: str) -> None:
@@ -102,19 +102,19 @@ class FileStore:
         self.shelf.delete(owner_key(owner), id)
 
     def sweep(self) -> None:
-        """Remove what has expired, and what a killed process left half written."""
+        """Remove expired files, and what a killed process left half written."""
         self._read_all(self.shelf.records())
         self.shelf.sweep(time.time() - 86_400)
 
     def num_bytes(self) -> int:
-        """Of the contents of all files."""
+        """Bytes of the contents of all files."""
         return self.shelf.num_bytes()
 
     def _read_all(self, records: list[Record]) -> list[StoredFile]:
         return [file for file in map(self._read, records) if file is not None]
 
     def _read(self, record: Record) -> StoredFile | None:
-        """None where it is none any more."""
+        """The file; None if it has expired or cannot be read."""
         try:
             file = StoredFile(**json.loads(record.body))
         except (ValueError, TypeError):
@@ -126,7 +126,7 @@ class FileStore:
 
 
 class Upload:
-    """A file while it is written."""
+    """A file while it is being written."""
 
     def __init__(
         self, filename: str, purpose: str, lifetime: int | None, *, room: int, put: Callable[[bytes], Any]

@@ -94,7 +94,7 @@ class FolderShelf:
 
 
 class FolderAppender:
-    """What a killed process wrote of a line is cut off when the next one opens the file."""
+    """If a killed process left part of a line, the next one to open the file cuts it off."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "r+b")
@@ -121,7 +121,7 @@ class FolderAppender:
 
 
 class FolderLock:
-    """The kernel lets go of it when its process ends."""
+    """The kernel releases it when its process ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -96,7 +96,7 @@ _RELEASE_LOCK = "DELETE FROM llamasrv_locks WHERE name = %(name)s AND holder = %
 
 
 class PostgresShelf:
-    """`connection` lends one for a block."""
+    """`connection` lends a connection for a block."""
 
     blocks = False  # its sockets let others work while they wait
     is_shared = True
@@ -171,7 +171,7 @@ class PostgresShelf:
         self._run(_RELEASE_LOCK, name=self.name, holder=holder)
 
     def _run(self, text: str, **named: Any) -> int:
-        """The number of rows that it changed."""
+        """Returns the number of rows that it changed."""
         with self.connection() as db:
             return int(db.execute(text, {"shelf": self.name, **named}).rowcount)
 
@@ -181,7 +181,7 @@ class PostgresShelf:
 
 
 class PostgresAppender:
-    """Each line is a row, so that it is there as a whole."""
+    """Each line is a row, so that it appears as a whole."""
 
     def __init__(self, shelf: PostgresShelf, blob: str) -> None:
         self._shelf, self._blob = shelf, blob

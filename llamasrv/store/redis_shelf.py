@@ -99,7 +99,7 @@ _RELEASE_LOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL',
 
 
 class RedisShelf:
-    """`told` makes StoreErrors of Redis's own."""
+    """`told` turns Redis's own errors into StoreErrors."""
 
     blocks = False  # its sockets let others work while they wait
     is_shared = True
@@ -154,7 +154,7 @@ class RedisShelf:
         return RedisAppender(self, self._run(_APPENDED, [key], part, secrets.token_hex(16), _BLOB).decode())
 
     def add(self, blob: str, data: bytes, *, is_named: bool = False) -> None:
-        """What has a name counts at once, anything else when it gets one."""
+        """A content with a name counts at once, any other once it gets one."""
         self._run(_ADD, [_BLOB + blob, self._key("bytes")] if is_named else [_BLOB + blob], data, PIECE)
 
     def link(self, owner: str, id: str, part: str, source: Content) -> bool:
@@ -213,7 +213,7 @@ class RedisShelf:
 
 
 class RedisAppender:
-    """Each line goes to Redis in one command, so that it is there as a whole."""
+    """Each line goes to Redis in one command, so that it appears as a whole."""
 
     def __init__(self, shelf: RedisShelf, blob: str) -> None:
         self._shelf, self._blob = shelf, blob

@@ -39,21 +39,21 @@ class Record(NamedTuple):
 
 class Appender(Protocol):
     def add(self, line: bytes) -> None:
-        """All of it, or nothing where the process is killed. Raises OSError or StoreError."""
+        """Adds all of it, or nothing if the process is killed. Raises OSError or StoreError."""
 
     def close(self) -> None: ...
 
 
 class Lock(Protocol):
     def take(self) -> bool:
-        """Whether it is ours, from now on or still. Says False once, at least, after it was lost."""
+        """Whether it is ours, newly or still. Returns False at least once after it was lost."""
 
     def release(self) -> None: ...
 
 
 class Shelf(Protocol):
-    """A thing has an owner and an id, a record, and contents, each under a word (`part`). All of it may be called from
-    many threads at once; all of it raises OSError or StoreError."""
+    """A thing has an owner and an id, a record, and contents, each under a word (`part`). Every method may be called
+    from many threads at once, and may raise OSError or StoreError."""
 
     blocks: bool
     """Whether calls block the thread they are made on, although it could do other work (files do)."""
@@ -62,34 +62,34 @@ class Shelf(Protocol):
     """Whether other servers are likely to be on it, too."""
 
     def put(self, owner: str, id: str, body: bytes) -> None:
-        """Keep this record, in the place of an earlier one."""
+        """Store this record, replacing an earlier one."""
 
     def get(self, owner: str, id: str) -> bytes | None: ...
 
     def records(self, owner: str | None = None) -> list[Record]:
-        """Of this owner, or of all; by their ids."""
+        """The records of this owner, or of all, ordered by id."""
 
     def delete(self, owner: str, id: str) -> None:
         """The record and all contents."""
 
     def writing(self, owner: str, id: str, part: str) -> AbstractContextManager[Callable[[bytes], Any]]:
-        """What takes a new content; it is there when the block ends, and nothing is where the block raises."""
+        """Takes a new content. It exists once the block ends; if the block raises, nothing remains."""
 
     def appending(self, owner: str, id: str, part: str) -> Appender:
-        """A content that grows line by line, each there as soon as it is added."""
+        """A content that grows line by line; each line is there as soon as it is added."""
 
     def link(self, owner: str, id: str, part: str, source: Content) -> bool:
-        """Have a content of a shelf of the same kind as one's own, too; it stays when the other is deleted. False:
+        """Add a content of another shelf of the same kind as one's own; it stays when the other is deleted. False:
         there is none."""
 
     def pieces(self, owner: str, id: str, part: str) -> Iterator[bytes]:
-        """None of them empty; nothing where there is no such content."""
+        """The pieces of a content, none of them empty; nothing if there is no such content."""
 
     def num_bytes(self) -> int:
-        """Of all contents; one that is linked counts for each name."""
+        """Bytes of all contents; a linked content counts for each name."""
 
     def sweep(self, before: float) -> None:
-        """Remove what a process that was killed before then (seconds since the epoch) left half written."""
+        """Remove what a process that was killed before that time (seconds since the epoch) left half written."""
 
     def lock(self) -> Lock: ...
 
@@ -104,7 +104,7 @@ class Content(NamedTuple):
         return self.shelf.pieces(self.owner, self.id, self.part)
 
     def open(self) -> BinaryIO:
-        """To be read from its beginning; for one thread at a time."""
+        """Open it for reading from the beginning, by one thread at a time."""
         return io.BufferedReader(_PieceReader(self.pieces()))
 
     def read(self) -> bytes:
@@ -129,7 +129,7 @@ class _PieceReader(io.RawIOBase):
 
 
 class PieceWriter:
-    """`put` gets pieces of PIECE bytes; the last may be shorter."""
+    """`put` receives pieces of PIECE bytes; the last may be shorter."""
 
     def __init__(self, put: Callable[[bytes], Any]) -> None:
         self._put = put
@@ -148,10 +148,8 @@ class PieceWriter:
 
 
 class ExpiringLock:
-    """Renewed in the background while it is held. Whoever cannot renew it in time has lost it.
-
-    `renew` takes a holder and seconds, and says whether that holder has the lock for so long; `release` ends it.
-    """
+    """Renewed in the background while it is held. A holder that cannot renew it in time has lost it. `renew` takes a
+    holder and seconds, and returns whether that holder has the lock for that long; `release` ends it."""
 
     def __init__(
         self, renew: Callable[[str, float], bool], release: Callable[[str], Any], seconds: float = LOCK_SECONDS

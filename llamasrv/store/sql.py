@@ -105,14 +105,14 @@ class Dialect(Protocol):
     errors: tuple[type[Exception], ...]
 
     def statement(self, text: str) -> str:
-        """A statement with `:name` for parameters, as the driver takes it."""
+        """A statement with parameters written as `:name`, in the form the driver takes."""
 
     def connect(self) -> Any: ...
 
     def make_tables(self, db: Any) -> None: ...
 
     def works(self, db: Any) -> bool:
-        """Whether a connection that was idle still does."""
+        """Whether a connection that was idle still works."""
 
     def discard(self, db: Any) -> None:
         """Close a connection on which something failed."""
@@ -192,7 +192,7 @@ class SqlStore:
         return db.execute(self._statements[text], named)
 
     def _clean(self, db: Any, now: float) -> None:
-        """What is too old; then what was of use longest ago, until the rest is little enough."""
+        """Delete what is too old; then what was used longest ago, until the rest is small enough."""
         self._written, self._cleaned = 0, now
         self._run(db, _TOO_OLD, {"oldest": now - self.options.max_age})
         if (self._run(db, _SIZE, {}).fetchone()[0] or 0) > self.options.max_bytes:
@@ -200,7 +200,7 @@ class SqlStore:
 
     @contextmanager
     def connection(self) -> Iterator[Any]:
-        """One connection for one use. What failed is not used again."""
+        """One connection for one use. A connection on which something failed is not used again."""
         if self._free is not None and not self._free.acquire(timeout=_WAIT):
             raise StoreError("The store cannot be used at the moment: too many at once.")
         try:
@@ -230,5 +230,5 @@ class SqlStore:
 
 
 def _reason(error: BaseException | None) -> str:
-    """One line, without anything of the URL."""
+    """One line, without any part of the URL."""
     return type(error).__name__ if error is None or not str(error) else str(error).strip().splitlines()[-1][:200]

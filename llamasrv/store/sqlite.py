@@ -20,7 +20,7 @@ class SqliteDialect(Dialect):
     errors = (sqlite3.Error, OSError)
 
     def __init__(self, path: Path | None) -> None:
-        """`path`: None keeps all in memory, on the only connection there is."""
+        """`path` None keeps everything in memory, on a single connection."""
         self._path = path
         self._memory: sqlite3.Connection | None = None
         self.name = "memory" if path is None else str(path)
