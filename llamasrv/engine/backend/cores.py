@@ -13,7 +13,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from llamasrv.engine.channels import Mailbox
+
 RECENT = 0.1  # seconds after a computation during which the next one is expected
+LONGEST_WAIT = 2.0  # seconds that a newcomer waits for what the others compute with the threads they had before it
 
 
 class Cores:
@@ -22,6 +25,7 @@ class Cores:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._until: dict[object, float] = {}  # until when each counts as at work
+        self._joining: list[tuple[set[object], Mailbox[None]]] = []  # newcomers: whose computation each waits for
 
     def begin(self, who: object) -> int:
         """`who` computes from now on; among how many the threads are to be shared."""
@@ -32,12 +36,42 @@ class Cores:
         now = self._clock()
         return sum(end > now for end in list(until.values()))
 
+    def join(self, who: object, longest: float = LONGEST_WAIT) -> None:
+        """`begin` for a long computation: the others share from their next one on, and the present one is waited for.
+
+        More threads than cores would wait for each other at every barrier: a step of 68 ms took 267.
+        """
+        busy: set[object] = set()
+        done: Mailbox[None] = Mailbox()
+        waiting = (busy, done)
+        self._joining.append(waiting)
+        self._until[who] = math.inf
+        busy.update(self.at_work() - {who})
+        busy.intersection_update(self.at_work())  # who ended before it was in the set has told nobody
+        if busy:
+            done.take(longest)
+        self._joining.remove(waiting)
+
     def end(self, who: object) -> None:
         self._until[who] = self._clock() + RECENT
+        if self._joining:
+            self._note_end(who)
+
+    def at_work(self) -> set[object]:
+        """Who computes at this moment."""
+        return {who for who, end in list(self._until.items()) if end == math.inf}
 
     def leave(self, who: object) -> None:
         """It computes no more."""
         self._until.pop(who, None)
+        self._note_end(who)
+
+    def _note_end(self, who: object) -> None:
+        for busy, done in list(self._joining):
+            if who in busy:
+                busy.discard(who)
+                if not busy:
+                    done.put(None)
 
 
 def spare_one(threads: int, cores: int, load: float) -> int:

@@ -145,7 +145,7 @@ class LlamaProjector:
         wanted = 3 * media.width * media.height if media.kind == "image" else 4 * media.num_samples
         assert len(media.data) == wanted, f"{len(media.data)} bytes in place of {wanted}"
         self._stop = stop
-        CORES.begin(self)
+        CORES.join(self)
         try:
             with self._tokenized(media, media.data) as pointers:
                 real = [p for p in pointers if self._lib.mtmd_input_chunk_get_type(p) != 0]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import pytest
 
+from llamasrv.engine.channels import Mailbox, RealThread
 from llamasrv.engine.backend.cores import RECENT, Cores, gnu_openmp, spare_one
 
 
@@ -61,6 +65,53 @@ def test_one_that_is_gone_does_not_count(cores):
     cores.begin("a")
     cores.leave("a")
     assert cores.begin("b") == 1
+
+
+def joined(cores, who):
+    """Has `who` join on a thread of its own; what is put here once it has."""
+    told = Mailbox()
+
+    def join():
+        cores.join(who, longest=60.0)
+        told.put(None)
+
+    RealThread(join).start()
+    while who not in cores.at_work():
+        time.sleep(0.001)
+    return told
+
+
+def test_a_long_computation_waits_for_the_step_that_had_all_threads(cores):
+    """An encode began while a step had a thread on each core: with three threads on two cores it took four times as long."""
+    cores.begin("step")
+    told = joined(cores, "encoder")
+    assert told.take(0.05) == []
+    cores.end("step")
+    assert told.take(30) == [None]
+    assert cores.begin("step") == 2
+
+
+def test_a_long_computation_waits_for_each_of_the_others(cores):
+    cores.begin("one")
+    cores.begin("other")
+    told = joined(cores, "encoder")
+    cores.leave("one")
+    assert told.take(0.05) == []
+    cores.end("other")
+    assert told.take(30) == [None]
+
+
+def test_a_long_computation_begins_at_once_where_nobody_computes(cores):
+    cores.begin("step")
+    cores.end("step")
+    cores.join("encoder", longest=math.inf)
+    assert cores.at_work() == {"encoder"}
+
+
+def test_a_long_computation_does_not_wait_for_ever(cores):
+    cores.begin("stuck")
+    cores.join("encoder", longest=0.01)
+    assert cores.begin("stuck") == 2
 
 
 def test_it_knows_whose_openmp_the_library_has(monkeypatch, tmp_path):
