@@ -28,14 +28,14 @@ log = logging.getLogger("llamasrv.engine")
 
 
 class Lease(NamedTuple):
-    """A lane that holds the first `length` tokens of a sequence that is about to have it."""
+    """A lane that holds the first `length` tokens of a sequence that is about to get it."""
 
     lane: int
     length: int
 
 
 class Admission:
-    """Of one context. `swapped_bytes`: host memory that holds preempted sequences."""
+    """One per context. `swapped_bytes`: host memory that holds preempted sequences."""
 
     def __init__(
         self, memory: KVCacheManager, backend: Backend, options: EngineOptions, metrics: EngineMetrics,
@@ -53,7 +53,8 @@ class Admission:
     def seat_all(
         self, admitted: Iterable[tuple[Sequence, Match | None]], clock: Callable[[], float]
     ) -> tuple[list[Sequence], list[Sequence]]:
-        """Seat those that a plan lets in. Returns who is seated, and who could not be: each fails alone."""
+        """Seat the sequences that a plan admits. Returns those that are seated, and those that could not be: each
+        fails alone."""
         seated: list[Sequence] = []
         failed: list[Sequence] = []
         for i, (seq, match) in enumerate(admitted):
@@ -69,7 +70,7 @@ class Admission:
         return seated, failed
 
     def seat(self, seq: Sequence, match: Match | None, now: float) -> None:
-        """Give a waiting sequence a lane that starts with the match. Raises whatever made that impossible."""
+        """Give a waiting sequence a lane that starts with the match. Raises whatever prevents that."""
         memory = self.memory
         branches = memory.branches(match)
         with self._lease(seq, match) as lease:
@@ -107,7 +108,7 @@ class Admission:
 
     @contextmanager
     def _lease(self, seq: Sequence, match: Match | None) -> Iterator[Lease]:
-        """For a block; the lane is free again, and empty, where the block raises."""
+        """The lease for a block; if the block raises, the lane is free and empty again."""
         memory = self.memory
         lane = memory.seat(match)
         try:
@@ -122,7 +123,8 @@ class Admission:
             raise
 
     def preempt(self, seq: Sequence) -> None:
-        """Take the lane away; keep its KV in host memory if there is room and it pays, else it is computed again."""
+        """Take the lane away. Its KV is kept in host memory if there is room and that pays off; otherwise it is
+        computed again later."""
         assert seq.lane is not None, seq
         self._metrics.preemptions += 1
         exact = self._options.deterministic  # computing it again would round differently
@@ -142,7 +144,7 @@ class Admission:
         self._way_back.room = self._options.swap_bytes - self.swapped_bytes
 
     def unseat(self, seq: Sequence) -> None:
-        """Take the lane away, and what is in it."""
+        """Take the lane away, with its contents."""
         assert seq.lane is not None, seq
         if seq.sampling is not None and seq.sampling.device is not None:
             seq.sampling.device.detach()
@@ -152,7 +154,7 @@ class Admission:
             seq.enter(State.WAITING)
 
     def leave(self, seq: Sequence, *, keep: bool) -> None:
-        """A sequence has ended. What it computed stays for reuse if it may."""
+        """A sequence has ended. What it computed stays for reuse where that is allowed."""
         self.forget_saved(seq)
         lane = seq.lane
         if lane is None:

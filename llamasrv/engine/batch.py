@@ -30,7 +30,7 @@ class Batch:
     row order."""
 
     def __init__(self, capacity: int, *, dimensions: int = 1) -> None:
-        """`dimensions` of a position of media: 4 with M-RoPE."""
+        """`dimensions` of the positions of media: 4 with M-RoPE."""
         self.dimensions = dimensions
         self.media: MediaRows | None = None
         self.capacity = capacity
@@ -43,8 +43,8 @@ class Batch:
         self.outputs: list[tuple[Sequence, int]] = []  # (sequence, its number of output rows)
 
     def fill(self, parts: Rows[Part]) -> None:
-        """Lay the parts out, row after row. Logits are for the last token of a timeline and for its draft, or for all
-        of a scored prompt."""
+        """Lay out the parts, row after row. Logits are for the last token of a timeline and for its draft, or for
+        every token of a scored prompt."""
         outputs = self.outputs = []
         self.media = None
         if parts and (media := parts[0][0].media) is not None and media.at(parts[0][0].num_computed) is not None:

@@ -52,8 +52,8 @@ class PromptScored(NamedTuple):
 
 
 class PromptComputed(NamedTuple):
-    """How far the prompt is, before any Delta of that choice: `num_computed` of `num_prompt` tokens, `num_reused` of
-    them taken from a cache. Once when it starts, and again after each step; only where it was asked for."""
+    """Progress of the prompt, before any Delta of that choice: `num_computed` of `num_prompt` tokens, `num_reused` of
+    them taken from a cache. Sent once at the start, and after each step; only if it was asked for."""
 
     index: int  # type: ignore[assignment]
     num_prompt: int
@@ -64,7 +64,7 @@ class PromptComputed(NamedTuple):
 
 class PromptWaits(NamedTuple):
     """A choice has no lane yet: its place among the `num_waiting` that wait for one (1: the next), or None while it
-    waits for the rows of its images and sounds. Again when that changes; only where it was asked for."""
+    waits for the rows of its images and sounds. Sent again when that changes; only if it was asked for."""
 
     index: int  # type: ignore[assignment]
     place: int | None
@@ -73,7 +73,7 @@ class PromptWaits(NamedTuple):
 
 class End(NamedTuple):
     """The last item of a choice; exactly one. `error` is set for FAILED and DEADLINE. `num_prompt` counts the prompt's
-    tokens as far as they were computed or reused."""
+    tokens that were computed or reused."""
 
     index: int  # type: ignore[assignment]
     reason: FinishReason
@@ -98,7 +98,7 @@ class Lock(Protocol):
 
 
 def native_lock() -> Lock:
-    """A lock between native threads. Greenlets may hold it for moments only."""
+    """A lock between native threads. Greenlets may hold it only for moments."""
     lock: Lock = _allocate_lock()
     return lock
 
@@ -141,7 +141,7 @@ class RealThread:
 
 
 class Mailbox(Generic[T]):
-    """Commands for the engine thread. Any thread puts, one thread takes; never blocks the putter."""
+    """Commands for the engine thread. Any thread puts, one thread takes; `put` never blocks."""
 
     def __init__(self) -> None:
         self._queue = _SimpleQueue()
@@ -155,12 +155,12 @@ class Mailbox(Generic[T]):
         return self._queue.empty()
 
     def take_one(self) -> T:
-        """Wait for a command. Many threads may."""
+        """Wait for a command. Many threads may call this."""
         command: T = self._queue.get()
         return command
 
     def take(self, timeout: float | None = 0) -> list[T]:
-        """All commands that wait. With a timeout (seconds; None for ever) wait for the first."""
+        """All commands that are there. With a timeout (seconds; None: no limit) waits for the first one."""
         queue = self._queue
         mail: list[T] = []
         if timeout == 0:
@@ -177,7 +177,7 @@ class Mailbox(Generic[T]):
 
 
 class Stream:
-    """What one request hears: the items of all its choices, in order. The engine thread puts, one reader takes."""
+    """What one request receives: the items of all its choices, in order. The engine thread puts, one reader takes."""
 
     __slots__ = (
         "_items", "_doorbell", "_resume", "_rung", "_enough", "is_due", "num_choices", "open_choices", "ended",
@@ -229,7 +229,7 @@ class Stream:
         return len(self._items)
 
     def take(self) -> list[object]:
-        """Everything that is there now: what its reader has asked for."""
+        """Everything that is there now."""
         self.is_due = False  # before: what comes meanwhile is due again
         items = self._items
         out = []
@@ -245,7 +245,7 @@ class Stream:
 
 
 class Doorbell:
-    """Wakes the readers of all streams that got something, with one wake-up a step.
+    """Wakes the readers of all streams that received something, with one wake-up a step.
 
     Make it on the HTTP side's thread (in the worker, after the fork): it binds to that thread's hub.
     """
@@ -318,7 +318,7 @@ class Doorbell:
                 timer.close()
 
     def close(self) -> None:
-        """Nobody rings any more; who still has something to take is woken before."""
+        """No more rings; readers that still have something to take are woken first."""
         if self._green:
             self._hub.loop.run_callback(self._close_green)
 
@@ -329,7 +329,7 @@ class Doorbell:
 
 
 class Notice:
-    """Tells everybody who waits on the HTTP side that something has changed. Any thread may tell.
+    """Tells everyone waiting on the HTTP side that something has changed. Any thread may call it.
 
     Make it on the HTTP side's thread, like a Doorbell.
     """
@@ -354,7 +354,7 @@ class Notice:
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Once nobody waits any more."""
+        """Call this once nobody waits any more."""
         self._closed = True
         if self._green:
             self._hub.loop.run_callback(self._close_green)
@@ -368,7 +368,7 @@ class Notice:
         event.set()
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until `done` says so; False if it does not within `timeout` seconds."""
+        """Wait until `done` returns true; False if that takes longer than `timeout` seconds."""
         if not self._green:
             with self._condition:
                 return self._condition.wait_for(done, timeout)
@@ -382,7 +382,7 @@ class Notice:
 
 
 def off_hub(function: Callable[..., R], *args: object) -> R:
-    """Call on a native thread where `threading` is patched, so that long work leaves the hub to others."""
+    """Call the function on a native thread where `threading` is patched, so that long work does not block the hub."""
     if not monkey.is_module_patched("threading"):
         return function(*args)
     results: list[R] = []
@@ -393,7 +393,7 @@ def off_hub(function: Callable[..., R], *args: object) -> R:
 
 
 def _caught(function: Callable[..., R], args: tuple[object, ...], results: list[R]) -> BaseException | None:
-    """An exception as a value: the pool would write a traceback for each, and a client's mistake is none of ours."""
+    """An exception as a value: the pool would log a traceback for each, and a client's mistake is not a bug."""
     try:
         results.append(function(*args))
         return None

@@ -23,7 +23,7 @@ SPARE = 4  # tokens of the context that are not kept, whatever a request asks fo
 
 
 def shift(core: EngineCore, seq: Sequence) -> None:
-    """Make room in the context of a sequence that is at its end."""
+    """Make room in the context of a sequence that has filled it."""
     keep, count = forgotten(seq, context=core.backend.context, default=core.options.keep, bos=core.backend.vocab.bos)
     memory, lane = core.memory, seq.lane
     exact = core.options.deterministic or seq.num_computed <= keep + count
@@ -42,7 +42,8 @@ def shift(core: EngineCore, seq: Sequence) -> None:
 
 
 def forgotten(seq: Sequence, *, context: int, default: int, bos: int | None) -> tuple[int, int]:
-    """How many first tokens stay, and how many behind them go: half of the others where the request does not say."""
+    """How many of the first tokens stay, and how many after them are dropped: half of the rest, unless the request
+    says."""
     wanted = default if seq.spec.keep is None else seq.spec.keep
     keep = seq.num_prompt if wanted < 0 else wanted + (seq.tokens[0] == bos)
     keep = max(0, min(keep, context - SPARE))

@@ -48,7 +48,7 @@ Mail = tuple[Callable[..., None], object]
 
 
 class EngineCore:
-    """What one engine thread has and does, for one loaded model. Whoever has no thread calls `turn`."""
+    """What one engine thread owns and does, for one loaded model. Without a thread, call `turn`."""
 
     def __init__(
         self, backend: Backend, options: EngineOptions, *, mailbox: Mailbox[Mail], doorbell: Doorbell, board: Board,
@@ -114,15 +114,15 @@ class EngineCore:
         return True
 
     def reset(self) -> None:
-        """A fresh context. Nobody may be seated."""
+        """Start over with a fresh context. No sequence may be seated."""
         self.backend.reset()
         self.prefixes.clear()
         self._forget_context()
         self._refused.in_a_row = 0
 
     def close(self, error: LlamasrvError, *, keep: bool = True) -> None:
-        """Fail what is open, what is in the mailbox included. Nothing is accepted any more. What was computed stays in
-        host memory and on disk, if it is to `keep`."""
+        """Fail everything that is open, including what is in the mailbox. Nothing more is accepted. With `keep`, what
+        was computed stays in host memory and on disk."""
         self._take_mail(wait=False)
         self.fail_all(error)
         if keep and self.backend.generates and not self.backend.split:
@@ -133,7 +133,7 @@ class EngineCore:
         self._doorbell.ring()
 
     def discard(self) -> None:
-        """After it was closed: finish what is being written to disk, and free the context."""
+        """After `close`: finish pending writes to disk, and free the context."""
         if self.encoder is not None:
             self.encoder.close()
         if self.disk is not None:
@@ -169,7 +169,7 @@ class EngineCore:
     # mail
 
     def _take_mail(self, wait: bool) -> None:
-        """Follow the commands that are there; with `wait`, sleep as long as the policy says."""
+        """Carry out the commands that are there; with `wait`, sleep as long as the policy says."""
         pace, places = self._pace, self.scheduler.parallel
         if not self.running and not self.waiting and self.mailbox.is_empty:
             pace.come_and_gone = 0
@@ -214,7 +214,7 @@ class EngineCore:
         self.memory.make_room(plan.num_decodes + plan.num_prompt + plan.num_drafted)
 
     def _admit(self, plan: Plan) -> None:
-        """Seat those that the plan lets in. One that cannot be seated fails alone."""
+        """Seat the sequences that the plan admits. One that cannot be seated fails alone."""
         seated, failed = self.admission.seat_all(plan.admit, self.clock)
         for seq in failed:
             self.end(seq, Ending(FinishReason.FAILED, error=EngineFailure("This request could not be started.")))
@@ -235,7 +235,7 @@ class EngineCore:
             self.encoder.computed(seq)
 
     def preempt(self, seq: Sequence, *, save: bool = True) -> None:
-        """Take its lane from a running sequence; it goes on later from where it was."""
+        """Take the lane from a running sequence; it resumes later where it stopped."""
         (self.admission.preempt if save else self.admission.unseat)(seq)
         self.running.remove(seq)
         self.waiting.insert(0, seq)
@@ -251,7 +251,7 @@ class EngineCore:
     # decode
 
     def _decode(self, plan: Plan) -> bool:
-        """True when the batch was computed."""
+        """Returns True if the batch was computed."""
         num_prompt, num_decodes = plan.num_prompt, plan.num_decodes
         # Before a decode, not after: whoever wakes works while the library computes, and leaves this thread the GIL.
         if self._pace.must_wake(self.clock(), num_prompt, num_decodes):
@@ -285,7 +285,7 @@ class EngineCore:
     # deliver
 
     def _advance(self, seq: Sequence, outcome: Choice | Ending) -> None:
-        """One more token, and those that must follow it; the end of the sequence where it ends."""
+        """Add one token, and the tokens that must follow it; end the sequence if this ends it."""
         ending: Ending | None
         if isinstance(outcome, Choice):
             if seq.state is State.PREFILL:
@@ -312,7 +312,7 @@ class EngineCore:
         self._pace.urgent = True
 
     def end(self, seq: Sequence, ending: Ending) -> None:
-        """Every sequence ends here, once; its client hears of it."""
+        """Every sequence ends here, exactly once; its client is told."""
         (self.waiting if seq.lane is None else self.running).remove(seq)
         if self.encoder is not None:
             self.encoder.forget(seq)
@@ -350,7 +350,7 @@ class EngineCore:
 
 
 def answer(core: EngineCore, question: tuple[Callable[[EngineCore], object], Stream]) -> None:
-    """Put into the stream what a function of the core returns, or raises."""
+    """Put the result of a function of the core into the stream, or what it raised."""
     act, stream = question
     try:
         stream.put(act(core))
@@ -359,7 +359,7 @@ def answer(core: EngineCore, question: tuple[Callable[[EngineCore], object], Str
 
 
 def call(core: EngineCore, act: Callable[[], None]) -> None:
-    """For what needs nothing of the core."""
+    """For acts that need nothing of the core."""
     act()
 
 
@@ -394,14 +394,14 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
 
 
 def _add_forced(plan: Plan, batch_size: int) -> None:
-    """Compute with a newcomer's prompt what it was forced to write behind it, where there is room."""
+    """Together with a newcomer's prompt, compute the tokens that it was forced to append, if there is room."""
     room = batch_size - sum(count for _, count in plan.parts)
     plan.parts = [(seq, _with_forced(seq, count, room // len(plan.admit))) for seq, count in plan.parts]
     plan.num_prompt = sum(count for _, count in plan.parts[plan.num_decodes :])
 
 
 def _with_forced(seq: Sequence, count: int, room: int) -> int:
-    """How many of its tokens a step computes: as planned, and those forced since then where there is room."""
+    """How many of its tokens a step computes: as planned, plus tokens forced since then if there is room."""
     if count < seq.owed - seq.num_undelivered or seq.media is not None:
         return count
     return min(seq.owed, count + room)

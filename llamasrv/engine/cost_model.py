@@ -15,7 +15,7 @@ _OUTLIER = 8.0  # a step so many times slower than predicted says more about the
 
 
 class CostModel:
-    """Seconds. Starts cautious; a few steps make it fit."""
+    """Predicts seconds. Starts with cautious values; a few steps are enough to fit it."""
 
     def __init__(self, a: float = 0.002, b: float = 0.002, c: float = 0.002) -> None:
         self._w = [a, b, c]
@@ -35,8 +35,8 @@ class CostModel:
         return int(max(0.0, min(1e6, (seconds - max(0.0, a) - max(0.0, c) * num_decodes) / max(b, 1e-7))))
 
     def prompt_seconds(self, num_prompt: int) -> float:
-        """What so many more prompt tokens cost; negative for fewer. After a few steps on a busy machine the fit may say
-        that they cost nothing: a good part of what large steps took is theirs."""
+        """What that many more prompt tokens cost; negative for fewer. After a few steps on a busy machine the fit may
+        say that they cost nothing; so a good part of the time of large steps is attributed to them."""
         return max(self._w[1], self._token_seconds / 4) * num_prompt
 
     def learn(self, num_prompt: int, num_decodes: int, seconds: float) -> None:
@@ -68,10 +68,10 @@ class CostModel:
 class RowTimes:
     """Seconds of steps without prompts, by their rows with logits.
 
-    Two rows can cost 2.4 times one, and eight no more than five, so no line fits: there is a time for each number of
-    rows up to a block, and for each whole block above. A level that follows all of them at once takes up what changes
-    for all: longer contexts, other load on the machine. Numbers that were never seen are taken for a little cheaper
-    than those that were suggest, and those not seen for long for cheaper than they were, so that they are tried.
+    Two rows can cost 2.4 times as much as one, and eight no more than five, so no line fits: there is a time for each
+    number of rows up to a block, and for each whole block above. A common level follows what changes for all of them
+    at once: longer contexts, other load on the machine. Row numbers that were never seen are assumed a little cheaper
+    than the others suggest, and those not seen for long cheaper than they were, so that they are tried.
     """
 
     BLOCK = 4
@@ -89,7 +89,7 @@ class RowTimes:
 
     @classmethod
     def block(cls, rows: int) -> int:
-        """The largest number of rows that costs as much as so many."""
+        """The largest number of rows that costs as much as `rows`."""
         return rows if rows <= cls.BLOCK else -(-rows // cls.BLOCK) * cls.BLOCK
 
     def predict(self, rows: int) -> float:

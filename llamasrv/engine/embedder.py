@@ -45,7 +45,7 @@ FILL_FROM = 16  # requests that are searched for inputs to fill a group up with
 
 
 class Embedded(NamedTuple):
-    """The result of one input, by its place in the request: its numbers, or why there are none."""
+    """The result of one input, by its place in the request: its numbers, or the reason why there are none."""
 
     index: int  # type: ignore[assignment]
     vector: np.ndarray | None  # float32 [size], or [tokens, size] where nothing is pooled
@@ -95,7 +95,7 @@ class Embedder:
         self, inputs: Sequence[Sequence[int]], *, media: Mapping[int, Sequence[MediaSpan]] = NONE,
         deadline: float | None = None,
     ) -> Stream:  # fmt: skip
-        """Hand in the inputs of one request; `media` are the images and sounds of those that have any."""
+        """Hand in the inputs of one request; `media`: the images and sounds of those that have any."""
         backend = self.backend
         if backend is None or self._stopping:
             raise Unavailable(STOPPING)
@@ -135,12 +135,12 @@ class Embedder:
             )
 
     def cancel(self, stream: Stream) -> None:
-        """Give up what is still open of a request; nothing more comes of it. Idempotent."""
+        """Cancel what is still open of a request; nothing more comes of it. Idempotent."""
         if stream.open_choices:
             self._mailbox.put((self._cancel, stream))
 
     def discard(self) -> None:
-        """After it has been closed and nobody reads its streams: let go of what the model took."""
+        """After it is closed and nobody reads its streams: release what belonged to the model."""
         self._doorbell.close()
         self.backend = None
 
@@ -150,7 +150,7 @@ class Embedder:
         self._thread.start()
 
     def close(self) -> None:
-        """Fail what is open and end the thread. Waits for the group that is being computed."""
+        """Fail what is open and end the thread. Waits for the group being computed."""
         self._stopping = True
         self._mailbox.put((self._fail_all, Unavailable(STOPPING)))
         if self._thread.alive:
@@ -220,7 +220,7 @@ class Embedder:
                 self._deliver(one, None, DeadlineExceeded("The request timed out."))
 
     def _group(self) -> list[Input]:
-        """What is computed together: one input of each request in turn, then the longest that still fit."""
+        """The inputs to compute together: one of each request in turn, then the longest that still fit."""
         backend = self.backend
         assert backend is not None
         room, places = backend.group_tokens, backend.group_inputs
@@ -310,7 +310,7 @@ class Embedder:
 
 
 def finished(vector: np.ndarray, *, dimensions: int | None, normalise: int) -> np.ndarray:
-    """A vector (or several) as asked for: cut to its first numbers, then scaled. `normalise` is llama.cpp's number."""
+    """One or more vectors as requested: cut to the first numbers, then scaled. `normalise` is llama.cpp's number."""
     out = vector if dimensions is None else vector[..., :dimensions]
     return np.ascontiguousarray(_scaled(out, normalise), np.float32)
 
@@ -329,7 +329,7 @@ def _scaled(vector: np.ndarray, how: int) -> np.ndarray:
 
 
 def pooled(rows: np.ndarray, pooling: str) -> np.ndarray:
-    """One input's token vectors as one vector; as they are where nothing is pooled."""
+    """One input's token vectors as a single vector; unchanged if nothing is pooled."""
     if pooling == "mean":
         return rows.mean(0, dtype=np.float64).astype(np.float32)
     if pooling == "none":

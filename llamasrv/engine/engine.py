@@ -56,8 +56,8 @@ class Engine:
         prefixes: KeptPrefixes | None = None,
         on_status: Callable[[], None] | None = None,
     ) -> None:
-        """`metrics` and `prefixes` of an engine before this one go on; `on_status` is called, on any thread, whenever
-        that changes."""
+        """`metrics` and `prefixes` of a previous engine are continued; `on_status` is called, on any thread, whenever
+        the status changes."""
         self.name = name
         self.options = options or EngineOptions()
         self.metrics = metrics or EngineMetrics()
@@ -111,7 +111,7 @@ class Engine:
 
     @property
     def view(self) -> View:
-        """The state after one of the last turns, without stopping anything."""
+        """The state after one of the last turns; does not interrupt the engine."""
         return self._board.view
 
     @property
@@ -131,7 +131,7 @@ class Engine:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next request would be refused: the next input, of a model that only makes embeddings."""
+        """Whether the next request would be refused; for a model that only makes embeddings, the next input."""
         if self._num_pending >= self._most_pending:
             return True
         model = self._board.model
@@ -147,7 +147,7 @@ class Engine:
         return self.options.queue_limit + self.options.places
 
     def snapshot(self) -> Snapshot:
-        """The view as plain values, with the status and how many wait."""
+        """The view as plain values, with the status and the number of waiting sequences."""
         view = self.view
         return {
             "status": self.status,
@@ -195,18 +195,19 @@ class Engine:
         return stream
 
     def cancel(self, stream: Stream) -> None:
-        """Give up what is still open of a request. Each open choice still gets its End. Idempotent."""
+        """Cancel what is still open of a request. Each open choice still gets its End. Idempotent."""
         if stream.open_choices:
             self._mailbox.put((EngineCore.cancel, stream))
 
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None:
-        """Have the answers under these constraints close their thinking blocks. Nothing happens to those that ended."""
+        """Have the answers under these constraints close their thinking blocks. No effect on answers that have
+        ended."""
         for constraint in constraints:
             self._mailbox.put((call, constraint.end_thinking))
 
     def hold_deferrable(self, seconds: float) -> None:
-        """Begin no step for those that can be deferred for so long, or until somebody else's request is here: it is on
-        its way. 0: go on with them."""
+        """Start no step for deferrable sequences for that many seconds, or until another request, which is on its way,
+        is here. 0: continue with them."""
         self._mailbox.put((_hold, seconds))
 
     def _overflow(self, stream: Stream) -> None:
@@ -233,7 +234,7 @@ class Engine:
     # saved slots
 
     def save_slot(self, number: int) -> SavedState:
-        """The state that a lane was left with. Raises NotFound where it is gone."""
+        """The state that a lane was left with. Raises NotFound if it is gone."""
         return self.ask(lambda core: core.admission.slots.save(number, core.memory))
 
     def restore_slot(self, number: int, state: SavedState) -> None:
@@ -241,17 +242,17 @@ class Engine:
         self.ask(lambda core: core.admission.slots.restore(number, state, core.memory))
 
     def erase_slot(self, number: int) -> int:
-        """Forget what a lane was left with; how many tokens that were."""
+        """Forget the state that a lane was left with; returns how many tokens that were."""
         return self.ask(lambda core: core.admission.slots.erase(number, core.memory))
 
     def take_over(self, prefixes: KeptPrefixes) -> None:
-        """Go on with what an engine of the same model has kept, as far as it is of use here."""
+        """Take over what an engine of the same model has kept, as far as it is usable here."""
         self.ask(lambda core: core.prefixes.take_over(prefixes))
 
     # adapters
 
     def load_adapter(self, adapter: Adapter) -> None:
-        """Load one more LoRA adapter, between two steps: the last by number. Raises InvalidRequest."""
+        """Load one more LoRA adapter, between two steps; it gets the last number. Raises InvalidRequest."""
 
         def add(core: EngineCore) -> None:
             try:
@@ -266,7 +267,7 @@ class Engine:
         self._board.model = replace(model, num_adapters=model.num_adapters + 1)
 
     def ask(self, act: Callable[[EngineCore], R], timeout: float = 60.0) -> R:
-        """Have the engine thread call `act` between two steps; its result, or what it raised."""
+        """Have the engine thread call `act` between two steps; returns its result, or raises what it raised."""
         status = self.status
         if status.state != "ready":
             raise _unavailable(status)
@@ -285,7 +286,7 @@ class Engine:
         self._thread.start()
 
     def drain(self) -> None:
-        """Refuse new work; what was accepted goes on."""
+        """Refuse new work; finish what was accepted."""
         self._draining = True
         if self._on_status is not None:
             self._on_status()
@@ -295,7 +296,7 @@ class Engine:
         self._mailbox.put((EngineCore.fail_all, error))
 
     def abandon(self, error: LlamasrvError) -> None:
-        """Tell everybody that it is over although the thread does not come back from a step. The process has to end."""
+        """End all streams although the thread is stuck in a step. The process has to end afterwards."""
         for stream in list(self._streams):
             for index in range(stream.num_choices):
                 if index not in stream.ended:
@@ -303,13 +304,13 @@ class Engine:
         self._doorbell.ring()
 
     def stop(self, timeout: float = 10.0) -> bool:
-        """End the thread; what was in flight is failed. True when it ended in time."""
+        """End the thread; what is in flight fails. True if it ended in time."""
         self._stopping = True
         self.fail_all(Unavailable(STOPPING))
         return self._thread.join(timeout)
 
     def discard(self) -> None:
-        """After it has stopped and nobody reads its streams: let go of what the model took."""
+        """After it has stopped and nobody reads its streams: release what belonged to the model."""
         self.embedder.discard()
         self._doorbell.close()
         self.grammars.discard()

@@ -67,7 +67,7 @@ class FakeVocabulary:
 
 
 class FakeChain:
-    """Temperature, top_k, top_p and min_p with a seeded generator; the rest of the chain is the real backend's."""
+    """Temperature, top_k, top_p and min_p with a seeded generator; the other samplers need the real backend."""
 
     def __init__(self, params: SamplingParams, *, greedy: bool) -> None:
         self._params = params
@@ -110,7 +110,7 @@ class FakeChain:
 
 
 class FakeBackend:
-    """Refuses what the real library would abort on."""
+    """Refuses everything on which the real library would abort."""
 
     generates = True
     state_facts: dict[str, object] = {"library": "fake"}
@@ -137,7 +137,7 @@ class FakeBackend:
         adapters: tuple[Adapter, ...] = (),
         projector: FakeProjector | None = None,
     ) -> None:
-        """`pooling` makes it answer embeddings, too, and a `projector` take images and sounds."""
+        """With `pooling` it also answers embeddings; with a `projector` it takes images and sounds."""
         self.info = ModelInfo(
             name="fake", description="fake model: echoes", architecture="fake", n_vocab=N_VOCAB,
             context_train=context or num_cells, chat_template=CHATML, bos_token=SPECIALS[0], eos_token=SPECIALS[2],
@@ -252,7 +252,7 @@ class FakeBackend:
         return self._sampled[row]
 
     def _sample(self, lanes: list[int]) -> None:
-        """Choose for the lanes that have a chain; of their rows nothing is left."""
+        """Choose for the lanes that have a chain; their rows are not kept."""
         self._sampled = {}
         for number, (lane, row) in enumerate(zip(lanes, self._logits)):
             chain = self.lane_chains.get(lane)
@@ -299,7 +299,7 @@ class FakeBackend:
         del self._places[lane][-count:]
 
     def _length(self, lane: int, position: int) -> int | None:
-        """Cells before a position; None where the lane does not reach it."""
+        """Cells before a position; None if the lane does not reach it."""
         places = self._places[lane]
         length = bisect_left(places, position)
         if length < len(places) or not places:
@@ -315,7 +315,8 @@ class FakeBackend:
         return [-1 - (zlib.crc32(row.tobytes()) >> 1) for row in media.embeddings], media.positions[0].tolist()
 
     def _check_place(self, lane: int, token: int, position: int) -> None:
-        """Positions go on one by one; those of an M-RoPE image stay the same, and what follows leaves some out."""
+        """Positions are consecutive; those within an M-RoPE image stay the same, and the position after it skips
+        some."""
         places = self._places[lane]
         last = places[-1] if places else -1
         mrope = self.batch.dimensions > 1 and bool(places)
@@ -394,7 +395,7 @@ class FakeEmbeddings:
         return pooled(rows, self.pooling)
 
     def reset(self) -> None:
-        """There is nothing that it keeps."""
+        """Keeps nothing, so there is nothing to reset."""
 
     def close(self) -> None:
         assert not self.closed, "closed twice"
@@ -422,7 +423,7 @@ def script_after(tokens: list[int], adapters: str = "") -> tuple[list[int], int]
 
 
 def _raw_said(tokens: list[int]) -> int:
-    """Raw text has no mark where the answer began: count how much of the script its end already is."""
+    """Raw text has no mark where the answer began: count how much of the script it already ends with."""
     script = b" and so on, and so forth"
     tail = bytes(t if 0 <= t < 256 else 0 for t in tokens[-len(script) :])
     return next((n for n in range(min(len(script), len(tail)), 0, -1) if tail.endswith(script[:n])), 0)
@@ -437,7 +438,7 @@ def open_fake_backend(
     adapters: tuple[Adapter, ...] = (),
     projector: FakeProjector | None = None,
 ) -> FakeBackend:
-    """The one that is served."""
+    """The backend that `--fake` serves."""
     progress(1.0)
     return FakeBackend(
         num_lanes=num_lanes, num_cells=num_cells, context=8192, batch_size=2048, ubatch_size=512, pooling=pooling,

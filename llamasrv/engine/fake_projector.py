@@ -21,8 +21,8 @@ WIDTH = 4
 
 
 class FakeProjector:
-    """`mrope`: an image takes as many positions as its longer side has rows. `whole`: an image is computed in one step.
-    `encoded` are the keys of the chunks that were encoded, in order."""
+    """`mrope`: an image takes as many positions as its longer side has rows. `whole`: an image is computed in one
+    step. `encoded`: the keys of the encoded chunks, in order."""
 
     width = WIDTH
 

@@ -31,7 +31,7 @@ STOPPING = "The server is shutting down."
 
 @dataclass(frozen=True)
 class Shared:
-    """What the engine thread shares with other threads: each is made to be."""
+    """The objects that the engine thread shares with other threads; each is made for that."""
 
     mailbox: Mailbox[Mail]
     doorbell: Doorbell
@@ -87,7 +87,7 @@ class EngineHost:
             self.close()
 
     def open(self) -> None:
-        """Load the model. Raises LoadFailed, or whatever else went wrong; nothing is kept of it then."""
+        """Load the model. Raises LoadFailed, or whatever else went wrong; nothing is left of it then."""
         shared, board = self.shared, self.shared.board
         backend = self._open_backend(self._loading)
         try:
@@ -112,7 +112,7 @@ class EngineHost:
         board.set_status(Status("ready", 1.0))
 
     def turn(self) -> bool:
-        """A turn of the core. Where that fails, tell everybody and start over; False where that fails, too."""
+        """Run a turn of the core. If it fails, fail all requests and start over; returns False if that fails, too."""
         try:
             self.core.turn(wait=True)
             return True
@@ -134,7 +134,7 @@ class EngineHost:
         return True
 
     def close(self) -> None:
-        """Fail what is open, free everything."""
+        """Fail what is open, and free everything."""
         shared = self.shared
         self.core.close(Unavailable(STOPPING), keep=not self._broken)
         shared.board.set_status(Status("stopped"))

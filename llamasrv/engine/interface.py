@@ -33,7 +33,7 @@ class OutOfCells(BackendError):
 
 
 class DecodeFailed(BackendError):
-    """The batch failed. What its lanes hold now is unknown: wipe them. `fatal`: the context is unusable."""
+    """The batch failed. The contents of its lanes are unknown: wipe them. `fatal`: the context is unusable."""
 
     def __init__(self, message: str, *, fatal: bool = False) -> None:
         super().__init__(message)
@@ -45,8 +45,8 @@ class LoadFailed(Exception):
 
 
 class NoMemory(LoadFailed):
-    """There is not enough memory for it; with less of it on a device, or a smaller context, there may be. `refused`:
-    the allocation that failed, where the library told."""
+    """Not enough memory; with less on a device, or a smaller context, there may be enough. `refused`: the allocation
+    that failed, if the library told."""
 
     def __init__(self, message: str, refused: Refused | None = None) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class NoMemory(LoadFailed):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a model file says of itself."""
+    """The metadata of a model file."""
 
     name: str
     path: str = ""
@@ -110,12 +110,12 @@ class Chain(Protocol):
         """One of `ids` (int64), given their logits (float32, finite); at least one."""
 
     def left(self) -> tuple[np.ndarray, np.ndarray]:
-        """The candidates that the last `choose` chose among, as the samplers left them: ids and logits."""
+        """The candidates of the last `choose`, as the samplers left them: ids and logits."""
 
     def accept(self, token: int) -> None: ...
 
     def clone(self) -> Chain:
-        """Another one in the same state."""
+        """A copy in the same state."""
 
     def close(self) -> None: ...
 
@@ -132,10 +132,10 @@ class EmbeddingBackend(Protocol):
     most_rows: int  # of an image or a sound that is seen as a whole, in one input; 0: it takes texts alone
 
     def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:
-        """A vector (float32) for each; one for each token where nothing is pooled. Raises DecodeFailed."""
+        """A vector (float32) for each; without pooling one for each token. Raises DecodeFailed."""
 
     def embed_media(self, tokens: array[int], media: MediaTimeline) -> np.ndarray:
-        """The same for an input with images or sounds, whose rows are there."""
+        """The same for an input with images or sounds whose rows are available."""
 
     def reset(self) -> None:
         """A fresh context, as after loading."""
@@ -144,7 +144,7 @@ class EmbeddingBackend(Protocol):
 
 
 class Checkpoints(Enum):
-    """What bringing a lane back takes that cannot be cut anywhere."""
+    """What it takes to bring back a lane that cannot be cut anywhere."""
 
     NONE = "none"  # it can be cut anywhere
     PARTIAL = "partial"  # the state at that position, and a lane or a saved state that has at least as much
@@ -152,7 +152,7 @@ class Checkpoints(Enum):
 
 
 class Together(Enum):
-    """What a batch may have without the library mixing it up."""
+    """What the library can compute in one batch without mixing it up."""
 
     ANY = "any"
     ONE_PROMPT = "one prompt"  # several tokens of one lane at most, beside single ones of others
@@ -168,12 +168,12 @@ class Projector(Protocol):
     width: int  # numbers of a row
 
     def measure(self, media: MediaInput) -> Measured:
-        """What an input takes in a timeline; exact, and nothing is encoded. Long for sounds: about 5 ms for each second
-        of them. Raises InvalidRequest where the projector cannot take it."""
+        """What an input takes in a timeline; exact, though nothing is encoded. Slow for sounds: about 5 ms per second.
+        Raises InvalidRequest if the projector cannot take it."""
 
     def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[np.ndarray]:
-        """Rows (float32 [num_tokens, width], finite) of these chunks of the input. Ends early, with fewer, once `stop`
-        says so. Raises LlamasrvError."""
+        """Rows (float32 [num_tokens, width], finite) of these chunks of the input. Ends early, with fewer rows, once
+        `stop` returns true. Raises LlamasrvError."""
 
     def close(self) -> None: ...
 
@@ -198,16 +198,17 @@ class DraftModel(Protocol):
     source: str  # what its drafts are counted as
 
     def follow(self, is_on: bool) -> None:
-        """Whether it is to be ready for drafts. What it costs to be is spared while it is not."""
+        """Whether it has to be ready for drafts. While it does not, that costs nothing."""
 
     def lag(self, timeline: Timeline) -> int | None:
-        """How many tokens it has to compute before it can draft, at least 1; None where it cannot."""
+        """How many tokens it must compute before it can draft, at least 1; None if it cannot."""
 
     def advance(self, timeline: Timeline, most: int) -> bool:
-        """Compute at most so many of the tokens that are missing. Whether it lags one token only now."""
+        """Compute at most `most` of the missing tokens. Returns whether it now lags by one token only."""
 
     def propose(self, timelines: Sequence[Timeline], most: int) -> list[Proposal]:
-        """At most so many tokens for each; fewer or none where there is no room. They should lag little."""
+        """At most `most` tokens for each timeline; fewer or none if there is no room. The timelines should lag
+        little."""
 
     def close(self) -> None: ...
 
@@ -244,7 +245,7 @@ class Backend(Protocol):
     idle_cells: int  # cells that idle prefixes may keep before they slow decodes down noticeably
 
     def add_adapter(self, adapter: Adapter) -> None:
-        """Load one more; it is the last of `adapters`. Raises LoadFailed."""
+        """Load one more adapter; it becomes the last of `adapters`. Raises LoadFailed."""
 
     def use(self, adapters: tuple[tuple[int, float], ...]) -> None:
         """Compute with these adapters and scales from now on. Raises DecodeFailed."""
@@ -256,41 +257,43 @@ class Backend(Protocol):
         """Logits of the rows that asked for them, in batch order: float32 [num_rows, n_vocab], writable."""
 
     def sample_lane(self, lane: int, chain: Chain | None) -> bool:
-        """From the next decode on choose from a lane's rows with a chain where they are computed; None: no longer. At
-        most one row of the lane in a batch has logits then. False where it cannot: nothing has changed."""
+        """From the next decode on, choose from a lane's rows with a chain where they are computed; None: stop doing
+        so. The lane may then have at most one row with logits in a batch. False if this is not possible: then nothing
+        has changed."""
 
     def sampled(self, row: int) -> int | None:
-        """The token chosen from this row of logits of the batch, of a lane that has a chain; its logits are unknown.
-        None where there was nothing to choose from."""
+        """The token chosen from this row of logits of the batch, for a lane that has a chain; its logits are unknown.
+        None if there was nothing to choose from."""
 
     def usable(self, lane: int, position: int) -> bool:
-        """Whether this lane can be cut back to this position, or ends there. Behind an M-RoPE image a position is less
-        than the number of tokens before it, elsewhere the same."""
+        """Whether this lane can be cut back to this position, or ends there. After an M-RoPE image a position is less
+        than the number of tokens before it; otherwise they are equal."""
 
     def copy(self, source: int, target: int, position: int) -> None:
-        """Give the empty `target` what is before this position. Where the source is not usable up to there the target
-        has to be brought back with `rewind` before anything else."""
+        """Give the empty `target` what is before this position. If the source is not usable up to there, the target
+        must be brought back with `rewind` before anything else."""
 
     def cut(self, lane: int, position: int) -> bool: ...
 
     def roll_back(self, lane: int, position: int) -> None:
-        """Take back the tokens of the lane's last decode from this position on: at most `max_rollback` of them, and not
-        all of them. Once for each decode."""
+        """Take back the tokens of the lane's last decode from this position on: at most `max_rollback`, and not all of
+        them. Once for each decode."""
 
     def shift(self, lane: int, start: int, count: int) -> None:
-        """Forget `count` tokens from `start` on; those behind them move up. Not to be saved before the next decode."""
+        """Forget `count` tokens from `start` on; those after them move up. The lane must not be saved before the next
+        decode."""
 
     def clear(self, lane: int) -> None: ...
 
     def mark(self, lane: int) -> np.ndarray:
-        """The state of a lane that cannot be cut, as it is now: a checkpoint."""
+        """The current state of a lane that cannot be cut: a checkpoint."""
 
     def mark_size(self, lane: int) -> int:
         """Bytes that `mark` would return."""
 
     def rewind(self, lane: int, position: int, mark: np.ndarray) -> bool:
-        """Bring a lane that went on behind this position back to there with what `mark` returned then. False where that
-        failed: what the lane holds is then unknown."""
+        """Bring a lane that has gone on past this position back to it, with what `mark` returned there. False if that
+        failed: the lane's contents are then unknown."""
 
     def save(self, lane: int) -> np.ndarray: ...
 
@@ -324,7 +327,7 @@ _SAMPLING_KEYS = {
 
 
 def sampling_defaults(metadata: Mapping[str, str]) -> dict[str, object]:
-    """What the model's author recommends, by the names of SamplingParams; numbers that are none are left out."""
+    """The author's recommendations, under the names of SamplingParams; values that are not numbers are left out."""
     found = {}
     for key, (name, kind) in _SAMPLING_KEYS.items():
         with contextlib.suppress(KeyError, ValueError, TypeError):

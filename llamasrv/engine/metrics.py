@@ -85,13 +85,13 @@ class EngineMetrics:
 
 
     def note_reuse(self, source: str, num_tokens: int) -> None:
-        """A sequence begins with so many tokens that were computed before."""
+        """A sequence begins with that many tokens computed before."""
         if num_tokens:
             self.cached_tokens += num_tokens
             self.reused[source] = self.reused.get(source, 0) + num_tokens
 
     def note_step(self, plan: Plan, planned: float, decoded: float, sampled: float) -> None:
-        """A step that was computed, with the seconds of its parts."""
+        """A computed step, with the seconds of its parts."""
         seconds = planned + decoded + sampled
         parts = self.parts
         parts["plan"].observe(planned)
@@ -108,7 +108,7 @@ class EngineMetrics:
             self.decode_seconds += seconds
 
     def note_draft(self, source: str, count: int, accepted: int) -> None:
-        """Of one sequence in one step."""
+        """The draft of one sequence in one step."""
         self.drafts += 1
         self.drafted[source] = self.drafted.get(source, 0) + count
         self.accepted[source] = self.accepted.get(source, 0) + accepted
@@ -125,7 +125,7 @@ class EngineMetrics:
 
 
 class EmbedderMetrics:
-    """Totals since the start, of what is computed for embeddings and ranking."""
+    """Totals since the start, for embeddings and ranking."""
 
     def __init__(self) -> None:
         self.requests = 0

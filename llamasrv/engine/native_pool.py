@@ -38,7 +38,7 @@ class NativePool:
         return JobQueue(self, width)
 
     def close(self) -> None:
-        """Take no more jobs. Those that were put are still done, then the threads end; does not wait for them."""
+        """Accept no more jobs. Those already put are still done, then the threads end; does not wait for them."""
         with self._lock:
             if self._closed:
                 return
@@ -47,7 +47,7 @@ class NativePool:
                 self._calls.put(None)
 
     def _call(self, queue: JobQueue) -> None:
-        """Have a thread work on this queue. Holding the lock."""
+        """Have a thread work on this queue. Call it holding the lock."""
         if self.num_idle:
             self.num_idle -= 1
         else:
@@ -87,11 +87,9 @@ class JobQueue:
         return True
 
     def map(self, act: Callable[[T, int], R], items: Iterable[T]) -> list[R]:
-        """`act(item, hand)` of each item; the results in the order of the items.
-
-        The caller takes its share as hand 0; hands 1 to `width` are threads of the pool. No two threads use one hand at
-        the same time. Returns when all have ended. Raises what was raised for the first item that failed.
-        """
+        """`act(item, hand)` for each item; the results in the items' order. The caller takes its share as hand 0;
+        hands 1 to `width` are threads of the pool. No two threads use the same hand at once. Returns when all have
+        ended. Raises the exception of the first item that failed."""
         left = deque(enumerate(items))
         results: dict[int, R] = {}
         failed: dict[int, Exception] = {}

@@ -11,7 +11,7 @@ DEFAULT_PLACES = 16  # sequences computed at once, where nobody has chosen
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoRA adapter of a model. `scale` is what it counts where a request names it without one."""
+    """A LoRA adapter of a model. `scale` applies where a request names it without a scale."""
 
     name: str
     path: str
@@ -20,7 +20,7 @@ class Adapter:
 
 
 def stretched(context_train: int, rope_freq_scale: float | None) -> int:
-    """Tokens that a model can be given whose positions are scaled."""
+    """The context of a model whose positions are scaled."""
     return int(context_train / rope_freq_scale) if rope_freq_scale and rope_freq_scale < 1 else context_train
 
 

@@ -31,7 +31,7 @@ _COMPUTED = Ending(FinishReason.LENGTH)
 
 
 class Outputs:
-    """`late` are the sequences whose logits are kept."""
+    """`late`: the sequences whose logits are kept until their mask is there."""
 
     def __init__(self, sampler: StepSampler, backend: Backend, note_first_token: Callable[[Sequence], None]) -> None:
         self.late: list[Sequence] = []
@@ -40,8 +40,8 @@ class Outputs:
         self._note_first_token = note_first_token
 
     def take(self, drafter: Drafter) -> Iterator[Outcome]:
-        """Of the batch that was just computed. Each outcome is to be acted upon before the next one is asked for: it
-        decides whether the rows of a draft are looked at."""
+        """The outcomes of the batch just computed. Act on each before asking for the next: it decides whether the rows
+        of a draft are looked at."""
         batch = self._backend.batch
         if not batch.num_outputs:
             return
@@ -79,8 +79,8 @@ class Outputs:
             yield from self._choose(self._next_rows(drafted))
 
     def _agrees(self, seq: Sequence, rows: np.ndarray, drafter: Drafter) -> bool:
-        """Whether the tokens that were chosen are those that the next row was computed with. Where not, that was the
-        last of them, and the sequence's draft is settled."""
+        """Whether the chosen tokens are those that the next row was computed with. If not, that was the last row to
+        use, and the sequence's draft is settled."""
         chosen = seq.tokens[seq.num_computed :]
         if seq.state is State.DECODE and len(chosen) < len(rows) and chosen.tolist() == seq.draft[: len(chosen)]:
             return True
@@ -100,7 +100,7 @@ class Outputs:
         return ready
 
     def _sampled(self, seq: Sequence, row: int) -> Choice | Ending:
-        """What the library chose for a row of logits that it has not handed out."""
+        """The library's choice for a row of logits that it has not handed out."""
         token = self._backend.sampled(row)
         return _nothing(seq) if token is None else Choice(token)
 
@@ -110,13 +110,13 @@ class Outputs:
             yield seq, choice or _nothing(seq)
 
     def _keep(self, seq: Sequence, state: SamplingState, row: np.ndarray) -> None:
-        """Until its mask is there."""
+        """Keep the logits until the mask is there."""
         state.late_row = row.copy()
         seq.enter(State.AWAITING_MASK)
         self.late.append(seq)
 
     def overdue(self) -> Iterator[Outcome]:
-        """Of those whose mask has come since; nobody waited for it but themselves."""
+        """The outcomes of those whose mask has arrived since; only they themselves waited for it."""
         late, self.late = self.late, []
         for seq in late:
             if seq.state is State.ENDED:
@@ -132,14 +132,14 @@ class Outputs:
             yield seq, choice or _nothing(seq)
 
     def wait_for_masks(self, timeout: float) -> None:
-        """Of those that wait for nothing else, for at most so many seconds."""
+        """Wait for the masks of sequences that wait for nothing else, for at most that many seconds."""
         self._sampler.wait_for_masks(self._begin_masks(self.late), timeout)
 
     def _begin_masks(self, sequences: Iterable[Sequence]) -> list[Matcher]:
         return self._sampler.begin_masks([seq.constraint for seq in sequences if seq.constraint is not None])
 
     def _deliver_forced(self, seq: Sequence, state: SamplingState) -> Ending | None:
-        """Deliver what was computed with the prompt; the ending where that was all."""
+        """Deliver what was computed with the prompt; returns the ending if that was all."""
         if seq.first_token is None:
             self._note_first_token(seq)
         return state.deliver(seq.stream.put)

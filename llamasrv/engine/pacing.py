@@ -25,11 +25,11 @@ def sleep_seconds(
     *, num_running: int, num_waiting: int, places: int, stuck: bool, burst: int, waited: float,
     next_step: Callable[[], float],
 ) -> float:  # fmt: skip
-    """Seconds to wait for mail before the next step; 0: begin at once.
+    """Seconds to wait for mail before the next step; 0: start at once.
 
-    `stuck`: the last turn found nothing to do, and nothing has come since. `burst`: most sequences that ran together
-    since the last start from nothing. `waited`: seconds since the first of those that wait now was here. `next_step`
-    predicts how long computing them takes.
+    `stuck`: the last turn found nothing to do, and nothing has arrived since. `burst`: the most sequences that ran
+    together since the engine was last idle. `waited`: seconds since the first of the waiting sequences arrived.
+    `next_step` predicts how long computing them takes.
     """
     if num_running:
         return 0.0
@@ -50,7 +50,7 @@ class Pace:
 
     def __init__(self, cost: CostModel, *, coalesce: float, alone: bool) -> None:
         """`coalesce`: seconds within which the tokens of short steps may share a wake-up. `alone`: steps must not
-        depend on what comes beside them."""
+        depend on what else arrives."""
         self.burst = 0
         self.stuck = False
         self.urgent = False  # somebody waits for a first token or an end
@@ -73,16 +73,17 @@ class Pace:
         )  # fmt: skip
 
     def front_end_load(self, num_prompt: int, num_decodes: int) -> float:
-        """For what share of this step the HTTP side will be busy with those who came and went since the last one."""
+        """The share of this step in which the HTTP side will be busy with requests that arrived or ended since the
+        last one."""
         changed, self.come_and_gone = self.come_and_gone, 0
         if not changed or self._alone:
             return 0.0
         return REQUEST_SECONDS * changed / self._cost.predict(num_prompt, num_decodes)
 
     def must_wake(self, now: float, num_prompt: int, num_decodes: int) -> bool:
-        """Whether readers are to be woken before this step is computed.
+        """Whether readers must be woken before this step is computed.
 
-        Where steps are much shorter than anybody can see, several share a wake-up: a socket write costs as much as the
+        If steps are much shorter than anybody can notice, several share a wake-up: a socket write costs as much as a
         step of a tiny model. First tokens and ends never wait, and nothing waits for a long step.
         """
         soon = now + self._cost.predict(num_prompt, num_decodes)
@@ -93,13 +94,13 @@ class Pace:
 
 
 class Deadlines:
-    """Looks at them every EXPIRY_CHECK seconds, not at every step."""
+    """Checked every EXPIRY_CHECK seconds, not at every step."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
     def passed(self, now: float, *groups: Iterable[Sequence]) -> list[Sequence]:
-        """Whose deadline is over."""
+        """The sequences whose deadline has passed."""
         if now < self._next:
             return []
         self._next = now + EXPIRY_CHECK

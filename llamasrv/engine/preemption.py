@@ -20,8 +20,8 @@ _NEVER = 1e9  # what is worth nothing to anybody
 
 
 class WayBack:
-    """What it costs to bring sequences back. `room`: bytes of host memory that copies may still take; whoever makes
-    them keeps it up to date."""
+    """The cost of bringing sequences back. `room`: bytes of host memory left for copies; code that makes copies keeps
+    it up to date."""
 
     def __init__(self, cost: CostModel) -> None:
         self.room: float = math.inf
@@ -30,13 +30,13 @@ class WayBack:
         self._byte_seconds = SECONDS_PER_BYTE
 
     def seconds(self, num_tokens: int) -> float:
-        """To bring a timeline of so many tokens back."""
+        """The time to bring back a timeline of that many tokens."""
         size = num_tokens * self._token_bytes
         again = self._cost.prompt_seconds(num_tokens)
         return min(again, self._copying(size)) if 0 < self.room >= size else again
 
     def copies(self, num_tokens: int, size: int) -> bool:
-        """Whether its KV of `size` bytes is kept; else it is computed again."""
+        """Whether its KV of `size` bytes is kept; otherwise it is computed again."""
         return 0 < self.room >= size and self._copying(size) <= self._cost.prompt_seconds(num_tokens)
 
     def copied(self, num_tokens: int, size: int, seconds: float) -> None:
@@ -47,8 +47,8 @@ class WayBack:
             self._byte_seconds += (min(seconds / size, slowest) - self._byte_seconds) * _LEARN
 
     def steps_ahead(self, num_running: int, num_tokens: int) -> int:
-        """For how many steps cells must last where a sequence of so many tokens joins: until it has spared the time
-        that giving way again would cost."""
+        """For how many steps the cells must last if a sequence of that many tokens joins: until it has saved the time
+        that preempting it again would cost."""
         if not num_running:
             return FEWEST_STEPS
         predict = self._cost.predict
@@ -61,9 +61,9 @@ class WayBack:
 
 
 def victim(sequences: Iterable[Sequence], seconds: Callable[[int], float]) -> Sequence:
-    """Who gives way: of the lowest priority, the one whose way back (`seconds`, by its tokens) costs least for the
-    cells that it frees and the steps that it would have held them; of about equal ones the youngest. Who came first
-    stays as long as there are others, so that somebody gets to an end whatever happens."""
+    """The sequence to preempt: among those of the lowest priority, the one that is cheapest to bring back (`seconds`,
+    by its tokens) for the cells that it frees and the steps for which it would have held them; of about equal ones the
+    youngest. The oldest is preempted only if there is no other, so that some sequence always finishes."""
     candidates = list(sequences)
     first = min(candidates, key=lambda s: (-s.spec.priority, s.arrived, s.id))
     others = [s for s in candidates if s is not first] or candidates
@@ -71,20 +71,20 @@ def victim(sequences: Iterable[Sequence], seconds: Callable[[int], float]) -> Se
 
 
 def _price(seq: Sequence, seconds: Callable[[int], float]) -> float:
-    """In halves of a power of two, so that only what differs noticeably decides."""
+    """In half powers of two, so that only noticeable differences decide."""
     freed = (seq.num_computed - seq.reused) * min(left(seq), MOST_STEPS)
     return _NEVER if freed < 1 else round(2 * math.log2(max(1e-9, seconds(seq.num_computed)) / freed))
 
 
 def left(seq: Sequence) -> int:
-    """Tokens that it may still write; many where nothing limits them."""
+    """Tokens that it may still write; a large number if nothing limits them."""
     most = seq.spec.max_tokens
     return MOST_STEPS if most is None else max(0, most - seq.num_generated)
 
 
 def growth(sequences: Iterable[tuple[int, int]], steps: int) -> int:
-    """Most cells more than now that sequences take within so many steps. Each is what it may still write, and the cells
-    that it gives back at its end, without those that it takes until then."""
+    """The most additional cells that the sequences take at any time within that many steps. Each is given as what it
+    may still write, and the cells that it frees at its end, not counting those that it takes until then."""
     growing = sorted(sequences)
     now = most = at = 0
     for number, (remaining, held) in enumerate(growing):

@@ -14,7 +14,7 @@ TOLD_EVERY = 0.1  # seconds; a place in a long queue may change with every step
 
 
 class QueuePlaces:
-    """`asked`: whether anybody who waits may want to know."""
+    """`asked`: whether any waiting sequence may want to know."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.asked = False
@@ -23,7 +23,7 @@ class QueuePlaces:
         self._next = 0.0
 
     def tell(self, waiting: list[Sequence], now: float) -> None:
-        """Put what is new into the streams of those that asked and have not got their first token."""
+        """Put changes into the streams of those that asked and do not have their first token yet."""
         if now < self._next:
             return
         self._next = now + TOLD_EVERY

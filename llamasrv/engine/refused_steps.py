@@ -26,7 +26,7 @@ class RefusedSteps:
         self._core = core
 
     def out_of_cells(self, plan: Plan) -> None:
-        """The library found no cells although the books say there are some: give way one by one."""
+        """The library found no cells although there should be some: preempt sequences one by one."""
         core = self._core
         if core.memory.lanes.resident:
             core.memory.evict()
@@ -36,7 +36,7 @@ class RefusedSteps:
             self._fail(plan, "The KV cache has no room for this request.")
 
     def failed(self, plan: Plan, error: DecodeFailed) -> None:
-        """Only the sequences of this batch fail; what their lanes hold is not trusted again."""
+        """Only the sequences of this batch fail; the contents of their lanes are not trusted again."""
         log.error("a step failed: %s", error)
         core = self._core
         core.metrics.failed_steps += 1

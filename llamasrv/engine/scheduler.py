@@ -43,7 +43,7 @@ CROWDED_SECONDS = 1.0  # longest step while far more short prompts wait than seq
 
 
 class Pool(NamedTuple):
-    """Cells and lanes as they stand. `reclaimable` counts the free ones and those that eviction frees."""
+    """The cells and lanes available now. `reclaimable` counts free cells and those that eviction would free."""
 
     reclaimable_cells: int
     available_lanes: int
@@ -68,7 +68,7 @@ Common = Callable[[Sequence, Sequence], int]
 
 
 class Scheduler:
-    """`parallel` sequences run at once; `target` is the wanted step time, in seconds, while anybody decodes."""
+    """`parallel` sequences run at once; `target` is the wanted step time, in seconds, while any sequence decodes."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Scheduler:
         return plan
 
     def _put_in_decodes(self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
-        """All that compute with the adapters of this step; those of the prompts that do, too."""
+        """Add all decodes with the adapters of this step. Returns the prompts that use the same adapters."""
         adapters = plan.adapters = self._next_adapters(decodes, prompts)
         if len(self._line) > 1:
             decodes = [s for s in decodes if s.spec.cache_key.adapters == adapters]
@@ -145,7 +145,7 @@ class Scheduler:
         self, plan: Plan, prompts: list[Sequence], starts: dict[int, int], budget: int, cells: int, outputs: int,
         now: float,
     ) -> None:  # fmt: skip
-        """Pieces of prompts, within the step's budget, the cells, and the rows of logits that there may be."""
+        """Pieces of prompts, within the step's budget, the cells, and the rows of logits available."""
         # The shortest rest first, older ones counting as shorter: more first tokens sooner, nobody starves.
         rest = {s.id: _rest(s, starts.get(s.id, s.num_computed)) for s in prompts}
         prompts.sort(key=lambda s: rest[s.id] / (1.0 + max(0.0, now - s.arrived)))
@@ -168,7 +168,7 @@ class Scheduler:
     def _rows_next(
         self, plan: Plan, media: list[Sequence], decodes: list[Sequence], prompts: list[Sequence], cells: int
     ) -> bool:
-        """Whether this step computes rows of images and sounds; the parts, if so."""
+        """Whether this step computes rows of images and sounds; adds the parts if so."""
         gone = [*plan.preempt, *(s for s, _ in plan.encode)]
         ready = [s for s in media if s not in gone]
         others = bool(decodes) or any(s not in media for s in prompts)
@@ -198,16 +198,16 @@ class Scheduler:
             self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + count
 
     def charge(self, seq: Sequence, tokens: int) -> None:
-        """More tokens of a step than its part says."""
+        """The step computed more tokens of a sequence than its part says."""
         self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + tokens
 
     def forget_owners(self, waiting: list[Sequence], running: list[Sequence]) -> None:
-        """Nobody may save up credit while away, and the table must not grow: keep who is here."""
+        """Forget owners that have nothing here: no one may save up credit while away, and the table must not grow."""
         here = {s.spec.owner for s in waiting} | {s.spec.owner for s in running}
         self.served = {owner: served for owner, served in self.served.items() if owner in here}
 
     def arrive(self, seq: Sequence) -> None:
-        """A newcomer starts level with whoever was served least."""
+        """A newcomer starts level with the owner that was served least."""
         self._any_deferrable = self._any_deferrable or seq.spec.deferrable
         if seq.spec.owner not in self.served:
             self.served[seq.spec.owner] = min(self.served.values(), default=0.0)
@@ -215,7 +215,8 @@ class Scheduler:
     def _make_room(
         self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence], deferred: list[Sequence], cells: int
     ) -> int:
-        """Cells for the decodes: who can be deferred gives way, then who is brought back most cheaply."""
+        """Get cells for the decodes: deferrable sequences are preempted first, then those that are cheapest to bring
+        back."""
         if deferred and len(decodes) + 1 > cells:
             plan.preempt += deferred
             cells += sum(s.num_computed - s.reused for s in deferred)
@@ -231,8 +232,8 @@ class Scheduler:
     def _set_aside(
         self, waiting: list[Sequence], running: list[Sequence], now: float
     ) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
-        """Who waits and who runs, without those that can be deferred where there are others, or are about to be; and
-        those who run all the same, without a step, as long as nobody needs their place."""
+        """The waiting and running sequences, without the deferrable ones if there are others or some are about to
+        come; and the deferrable ones that stay seated without a step, as long as nobody needs their place."""
         in_line = [s for s in waiting if not s.spec.deferrable]
         at_work = [s for s in running if not s.spec.deferrable]
         if not in_line and not at_work:
@@ -241,17 +242,19 @@ class Scheduler:
         return in_line, at_work, [s for s in running if s.spec.deferrable]
 
     def _deferred_seconds(self, now: float) -> float:
-        """The longest step for those who can be deferred."""
+        """The longest step for deferrable sequences."""
         return DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
 
     def _prompt_budget(self, num_decodes: int, rests: list[int], target: float | None) -> int:
-        """Prompt tokens for this step, given the rests of those that have a place. `target`: the step keeps within so
-        many seconds, whoever is there.
+        """Prompt tokens for this step, given the remaining tokens of the seated prompts. `target`: the step keeps
+        within that many seconds in any case.
 
-        Beside decodes: what keeps the step within the target. But where more short prompts wait than sequences decode,
-        a long step serves more of them than it holds up, and a batch that fills up sooner serves all: each that
-        outnumbers the others stretches the target. With nobody decoding, a small rest is not left for later: it would
-        keep its sequence a step behind the others from then on.
+        Beside decodes: what keeps the step within the target. But if more short prompts wait than sequences decode, a
+        long step serves more of them than it delays, and a batch that fills up sooner serves all: each one by which
+        they outnumber the decodes stretches the target.
+
+        With no decodes, a small remainder is not left for later: it would keep its sequence a step behind the others
+        from then on.
         """
         room = self.batch_size - num_decodes
         within = self.cost.prompt_tokens_within
@@ -309,7 +312,7 @@ class Scheduler:
             budget -= seq.num_tokens - have
 
     def in_order(self, waiting: list[Sequence], now: float) -> list[Sequence]:
-        """All that wait for a place, the next one first, as things stand."""
+        """All that wait for a place, the next one first, as of now."""
         line = self._in_order(waiting, now, len(waiting))
         return sorted(line, key=lambda s: s.spec.deferrable)
 
@@ -326,7 +329,8 @@ class Scheduler:
         return sorted(_foremost(waiting, most), key=rank)[:most]
 
     def _next_adapters(self, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
-        """Whose turn it is. A set that is new waits for those that are there: nobody gets in front by being new."""
+        """The adapter set whose turn it is. A new set waits for those that are there: being new does not bring it to
+        the front."""
         here = dict.fromkeys([s.spec.cache_key.adapters for s in (*decodes, *prompts)])
         if len(here) == 1:
             self._line = list(here)
@@ -337,11 +341,9 @@ class Scheduler:
         return line[0] if line else ()
 
     def _one_alone(self, plan: Plan, sequences: list[Sequence], starts: dict[int, int], max_outputs: int) -> Plan:
-        """Deterministic: one sequence a step, in turn, prompts cut at fixed positions.
-
-        Kernels round differently for one row and for many, and a prompt's cut shows too: what a sequence computes must
-        not depend on its neighbours, so it has none.
-        """
+        """Deterministic mode: one sequence a step, in turn, with prompts cut at fixed positions. Kernels round
+        differently for one row and for many, and where a prompt is cut shows, too: what a sequence computes must not
+        depend on its neighbours, so it has none."""
         if sequences:
             seq = sequences[self._turn % len(sequences)]
             self._turn += 1
@@ -359,8 +361,8 @@ class Scheduler:
 
 
 def _by_need(running: list[Sequence]) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
-    """Those that owe one token, those that owe more, and those of the latter that go on with rows of media. Who waits
-    for a mask owes nothing."""
+    """Sequences that owe one token, those that owe more, and those of the latter that continue with rows of media. A
+    sequence that waits for a mask owes nothing."""
     decodes: list[Sequence] = []
     prompts: list[Sequence] = []
     media: list[Sequence] = []
@@ -377,7 +379,7 @@ def _by_need(running: list[Sequence]) -> tuple[list[Sequence], list[Sequence], l
 
 
 def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
-    """With what a backend can do, and a cost model that knows the steps it has tried."""
+    """A scheduler for a backend's abilities, with a cost model that knows the steps tried while loading."""
     scheduler = Scheduler(
         parallel=min(options.places, backend.num_lanes),
         batch_size=backend.batch.capacity,
@@ -393,7 +395,8 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
 
 
 def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:
-    """The eldest of each kind, in a line that is in the order of arrival: a thousand others are not even compared."""
+    """The eldest of each kind, from a list in order of arrival: with a thousand waiting, the rest is not even
+    compared."""
     taken: dict[tuple, int] = {}
     foremost = []
     for seq in waiting:
@@ -406,7 +409,7 @@ def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:
 
 
 def _left_out(waiting: list[Sequence], running: list[Sequence]) -> list[Sequence]:
-    """The eldest of each owner of whom nothing runs: where others have every place, it may come in beside them."""
+    """The eldest of each owner that has nothing running: if others have every place, it may come in beside them."""
     here = {s.spec.owner for s in running}
     eldest: dict[str, Sequence] = {}
     for seq in waiting:
@@ -416,7 +419,7 @@ def _left_out(waiting: list[Sequence], running: list[Sequence]) -> list[Sequence
 
 
 def _shares(budget: int, prompts: list[Sequence], rest: dict[int, int]) -> dict[str, int]:
-    """Prompt tokens of this step for each owner: the same for all, but what somebody does not need is the others'."""
+    """Prompt tokens of this step for each owner: equal shares, and what one does not need goes to the others."""
     wanted: dict[str, int] = {}
     for seq in prompts:
         wanted[seq.spec.owner] = wanted.get(seq.spec.owner, 0) + rest[seq.id]
@@ -435,5 +438,5 @@ def _start(seq: Sequence, match: Match | None) -> int:
 
 
 def _rest(seq: Sequence, start: int) -> int:
-    """Tokens from here on that one batch can have: up to the next image or sound."""
+    """The tokens from here on that one batch can take: up to the next image or sound."""
     return (seq.num_tokens if seq.media is None else seq.media.text_end(start, seq.num_tokens)) - start

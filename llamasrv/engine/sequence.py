@@ -51,7 +51,7 @@ TRANSITIONS = {
 
 
 class Sequence:
-    """What has become of a SequenceSpec."""
+    """A running SequenceSpec and its state."""
 
     __slots__ = (
         "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
@@ -103,17 +103,17 @@ class Sequence:
 
     @property
     def num_undelivered(self) -> int:
-        """Of the last tokens: the client has not got them yet."""
+        """How many of the last tokens the client has not received yet."""
         return 0 if self.sampling is None else self.sampling.num_undelivered
 
     @property
     def is_resumed(self) -> bool:
-        """Whether it waits for the second time: it had to give way."""
+        """Whether it waits for a second time, because it was preempted."""
         return self.saved is not None or self.num_generated > 0
 
     @property
     def owed(self) -> int:
-        """Tokens whose KV is still missing. One while decoding, more while a prompt is computed."""
+        """Tokens whose KV is still missing: one while decoding, more while a prompt is computed."""
         return len(self.tokens) - self.num_computed
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ class Sequence:
 
 
 def tell_progress(seq: Sequence, now: float) -> None:
-    """How much of its prompt is computed, up to its first token."""
+    """Report how much of its prompt is computed, until its first token."""
     if seq.first_token is not None:
         return
     computed = min(seq.num_computed, seq.num_prompt)

@@ -25,7 +25,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Refused:
-    """Bytes that a device, or HOST, did not give; `free` are those that it had at that moment, where it tells."""
+    """Bytes that a device, or HOST, did not provide; `free`: what it had free at that moment, if it tells."""
 
     place: str
     size: int
@@ -34,8 +34,8 @@ class Refused:
 
 @dataclass(frozen=True)
 class Measured:
-    """By the names of devices; HOST is always there. `devices` has those that the library would use, in its order, with
-    the bytes that are free on each, and all."""
+    """By device name; HOST is always included. `devices`: those that the library would use, in its order, each with
+    its free and total bytes."""
 
     uses: dict[str, Use]
     devices: dict[str, tuple[int, int]]

@@ -96,7 +96,7 @@ class View:
 
 
 class Board:
-    """Where the values hang. The engine thread alone writes; anybody reads."""
+    """Holds the values that others see. Only the engine thread writes; any thread reads."""
 
     def __init__(self, on_status: Callable[[], None] | None = None) -> None:
         """`on_status` is called, on the engine thread, whenever the status changes."""
@@ -111,7 +111,7 @@ class Board:
         self, now: float, running: list[Sequence], waiting: list[Sequence], lanes: LaneTable, swapped_bytes: int,
         pins: Pins,
     ) -> None:  # fmt: skip
-        """Replace the view, unless it is a moment old and everybody is still where they were."""
+        """Replace the view, unless it is only a moment old and the same sequences are in the same places."""
         if not self.is_stale and now - (self.view.at or 0.0) < VIEW_SECONDS:
             return
         self.is_stale = False

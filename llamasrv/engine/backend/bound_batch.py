@@ -12,7 +12,7 @@ from llamasrv.engine.batch import Batch
 
 
 class BoundBatch:
-    """`native` is good as long as this object lives."""
+    """`native` is valid for as long as this object lives."""
 
     def __init__(self, batch: Batch) -> None:
         self._one_lane = np.ones(batch.capacity, np.int32)

@@ -21,7 +21,7 @@ _WORD_BYTES = 260  # of each token: the library's words and this server's
 
 
 class _Map(ctypes.Structure):
-    """std::map of GNU's C++ library: what orders it, the node before the first, how many there are."""
+    """std::map of GNU's C++ library: its comparator, the header node, the number of nodes."""
 
     _fields_ = [(name, ctypes.c_uint64) for name in ("order", "colour", "root", "first", "last", "count")]
 
@@ -34,7 +34,7 @@ class _Node(ctypes.Structure):
 
 
 def can_measure() -> bool:
-    """Whether the library tells it."""
+    """Whether the library reports memory use."""
     names = (_BREAKDOWN, _NUM_DEVICES, _DEVICE)
     return sys.platform.startswith("linux") and all(hasattr(_LIBRARY, name) for name in names)
 
@@ -46,7 +46,7 @@ def _function(name: str, result: Any, *arguments: Any) -> Any:
 
 
 def devices_of(model: Any) -> list[int]:
-    """Those that its layers may lie on."""
+    """The devices that its layers may be on."""
     count = _function(_NUM_DEVICES, ctypes.c_int32, ctypes.c_void_p)
     device = _function(_DEVICE, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
     return [device(model, number) for number in range(count(model))]
@@ -68,12 +68,12 @@ def breakdown(context: Any) -> dict[str, Use]:
 
 
 def ours(vocab_size: int, max_outputs: int) -> int:
-    """Bytes of this machine that the library does not count: the words of the vocabulary, rows handed out."""
+    """Bytes of this machine that the library does not count: the texts of the vocabulary, and rows handed out."""
     return vocab_size * (_WORD_BYTES + 4 * max_outputs)
 
 
 def host_bytes(contexts: list[Any], vocab_size: int, max_outputs: int) -> int | None:
-    """What open contexts of one model take of this machine, the model included; None where the library does not
+    """What the open contexts of one model take of this machine, the model included; None if the library does not
     tell."""
     if not can_measure():
         return None

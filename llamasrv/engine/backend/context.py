@@ -55,7 +55,7 @@ class LlamaBackend(LaneMemory):
     max_rollback = 0
 
     def __init__(self, path: str, options: EngineOptions, progress: Progress, *, weights: bool = True) -> None:
-        """Without weights nothing is computed: it is there to be measured. Raises LoadFailed."""
+        """Without weights nothing can be computed: such a backend is only measured. Raises LoadFailed."""
         self._options = options
         self._context: Any = None
         self.embeddings: LlamaEmbeddings | None = None
@@ -117,7 +117,7 @@ class LlamaBackend(LaneMemory):
         self._open_to_generate(options)
 
     def _open_to_generate(self, options: EngineOptions) -> None:
-        """The context for answers, the draft model beside it, and what both have room for."""
+        """The context for answers, with the draft model beside it, and what both have room for."""
         self._slides = bool(self._n_swa) and not self.can_cut
         self._open_context()
         model = self._model
@@ -176,14 +176,14 @@ class LlamaBackend(LaneMemory):
 
     @property
     def contexts(self) -> list[Any]:
-        """Of the library, all that are open."""
+        """All open contexts, as the library's handles."""
         embedding = self.embeddings.context_handle if self.embeddings is not None else None
         mtp = self._mtp.context if self._mtp is not None else None
         return [context for context in (self._context, embedding, mtp) if context]
 
     @property
     def model(self) -> Any:
-        """The library's."""
+        """The library's handle."""
         return self._model
 
     def add_adapter(self, adapter: Adapter) -> None:

@@ -17,8 +17,8 @@ FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 def context_params(
     o: EngineOptions, *, context_train: int, lanes: int, rows: int, whole: int, stateful: bool
 ) -> Any:
-    """`rows`: most of a batch; `whole`: most of an image that is computed in one step; `stateful`: a lane has a state
-    of one size, however long it is."""
+    """`rows`: the most rows of a batch; `whole`: the most rows of an image that is computed in one step; `stateful`: a
+    lane has a state of fixed size, however long it is."""
     p = C.llama_context_default_params()
     cells = o.context_cells or min(max(context_train, 4096), 32768)
     split = bool(o.deterministic)
@@ -37,7 +37,7 @@ def context_params(
 
 
 def state_facts(o: EngineOptions) -> dict[str, object]:
-    """What a saved state depends on, beside the model: one that was saved with others cannot be restored."""
+    """What a saved state depends on, besides the model: it can only be restored where these are equal."""
     return {
         "library": VERSION, "keys": o.cache_type_k, "values": o.cache_type_v, "flash_attn": o.flash_attn,
         "gpu_layers": o.gpu_layers, "overrides": list(o.override_kv),

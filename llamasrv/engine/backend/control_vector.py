@@ -42,7 +42,7 @@ _data = _declare("gguf_get_data_offset", ctypes.c_size_t, _P)
 
 
 def directions(vectors: tuple[Adapter, ...], width: int, layers: int) -> np.ndarray:
-    """Their sum, each times its scale: shape (layers, width), layer 1 first. Raises LoadFailed."""
+    """The sum of the vectors, each times its scale: shape (layers, width), layer 1 first. Raises LoadFailed."""
     total = np.zeros((layers, width), np.float32)
     for vector in vectors:
         for layer, direction in _read(vector.path):
@@ -76,7 +76,7 @@ def _read(path: str) -> list[tuple[int, np.ndarray]]:
 
 
 def steer(context: Any, model: Any, options: EngineOptions, path: str) -> None:
-    """Have the options' control vectors steer this context. Raises LoadFailed."""
+    """Apply the options' control vectors to this context. Raises LoadFailed."""
     if not options.control_vectors:
         return
     layers, width = C.llama_model_n_layer(model), C.llama_model_n_embd(model)

@@ -39,7 +39,7 @@ class LlamaDraftModel:
     def __init__(
         self, path: str, options: EngineOptions, target: Any, vocab: LlamaVocabulary, *, num_lanes: int
     ) -> None:
-        """`target`: the model that it drafts for, with its vocabulary. Raises LoadFailed."""
+        """`target`: the model for which it drafts, with its vocabulary. Raises LoadFailed."""
         self._options = replace(
             options, gpu_layers=options.draft_gpu_layers, control_vectors=(), override_kv=(), override_tensor=(),
             mtp=False,
@@ -86,7 +86,7 @@ class LlamaDraftModel:
 
     @property
     def sizes(self) -> tuple[list[Any], int, int]:
-        """The library's contexts, words of the vocabulary, rows handed out: what its memory depends on."""
+        """What its memory depends on: the library's contexts, texts of the vocabulary, rows handed out."""
         return [self._context], self._vocab_size, self._num_lanes
 
     def close(self) -> None:
@@ -98,10 +98,10 @@ class LlamaDraftModel:
             self._model = None
 
     def follow(self, is_on: bool) -> None:
-        """It computes what it is asked about, and nothing before."""
+        """Nothing to do: it computes only when it is asked."""
 
     def lag(self, timeline: Timeline) -> int:
-        """How many tokens it has to compute before it can draft."""
+        """How many tokens it must compute before it can draft."""
         return len(timeline.tokens) - self._known(timeline)
 
     def _known(self, timeline: Timeline) -> int:
@@ -109,7 +109,7 @@ class LlamaDraftModel:
         return min(common_prefix(held, timeline.tokens), len(timeline.tokens) - 1) if held else 0
 
     def advance(self, timeline: Timeline, most: int) -> bool:
-        """Compute at most so many of the tokens that are missing. Whether it can draft in one call now."""
+        """Compute at most `most` of the missing tokens. Returns whether it can now draft in one call."""
         tokens, lane = timeline.tokens, timeline.lane
         start = self._begin(timeline)
         end = min(len(tokens) - 1, start + most)
@@ -125,8 +125,11 @@ class LlamaDraftModel:
         return start >= len(tokens) - 1
 
     def propose(self, timelines: Sequence[Timeline], most: int) -> list[Proposal]:
-        """What may follow each: at most so many tokens, with how far each was ahead of the next best (in logits). Those
-        it cannot compute get fewer, or none. Each lags one token, or a few."""
+        """What may follow each timeline: at most `most` tokens, with how far each was ahead of the next best (in
+        logits).
+
+        Timelines that it cannot compute get fewer tokens, or none. Each lags by one token, or a few.
+        """
         proposals = [Proposal([], []) for _ in timelines]
         b, keep = self._batch, tuple(t.lane for t in timelines)
         row, active, last = 0, [], []
@@ -174,7 +177,8 @@ class LlamaDraftModel:
         return token, best - float(logits.max())
 
     def _begin(self, timeline: Timeline) -> int:
-        """Cut off what a lane holds beside the timeline, or take over what another lane has of it; what is there."""
+        """Cut the lane back to what it shares with the timeline, or copy what another lane has of it; returns the
+        length."""
         tokens, lane = timeline.tokens, timeline.lane
         known = self._known(timeline)
         if len(tokens) - known > WORTH_COPYING:
@@ -197,7 +201,7 @@ class LlamaDraftModel:
         return length
 
     def _decode(self, num_rows: int, keep: Sequence[int]) -> bool:
-        """Where there is no room, other lanes are emptied first."""
+        """If there is no room, other lanes are emptied first."""
         native = self._rows.native
         native.n_tokens = num_rows
         code = C.llama_decode(self._context, native)
@@ -215,7 +219,7 @@ class LlamaDraftModel:
 
 
 def check_vocabularies(path: str, draft: Any, target: Any) -> None:
-    """Raise LoadFailed where the tokens of two models do not mean the same."""
+    """Raises LoadFailed if the tokens of the two models do not mean the same."""
     a, b = C.llama_model_get_vocab(draft), C.llama_model_get_vocab(target)
 
     def fail(what: str) -> None:

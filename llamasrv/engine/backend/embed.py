@@ -45,7 +45,7 @@ _UNSPECIFIED = ("0", "-1", "4294967295")
 
 
 def only_embeds(model: Any, metadata: dict[str, str]) -> bool:
-    """Whether a model is made for embeddings: it says how to pool, or attends to both sides."""
+    """Whether a model is made for embeddings: it names a pooling, or attends in both directions."""
     architecture = metadata.get("general.architecture", "")
     pooling = metadata.get(f"{architecture}.pooling_type", "0")
     return pooling not in _UNSPECIFIED or is_bidirectional(model, metadata)
@@ -57,7 +57,7 @@ def is_bidirectional(model: Any, metadata: dict[str, str]) -> bool:
 
 
 def pooling_of(metadata: dict[str, str], wanted: str | None) -> str:
-    """How to pool: as the operator says, else as the model does, else the mean."""
+    """The pooling: the operator's, else the model's, else the mean."""
     if wanted is not None:
         return wanted
     number = metadata.get(f"{metadata.get('general.architecture', '')}.pooling_type", "")
@@ -66,8 +66,8 @@ def pooling_of(metadata: dict[str, str], wanted: str | None) -> str:
 
 
 def _has_head(path: str) -> bool:
-    """Whether a model's file has a classification head. Without one the library would pass off a hidden number as a
-    score, and it tells nobody which tensors a loaded model has."""
+    """Whether a model's file has a classification head. Without one the library would return a hidden value as a
+    score, and it does not tell which tensors a loaded model has."""
     with opened(Path(path)) as file:
         return file is not None and any(file.has_tensor(name) for name in ("cls.weight", "cls.output.weight"))
 
@@ -89,7 +89,7 @@ class LlamaEmbeddings:
         projector: LlamaProjector | None = None,
         most_whole: int = 0,
     ) -> None:
-        """`most_whole`: rows that its projector's images may have where they are seen as a whole. Raises LoadFailed."""
+        """`most_whole`: the most rows of a projector's image that is computed in one step. Raises LoadFailed."""
         self._model, self._options = model, options
         self._path, self._threads, self._reason = path, threads, reason
         self._vocab_size = vocab_size
@@ -113,7 +113,7 @@ class LlamaEmbeddings:
 
     @property
     def context_handle(self) -> Any:
-        """The library's."""
+        """The library's handle."""
         return self._context
 
     def _open_context(self) -> None:
@@ -179,7 +179,7 @@ class LlamaEmbeddings:
             C.llama_memory_clear(self._memory, False)
 
     def _advance(self, numbers: np.ndarray, media: MediaTimeline, cell: int) -> int:
-        """Compute the tokens of text, or the rows, that are next. Returns where they end."""
+        """Compute the next tokens of text, or the next rows. Returns where they end."""
         number = media.at(cell)
         if number is None:
             end = min(media.text_end(cell, len(numbers)), cell + self._rows_a_call)
@@ -222,7 +222,7 @@ class LlamaEmbeddings:
         ))  # fmt: skip
 
     def _compute(self, n: int, lane: np.ndarray, compute: Callable[[Any], int]) -> None:
-        """`compute` is given a batch with the lanes of the rows, all of which give a vector."""
+        """`compute` gets a batch with the rows' lanes; every row gives a vector."""
         ones, wants = np.ones(n, np.int32), np.ones(n, np.int8)
         lanes = (lane.ctypes.data + 4 * np.arange(n)).astype(np.uint64)
         batch: Any = C.llama_batch()
@@ -239,7 +239,7 @@ class LlamaEmbeddings:
             raise DecodeFailed(f"computing {n} rows returned {code} ({self._reason()})", fatal=code == -3)
 
     def _vectors(self, num_rows: int) -> np.ndarray:
-        """What the last call computed, row by row. Valid until the next one."""
+        """The vectors of the last call, row by row. Valid until the next call."""
         found = C.llama_get_embeddings(self._context)
         if not found:
             raise DecodeFailed("llama.cpp returned no embeddings")

@@ -52,7 +52,7 @@ class GgufFile:
         self._pointer = pointer
 
     def text(self, key: str) -> str:
-        """Empty where there is none."""
+        """Empty if there is none."""
         at = _find_key(self._pointer, key.encode())
         if at < 0 or _key_type(self._pointer, at) != _STRING:
             return ""
@@ -62,7 +62,7 @@ class GgufFile:
         return bool(_find_tensor(self._pointer, name.encode()) >= 0)
 
     def numbers(self, tensor: str) -> np.ndarray | None:
-        """All numbers of a small tensor, as float32; None where there is none, or it is quantised."""
+        """All numbers of a small tensor, as float32; None if there is no such tensor, or it is quantised."""
         at = _find_tensor(self._pointer, tensor.encode())
         kind = _tensor_type(self._pointer, at) if at >= 0 else -1
         if kind not in (_F32, _F16, _BF16):
@@ -77,7 +77,7 @@ class GgufFile:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[GgufFile | None]:
-    """The header of a file; None where it is none."""
+    """The header of a file; None if it is not a GGUF file."""
     pointer = _open(os.fsencode(path), _Params(True, None))
     try:
         yield GgufFile(path, pointer) if pointer else None

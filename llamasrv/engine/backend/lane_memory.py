@@ -17,7 +17,7 @@ from llamasrv.engine.interface import Checkpoints
 
 
 class LaneMemory:
-    """What `LlamaBackend` does with lanes; it sets these."""
+    """The part of `LlamaBackend` that works on lanes; LlamaBackend sets these attributes."""
 
     can_cut: bool
     can_share: bool

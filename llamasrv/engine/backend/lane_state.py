@@ -22,7 +22,7 @@ def read_state(context: Any, lane: int, flags: int = 0) -> np.ndarray:
 
 
 def write_state(context: Any, lane: int, data: np.ndarray, flags: int = 0) -> bool:
-    """Whether all of it was taken."""
+    """Returns whether all of it was accepted."""
     size = len(data)
     return bool(C.llama_state_seq_set_data_ext(context, _bytes_at(data), size, lane, flags) == size)
 

@@ -37,7 +37,7 @@ fast = ctypes.PyDLL(C._lib._name)
 
 
 class _Heard(threading.local):
-    """The last errors that the library logged on a thread: models are loaded side by side, each on its own."""
+    """The last errors that the library logged, by thread: models may be loaded side by side."""
 
     def __init__(self) -> None:
         self.errors: deque[str] = deque(maxlen=20)
@@ -58,7 +58,7 @@ def _on_log(level: int, text: bytes, _: Any) -> None:
 
 
 def mtmd() -> Any:
-    """The library for images and sounds; loaded when it is first needed."""
+    """The library for images and sounds; loaded on first use."""
     import llama_cpp.mtmd_cpp as library
 
     library.mtmd_log_set(_on_log, None)
@@ -67,8 +67,8 @@ def mtmd() -> Any:
 
 
 def hidden_states() -> Any:
-    """The library's functions that hand out hidden states and take them. Raises ImportError or AttributeError where it
-    was built without them."""
+    """The library's functions that read and write hidden states. Raises ImportError or AttributeError if it was built
+    without them."""
     import llama_cpp.llama_cpp_ext as library
 
     return library
@@ -79,7 +79,7 @@ C.llama_backend_init()
 
 
 def reason() -> str:
-    """What the library said last on this thread, or why it could not load, if it said so; without function names."""
+    """The library's last error on this thread, preferably why a model could not be loaded; without function names."""
     errors = _heard.errors
     if not errors:
         return "the library gave no reason"
@@ -88,17 +88,17 @@ def reason() -> str:
 
 
 def system_info() -> str:
-    """What the library found of the CPU, and what it was built for."""
+    """What the library detected about the CPU, and what it was built for."""
     return str(C.llama_print_system_info().decode("utf-8", "replace")).strip(" |\n")
 
 
 def out_of_memory() -> bool:
-    """Whether what it said last on this thread tells of memory that could not be had."""
+    """Whether its last errors on this thread report a failed allocation."""
     return any(re.search(r"alloc|out of memory", line, re.IGNORECASE) for line in _heard.errors)
 
 
 def refused_buffer() -> tuple[str, int] | None:
-    """The type of the buffer that it could not allocate last on this thread, and its bytes, if it said so."""
+    """The type and the bytes of the buffer whose allocation last failed on this thread, if the library said so."""
     for line in reversed(_heard.errors):
         found = re.search(r"failed to allocate (\S+) buffer of size (\d+)$", line)
         if found is not None:
@@ -107,7 +107,7 @@ def refused_buffer() -> tuple[str, int] | None:
 
 
 def forget_errors() -> None:
-    """Before a call whose reason to fail will be asked for."""
+    """Call this before a call whose error `reason` may have to report."""
     _heard.errors.clear()
 
 

@@ -28,7 +28,7 @@ _REFUSED = {
 
 
 def check_generates(path: str, model: Any, architecture: str) -> None:
-    """Raises LoadFailed for a model that cannot write text here."""
+    """Raises LoadFailed for a model that cannot generate text here."""
     reason = _REFUSED.get(architecture)
     if C.llama_model_is_diffusion(model):
         reason = "it writes by diffusion, not token by token"

@@ -29,7 +29,7 @@ def load_adapters(model: Any, adapters: tuple[Adapter, ...], reason: Callable[[]
 
 
 def use_adapters(context: Any, handles: list[Any], adapters: tuple[tuple[int, float], ...]) -> None:
-    """Make these, with their scales, the ones of the context. Raises DecodeFailed."""
+    """Apply these adapters, with their scales, to the context. Raises DecodeFailed."""
     n = len(adapters)
     assert all(0 <= number < len(handles) for number, _ in adapters)
     chosen = (C.llama_adapter_lora_p_ctypes * n)(*[handles[number] for number, _ in adapters]) if n else None

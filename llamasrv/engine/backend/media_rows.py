@@ -12,8 +12,8 @@ from llamasrv.engine.batch import MediaRows
 
 
 def decode_rows(context: Any, batch: Any, rows: MediaRows, *, width: int, dimensions: int, ubatch_size: int) -> int:
-    """llama_decode's code. `batch`: a llama_batch whose lanes and outputs are those of the rows; its tokens are not
-    looked at."""
+    """Returns llama_decode's code. `batch`: a llama_batch whose lanes and outputs are the rows'; its tokens are not
+    read."""
     count = len(rows.embeddings)
     # Each of these would be read past its end, or abort.
     assert rows.embeddings.shape == (count, width) and rows.positions.shape == (dimensions, count)

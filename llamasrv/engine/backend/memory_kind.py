@@ -35,7 +35,8 @@ def kind_of(model: Any, architecture: str, *, swa_full: bool) -> MemoryKind:
 
 
 def rollback_wanted(options: EngineOptions, ubatch_size: int) -> int:
-    """States to keep beside the last one of each lane, so that a draft of as many tokens can be taken back."""
+    """How many states to keep besides the last one of each lane, so that a draft of that many tokens can be taken
+    back."""
     if options.spec == "off" or options.deterministic:
         return 0
     wanted = _ROLLBACK if options.draft_rollback is None else options.draft_rollback

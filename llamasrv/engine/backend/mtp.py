@@ -25,7 +25,7 @@ _logits_of.argtypes, _logits_of.restype = list(C.llama_get_logits_ith.argtypes),
 
 
 def binding() -> Any:
-    """The library's functions for it. Raises LoadFailed where it was built without them."""
+    """The library's functions for MTP. Raises LoadFailed if it was built without them."""
     try:
         return hidden_states()
     except (ImportError, AttributeError) as error:
@@ -33,7 +33,7 @@ def binding() -> Any:
 
 
 class _Lane:
-    """Rows [0 or later, computed) are in the context; `tokens` and `hidden` are the rows behind them."""
+    """Rows [0 or later, computed) are in the context; `tokens` and `hidden` are the rows after them."""
 
     __slots__ = ("computed", "before", "tokens", "hidden")
 
@@ -59,12 +59,13 @@ class _Lane:
 
 
 class LlamaMtp:
-    """Belongs to the engine thread. The model was loaded with its MTP layer: without it the library would abort."""
+    """Belongs to the engine thread. The model must have been loaded with its MTP layer: without it the library would
+    abort."""
 
     source = "mtp"
 
     def __init__(self, model: Any, target: Any, params: Any, *, vocab_size: int, num_lanes: int) -> None:
-        """`params`: those that the target's context was made with. Raises LoadFailed."""
+        """`params`: those of the target's context. Raises LoadFailed."""
         self._ext = binding()
         self._target, self._vocab_size = target, vocab_size
         self._width = int(C.llama_model_n_embd(model))
@@ -91,7 +92,7 @@ class LlamaMtp:
             self.context = None
 
     def follow(self, is_on: bool) -> None:
-        """Whether the target hands out hidden states; while it does not, nothing is drafted, and nothing it costs."""
+        """Whether the target hands out hidden states; while it does not, nothing is drafted and there is no cost."""
         if is_on != self.follows:
             self.follows = is_on
             self._ext.llama_set_embeddings_nextn(self._target, is_on, False)
@@ -164,11 +165,11 @@ class LlamaMtp:
         return 1 + len(lane.tokens) if lane is not None and lane.end == len(timeline.tokens) - 1 else None
 
     def advance(self, timeline: Timeline, most: int) -> bool:
-        """All that is missing at once: it is one layer."""
+        """Computes everything missing at once: it is a single layer."""
         return self._catch_up([timeline.lane])
 
     def _catch_up(self, numbers: list[int]) -> bool:
-        """Compute what these lanes were given."""
+        """Compute the rows that these lanes were given."""
         while any(number in self._lanes and self._lanes[number].tokens for number in numbers):
             row, counts = 0, {}
             for number in numbers:
@@ -182,7 +183,7 @@ class LlamaMtp:
         return True
 
     def _fill(self, row: int, number: int, lane: _Lane, count: int) -> int:
-        """Lay out so many rows of what a lane was given; where they end."""
+        """Lay out at most that many rows of a lane; returns where they end."""
         end, b = row + count, self._batch
         if count:
             b.token[row:end], b.position[row:end] = lane.tokens[:count], range(lane.computed, lane.computed + count)
@@ -197,7 +198,7 @@ class LlamaMtp:
         self._hidden[row] = hidden
 
     def propose(self, timelines: Sequence[Timeline], most: int) -> list[Proposal]:
-        """What may follow each. The first call computes what is missing, too."""
+        """What may follow each timeline. The first call also computes what is missing."""
         proposals = [Proposal([], []) for _ in timelines]
         row = 0
         active: list[tuple[int, int]] = []  # number of the timeline, and its row
@@ -238,7 +239,7 @@ class LlamaMtp:
         return token, best - float(logits.max())
 
     def _decode(self, num_rows: int) -> bool:
-        """Where it fails all lanes begin anew: what they hold is not known any more."""
+        """If it fails, all lanes start again: their contents are unknown."""
         self._rows.native.n_tokens = num_rows
         if C.llama_decode(self.context, self._rows.native) == 0:
             return True

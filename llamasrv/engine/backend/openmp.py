@@ -15,7 +15,8 @@ SPIN = "200000"
 
 
 def tune() -> None:
-    """For a server, whose HTTP side needs the cores between two steps. What the operator has set stays."""
+    """Settings for a server, whose HTTP side needs the cores between two steps. Variables that the operator has set
+    stay."""
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
     if gnu_openmp():
         # Once two contexts have computed in a process there are more OpenMP threads than cores, at work or not, and
@@ -24,7 +25,8 @@ def tune() -> None:
 
 
 def poll(level: int | None) -> None:
-    """Spin that long: 0 not at all, 50 as long as by default, 100 twice as long. What the operator has set stays."""
+    """How long threads spin: 0 not at all, 50 the default, 100 twice as long. Variables that the operator has set
+    stay."""
     if level is not None:
         os.environ.setdefault("GOMP_SPINCOUNT", str(int(SPIN) * level // 50))
 

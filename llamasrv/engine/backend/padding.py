@@ -21,8 +21,8 @@ SHORTEST = 0.005  # seconds; shorter steps are not worth it
 
 
 class Padding:
-    """Tries decodes, by their number of rows; of batches with prompts in them it judges by those. `choose`, compute,
-    `learn`."""
+    """Learns from decodes, by number of rows, whether padding pays, and applies that to batches with prompts, too.
+    Call `choose`, compute, then `learn`."""
 
     def __init__(self) -> None:
         self._times: dict[tuple[int, bool], deque[float]] = {}
@@ -30,7 +30,8 @@ class Padding:
         self._decisions = 0
 
     def begin(self, plain: float, padded: float) -> None:
-        """What a step took with a row missing to whole blocks, and with whole blocks: good until better is known."""
+        """Judge from the times of a step that is one row short of whole blocks, and of one with whole blocks, until
+        better times are known."""
         self._pays = [False] + [plain > max(padded, SHORTEST)] * (BLOCK - 1)
 
     def choose(self, num_rows: int, num_outputs: int) -> bool:
@@ -54,7 +55,8 @@ class Padding:
 
 
 def fill(batch: Batch, lane: int, most_outputs: int) -> int:
-    """Fill the batch up to whole blocks with rows on a spare lane, not counted in `num_rows`; how many. 0: no room."""
+    """Fill the batch up to whole blocks with rows on a spare lane, which `num_rows` does not count; returns how many.
+    0: no room."""
     n = batch.num_rows
     outputs = -batch.num_outputs % BLOCK  # the output layer has its own blocks: of the rows with logits
     end = n + outputs + -(n + outputs) % BLOCK

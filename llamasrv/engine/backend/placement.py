@@ -39,13 +39,13 @@ _POSITIONS = (
 
 
 class _Override(ctypes.Structure):
-    """llama_model_tensor_buft_override: tensors whose name has the pattern go into this type of buffer."""
+    """llama_model_tensor_buft_override: tensors whose name matches the pattern go into this type of buffer."""
 
     _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
 
 
 def load_model(path: str, options: EngineOptions, progress: Progress, *, weights: bool = True) -> Any:
-    """The library's model. Without weights it takes no memory, and is good for being measured alone."""
+    """The library's model. Without weights it takes no memory, and can only be measured."""
     spread_over_nodes(options.numa)
     params, alive = model_params(options, path)
     params.no_alloc = not weights
@@ -59,7 +59,7 @@ def load_model(path: str, options: EngineOptions, progress: Progress, *, weights
 
 
 def failed(message: str) -> LoadFailed:
-    """With what the library's last errors on this thread tell of memory."""
+    """The error, with what the library's last errors on this thread say about memory."""
     return NoMemory(message, rpc.refused()) if out_of_memory() else LoadFailed(message)
 
 
@@ -70,7 +70,8 @@ def on_gpu(options: EngineOptions) -> bool:
 
 
 def model_params(options: EngineOptions, path: str) -> tuple[Any, list[Any]]:
-    """The library's parameters for loading the model at `path`, and what has to live as long. Raises LoadFailed."""
+    """The library's parameters for loading the model at `path`, and the objects that must live as long. Raises
+    LoadFailed."""
     params, alive = C.llama_model_default_params(), []
     params.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
     params.load_mode, params.lazy_mode = LOAD_MODES[options.load_mode], LAZY_MODES[options.lazy_mode]
@@ -113,7 +114,7 @@ def place_context(params: Any, options: EngineOptions) -> None:
 
 
 def _devices(options: EngineOptions, there: dict[str, int], path: str) -> Any:
-    """An array that ends in NULL; None: the library chooses."""
+    """A NULL-terminated array; None: the library chooses."""
     if options.rpc:
         return rpc.devices(options.rpc, path)
     if not options.devices:
@@ -123,7 +124,7 @@ def _devices(options: EngineOptions, there: dict[str, int], path: str) -> Any:
 
 
 def _overrides(texts: tuple[str, ...], types: dict[str, int]) -> Any:
-    """An array that ends in an entry without a pattern."""
+    """An array whose last entry has no pattern."""
     pairs = [text.rpartition("=") for text in texts]
     found = [_Override(pattern.encode(), types[name]) for pattern, _, name in pairs]
     return (_Override * (len(found) + 1))(*found, _Override())
@@ -134,7 +135,7 @@ _MOST_BYTES = 127  # of a name, and of a text
 
 
 def _metadata(texts: tuple[str, ...], path: str) -> Any:
-    """An array that ends in an entry without a key. Raises LoadFailed."""
+    """An array whose last entry has no key. Raises LoadFailed."""
     found = (C.llama_model_kv_override * (len(texts) + 1))()
     for one, text in zip(found, texts):
         key, equals, typed = text.partition("=")
@@ -170,7 +171,7 @@ _numa: list[str] = []
 
 
 def spread_over_nodes(strategy: str | None) -> None:
-    """Tell the library once how threads and memory go over NUMA nodes."""
+    """Tell the library, once per process, how threads and memory are spread over NUMA nodes."""
     if strategy is not None and not _numa:
         _numa.append(strategy)
         C.llama_numa_init(NUMA[strategy])

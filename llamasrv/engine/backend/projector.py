@@ -39,7 +39,7 @@ _MOVES = np.array([[1], [1], [1], [0]], np.int32)  # the dimensions of a positio
 
 
 class Shape(NamedTuple):
-    """Of a chunk, whatever its content."""
+    """The shape of a chunk, independent of its content."""
 
     num_tokens: int
     num_positions: int
@@ -94,7 +94,7 @@ class LlamaProjector:
                 raise LoadFailed(f"{self._path}: projectors of type {kind!r} are not supported")
 
     def _params(self, options: EngineOptions) -> tuple[Any, Any]:
-        """The library's parameters, and what has to live as long."""
+        """The library's parameters, and the objects that must live as long."""
         params = self._lib.mtmd_context_params_default()
         has_gpu = options.devices != (NO_DEVICE,) and bool(rpc.local_devices())
         params.use_gpu = options.mmproj_offload and has_gpu
@@ -228,7 +228,7 @@ class LlamaProjector:
         return tuple(shapes)
 
     def _places(self, pointer: Any, start: int) -> np.ndarray | None:
-        """Int32 [4, num_tokens]: time, y, x, z of each row; None where rows lie one after the other."""
+        """Int32 [4, num_tokens]: time, y, x, z of each row; None if the rows' positions are consecutive."""
         lib = self._lib
         if self.dimensions == 1 or lib.mtmd_input_chunk_get_type(pointer) == 2:
             return None
@@ -239,7 +239,7 @@ class LlamaProjector:
 
     @contextmanager
     def _tokenized(self, media: MediaInput, data: bytes | None) -> Iterator[list[Any]]:
-        """The library's chunks of an input; without `data` they only tell their sizes."""
+        """The library's chunks of an input; without `data` they only have sizes."""
         lib = self._lib
         if media.kind == "image":
             kind = ctypes.POINTER(ctypes.c_uint8)
@@ -265,8 +265,8 @@ class LlamaProjector:
             lib.mtmd_input_chunks_free(chunks)
 
     def _try_sizes(self) -> int:
-        """The most rows of a chunk that is computed whole; 0 where none is. Raises LoadFailed for a pair of files that
-        does not fit."""
+        """The most rows of a chunk that must be computed in one step; 0 if there is none. Raises LoadFailed if model
+        and projector do not fit each other."""
         inputs = [MediaInput("image", b"", None, width, height) for width, height in TRIED] if self.vision else []
         if self.sample_rate is not None:
             inputs.append(MediaInput("audio", b"", None, num_samples=self.sample_rate))

@@ -17,7 +17,7 @@ Report = Callable[[int, int], None]
 
 
 class _Listener(logging.Handler):
-    """Hears of each tensor in the library's log."""
+    """Sees each tensor in the library's log."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(logging.DEBUG)
@@ -32,8 +32,8 @@ class _Listener(logging.Handler):
 def quantize(
     source: str, target: str, file_type: int, *, threads: int, again: bool, report: Report
 ) -> None:
-    """Write `source` as `target`, in the type of that number; `again`: also what is quantised already. `report` is told
-    the number of each tensor and how many there are. Raises LoadFailed."""
+    """Write `source` as `target`, in the type of that number; `again`: also quantise what is quantised already.
+    `report` is called with the number of each tensor and how many there are. Raises LoadFailed."""
     params = C.llama_model_quantize_default_params()
     params.ftype, params.nthread, params.allow_requantize = file_type, threads, again
     log, listener = logging.getLogger("llamasrv.llama"), _Listener(report)

@@ -47,18 +47,18 @@ _device_of = _declare("ggml_backend_buft_get_device", _P, _P)
 
 
 def memory_of(devices: list[int]) -> dict[str, tuple[int, int]]:
-    """Bytes that are free on each of them, and all, by name."""
+    """The free and total bytes of each device, by name."""
     return {_name(one).decode(): _sizes(one) for one in devices}
 
 
 def device_of_buffer(kind: int) -> str | None:
-    """The name of the device that a type of buffer lies on; None: in this machine's memory."""
+    """The device of a buffer type; None: this machine's memory."""
     device = None if _is_host(kind) else _device_of(kind)
     return _name(device).decode() if device and _kind(device) != _CPU else None
 
 
 def refused() -> Refused | None:
-    """The allocation that failed last on this thread, if the library told."""
+    """The allocation that failed last on this thread, if the library reported it."""
     found = refused_buffer()
     if found is None:
         return None
@@ -68,26 +68,26 @@ def refused() -> Refused | None:
 
 
 def _sizes(device: int) -> tuple[int, int]:
-    """Bytes that are free, and all."""
+    """Free and total bytes."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     _memory(device, ctypes.byref(free), ctypes.byref(total))
     return free.value, total.value
 
 
 def named_devices() -> dict[str, int]:
-    """This machine's devices beside its CPU, by their names."""
+    """This machine's devices other than its CPU, by name."""
     there = [_device(number) for number in range(_device_count())]
     return {_name(one).decode(): one for one in there if _kind(one) != _CPU}
 
 
 def buffer_types() -> dict[str, int]:
-    """Where tensors may lie, by name."""
+    """Where tensors may be placed, by name."""
     types = [_buffer_type(_device(number)) for number in range(_device_count())]
     return {_buffer_name(one).decode(): one for one in types}
 
 
 def described() -> list[tuple[str, str, int, int]]:
-    """Name, description, bytes in all and free bytes of each device beside the CPU."""
+    """Name, description, total and free bytes of each device other than the CPU."""
     found = []
     for name, device in named_devices().items():
         free, total = _sizes(device)
@@ -96,13 +96,13 @@ def described() -> list[tuple[str, str, int, int]]:
 
 
 def local_devices() -> list[int]:
-    """This machine's devices beside its CPU, as the library chooses them."""
+    """The devices of this machine, other than its CPU, that the library would choose."""
     there = [_device(number) for number in range(_device_count())]
     return [one for one in there if _kind(one) == _GPU] or [one for one in there if _kind(one) == _INTEGRATED]
 
 
 def serve(host: str, port: int, threads: int) -> None:
-    """Compute for whoever connects, one at a time, until the process ends."""
+    """Compute for any client that connects, one at a time, until the process ends."""
     if not C.llama_supports_rpc():
         raise Unsupported("llama-cpp-python was built without RPC")
     mine = local_devices() or [_device_by_type(_CPU)]
@@ -113,8 +113,8 @@ def serve(host: str, port: int, threads: int) -> None:
 
 
 def devices(endpoints: tuple[str, ...], path: str) -> Any:
-    """What a model's parameters take: the devices at these HOST:PORTs, then those of this machine. Raises LoadFailed
-    for the model at `path`."""
+    """The devices for a model's parameters: those at these HOST:PORTs, then this machine's. Raises LoadFailed for the
+    model at `path`."""
     if not C.llama_supports_rpc():
         raise LoadFailed(f"{path}: llama-cpp-python was built without RPC (CMAKE_ARGS=-DGGML_RPC=ON)")
     add = ctypes.CFUNCTYPE(_P, _S)(_address(_registry(b"RPC"), b"ggml_backend_rpc_add_server"))

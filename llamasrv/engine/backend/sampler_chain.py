@@ -31,7 +31,7 @@ class LlamaChain:
     __slots__ = ("_pointer", "_data", "_array", "_address", "_ids", "_logits", "_room", "_start")
 
     def __init__(self, samplers: list[Any], chain: Any = None) -> None:
-        """`chain`: the library's, where there is one already."""
+        """`chain`: the library's, if it exists already."""
         chain = chain or C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
         for sampler in samplers:
             C.llama_sampler_chain_add(chain, sampler)
@@ -74,7 +74,7 @@ class LlamaChain:
 
     @property
     def pointer(self) -> Any:
-        """The library's."""
+        """The library's handle."""
         assert self._pointer, "closed"
         return ctypes.cast(self._pointer, C.llama_sampler_p_ctypes)
 
@@ -85,22 +85,20 @@ class LlamaChain:
 
 
 def sample_lane(context: Any, lane: int, chain: Any) -> bool:
-    """Have the library apply a chain to a lane's rows in its graph; None: no longer."""
+    """Have the library apply a chain to a lane's rows in its graph; None: stop doing so."""
     return bool(C.llama_set_sampler(context, lane, None if chain is None else chain.pointer))
 
 
 def sampled_token(context: Any, batch: Batch, row: int) -> int | None:
-    """What it chose for this row of logits of a batch, of a lane that has a chain; None: nothing."""
+    """The token that the library chose for this row of logits, if the row's lane has a chain; None: no token."""
     place = int(batch.wants_logits[: batch.num_rows].nonzero()[0][row])
     token = _sampled(context, place)
     return token if token >= 0 else None
 
 
 def chain_of(params: SamplingParams, vocab: LlamaVocabulary, context_train: int, *, greedy: bool) -> LlamaChain:
-    """The chain in llama.cpp's order of construction (common/sampling.cpp): the listed samplers, then the choice.
-
-    Bias is not in it: it is applied to the logits before.
-    """
+    """The chain in llama.cpp's order of construction (common/sampling.cpp): the listed samplers, then the choice. Bias
+    is not part of it: it is applied to the logits before."""
     p = params
     if p.mirostat:
         pick = (

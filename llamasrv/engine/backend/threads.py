@@ -14,7 +14,8 @@ _REAL_TIME = {1: 40, 2: 80, 3: 90}  # llama.cpp's
 
 
 def settle(options: EngineOptions, path: str) -> None:
-    """For the calling thread and those that it starts. Raises LoadFailed for the model at `path`."""
+    """Apply the options to the calling thread and the threads that it starts. Raises LoadFailed for the model at
+    `path`."""
     if options.cpu_range:
         _pin(options.cpu_range, path)
     if options.prio:

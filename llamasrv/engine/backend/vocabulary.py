@@ -57,7 +57,7 @@ class LlamaVocabulary:
         return token in self._control
 
     def text(self, token: int | None) -> str:
-        """A token as its vocabulary entry is written, control tokens included; "" for none."""
+        """A token's text in the vocabulary, also of control tokens; "" if it has none."""
         return C.llama_vocab_get_text(self.pointer, token).decode("utf-8", "replace") if token is not None else ""
 
 
@@ -66,7 +66,7 @@ def _token(token: int) -> int | None:
 
 
 def _pieces(vocab: Any, size: int) -> list[bytes]:
-    """What each token writes; read once, so that generating never asks again."""
+    """The bytes that each token writes; read once, so that generation never has to ask again."""
     to_piece = fast.llama_token_to_piece
     to_piece.argtypes = [
         ctypes.c_void_p,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def warm_up(backend: LlamaBackend) -> None:
-    """Touch the weights once, so that the first request does not pay for it; note what steps cost."""
+    """Touch all weights once, so that the first request does not pay for it; record what steps cost."""
     backend.timings = []
     if backend.embeddings is not None:
         backend.embeddings.embed([array("i", [backend.vocab.bos or 0] * min(8, backend.embeddings.context))])
@@ -42,10 +42,8 @@ def warm_up(backend: LlamaBackend) -> None:
 
 
 def measure_decode(backend: LlamaBackend, prompts: list[int], num_tokens: int) -> float:
-    """Tokens/s of decodes of one token for each of so many lanes, decode after decode and nothing else.
-
-    `prompts` are the lengths that the lanes begin with: attention passes over what is there.
-    """
+    """Tokens/s of plain decodes of one token for each of `len(prompts)` lanes. `prompts` are the lengths with which
+    the lanes start: attention covers them."""
     n, b = len(prompts), backend.batch
     for lane, length in enumerate(prompts):
         b.token[:length], b.position[:length], b.lane[:length] = 17 % backend.vocab.size, range(length), lane

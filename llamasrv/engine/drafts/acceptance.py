@@ -8,7 +8,7 @@ _MOST = 0.99  # nothing is certain
 
 
 class Acceptance:
-    """By source and kind of guess. A kind is known by its prior until something is seen of it."""
+    """Acceptance by source and kind of guess. Until a kind has been seen, its prior stands for it."""
 
     __slots__ = ("_seen",)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Draft(NamedTuple):
-    """Tokens that may follow, each with the kind of guess it is and the chance that it is reached and right."""
+    """Tokens that may follow, each with its kind of guess and the chance that it is reached and right."""
 
     source: str
     tokens: list[int]
@@ -14,7 +14,7 @@ class Draft(NamedTuple):
     chances: list[float]  # falling
 
     def first(self, count: int) -> Draft | None:
-        """Its beginning; None where nothing is left."""
+        """The first `count` tokens; None if nothing is left."""
         if count >= len(self.tokens):
             return self
         return Draft(self.source, self.tokens[:count], self.kinds[:count], self.chances[:count]) if count else None

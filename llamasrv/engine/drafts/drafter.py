@@ -26,7 +26,7 @@ RANKED = 256  # tokens that the policy looks at
 
 
 class Drafter:
-    """Of one context."""
+    """One per context."""
 
     def __init__(
         self, backend: Backend, lanes: LaneTable, options: EngineOptions, scheduler: Scheduler, metrics: EngineMetrics,
@@ -55,7 +55,7 @@ class Drafter:
         self.is_on = options.spec != "off" and not one_row and self._most > 0
 
     def expect(self, seq: Sequence) -> None:
-        """A newcomer. Who has said what it expects, or whose forced tokens are told one by one, is asked at once."""
+        """A newcomer. If it brings a prediction, or gets its forced tokens one by one, it is asked at once."""
         if seq.spec.prediction or (seq.sampling is not None and seq.sampling.drafts_forced):
             self._warm.add(seq.id)
 
@@ -80,7 +80,7 @@ class Drafter:
             plan.parts[:n] = sorted(plan.parts[:n], key=lambda part: bool(part[0].draft))
 
     def _ask_texts(self, plan: Plan, room: int, everybody: bool, started: float) -> None:
-        """Those of everybody, or of the warm ones."""
+        """Ask the texts of all sequences, or only of the warm ones."""
         decoding = [seq for seq, _ in plan.parts[: plan.num_decodes] if seq.state is State.DECODE]
         if not everybody:
             decoding = [seq for seq in decoding if seq.id in self._warm]
@@ -107,7 +107,7 @@ class Drafter:
             plan.num_drafted += count
 
     def _ask_model(self, model: ModelSource, plan: Plan, room: int) -> None:
-        """Of those for whom no text had anything."""
+        """Ask the draft model for the sequences whose texts had nothing."""
         sequences = []
         for seq, _ in plan.parts[: plan.num_decodes]:
             if seq.state is State.DECODE and not seq.draft and seq.media is None:
@@ -129,7 +129,8 @@ class Drafter:
             self._try_out(plan, asked, drafts, counts)
 
     def settle(self, seq: Sequence) -> None:
-        """A sequence's tokens are chosen: those of its draft that it took are computed, the others leave its lane."""
+        """A sequence's tokens are chosen: the accepted part of its draft counts as computed, the rest leaves its
+        lane."""
         draft, seq.draft = seq.draft, []
         if not draft:
             return
@@ -154,7 +155,7 @@ class Drafter:
         self._warm.discard(seq.id)
 
     def withdraw(self, plan: Plan) -> None:
-        """The step was not computed: the next one goes without drafts."""
+        """The step was not computed: the next one runs without drafts."""
         for seq, _ in plan.parts:
             seq.draft = []
             if seq.drafts is not None:
@@ -162,14 +163,14 @@ class Drafter:
         self._rests = True
 
     def account(self, plan: Plan, seconds: float) -> None:
-        """Of a step that was computed."""
+        """Learn from a step that was computed."""
         if plan.num_drafted and not plan.num_prompt:
             plain = self._rows.predict(plan.num_decodes) / plan.num_decodes
             self._guard.note(seconds, (plan.num_decodes + self._accepted) * plain)
         self._accepted, self._rests = 0, False
 
     def _room(self, plan: Plan) -> int:
-        """Rows that the step has left: of the batch, of outputs, of cells."""
+        """How many rows the step has left, limited by the batch, outputs and cells."""
         outputs = rows = 0
         for seq, count in plan.parts:
             rows += count

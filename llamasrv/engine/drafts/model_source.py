@@ -29,7 +29,7 @@ _RATE = 0.2
 
 
 class ModelSource:
-    """Of one context. Times are learnt: seconds of a call, and of a token that is caught up with."""
+    """One per context. Learns times: seconds of a call, and of a token that it has to catch up on."""
 
     def __init__(self, model: DraftModel, rows: RowTimes, clock: Callable[[], float], *, most: int) -> None:
         self._model = model
@@ -46,8 +46,8 @@ class ModelSource:
         self._passed_over = 0  # steps until the next look
 
     def propose(self, sequences: list[Sequence], *, num_rows: int, room: int, margin: float) -> dict[int, Draft]:
-        """Drafts by the id of their sequence, for those among `sequences` for which that pays. The step has `num_rows`
-        without them, and room for so many more."""
+        """Drafts, by sequence id, for those of `sequences` where drafting pays. Without drafts the step has `num_rows`
+        rows, and room for `room` more."""
         if self._passed_over:
             self._passed_over -= 1
             return {}
@@ -78,7 +78,7 @@ class ModelSource:
         return drafts
 
     def _trial(self) -> int:
-        """How many tokens to draft where that does not pay: 0 but for a few steps now and then."""
+        """How many tokens to draft where it does not pay: 0, except for a few steps now and then."""
         if not self._trying:
             self._idle += LOOK_EVERY
             if self._idle < self._next_trial:
@@ -89,7 +89,7 @@ class ModelSource:
         return 1
 
     def _learn(self) -> None:
-        """How good its last drafts were, whether they were tried or not."""
+        """Learn how good its last drafts were, whether they were tried or not."""
         said, self._said = self._said, []
         for seq, place, token in said:
             if place < seq.num_tokens:
@@ -99,7 +99,7 @@ class ModelSource:
                     self._next_trial = FIRST_TRIAL
 
     def _depth(self, count: int, num_rows: int, room: int, margin: float) -> int:
-        """How many tokens to draft for each of so many sequences; 0 where it does not pay."""
+        """How many tokens to draft for each of `count` sequences; 0 if it does not pay."""
         chance = self._acceptance.chance(self._model.source, ANY, ANY_PRIOR)
         plain = self._rows.predict(num_rows)
         call = self.calls.predict(count)
@@ -114,7 +114,7 @@ class ModelSource:
         return depth
 
     def _follows(self, seq: Sequence, most: int, num_rows: int) -> bool:
-        """Whether the model has computed what is there of a sequence, but for the last few tokens."""
+        """Whether the model has computed all but the last few tokens of a sequence."""
         assert seq.lane is not None and seq.sampling is not None
         timeline = Timeline(seq.lane, seq.tokens)
         lag = self._model.lag(timeline)

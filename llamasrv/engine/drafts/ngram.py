@@ -27,7 +27,7 @@ LEAST_CHANCE = 0.02
 
 
 class NgramIndex:
-    """Places in a text by the ORDER tokens in front of them. The text may grow at its end."""
+    """Places in a text by the ORDER tokens before them. The text may grow at its end."""
 
     __slots__ = ("text", "_newest", "_before")
 
@@ -40,7 +40,7 @@ class NgramIndex:
         self._before: array[int] = array("i", [-1] * ORDER)  # by place: the one before it with the same key
 
     def places(self, tail: array[int]) -> list[int]:
-        """Where the last tokens of `tail` stand in front of another token, newest first."""
+        """The places where the last tokens of `tail` precede another token, newest first."""
         text, before = self.text, self._before
         if len(text) < len(before) - 1:
             self._forget()  # it was cut
@@ -75,7 +75,7 @@ class NgramIndex:
             newest[key] = place
 
     def _build(self) -> None:
-        """The whole text at once, ten times as fast."""
+        """Index the whole text at once, ten times as fast."""
         tokens = np.array(self.text, np.int64) & _MASK
         size = len(tokens) - ORDER + 1
         keys = np.zeros(size, np.int64)
@@ -96,13 +96,13 @@ class Lookup:
     __slots__ = ("source", "_index", "_at", "_when")
 
     def __init__(self, source: str, text: array[int], length: int) -> None:
-        """`length`: of the timeline, at the place of the text's beginning."""
+        """`length`: the timeline's length at the text's beginning."""
         self.source = source
         self._index = NgramIndex(text)
         self._at, self._when = 0, length  # a place in the text, and the length of the timeline that it belongs to
 
     def propose(self, tokens: array[int], most: int, acceptance: Acceptance) -> Draft | None:
-        """What may follow these tokens, the timeline: at most so many."""
+        """At most `most` tokens that may follow this timeline."""
         tail = tokens[-LENGTHS[0] :]
         text = self._index.text
         going_on = self._at + len(tokens) - self._when
@@ -133,7 +133,7 @@ class Lookup:
 
 
 def _kind(text: array[int], place: int, tail: array[int], below: int, otherwise: int) -> int:
-    """The kind of the longest match in front of a place, where it is better than `below`; else `otherwise`."""
+    """The kind of the longest match before a place, if it is better than `below`; else `otherwise`."""
     for kind in range(below):
         length = LENGTHS[kind]
         if length <= place and length <= len(tail) and text[place - length : place] == tail[-length:]:

@@ -18,10 +18,8 @@ MARGIN = 1.05  # a gain must be larger, for what the prediction does not see
 def share(
     drafts: Sequence[Draft], *, num_decodes: int, room: int, rows: RowTimes, beside: float = 0.0, margin: float = MARGIN
 ) -> list[int]:
-    """How many tokens of each draft to try; `room` is for all.
-
-    `num_decodes` sequences owe one token each, `beside` are the seconds that the step's prompts take.
-    """
+    """How many tokens of each draft to try; `room` is the total. `num_decodes` sequences owe one token each; `beside`:
+    the seconds that the step's prompts take."""
     counts = [0] * len(drafts)
     if room < 1:
         return counts
@@ -47,10 +45,8 @@ def share(
 
 
 class Guard:
-    """Whether drafting has paid: the seconds that its steps took against those that their tokens would have taken.
-
-    Where it has not, it has to promise more for a while.
-    """
+    """Tracks whether drafting has paid off: the seconds of its steps against the seconds that the same tokens would
+    have taken without. If it has not, drafts must promise more for a while."""
 
     STEPS, PENANCE, DOUBT = 64, 256, 1.3
 
@@ -60,7 +56,7 @@ class Guard:
         self._spent = self._earned = 0.0
 
     def note(self, spent: float, earned: float) -> None:
-        """Of one step with drafts: its seconds, and those of as many tokens without."""
+        """One step with drafts: its seconds, and those of the same number of tokens without drafts."""
         self._steps += 1
         self._spent += spent
         self._earned += earned

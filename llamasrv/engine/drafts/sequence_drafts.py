@@ -49,7 +49,7 @@ class SequenceDrafts:
         return best
 
     def _forced(self, seq: Sequence) -> Draft | None:
-        """What its grammar leaves no choice about, where that has to be looked at row by row."""
+        """The tokens on which its grammar leaves no choice, if they have to be looked at row by row."""
         if seq.sampling is None or not seq.sampling.drafts_forced or seq.constraint is None:
             return None
         self.warm = WARM  # the next ones come where nobody knows
@@ -66,8 +66,8 @@ class SequenceDrafts:
         return sources
 
     def try_out(self, draft: Draft, count: int, length: int) -> list[int]:
-        """The first `count` tokens of a draft, for a timeline of that length. One that is not tried is compared with
-        what comes all the same."""
+        """The first `count` tokens of a draft, for a timeline of that length. A draft that is not tried is still
+        compared with what follows."""
         if not count:
             self._shadow = draft, length
             return []
@@ -75,7 +75,7 @@ class SequenceDrafts:
         return draft.tokens[:count]
 
     def settle(self, count: int, accepted: int, *, differs: bool) -> None:
-        """Of `count` tokens that were tried so many are accepted; whether the next one is known to be wrong."""
+        """`accepted` of `count` tried tokens were right; `differs`: the next one is known to be wrong."""
         draft, self.tried = self.tried, None
         assert draft is not None
         for i in range(accepted):

@@ -23,7 +23,7 @@ NEAR = 16  # tokens before a place that was asked for where a checkpoint does as
 
 
 class Checkpointing:
-    """Of one context. Nobody asks it anything unless it `is_on`."""
+    """One per context. Only consulted if it `is_on`."""
 
     def __init__(self, checkpoints: Checkpoints, backend: Backend, metrics: EngineMetrics) -> None:
         self._checkpoints = checkpoints
@@ -33,7 +33,7 @@ class Checkpointing:
         self._places: dict[int, list[int]] = {}  # of the sequence in a lane
 
     def along(self, seq: Sequence) -> dict[int, Checkpoint]:
-        """The checkpoints that a sequence could be brought back to, by their lengths."""
+        """The checkpoints to which a sequence could be brought back, by length."""
         if self._checkpoints.whole:
             return {}
         return self._checkpoints.along(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
@@ -45,7 +45,8 @@ class Checkpointing:
         self._places.pop(lane, None)
 
     def plan(self, seq: Sequence, start: int, *, branch: int) -> None:
-        """Where a newcomer leaves checkpoints that has `start` tokens already, and `branch` in common with others."""
+        """Where a newcomer that has `start` tokens already, and shares `branch` tokens with others, leaves
+        checkpoints."""
         if not seq.spec.cache_prompt:
             return
         wanted = checkpoint_places(seq.num_tokens, start, seq.spec.boundaries, branch if branch - start >= LEAST else 0)
@@ -54,15 +55,15 @@ class Checkpointing:
         seq.checkpoints[:] = sorted({at for at in (*wanted, *seq.checkpoints) if at > start})
 
     def ask(self, lane: int, length: int) -> None:
-        """Have the sequence in this lane leave one there: somebody waits for it."""
+        """Have the sequence in this lane leave a checkpoint there: another one waits for it."""
         _add(self._places.get(lane), length)
 
     def ask_of(self, seq: Sequence, length: int) -> None:
-        """The same, of one that is about to be seated."""
+        """The same, for a sequence that is about to be seated."""
         _add(seq.checkpoints, length)
 
     def take(self, seq: Sequence) -> None:
-        """Behind a step: keep the state of a sequence that has come to one of its places."""
+        """After a step: keep the state of a sequence that has reached one of its places."""
         places = seq.checkpoints
         at, lane, key = seq.num_computed, seq.lane, seq.spec.cache_key
         while places and places[0] < at:
@@ -80,7 +81,7 @@ class Checkpointing:
 
 
 def _add(places: list[int] | None, length: int) -> None:
-    """Unless there is one close before it."""
+    """Add a place, unless there is one close before it."""
     if places is None or length < LEAST:
         return
     at = bisect_right(places, length)
@@ -89,11 +90,11 @@ def _add(places: list[int] | None, length: int) -> None:
 
 
 def checkpoint_places(num_prompt: int, start: int, boundaries: Iterable[int], branch: int = 0) -> list[int]:
-    """Where a prompt gets checkpoints that is computed from `start` on, ascending.
+    """Where a prompt that is computed from `start` on gets checkpoints, ascending.
 
-    `boundaries` are where it may part from others: the last two get one, and of those before enough. Towards the end
-    they come closer, because there prompts part most often. `branch` is where it parts from one that was computed: what
-    two had in common, others will have.
+    `boundaries` are where it may diverge from other prompts: the last two get one each, and enough of those before.
+    They are denser towards the end, because prompts diverge there most often. `branch` is where it diverges from one
+    that was computed: what two prompts share, others will share.
     """
     marks = sorted(set(boundaries))
     must = {branch, *marks[-2:]}
@@ -113,7 +114,7 @@ def checkpoint_places(num_prompt: int, start: int, boundaries: Iterable[int], br
 
 
 def stop_at_checkpoints(plan: Plan) -> None:
-    """End the part of a sequence where its state is to be kept; the others' are not touched."""
+    """End the part of a sequence where its state is to be kept; other parts are not changed."""
     parts = plan.parts
     for i in range(plan.num_decodes, len(parts)):
         seq, count = parts[i]

@@ -32,7 +32,7 @@ MOST_POINTS, MOST_WHOLE = 8, 2  # in one file
 
 
 class Checkpoint(SavedState):
-    """The state behind `tokens`. `spares` are the tokens that it saves beyond the checkpoint before it."""
+    """The state after `tokens`. `spares`: the tokens that it saves beyond the checkpoint before it."""
 
     __slots__ = ("spares", "uses", "value")
 
@@ -44,7 +44,8 @@ class Checkpoint(SavedState):
 
 
 class Checkpoints:
-    """At most `limit` bytes, worth most per byte; 0 keeps nothing. With `whole` they are a tier of their own."""
+    """At most `limit` bytes, keeping what is worth most per byte; 0 keeps nothing. With `whole` they are a tier of
+    their own."""
 
     worth = 0.002  # seconds; a copy takes about as long
 
@@ -63,16 +64,16 @@ class Checkpoints:
         return len(self._there)
 
     def points(self) -> list[Checkpoint]:
-        """What is worth least first."""
+        """Those worth least first."""
         return sorted(self._there.values(), key=lambda point: point.value)
 
     def along(self, tokens: array[int], limit: int, cache_key: CacheKey) -> dict[int, Checkpoint]:
-        """Those of beginnings of `tokens[:limit]`, by their lengths, the shortest first."""
+        """The checkpoints of beginnings of `tokens[:limit]`, by length, shortest first."""
         group = self._groups.get(key_of(tokens, cache_key))
         return {} if group is None else group.along(tokens, limit)
 
     def accompany(self, state: SavedState) -> SavedState:
-        """The state, which is going to a file, with the last of the checkpoints on the way to it."""
+        """The state, on its way to a file, with the last of the checkpoints within it."""
         points = self.along(state.tokens, state.length, state.cache_key)
         state.points = tuple(points.values())[-(MOST_WHOLE if self.whole else MOST_POINTS) :]
         return state
@@ -81,7 +82,7 @@ class Checkpoints:
         return 0 < size <= self.limit and length >= KEY_LENGTH and length not in self.along(tokens, length, cache_key)
 
     def add(self, tokens: array[int], data: np.ndarray, cache_key: CacheKey) -> None:
-        """Keep the state behind exactly these tokens, if it fits; what is worth least goes for it."""
+        """Keep the state after exactly these tokens, if it fits; what is worth least makes room for it."""
         before = max(self.along(tokens, len(tokens), cache_key), default=0)
         self.put(Checkpoint(tokens, data, cache_key, len(tokens) - before))
 
@@ -129,7 +130,7 @@ class Checkpoints:
         return Match(None, length, saved=entry, source="checkpoint")
 
     def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
-        """Forget those of all beginnings of these tokens."""
+        """Forget the checkpoints of all beginnings of these tokens."""
         for point in self.along(tokens, len(tokens), cache_key).values():
             self.discard(point)
 
@@ -150,7 +151,7 @@ class Checkpoints:
 
 
 class _Group:
-    """Checkpoints of timelines that begin alike, by length and by a check of the tokens."""
+    """Checkpoints of timelines with the same beginning, by length and a check of the tokens."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []

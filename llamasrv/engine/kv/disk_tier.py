@@ -42,7 +42,7 @@ SHUTDOWN = 10.0  # seconds for what is being written when the engine ends
 
 
 class StoredState(Entry):
-    """A prefix on disk. `asked` is when reading it began, None while nobody wants it."""
+    """A prefix on disk. `asked`: when reading it began; None while nobody wants it."""
 
     __slots__ = ("path", "size", "asked", "points")
 
@@ -57,9 +57,9 @@ class StoredState(Entry):
 
 
 class DiskTier:
-    """At most `limit` bytes in `folder`, the least recently used prefixes of any key leaving first.
+    """At most `limit` bytes in `folder`; the least recently used prefixes, of any key, leave first.
 
-    Everything but the file work belongs to the engine thread. `work` has a job done on another one, in order; `post`
+    Everything but the file work belongs to the engine thread. `work` runs a job on another thread, in order; `post`
     puts a call into the engine's mailbox; `give` is called there with every prefix that was read.
     """
 
@@ -101,7 +101,7 @@ class DiskTier:
             self.limit = self.largest = 0
 
     def know(self, adapter_digest: str) -> None:
-        """One more adapter, which prefixes may have been computed with."""
+        """One more adapter that prefixes may have been computed with."""
         self._digests += (adapter_digest,)
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class DiskTier:
         cuts: list[int] | None = None,
         media: MediaTimeline | None = None,
     ) -> tuple[StoredState, int] | None:
-        """The one with most of `tokens[:limit]`, and how much."""
+        """The entry with most of `tokens[:limit]`, and how much."""
         best, most = None, KEY_LENGTH - 1
         for stored in self._index.get(key_of(tokens, cache_key), ()):
             common = min(common_prefix(stored.tokens, tokens), limit)
@@ -139,7 +139,7 @@ class DiskTier:
         return bool(self._writing)
 
     def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> int:
-        """The most of `tokens[:limit]` that a file begins with, whether it can be used or not."""
+        """The most of `tokens[:limit]` that a file begins with, whether it is usable or not."""
         entries = self._index.get(key_of(tokens, cache_key), ())
         return max((min(common_prefix(e.tokens, tokens), limit) for e in entries), default=0)
 
@@ -150,7 +150,7 @@ class DiskTier:
         return any(common_prefix(other, tokens) >= length for other in there)
 
     def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
-        """Have it read, unless it is being read; it then arrives in host memory."""
+        """Have it read, unless that is in progress; it then arrives in host memory."""
         assert isinstance(entry, StoredState)
         asked = entry.asked
         if asked is None:
@@ -161,7 +161,7 @@ class DiskTier:
         return Match(None, 0, coming=length)
 
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
-        """One at a time: while one is written no other is begun."""
+        """One at a time: nothing is accepted while one is being written."""
         return 0 < size <= self.largest and not self._writing and not self.covers(tokens, length, cache_key)
 
     def put(self, state: SavedState, *, queue: bool = False) -> None:
@@ -198,7 +198,7 @@ class DiskTier:
             self._add(stored)
 
     def _outgrow(self, stored: StoredState) -> None:
-        """A conversation that went on needs no file of what it was a turn ago."""
+        """A conversation that has gone on does not need the file of its previous turn."""
         for other in list(self._index.get(key_of(stored.tokens, stored.cache_key), ())):
             is_prefix = common_prefix(other.tokens, stored.tokens) == other.length
             if is_prefix and other.asked is None and stored.length > other.length > stored.length // 2:
@@ -260,7 +260,7 @@ class DiskTier:
         return path
 
     def _make_room(self, need: int) -> tuple[bool, list[Path]]:
-        """Whether there is room now, and the prefixes that had to go for it."""
+        """Whether there is room now, and the prefixes that had to leave for it."""
         there = []
         for path in self._root.glob(f"*/*{ENDING}"):
             with contextlib.suppress(FileNotFoundError):
@@ -280,7 +280,7 @@ class DiskTier:
     # before any thread
 
     def _find(self) -> None:
-        """Take in what an earlier process left, as far as it is whole and for this model."""
+        """Take in what an earlier process left, if it is intact and for this model."""
         for path in self._root.glob("*/.*"):
             if path.is_file() and time.time() - path.stat().st_mtime > STALE:
                 path.unlink(missing_ok=True)

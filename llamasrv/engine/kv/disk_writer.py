@@ -54,7 +54,7 @@ class DiskWriter:
         self._next = now + EVERY
 
     def write_all(self) -> None:
-        """At the end: everything that is worth a file, what was used last first."""
+        """At the end: everything that is worth a file, most recently used first."""
         for found in self._candidates([]):
             if self._is_missed(found) and found.size() <= self._disk.largest:
                 self._disk.put(self._state(found), queue=True)

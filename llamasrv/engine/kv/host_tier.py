@@ -22,7 +22,7 @@ ENTRY_BYTES = 600  # of an entry without its state and its tokens, measured
 
 
 class SavedState(Entry):
-    """A prefix with its KV: `data` are the backend's own bytes. `origin` is the tier that it came from; `points` are
+    """A prefix with its KV: `data` are the backend's own bytes. `origin`: the tier that it came from; `points`:
     checkpoints that come or go with it."""
 
     __slots__ = ("data", "origin", "points")
@@ -37,7 +37,7 @@ class SavedState(Entry):
 
     @property
     def num_bytes(self) -> int:
-        """Of host memory, its place in the store included: small states are many."""
+        """Bytes of host memory, including its place in the store: small states are many."""
         return self.data.nbytes + self.tokens.itemsize * self.length + ENTRY_BYTES
 
     @property
@@ -51,7 +51,7 @@ class HostTier:
     worth = 0.002  # a copy takes about as long
 
     def __init__(self, limit: int, *, can_cut: bool = True, pin_share: float = 0.0) -> None:
-        """`pin_share` of it are for pins."""
+        """`pin_share`: the share of it for pins."""
         self.limit = limit
         self.pins = Pins(int(limit * pin_share), can_cut=can_cut)
         self.used = 0
@@ -63,11 +63,12 @@ class HostTier:
         return len(self._entries)
 
     def entries(self) -> list[SavedState]:
-        """What was used last first."""
+        """Most recently used first."""
         return list(reversed(self._entries.values()))
 
     def put(self, entry: SavedState) -> None:
-        """Keep it, unless it is larger than the limit leaves beside pins. Entries that are a prefix of it go."""
+        """Keep it, unless it is larger than what the limit leaves beside pins. Entries that are a prefix of it are
+        removed."""
         if entry.num_bytes > self.limit - self.pins.used:
             return
         there = self.exactly(entry.tokens, entry.cache_key)
@@ -91,7 +92,7 @@ class HostTier:
         return next((entry for entry in entries if entry.tokens == tokens), None)
 
     def pin(self, entry: SavedState, owner: str, seconds: float) -> bool:
-        """Keep it for so long, whatever else comes; False where its owner's part does not hold it."""
+        """Keep it for that long, whatever else comes; False if its owner's share has no room for it."""
         if not self.pins.make_room(entry, owner, seconds):
             return False
         if id(entry) not in self._entries:
@@ -128,7 +129,7 @@ class HostTier:
         return 0 < size <= self.limit and not self.covers(tokens, length, cache_key)
 
     def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> int:
-        """The most of `tokens[:limit]` that an entry begins with, whether it can be used or not."""
+        """The most of `tokens[:limit]` that an entry begins with, whether it is usable or not."""
         entries = self._index.get(key_of(tokens, cache_key), ())
         return max((min(common_prefix(e.tokens, tokens), limit) for e in entries), default=0)
 

@@ -26,13 +26,13 @@ class KeptPrefixes:
 
     @property
     def used(self) -> int:
-        """Bytes."""
+        """Bytes in use."""
         return self.host.used + self.checkpoints.used
 
     def open(
         self, backend: Backend, options: EngineOptions, clock: Callable[[], float] = time.monotonic
     ) -> KeptPrefixes:
-        """For an engine; empty, unless the last one's states are of use to it."""
+        """Open them for an engine; empty, unless that engine can use the last one's states."""
         kind = backend.checkpoints
         limits = options.cache_bytes, options.checkpoint_bytes if kind is not Kind.NONE else 0, options.pin_share
         adapters = [adapter.digest for adapter in backend.adapters]
@@ -45,7 +45,7 @@ class KeptPrefixes:
         return self
 
     def take_over(self, other: KeptPrefixes) -> None:
-        """What another one has that was made for the same."""
+        """Take over what another one has that was made for the same model and settings."""
         if other._made_for is not None and other._made_for == self._made_for and other is not self:
             for state in reversed(other.host.entries()):
                 self.host.put(state)

@@ -15,8 +15,8 @@ import numpy as np
 class LaneTable:
     """`num_lanes` lanes over one pool of `num_cells` cells.
 
-    A cell gets a number only when a lane is shared; until then a lane's cells are its own and only counted, so that
-    a decode step costs an addition.
+    A cell gets a number only when its lane is shared; until then a lane's cells are its own and only counted, so that
+    a decode step costs one addition.
     """
 
     def __init__(self, num_lanes: int, num_cells: int) -> None:
@@ -56,7 +56,7 @@ class LaneTable:
         return lane
 
     def take_over(self, lane: int) -> None:
-        """A resident lane becomes held, as it is."""
+        """A resident lane becomes held, unchanged."""
         del self.resident[lane]
         self.held.add(lane)
         cells = self._cells[lane]
@@ -97,11 +97,11 @@ class LaneTable:
         self._holds[cells] += 1
 
     def cut(self, lane: int, length: int) -> None:
-        """Forget the cells from `length` on, of a held lane."""
+        """Forget the cells of a held lane from `length` on."""
         self.remove(lane, length, self.lengths[lane] - length)
 
     def remove(self, lane: int, start: int, count: int) -> None:
-        """Forget `count` cells of a held lane from `start` on; those behind them move up."""
+        """Forget `count` cells of a held lane from `start` on; those after them move up."""
         assert lane in self.held and 0 <= count and start + count <= self.lengths[lane]
         self._number(lane)
         cells = self._cells[lane]
@@ -131,7 +131,7 @@ class LaneTable:
         self.free.append(lane)
 
     def _number(self, lane: int) -> None:
-        """Give numbers to the cells that were only counted so far."""
+        """Number the cells that were only counted so far."""
         known = self._cells[lane]
         count = self.lengths[lane] - len(known)
         if count:
@@ -156,7 +156,7 @@ class LaneTable:
         self._num_numbers = top + len(gone)
 
     def check(self) -> None:
-        """Raise AssertionError where the table contradicts itself. Run when the loop is idle."""
+        """Raises AssertionError if the table contradicts itself. Runs when the loop is idle."""
         lanes = set(self.free) | self.held | set(self.resident)
         assert len(lanes) == self.num_lanes == len(self.free) + len(self.held) + len(self.resident), "lanes lost"
         refs = np.zeros_like(self._refs)

@@ -33,7 +33,7 @@ BUSY_BYTES = 64 * 2**20  # of a state that may be copied for the disk while othe
 
 
 class KVCacheManager:
-    """One context's memory. `time` tells what computing a prefix again would cost."""
+    """The KV memory of one context. `time` predicts what computing a prefix again would cost."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class KVCacheManager:
         self._metrics = metrics
 
     def _in_order(self) -> list[Tier]:
-        """The nearest first."""
+        """Nearest first."""
         tiers: list[Tier] = [LaneTier(self.backend, self.lanes, self.cache, follow=self._follow)]
         if self.checkpoints.whole:
             tiers.append(self.checkpoints)
@@ -71,7 +71,7 @@ class KVCacheManager:
         return tiers
 
     def lookup(self, seq: Sequence) -> Match | None:
-        """Where most of this sequence is, or is about to be; None where it starts from nothing."""
+        """Where most of this sequence is, or is about to be; None if it has to start from nothing."""
         if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self.backend.split:
             return None
         most, key = seq.num_tokens - 1, seq.spec.cache_key
@@ -103,8 +103,8 @@ class KVCacheManager:
         return replace(match, checkpoint=point, source="checkpoint" if match.lane is not None else match.source)
 
     def common(self, a: Sequence, b: Sequence) -> int:
-        """How much of `a` it could take over from `b`, were that computed. Where that takes a checkpoint, `b` is going
-        to leave one there."""
+        """How much of `a` could be taken over from `b`, once that is computed. If that takes a checkpoint, `b` is
+        going to leave one there."""
         if (
             not (self._follow and a.spec.cache_prompt and b.spec.cache_prompt)
             or a.spec.prompt_logprobs
@@ -120,14 +120,14 @@ class KVCacheManager:
         return length
 
     def _ends_at(self, match: Match) -> bool:
-        """Whether what was found ends where it is used to, or can be cut there."""
+        """Whether a found entry ends where it is used up to, or can be cut there."""
         if match.saved is not None:
             return match.saved.length == match.length
         lane = match.lane
         return lane is None or match.length == self.lanes.lengths[lane] or self.backend.usable(lane, match.end)
 
     def seat(self, match: Match | None) -> int:
-        """A held lane that starts with the match: the resident lane itself, one that shares it, or an empty one."""
+        """A held lane that starts with the match: the resident lane itself, one that shares it, or an empty lane."""
         lanes = self.lanes
         source = match.lane if match is not None and match.length else None
         if source is not None and match is not None and not match.held:
@@ -153,7 +153,7 @@ class KVCacheManager:
         return lane
 
     def _bring_back(self, lane: int, match: Match) -> None:
-        """To the length of the match; to nothing where the library refuses."""
+        """Bring the lane back to the length of the match; to nothing if the library refuses."""
         point, length = match.checkpoint, match.length
         try:
             if point is None:
@@ -171,7 +171,7 @@ class KVCacheManager:
             raise
 
     def branches(self, match: Match | None) -> bool:
-        """Whether a prompt shares only the beginning of a timeline: what two had, others will have."""
+        """Whether a prompt shares only the beginning of a timeline: what two prompts share, others will share."""
         if self.disk is None or match is None or not match.length:
             return False
         if match.saved is not None:
@@ -179,8 +179,8 @@ class KVCacheManager:
         return len(self.cache.tokens(match.lane or 0)) > match.length
 
     def keep(self, lane: int, tokens: array[int], cache_key: CacheKey) -> None:
-        """Write what is in this lane to disk, if it is worth a file and there is none yet. What is not written now,
-        because it is large and others are at work, is when the next prompt brings it."""
+        """Write the contents of this lane to disk, if they are worth a file and there is none yet. What is not written
+        now, because it is large and others are running, is written when the next prompt brings it."""
         length = self.lanes.lengths[lane]
         if self.disk is None or self._time.prompt_seconds(length) < WORTH_WRITING:
             return
@@ -191,7 +191,7 @@ class KVCacheManager:
             self.disk.put(SavedState(tokens[:length], self.backend.save(lane), cache_key))
 
     def restore(self, lane: int, entry: SavedState, match: Match | None = None) -> int:
-        """Bring a state back into an empty lane, as far as the match uses it; returns how many tokens are there now."""
+        """Bring a state back into an empty lane, as far as the match uses it; returns how many tokens it now has."""
         self.make_room(entry.length)
         if self.lanes.free_cells < entry.length or not self.backend.restore(lane, entry.data):
             self.backend.clear(lane)
@@ -204,7 +204,7 @@ class KVCacheManager:
         return self.lanes.lengths[lane]
 
     def occupy(self, lane: int, seq: Sequence, length: int) -> None:
-        """From now on this sequence computes in this lane, which has `length` tokens of it."""
+        """From now on this sequence computes in this lane, which holds `length` of its tokens."""
         if self.checkpointing.is_on:
             if seq.admitted is None:
                 most, key = seq.num_tokens - 1, seq.spec.cache_key
@@ -217,18 +217,19 @@ class KVCacheManager:
         self.cache.put(lane, seq.tokens, seq.spec.cache_key)
 
     def come_to_place(self, seq: Sequence) -> None:
-        """Behind a step: keep the state of a sequence that has come to one of its places."""
+        """After a step: keep the state of a sequence that has reached one of its places."""
         if seq.spec.pins and seq.lane is not None:
             self.pinning.take(seq, seq.lane)
         self.checkpointing.take(seq)
 
     def can_shift(self, lane: int, keep: int) -> bool:
-        """Whether what is behind the first `keep` tokens may move: a cell has one position for all who refer to it."""
+        """Whether what follows the first `keep` tokens may move: a cell has one position for all lanes that refer to
+        it."""
         return self.backend.can_shift and self.lanes.is_own(lane, keep)
 
     def shift(self, lane: int, keep: int, count: int) -> None:
-        """Forget `count` tokens behind the first `keep`, and move up what follows. What moved was computed with the
-        forgotten tokens in sight, so nobody else may go on from it: only the first `keep` are offered."""
+        """Forget `count` tokens after the first `keep`, and move up what follows. The moved tokens were computed with
+        the forgotten ones in sight, so others may not reuse them: only the first `keep` are offered."""
         self.backend.shift(lane, keep, count)
         self.lanes.remove(lane, keep, count)
         self.cache.put(lane, self.cache.tokens(lane)[:keep], self.cache.cache_key(lane))
@@ -239,7 +240,7 @@ class KVCacheManager:
         self.lanes.cut(lane, length)
 
     def leave(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
-        """A sequence has ended; what it computed, `timeline`, stays for reuse if it may."""
+        """A sequence has ended; what it computed, `timeline`, stays for reuse where that is allowed."""
         if self.checkpointing.is_on:
             self.checkpointing.leave(lane)
         if keep and len(timeline) >= KEY_LENGTH and not self.backend.split:
@@ -249,12 +250,12 @@ class KVCacheManager:
             self.drop(lane)
 
     def make_room(self, cells: int) -> None:
-        """Evict idle prefixes until so many cells are free, or none is left."""
+        """Evict idle prefixes until that many cells are free, or none is left."""
         while self.lanes.free_cells < cells and self.lanes.resident:
             self.evict()
 
     def evict(self) -> None:
-        """The least recently used resident prefix leaves the pool, to host memory where that is worth it."""
+        """The least recently used resident prefix leaves the pool, for host memory if that is worth it."""
         lane = next(iter(self.lanes.resident))
         length = self.lanes.lengths[lane]
         tokens, cache_key = self.cache.tokens(lane), self.cache.cache_key(lane)
@@ -265,7 +266,7 @@ class KVCacheManager:
         self._metrics.evictions += 1
 
     def save_all(self) -> None:
-        """Before the context goes: what idle lanes have moves to host memory, as far as that holds it."""
+        """Before the context is freed: move the contents of idle lanes to host memory, as far as they fit."""
         room = self.host.limit
         for lane in reversed(list(self.lanes.resident)):
             room -= self.backend.saved_size(lane)
@@ -282,7 +283,7 @@ class KVCacheManager:
         self.host.put(state)
 
     def clear_idle(self) -> None:
-        """Idle prefixes keep no more cells than the backend bears without slowing down."""
+        """Limit the cells of idle prefixes to what the backend can have without slowing down."""
         lanes = self.lanes
         while lanes.resident and lanes.used_cells - lanes.held_cells > self.backend.idle_cells:
             self.evict()

@@ -14,7 +14,7 @@ from llamasrv.engine.kv.prefix_index import KEY_LENGTH
 from llamasrv.engine.sequence import Sequence
 
 class Pinning:
-    """Of one context."""
+    """One per context."""
 
     def __init__(self, host: HostTier, backend: Backend, metrics: EngineMetrics) -> None:
         self._host = host
@@ -22,7 +22,8 @@ class Pinning:
         self._metrics = metrics
 
     def begin(self, seq: Sequence, lane: int, start: int) -> None:
-        """It has `start` tokens: what is pinned among them is prolonged, or pinned now; for the others it stops."""
+        """It has `start` tokens: pins among them are prolonged, or made now; for the others it will stop at their
+        places."""
         pins = self._host.pins
         if not pins.limit or self._backend.split or not seq.spec.cache_prompt:
             return
@@ -37,7 +38,7 @@ class Pinning:
                 self._pin(seq, lane, start, seconds)  # what is there ends no sooner
 
     def take(self, seq: Sequence, lane: int) -> None:
-        """Behind a step that ended at one of its places."""
+        """After a step that ended at one of its places."""
         at = seq.num_computed
         for place, seconds in self._places(seq):
             if place == at and self._pin(seq, lane, at, seconds):
@@ -45,7 +46,7 @@ class Pinning:
                 seq.pinned.append((seconds, max(0, at - counted)))
 
     def _places(self, seq: Sequence) -> list[tuple[int, float]]:
-        """Lengths and seconds. Of a state that can be cut the longest does what the others do that end no later."""
+        """Lengths and seconds. If states can be cut, the longest one stands for shorter ones that expire no later."""
         found = []
         for at, seconds in seq.spec.pins:
             at = min(at, seq.num_prompt) if seq.media is None else seq.media.cut(min(at, seq.num_prompt))

@@ -41,13 +41,13 @@ class Pins:
         return pin is not None
 
     def prolong(self, state: SavedState, seconds: float) -> None:
-        """One that is there was asked for again."""
+        """An existing pin was asked for again."""
         pin = self._pins[id(state)]
         self._pins[id(state)] = pin._replace(until=max(pin.until, self.clock() + seconds))
 
     def make_room(self, state: SavedState, owner: str, seconds: float) -> bool:
-        """False where its owner's part does not hold it; otherwise older pins of who has more than an equal part give
-        way."""
+        """False if the owner's share has no room for it; otherwise older pins of owners with more than an equal share
+        are removed."""
         now, size = self.clock(), state.num_bytes
         for pin in list(self._pins.values()):
             if pin.until <= now or self._is_outgrown(pin, state, now + seconds):
@@ -62,13 +62,13 @@ class Pins:
         return True
 
     def hold(self, state: SavedState, owner: str, seconds: float) -> None:
-        """There has to be room."""
+        """Requires that there is room."""
         self.release(state)
         self._pins[id(state)] = _Pin(state, owner, self.clock() + seconds)
         self.used += state.num_bytes
 
     def standing(self) -> tuple[int, int]:
-        """How many there are now, and their bytes."""
+        """How many pins there are, and their bytes."""
         for pin in list(self._pins.values()):
             self.keeps(pin.state)
         return len(self._pins), self.used
@@ -79,7 +79,7 @@ class Pins:
             self.used -= pin.state.num_bytes
 
     def _is_outgrown(self, pin: _Pin, state: SavedState, until: float) -> bool:
-        """Whether the new state does all that this one does, for as long."""
+        """Whether the new state covers this one, for at least as long."""
         old = pin.state
         return (
             self._can_cut and pin.until <= until and old.cache_key == state.cache_key

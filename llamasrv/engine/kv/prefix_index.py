@@ -33,11 +33,9 @@ Usable = Callable[[int, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """`lane` has the first `length` tokens in KV. `coming`: so many more are being computed there right now.
-
-    `held`: a running sequence has the lane, so its cells are taken anyway. `saved`: they are in host memory instead
-    of a lane. `checkpoint`: brings what is there back to `length`; None where it ends there, or can be cut anywhere.
-    """
+    """`lane` has the first `length` tokens in KV. `coming`: that many more are being computed there right now. `held`:
+    a running sequence has the lane, so its cells are taken anyway. `saved`: they are in host memory instead of a lane.
+    `checkpoint`: brings the lane back to `length`; None if it ends there, or can be cut anywhere."""
 
     lane: int | None
     length: int
@@ -55,7 +53,7 @@ class Match:
 
 
 class PrefixIndex:
-    """Timelines by lane. Without `can_cut` a lane is gone on with as a whole, or from a checkpoint."""
+    """Timelines by lane. Without `can_cut` a lane is continued as a whole, or from a checkpoint."""
 
     def __init__(self, *, can_cut: bool = True) -> None:
         self.can_cut = can_cut
@@ -67,8 +65,8 @@ class PrefixIndex:
         return len(self._timelines)
 
     def put(self, lane: int, tokens: array[int], cache_key: CacheKey = EVERYBODY) -> None:
-        """This lane computes, or holds, this timeline. The array may grow; one shorter than a key is found once it is
-        put again."""
+        """This lane computes, or holds, this timeline. The array may grow; one shorter than a key is found only once
+        it is put again."""
         self.remove(lane)
         key = self._keys[lane] = key_of(tokens, cache_key)
         self._timelines[lane] = tokens
@@ -102,10 +100,11 @@ class PrefixIndex:
         follow: bool | None = None,
         media: MediaTimeline | None = None,
     ) -> Match | None:
-        """The lane with most of `tokens[:limit]`, given how much each lane has computed and which are held.
+        """The lane with most of `tokens[:limit]`, given how much each lane has computed and which are held. None below
+        KEY_LENGTH.
 
-        None below KEY_LENGTH. What is coming counts like what is there: a follower gains by waiting for its leader,
-        unless it cannot `follow`. A lane that is not `usable` up to the common end is, up to the nearest of `cuts`.
+        What is coming counts like what is there: a follower gains by waiting for its leader, unless it cannot
+        `follow`. A lane that is not `usable` up to the common end may be usable up to the nearest of `cuts`.
         """
         if limit < KEY_LENGTH:
             return None
@@ -126,7 +125,7 @@ class PrefixIndex:
         return best
 
     def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> Iterator[tuple[int, int]]:
-        """The lanes whose timelines may begin like `tokens[:limit]`, and how much of it they have."""
+        """The lanes whose timelines may begin like `tokens[:limit]`, and how much they share."""
         mine = np.frombuffer(tokens, np.int32)[:limit]
         for lane in self._index.get(key_of(tokens, cache_key), ()):
             yield lane, _common_length(mine, np.frombuffer(self._timelines[lane], np.int32))
@@ -135,20 +134,20 @@ class PrefixIndex:
 def usable_length(
     common: int, length: int, *, can_cut: bool, cuts: list[int] | None, media: MediaTimeline | None
 ) -> int:
-    """How much can be used of a saved state of `length` tokens by one who has `common` of them."""
+    """How much of a saved state of `length` tokens is usable for a sequence that shares `common` of them."""
     if media is not None:
         common = media.cut(common)
     return common if can_cut or common == length else longest(cuts or [], common)
 
 
 def longest(lengths: list[int], most: int) -> int:
-    """The longest of the ascending lengths that is not more than `most`; 0 where there is none."""
+    """The longest of the ascending lengths that is at most `most`; 0 if there is none."""
     at = bisect_right(lengths, most)
     return lengths[at - 1] if at else 0
 
 
 def common_prefix(a: array[int], b: array[int]) -> int:
-    """How many first tokens are the same."""
+    """The number of equal tokens at the beginning."""
     if a[:KEY_LENGTH] != b[:KEY_LENGTH]:  # as a rule, and soon known
         return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
     return _common_length(np.frombuffer(a, np.int32), np.frombuffer(b, np.int32))

@@ -34,7 +34,7 @@ class SavedSlots:
         self._timelines[lane] = timeline, cache_key
 
     def save(self, number: int, memory: KVCacheManager) -> SavedState:
-        """The state of a slot, wherever it is now. Raises NotFound where nothing is left of it."""
+        """The state of a slot, wherever it is now. Raises NotFound if nothing is left of it."""
         tokens, cache_key = self._timelines.get(number, (array("i"), EVERYBODY))
         if cache_key.adapters:
             raise Unsupported("A slot that used LoRA adapters cannot be saved.")
@@ -67,7 +67,7 @@ class SavedSlots:
         self.left(number, entry.tokens, entry.cache_key)
 
     def erase(self, number: int, memory: KVCacheManager) -> int:
-        """Forget what is kept of a slot; how many tokens that were."""
+        """Forget what is kept of a slot; returns how many tokens that were."""
         if number in memory.lanes.held:
             raise Unavailable(f"Slot {number} is in use.")
         tokens, cache_key = self._timelines.pop(number, (array("i"), EVERYBODY))
@@ -79,7 +79,7 @@ class SavedSlots:
 
 
 class SavedSlotFiles:
-    """States in the files of one folder. `facts` tell for what they can be used: the model, the library."""
+    """States in the files of one folder. `facts` say what they can be used for: the model, the library."""
 
     def __init__(self, folder: Path, facts: dict[str, object]) -> None:
         self._folder = folder
@@ -95,7 +95,7 @@ class SavedSlotFiles:
         return self._folder / name
 
     def write(self, name: str, entry: SavedState) -> int:
-        """The file's size. An older one of that name is replaced at once, or not at all."""
+        """Returns the file's size. An older file of that name is replaced atomically, or not at all."""
         path = self.path(name)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         points = [(point.length, point.data) for point in entry.points if point.length < entry.length]

@@ -30,7 +30,7 @@ MOST_TOKENS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """`facts` tell what the state can be used for: the model, the library, the number formats."""
+    """`facts` say what the state can be used for: the model, the library, the number formats."""
 
     facts: dict[str, object]
     scope: str
@@ -45,7 +45,7 @@ class Head:
 
 
 def as_facts(facts: Mapping[str, object]) -> dict[str, object]:
-    """As they come back from a file."""
+    """In the form in which a file gives them back."""
     result: dict[str, object] = json.loads(json.dumps(facts))
     return result
 
@@ -54,7 +54,7 @@ def write(
     file: BinaryIO, tokens: array[int], state: np.ndarray, *, facts: dict[str, object], scope: str = "",
     adapters: list[tuple[str, float]] | None = None, points: Sequence[tuple[int, np.ndarray]] = (),
 ) -> int:  # fmt: skip
-    """How many bytes were written. `points` are states of so many first tokens each."""
+    """Returns the number of bytes written. `points` maps numbers of first tokens to states."""
     data = np.ascontiguousarray(state)
     raw, numbers = data.data.cast("B"), tokens.tobytes()
     others = [(length, np.ascontiguousarray(point)) for length, point in points]
@@ -72,7 +72,7 @@ def write(
 
 
 def read_head(file: BinaryIO, facts: dict[str, object]) -> Head:
-    """From the file's beginning. Raises ValueError for any file that is not whole and made for these facts."""
+    """Reads from the file's beginning. Raises ValueError for a file that is incomplete or made for other facts."""
     if file.read(len(MAGIC)) != MAGIC:
         raise ValueError("it is not a saved state")
     length, check = struct.unpack("<II", file.read(8).ljust(8, b"\0"))
@@ -100,7 +100,7 @@ def read_head(file: BinaryIO, facts: dict[str, object]) -> Head:
 
 
 def read_tokens(file: BinaryIO, head: Head) -> array[int]:
-    """After the head."""
+    """Follows the head."""
     tokens = array("i")
     tokens.frombytes(file.read(4 * head.num_tokens))
     if len(tokens) != head.num_tokens or zlib.crc32(tokens.tobytes()) != head.tokens_check:
@@ -109,12 +109,12 @@ def read_tokens(file: BinaryIO, head: Head) -> array[int]:
 
 
 def read_state(file: BinaryIO, head: Head) -> np.ndarray:
-    """After the tokens."""
+    """Follows the tokens."""
     return _read_bytes(file, head.num_bytes, head.state_check, head.kind)
 
 
 def read_points(file: BinaryIO, head: Head) -> list[tuple[int, np.ndarray]]:
-    """After the state."""
+    """Follows the state."""
     return [(length, _read_bytes(file, size, check, kind)) for length, size, check, kind in head.points]
 
 

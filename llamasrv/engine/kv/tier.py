@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """A prefix that a tier has: the timeline `tokens`, all of it, of one cache key."""
+    """A prefix in a tier: the whole timeline `tokens`, of one cache key."""
 
     __slots__ = ("tokens", "cache_key", "is_wanted")
 
@@ -36,23 +36,23 @@ class Tier(Protocol):
     def match(
         self, tokens: array[int], limit: int, cache_key: CacheKey, cuts: list[int], media: MediaTimeline | None
     ) -> tuple[Entry, int] | None:
-        """The entry with most of `tokens[:limit]`, and how much of it can be used; None where nothing is worth a copy.
-        What cannot be cut anywhere is used whole, or up to the nearest of `cuts`, ascending lengths; nothing is cut
-        inside an image of the `media`."""
+        """The entry with most of `tokens[:limit]`, and how much of it is usable; None if nothing is worth a copy. A
+        state that cannot be cut anywhere is used whole, or up to the nearest of `cuts`, ascending lengths; nothing is
+        cut inside an image of the `media`."""
 
     def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
-        """Where a sequence can begin that uses `length` tokens of it: at once, or later (`Match.coming`). None where
-        waiting for it costs more than the `seconds` of computing that it spares."""
+        """Where a sequence that uses `length` tokens of it can begin: at once, or later (`Match.coming`). None if
+        waiting costs more than the `seconds` of computing that it saves."""
 
 
 class Store(Tier, Protocol):
-    """A tier outside the lanes: what is in there was copied. Into a lane things come by computing them."""
+    """A tier outside the lanes: things are copied into it. They get into a lane by being computed there."""
 
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
-        """Whether a state of `size` bytes of `tokens[:length]` would be kept: asked before it is copied."""
+        """Whether a state of `size` bytes for `tokens[:length]` would be kept; asked before it is copied."""
 
     def put(self, state: SavedState) -> None:
-        """Keep it, if it still fits; others may have to go."""
+        """Keep it, if it still fits; others may have to leave."""
 
     def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
         """Forget the entry of exactly these tokens, if there is one."""

@@ -25,7 +25,7 @@ AHEAD = 2  # inputs whose images are encoded: the next one is there when one has
 
 
 class Input(NamedTuple):
-    """One input that waits, by its place in the request."""
+    """One waiting input, by its place in the request."""
 
     index: int  # type: ignore[assignment]
     tokens: array[int]
@@ -35,13 +35,13 @@ class Input(NamedTuple):
 
 
 class Encode(Protocol):
-    """The encoder's door for others."""
+    """How code outside the encoder has it encode."""
 
     def __call__(self, media: MediaInput, chunks: list[MediaChunk], tell: Callable[[Encoded], None]) -> Job: ...
 
 
 class EmbeddingLine:
-    """`tell` hands a result from the encoder's thread to the embedder's, which gives it to `come`; `fail` ends an
+    """`tell` hands a result from the encoder's thread to the embedder's, which passes it to `come`; `fail` ends an
     input."""
 
     def __init__(
@@ -76,7 +76,7 @@ class EmbeddingLine:
         return one
 
     def drop(self, is_gone: Callable[[Input], bool]) -> list[Input]:
-        """Take those out of the line; nothing more is done for them."""
+        """Remove those from the line; no more work is done for them."""
         gone = [one for one in self._line if is_gone(one)]
         if gone:
             self._line = deque(one for one in self._line if not is_gone(one))
@@ -98,7 +98,7 @@ class EmbeddingLine:
         self._go_on()
 
     def _go_on(self, keep: Collection[bytes] = ()) -> None:
-        """Ask for what the first of the line lack; let go of what they do not need, but for `keep`."""
+        """Ask for the rows that the first of the line lack; release what they do not need, except `keep`."""
         wanted: dict[bytes, tuple[MediaInput, MediaChunk]] = {}
         for one in list(self._line)[:AHEAD]:
             assert one.media is not None

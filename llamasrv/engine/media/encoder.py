@@ -35,8 +35,8 @@ AHEAD = 2  # jobs with the thread: the next one is there when it ends one
 
 
 class Job:
-    """Chunks of one input, and who is told of their rows, on the encoder's thread. `unwanted` is set where nobody waits
-    for it any more."""
+    """Chunks of one input, and the recipient of their rows, called on the encoder's thread. `unwanted` is set once
+    nobody waits for it."""
 
     def __init__(self, media: MediaInput, chunks: list[MediaChunk], tell: Callable[[Encoded], None]) -> None:
         self.media = media
@@ -46,7 +46,7 @@ class Job:
 
 
 class Encoded(NamedTuple):
-    """`rows` of the first chunks of the job; `error` where there will be no more."""
+    """`rows` of the first chunks of the job; `error` if no more will come."""
 
     job: Job
     rows: list[np.ndarray]
@@ -55,7 +55,7 @@ class Encoded(NamedTuple):
 
 
 class Encoder:
-    """`post` hands a result to the engine thread, which gives it to `take`. `fail` ends a sequence."""
+    """`post` hands a result to the engine thread, which passes it to `take`. `fail` ends a sequence."""
 
     def __init__(
         self, projector: Projector, limit: int, *, post: Callable[[Encoded], None],
@@ -79,20 +79,20 @@ class Encoder:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; what it works at is given up. Nobody may wait any more."""
+        """End the thread and abandon what it works on. Nobody may be waiting any more."""
         self._stopping = True
         self._jobs.put(None)
         if self._thread.alive:
             self._thread.wait()
 
     def encode(self, media: MediaInput, chunks: list[MediaChunk], tell: Callable[[Encoded], None]) -> Job:
-        """Any thread: have these chunks encoded for somebody who keeps the rows."""
+        """From any thread: encode these chunks for a caller that keeps the rows itself."""
         job = Job(media, chunks, tell)
         self._jobs.put(job)
         return job
 
     def want(self, seq: Sequence, cell: int) -> None:
-        """Have what a sequence needs from this cell on; it is WAITING once its rows are there."""
+        """Get what a sequence needs from this cell on; it is WAITING again once its rows are there."""
         assert seq.media is not None
         seq.enter(State.AWAITING_ENCODER)
         self._served.discard(seq)
@@ -100,14 +100,13 @@ class Encoder:
         self._go_on()
 
     def look_ahead(self, seq: Sequence, match: Match | None) -> None:
-        """Have the images and sounds of a newcomer encoded while it waits, but those that are in KV or will be in a
-        moment."""
+        """Encode a newcomer's images and sounds while it waits, except those that are in KV or will be in a moment."""
         cell = 0 if match is None else match.length + match.coming
         if lacks_rows(seq, cell):
             self.want(seq, cell)
 
     def computed(self, seq: Sequence) -> None:
-        """Some of its rows are in KV now: it holds them no longer."""
+        """Some of its rows are in KV now: it no longer holds them."""
         media = seq.media
         assert media is not None
         done = [number for number in media.rows if media.spans[number].end <= seq.num_computed]
@@ -115,7 +114,7 @@ class Encoder:
             self._release(seq, done)
 
     def forget(self, seq: Sequence) -> None:
-        """It has ended, or begins anew."""
+        """It has ended, or starts again."""
         media = seq.media
         if media is not None:
             self._line = [waiting for waiting in self._line if waiting[0] is not seq]
@@ -159,7 +158,7 @@ class Encoder:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Hand out what is there, and ask for what is not, in the order of the line, as far as memory allows."""
+        """Hand out the rows that are there, and ask for those that are not, in order, as far as memory allows."""
         wanted: set[bytes] = set()  # by those that are served now
         reserved = sum(self._rows[key].nbytes for key in self._pins)
         is_next = not self._served  # nobody else would make room for the first of the line
@@ -199,7 +198,7 @@ class Encoder:
             seq.enter(State.WAITING)
 
     def _ask(self, spans: list[MediaSpan]) -> None:
-        """A job for each input, of the chunks that no job has."""
+        """A job for each input, with the chunks that no job covers yet."""
         asked = {chunk.key for job in self._asked for chunk in job.chunks if not job.unwanted}
         inputs: dict[int, Job] = {}
         for span in spans:
@@ -230,7 +229,7 @@ class Encoder:
             self._work()
 
     def turn(self) -> bool:
-        """Do one job, where nobody else does: tests have no thread. True when there was one."""
+        """Do one job in the calling thread, for tests without a thread. True if there was one."""
         self._taken.extend(self._jobs.take())
         return bool(self._taken) and self._work()
 

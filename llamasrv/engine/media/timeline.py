@@ -17,8 +17,7 @@ _MOVES = np.array([[1], [1], [1], [0]], np.int32)  # time, y and x go on with th
 
 
 class MediaTimeline:
-    """`rows` (float32 [num_tokens, width]) by the number of the span, from when they are encoded until they are in
-    KV."""
+    """`rows` (float32 [num_tokens, width]) by the span's number, from when they are encoded until they are in KV."""
 
     __slots__ = ("spans", "rows", "shift", "_starts", "_shifts")
 
@@ -37,24 +36,24 @@ class MediaTimeline:
         return number if number >= 0 and cell < self.spans[number].end else None
 
     def text_end(self, cell: int, end: int) -> int:
-        """Where the text that has this cell ends: at the next span, or at `end`."""
+        """Where the text at this cell ends: at the next span, or at `end`."""
         number = bisect_right(self._starts, cell)
         return min(end, self._starts[number]) if number < len(self._starts) else end
 
     def cut(self, cell: int) -> int:
-        """Where the timeline can be cut, at this cell or before it."""
+        """The last place, at this cell or before it, where the timeline can be cut."""
         number = self.at(cell)
         return cell if number is None else self._starts[number]
 
     def position(self, cell: int) -> int:
-        """Of a token of text, or of a span's beginning."""
+        """The position of a token of text, or of a span's beginning."""
         number = bisect_right(self._starts, cell)
         if number and cell < self.spans[number - 1].end:
             number -= 1
         return cell - self._shifts[number]
 
     def positions(self, number: int, first: int, count: int, dimensions: int) -> np.ndarray:
-        """Int32 [dimensions, count]: of `count` rows of a span, from its row `first` on."""
+        """Int32 [dimensions, count]: positions of `count` rows of a span, from its row `first` on."""
         span = self.spans[number]
         start = self.position(span.start)
         if span.chunk.positions is None:
@@ -64,5 +63,5 @@ class MediaTimeline:
         return places[:dimensions, first : first + count] + start * _MOVES[:dimensions]
 
     def missing(self, cell: int) -> list[int]:
-        """The spans at or behind this cell whose rows are not here."""
+        """The spans at or after this cell whose rows are not here."""
         return [n for n, span in enumerate(self.spans) if span.end > cell and n not in self.rows]

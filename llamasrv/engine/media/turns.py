@@ -14,17 +14,17 @@ from llamasrv.engine.sequence import Sequence
 
 
 def is_at_media(seq: Sequence) -> bool:
-    """Whether what a seated sequence computes next are rows."""
+    """Whether a seated sequence computes rows next."""
     return seq.media is not None and seq.media.at(seq.num_computed) is not None
 
 
 def lacks_rows(seq: Sequence, start: int) -> bool:
-    """Whether a sequence that has `start` tokens needs the encoder before it can go on to its end."""
+    """Whether a sequence that has `start` tokens needs the encoder before it can be computed to its end."""
     return seq.media is not None and bool(seq.media.missing(start))
 
 
 class MediaTurns:
-    """Whether tokens or rows are next."""
+    """Decides whether tokens or rows come next."""
 
     def __init__(self, *, batch_size: int, ubatch_size: int) -> None:
         self._batch_size, self._ubatch_size = batch_size, ubatch_size
@@ -33,8 +33,8 @@ class MediaTurns:
     def parts(
         self, sequences: list[Sequence], *, others_wait: bool, cells: int, budget: Callable[[], int]
     ) -> list[Part]:
-        """Of this step, where it is one of rows. `others_wait`: there are tokens to compute. `budget`: rows that a step
-        may have where they can be cut."""
+        """The parts of this step if it computes rows. `others_wait`: there are tokens to compute. `budget`: the most
+        rows of a step where rows can be split."""
         if not sequences or (others_wait and self._had_turn):
             self._had_turn = False
             return []

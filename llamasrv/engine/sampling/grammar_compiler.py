@@ -40,7 +40,8 @@ def lark_of_gbnf(text: str) -> str:
 
 
 class GrammarCompiler:
-    """One per model. Make it on the HTTP side's thread and `open` it with the vocabulary; then any thread may ask."""
+    """One per model. Make it on the HTTP side's thread and `open` it with the vocabulary; then any thread may
+    compile."""
 
     def __init__(self, pool: NativePool) -> None:
         self.kept_bytes = 0  # of the grammars in `_kept`
@@ -55,10 +56,11 @@ class GrammarCompiler:
         self._refusal: str | None = None  # why this vocabulary takes no grammars
 
     def open(self, vocab: Vocabulary) -> None:
-        """Make the tokenizer. That holds the GIL, for 150,000 tokens half a second, so it is done while loading and in
-        two pieces, between which other threads have their turn.
+        """Make the tokenizer. That holds the GIL, half a second for 150,000 tokens, so it is done while loading and in
+        two pieces, between which other threads can run.
 
-        A vocabulary that llguidance cannot take leaves the model without grammars: `compile` then refuses them."""
+        A vocabulary that llguidance cannot take leaves the model without grammars: `compile` then refuses them.
+        """
         self._vocab = vocab
         self._control_texts = {token: text.encode() for text, token in vocab.controls.items()}
         try:
@@ -70,11 +72,11 @@ class GrammarCompiler:
 
     @property
     def is_available(self) -> bool:
-        """False: this model's vocabulary takes no grammars at all."""
+        """False: this model's vocabulary supports no grammars at all."""
         return self._refusal is None
 
     def close(self) -> None:
-        """Compile nothing any more."""
+        """Compile nothing more."""
         with self._lock:
             self._tokenizer = None
             self._kept.clear()
@@ -85,7 +87,7 @@ class GrammarCompiler:
         self._notice.close()
 
     def compile(self, text: str, triggers: tuple[str, ...] = ()) -> CompiledGrammar:
-        """Compiled now, or kept from before. Waits at most `COMPILE_SECONDS`.
+        """The compiled grammar, from the cache if it is there. Waits at most `COMPILE_SECONDS`.
 
         Raises InvalidRequest for a grammar that cannot be used or takes too long to compile.
         """
@@ -168,7 +170,7 @@ class _Job:
 
 
 class _PythonTokenizer:
-    """A vocabulary without a native tokenizer, as llguidance wants one."""
+    """A vocabulary without a native tokenizer, in the form that llguidance wants."""
 
     def __init__(self, vocab: Vocabulary, tokens: list[bytes]) -> None:
         ends = sorted(vocab.eog)
@@ -183,7 +185,7 @@ class _PythonTokenizer:
 
 
 def _tokenizer(vocab: Vocabulary, control_texts: dict[int, bytes]) -> llguidance.LLTokenizer:
-    """Without the slices of the vocabulary that make masks quick."""
+    """The tokenizer without the slices of the vocabulary that speed up masks."""
     # A token that is not text begins with 0xff: then no text of a grammar can be written with it by mistake.
     tokens = [
         b"\xff" + (control_texts.get(t) or b"<%d>" % t) if vocab.is_control(t) else piece

@@ -24,7 +24,7 @@ _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
 
 
 class CompiledGrammar:
-    """Before one of the `triggers` is written, nothing is enforced; without triggers, everything is."""
+    """Nothing is enforced until one of the `triggers` is written; without triggers, everything is."""
 
     __slots__ = ("_matcher", "triggers", "vocab", "control_texts", "size", "eog")
 
@@ -44,7 +44,7 @@ class CompiledGrammar:
         self.size = _KEPT_BESIDE + _KEPT_PER_CHARACTER * length  # bytes
 
     def matcher(self) -> GrammarMatcher:
-        """A new one, at the beginning of the grammar."""
+        """A new matcher, at the beginning of the grammar."""
         return GrammarMatcher(self._matcher.deep_copy(), self)
 
 
@@ -88,7 +88,7 @@ class GrammarMatcher:
         return True
 
     def _look_for_trigger(self, token: int) -> None:
-        """Bind from the first token on that may be part of a trigger, so that no token runs past its end."""
+        """Bind from the first token that may be part of a trigger, so that no token runs past its end."""
         grammar = self._grammar
         tail = self._tail + (grammar.control_texts.get(token) or grammar.vocab.pieces[token])
         if any(trigger in tail for trigger in grammar.triggers):
@@ -99,18 +99,18 @@ class GrammarMatcher:
         self.binding = any(_ends_with_beginning(tail, trigger) for trigger in grammar.triggers)
 
     def forced(self) -> list[int]:
-        """The tokens that must come next; none where there is a choice."""
+        """The tokens that must come next; empty if there is a choice."""
         if not self.binding:
             return []
         tokens: list[int] = self._matcher.compute_ff_tokens()
         return tokens
 
     def num_allowed(self, tokens: list[int]) -> int:
-        """How many of these the grammar takes, one after another; nothing is accepted."""
+        """How many of these tokens the grammar takes in sequence; nothing is accepted."""
         return int(self._matcher.validate_tokens(tokens)) if self.binding else len(tokens)
 
     def compute_mask(self) -> None:
-        """Find out what may come next, as `ids` or `banned`."""
+        """Compute what may come next, as `ids` or `banned`."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         if self._matcher.is_error():
             self.error = reason_of(self._matcher.get_error()) or "nothing can follow"
@@ -137,7 +137,7 @@ class GrammarMatcher:
 
 
 def reason_of(error: str) -> str:
-    """What is wrong, in one line, without its place in a grammar that the client never saw."""
+    """What is wrong, in one line, without positions in a grammar that the client never saw."""
     line = _PLACE.sub("", error.strip().split("\n", 1)[0]).removeprefix("failed to compile JSON schema: ")
     if "parse error:" in line and (reason := _REASON.search(error)):
         line = f"a pattern cannot be used: {reason[1]}"
@@ -147,7 +147,7 @@ def reason_of(error: str) -> str:
 
 
 def _listed(bits: np.ndarray, size: int) -> np.ndarray | None:
-    """The numbers of the bits that are set among the first `size`, if they are few; most words need no look then."""
+    """The numbers of the set bits among the first `size`, if they are few; most words then need no look."""
     words = bits.nonzero()[0]
     if len(words) > FEW:
         return None

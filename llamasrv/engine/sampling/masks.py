@@ -32,14 +32,14 @@ class Matcher(Protocol):
 
 
 class Masks:
-    """Of one engine; used by its thread alone. Half of its `threads` compute masks, but 2 at least."""
+    """One per engine; used by its thread alone. Half of its `threads` compute masks, but at least 2."""
 
     def __init__(self, pool: NativePool, threads: int) -> None:
         self._queue = pool.queue(max(2, min(MOST_THREADS, threads // 2)))
         self._done: Mailbox[Matcher] = Mailbox()
 
     def begin(self, matchers: Iterable[Matcher]) -> None:
-        """Compute the masks that are missing, on other threads."""
+        """Start computing the missing masks, on other threads."""
         for matcher in matchers:
             if not matcher.ready and not matcher.pending:
                 matcher.pending = True

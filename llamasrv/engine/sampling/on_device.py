@@ -16,7 +16,7 @@ _SAMPLERS = ("top_k", "top_p", "min_p", "temperature")  # that the library has o
 
 
 def is_eligible(spec: SequenceSpec, *, constrained: bool) -> bool:
-    """Whether nothing about a sequence needs its rows of logits, or a sampler that runs on this side only."""
+    """Whether a sequence needs neither its rows of logits nor a sampler that only runs on our side."""
     p = spec.params
     told = spec.logprobs is None and not spec.sampled_probs and not spec.prompt_logprobs
     plain = not p.logit_bias and not p.ignore_eos and not p.min_tokens and not constrained
@@ -47,7 +47,7 @@ class DeviceSampler:
         self._is_used = False
 
     def attach(self, lane: int) -> bool:
-        """The next rows of this lane are chosen from on the device; False where the library refuses."""
+        """Have the device choose from the next rows of this lane; False if the library refuses."""
         self.detach()
         if self._is_used:  # the library aborts where it is given one for the second time
             used, self._chain = self._chain, self._chain.clone()

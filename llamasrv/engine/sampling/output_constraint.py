@@ -24,7 +24,7 @@ class OutputConstraint:
         control_texts: Mapping[int, bytes],
         pieces: list[bytes],
     ) -> None:
-        """`control_texts`: how control tokens are written; `pieces`: what each other token writes."""
+        """`control_texts`: the texts of control tokens; `pieces`: what each other token writes."""
         self.matcher = matcher
         self._budget = budget
         self._forced: list[int] = []  # tokens that must come, in order
@@ -37,7 +37,7 @@ class OutputConstraint:
         return matcher is not None and matcher.binding and not matcher.ready
 
     def next_forced(self) -> int | None:
-        """The token that must come next, if only one can. It counts as taken."""
+        """The token that must come next, if there is only one. It counts as accepted."""
         forced = self.forced()
         return forced.pop(0) if forced else None
 
@@ -63,11 +63,11 @@ class OutputConstraint:
         return tokens
 
     def num_allowed(self, tokens: list[int]) -> int:
-        """How many of these may come, one after another, as far as that is known beforehand."""
+        """How many of these tokens may come in sequence, as far as that is known in advance."""
         return len(tokens) if self.matcher is None else self.matcher.num_allowed(tokens)
 
     def accept(self, token: int) -> bool:
-        """Advance by one token. False if the grammar cannot be followed any further."""
+        """Advance by one token. False if the grammar cannot follow it."""
         if self._budget is not None:
             self._budget.accept(self._control_texts.get(token) or self._pieces[token])
         matcher = self.matcher

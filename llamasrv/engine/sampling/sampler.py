@@ -60,7 +60,7 @@ class Sampler:
         self.min_tokens = float("inf") if p.ignore_eos else p.min_tokens
 
     def forget(self, count: int) -> None:
-        """The timeline is so much shorter than what was written. What the chain has accepted it remembers."""
+        """The timeline is now that much shorter than what was written. The chain still remembers what it accepted."""
         self._num_prompt -= count
 
     def close(self) -> None:
@@ -69,15 +69,15 @@ class Sampler:
             self.chain = None
 
     def _adjust(self, row: np.ndarray) -> None:
-        """Bias and bans, in place."""
+        """Apply bias and bans, in place."""
         if self.bias_ids is not None:
             row[self.bias_ids] += self.bias
         if self.banned is not None and len(self._tokens) - self._num_prompt < self.min_tokens:
             row[self.banned] = -np.inf
 
     def choose(self, row: np.ndarray, find: CandidateFinder, matcher: GrammarMatcher | None = None) -> int | None:
-        """The next token, given its logits (float32 [n_vocab], changed in place) and the tokens of the timeline so far;
-        None where there is nothing to choose from. `matcher` has its mask ready."""
+        """The next token, given its logits (float32 [n_vocab], changed in place) and the timeline so far; None if
+        there is nothing to choose from. `matcher` has its mask ready."""
         if self.banned is not None or self.bias_ids is not None:
             self._adjust(row)
         if matcher is not None and matcher.binding:
@@ -109,7 +109,7 @@ class Sampler:
         return token
 
     def _choose_among(self, ids: np.ndarray, row: np.ndarray) -> int | None:
-        """The next token where only a few are allowed."""
+        """The next token when only a few are allowed."""
         if not len(ids):
             return None
         logits = row[ids]
@@ -128,17 +128,17 @@ class Sampler:
 
     @property
     def left(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """What the last token was chosen among, ids and logits, as the samplers left them; None: nothing but that."""
+        """The candidates of the last token, ids and logits, as the samplers left them; None: only that token."""
         return None if self.chain is None else self.chain.left()
 
     def note(self, token: int) -> None:
-        """Count a token that came without being chosen."""
+        """Count a token that was not chosen here."""
         if self.chain is not None:
             self.chain.accept(token)
 
 
 def is_greedy(p: SamplingParams) -> bool:
-    """Whether the likeliest token is chosen."""
+    """Whether the most likely token is chosen."""
     return p.temperature <= 0 and p.mirostat == 0 and p.xtc_probability <= 0
 
 
@@ -155,7 +155,7 @@ class CandidateFinder:
         self._above = np.empty(n_vocab, bool)
 
     def __call__(self, row: np.ndarray, keep: int | None) -> np.ndarray:
-        """Ids, ascending; all finite ones where `keep` is None or large; none where the row is not a number."""
+        """Ids, ascending; all finite ones if `keep` is None or large; none if the row contains NaN."""
         above, blocks = self._above, self._blocks
         if keep is None or keep >= blocks:
             return np.greater(row, -np.inf, out=above).nonzero()[0]
@@ -166,7 +166,7 @@ class CandidateFinder:
 
 
 def seeded(p: SamplingParams) -> SamplingParams:
-    """With a seed as the chain takes it."""
+    """The parameters with a seed in the chain's range."""
     seed = random.getrandbits(32) if p.seed is None else p.seed & 0xFFFFFFFF
     return p if seed == p.seed else replace(p, seed=seed)
 
@@ -190,7 +190,8 @@ def _top_k_first(p: SamplingParams) -> int | None:
 
 
 def log_probability(row: np.ndarray, token: int, top: int, pieces: list[bytes]) -> TokenLogprob:
-    """Of the model's own distribution, before any sampling parameter: log softmax, natural logarithm."""
+    """A log-probability of the model's own distribution, before any sampling parameter: log softmax, natural
+    logarithm."""
     peak = row.max()
     norm = float(peak) + float(np.log(np.exp(row - peak).sum(dtype=np.float64)))
     alternatives: tuple[TopLogprob, ...] = ()
@@ -204,7 +205,7 @@ def log_probability(row: np.ndarray, token: int, top: int, pieces: list[bytes]) 
 def sampled_probability(
     left: tuple[np.ndarray, np.ndarray] | None, token: int, top: int, pieces: list[bytes]
 ) -> TokenLogprob:
-    """Of what the samplers left: ids and logits. None: nothing but this token."""
+    """A log-probability among what the samplers left: ids and logits. None: only this token."""
     if left is None:
         left = np.array([token]), np.zeros(1)
     ids, logits = left

@@ -48,7 +48,7 @@ _CONTEXT_FULL = Ending(FinishReason.CONTEXT)
 
 
 class SamplingState:
-    """Of one sequence that has been admitted. Belongs to the engine thread, but for `choose`, which runs on one thread
+    """The state of one admitted sequence. Belongs to the engine thread, except for `choose`, which runs on one thread
     at a time."""
 
     __slots__ = (
@@ -61,7 +61,7 @@ class SamplingState:
         *, shifts: bool = False,
     ) -> None:  # fmt: skip
         """`tokens`: the timeline, which begins with the prompt and is extended here. `shifts`: the engine makes room
-        where its context is full."""
+        once the context is full."""
         vocab, num_prompt = backend.vocab, len(spec.tokens)
         self.constraint = constraint
         self.late_row: np.ndarray | None = None  # logits that wait for their mask
@@ -89,7 +89,7 @@ class SamplingState:
 
     @property
     def must_shift(self) -> bool:
-        """Whether the context is full, and some of it has to go before there is a next token."""
+        """Whether the context is full, and part of it must go before the next token."""
         return self._shifts and len(self._tokens) >= self._context
 
     @property
@@ -99,7 +99,7 @@ class SamplingState:
         return end - len(self._tokens)
 
     def choose(self, row: np.ndarray, find: CandidateFinder) -> Choice | None:
-        """The next token, given its logits (float32 [n_vocab], changed in place); None where there is nothing to choose
+        """The next token, given its logits (float32 [n_vocab], changed in place); None if there is nothing to choose
         from."""
         constraint, wanted = self.constraint, self._logprobs
         own = row if wanted is None or self._after else row.copy()  # the model's own distribution: before bias and bans
@@ -122,7 +122,7 @@ class SamplingState:
         return Choice(token, log_probability(own, token, wanted, self._pieces))
 
     def accept(self, token: int, logprobs: TokenLogprob | None, put: Put) -> Ending | None:
-        """One more token of the timeline: deliver it, or what is certain of it. The ending, if it is the last one."""
+        """Add one token to the timeline and deliver what is certain. Returns the ending if it is the last token."""
         self._tokens.append(token)
         constraint = self.constraint
         if token in self._eog and (constraint is None or constraint.may_end()):
@@ -142,7 +142,7 @@ class SamplingState:
 
     @property
     def drafts_forced(self) -> bool:
-        """Whether what must come next needs rows of logits, since log-probabilities of each token are asked for."""
+        """Whether tokens that must come next still need rows of logits, because log-probabilities were asked for."""
         return self.constraint is not None and not self._jumps
 
     def jump_forward(self, put: Put) -> Ending | None:
@@ -155,7 +155,7 @@ class SamplingState:
         return ending
 
     def jump_with_prompt(self) -> None:
-        """Append what must come first, as if it were a piece of the prompt. `deliver` it once it is computed."""
+        """Append what must come first, as if it were part of the prompt. `deliver` it once it is computed."""
         if not self._jumps_with_prompt or self.constraint is None:
             return
         end = self._context if self._most is None else min(self._context, self._most)
@@ -166,7 +166,7 @@ class SamplingState:
         self.num_undelivered = len(tokens)
 
     def deliver(self, put: Put) -> Ending | None:
-        """Deliver what was appended to the prompt. The ending, if nothing may follow it."""
+        """Deliver what was appended to the prompt. Returns the ending if nothing may follow it."""
         tokens, self.num_undelivered = self._tokens[-self.num_undelivered :], 0
         for token in tokens:
             put(Delta(self._index, token, self._pieces[token]))
@@ -175,14 +175,14 @@ class SamplingState:
         return self._limit()
 
     def forget(self, start: int, count: int) -> None:
-        """Take `count` tokens from `start` on out of the timeline. They have been written all the same."""
+        """Take `count` tokens from `start` on out of the timeline. They still count as written."""
         del self._tokens[start : start + count]
         self._sampler.forget(count)
         if self._most is not None:
             self._most -= count
 
     def flush(self, put: Put) -> None:
-        """Deliver what was held back for a stop string that is not coming any more."""
+        """Deliver what was held back for a stop string that will not come."""
         if self._stops is not None:
             self._stops.flush(put)
 

@@ -20,7 +20,7 @@ Row = tuple[SamplingState, np.ndarray]
 
 
 class StepSampler:
-    """Of one engine; used by its thread alone. At most `threads` chains run at once, the caller's included."""
+    """One per engine; used by its thread alone. At most `threads` chains run at once, the caller's included."""
 
     def __init__(self, pool: NativePool, threads: int, n_vocab: int) -> None:
         self._masks = Masks(pool, threads)
@@ -28,7 +28,7 @@ class StepSampler:
         self._finders = [CandidateFinder(n_vocab) for _ in range(threads)]
 
     def begin_masks(self, constraints: list[OutputConstraint]) -> list[Matcher]:
-        """Begin to compute the masks of the next tokens. Returns those to wait for."""
+        """Start computing the masks of the next tokens. Returns those to wait for."""
         if not constraints:
             return []
         matchers: list[Matcher] = [
@@ -45,7 +45,7 @@ class StepSampler:
             self._masks.wait(matchers, MASK_PATIENCE if timeout is None else timeout)
 
     def choose(self, rows: list[Row]) -> list[Choice | None]:
-        """A token for each row of logits, in their order; None where a row has nothing to choose from."""
+        """A token for each row of logits, in order; None if a row has nothing to choose from."""
         if sum([state.is_heavy for state, _ in rows]) > 1:
             return self._helpers.map(self._choose, rows)
         find = self._finders[0]

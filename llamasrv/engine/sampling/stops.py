@@ -43,7 +43,7 @@ class StopMatcher:
 
 
 class StopStrings:
-    """The deltas of one sequence on their way to its client; those that may be part of a stop string wait."""
+    """The deltas of one sequence on their way to the client; those that may be part of a stop string wait."""
 
     __slots__ = ("_matcher", "_held")
 
@@ -52,7 +52,7 @@ class StopStrings:
         self._held: list[Delta] = []
 
     def feed(self, delta: Delta, put: Callable[[Delta], None]) -> str | None:
-        """`put` what cannot be part of a stop string any more. Returns the stop string, if one is complete."""
+        """`put` what can no longer be part of a stop string. Returns the stop string, if one is complete."""
         unsure, stop = self._matcher.feed(delta.data)
         held = self._held
         held.append(delta)
@@ -65,7 +65,7 @@ class StopStrings:
         return stop
 
     def flush(self, put: Callable[[Delta], None]) -> None:
-        """`put` what waits: no stop string is coming any more."""
+        """`put` what is waiting: no stop string is coming."""
         for delta in self._held:
             put(delta)
         self._held = []

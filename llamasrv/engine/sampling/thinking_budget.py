@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class ThinkingBudget:
-    """Of one sequence. Counts the tokens inside thinking blocks."""
+    """Counts the tokens inside one sequence's thinking blocks."""
 
     __slots__ = ("_left", "_start", "_end", "_closing", "_open", "_tail", "_longest", "_anywhere")
 
@@ -32,7 +32,7 @@ class ThinkingBudget:
         return list(self._closing)
 
     def end(self) -> None:
-        """Allow nothing more: an open block is closed next, and any later one as soon as it opens."""
+        """Allow no more thinking: an open block is closed next, and any later one as soon as it opens."""
         self._left = 0
 
     def accept(self, data: bytes) -> None:
