@@ -35,9 +35,14 @@ _SPECIAL = re.compile("(" + "|".join(re.escape(s) for s in SPECIALS) + ")")
 _PEAK, _NOISE = np.float32(14.0), np.float32(3.0)
 
 
+class _Pieces(list[bytes]):
+    def all(self) -> list[bytes]:
+        return self
+
+
 class FakeVocabulary:
     size = N_VOCAB
-    pieces = [bytes([b]) for b in range(256)] + [b""] * len(SPECIALS)
+    pieces = _Pieces([bytes([b]) for b in range(256)] + [b""] * len(SPECIALS))
     specials = SPECIALS
     controls = {text: 256 + n for n, text in enumerate(SPECIALS)}
     eog = frozenset({IM_END, END_OF_TEXT})
@@ -156,7 +161,6 @@ class FakeBackend:
         self.draft_model: DraftModel | None = None
         self.adapters = adapters
         self.projector = projector
-        self.timings: list[tuple[int, int, float]] = []
         self.closed = False
         self._kv: list[list[int]] = []
         self._cells: list[list[object]] = []  # one object per cell; lanes share objects

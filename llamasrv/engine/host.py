@@ -139,8 +139,8 @@ class EngineHost:
         self.core.close(Unavailable(STOPPING), keep=not self._broken)
         shared.board.set_status(Status("stopped"))
         shared.embedder.close()
+        shared.grammars.close()  # before the vocabulary that it reads is gone
         self.core.discard()
-        shared.grammars.close()
         shared.pool.close()
 
     def _loading(self, share: float) -> bool:

@@ -77,11 +77,21 @@ class ModelInfo:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
+class Pieces(Protocol):
+    """What tokens write, by their ids."""
+
+    def __getitem__(self, token: int, /) -> bytes: ...
+
+    def all(self) -> list[bytes]:
+        """In the order of the tokens."""
+        ...
+
+
 class Vocabulary(Protocol):
     """Text to tokens and back. Safe from any thread: it touches no context."""
 
     size: int
-    pieces: list[bytes]  # what each token writes; b"" for control tokens
+    pieces: Pieces  # what each token writes; b"" for control tokens
     specials: tuple[str, ...]  # how control tokens are written in a text
     controls: Mapping[str, int]  # the same, with their ids
     eog: frozenset[int]  # tokens that end a generation
@@ -229,7 +239,6 @@ class Backend(Protocol):
     batch: Batch  # rows to decode; `decode` reads them from here
     ubatch_size: int
     row_multiple: int  # batches of a multiple of so many rows are computed best
-    timings: list[tuple[int, int, float]]  # (prompt tokens, decoded rows, seconds) of steps tried while loading
     max_outputs: int  # most rows with logits in one batch
     can_share: bool  # a prefix of one lane can be given to another
     can_cut: bool  # a lane can be cut back to any length

@@ -379,8 +379,8 @@ def _by_need(running: list[Sequence]) -> tuple[list[Sequence], list[Sequence], l
 
 
 def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
-    """A scheduler for a backend's abilities, with a cost model that knows the steps tried while loading."""
-    scheduler = Scheduler(
+    """A scheduler for a backend's abilities."""
+    return Scheduler(
         parallel=min(options.places, backend.num_lanes),
         batch_size=backend.batch.capacity,
         ubatch_size=backend.ubatch_size,
@@ -389,9 +389,6 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
         deterministic=options.deterministic or backend.together is Together.ONE_LANE,
         one_prompt=backend.together is Together.ONE_PROMPT,
     )
-    for timing in backend.timings * 3:
-        scheduler.cost.learn(*timing)
-    return scheduler
 
 
 def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:

@@ -324,6 +324,8 @@ class Loader:
                 model.last_used = now
             elif 0 <= model.stay <= now - model.last_used:
                 self.unload(model)
+            elif now - model.last_used >= TICK and (engine := model.current) is not None:
+                engine.grammars.prepare()  # it would hold up whoever is being answered
 
     def drain(self) -> None:
         """Load nothing more and accept nothing new; what runs goes on."""

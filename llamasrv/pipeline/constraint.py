@@ -75,7 +75,7 @@ def _grammar(
     if content is None and not prepared.tools:
         return None
     binding = any(tool.input_grammar for tool in prepared.tools)  # what such a tool takes is enforced or refused
-    if content is None and choice.mode == "auto" and not binding and not served.engine.grammars.is_available:
+    if content is None and choice.mode == "auto" and not binding and not served.engine.grammars.is_available():
         return None  # calls are still read; only their form is not enforced
     compiled = served.engine.grammars.compile
     controls = served.vocab.controls

@@ -75,6 +75,16 @@ def test_a_load_that_fails_late_frees_the_weights(model_path, tmp_path, freed):
     assert len(freed) == 1
 
 
+def test_a_model_is_warmed_up_with_one_step(model_path, monkeypatch):
+    """Six steps of up to 57 rows were tried, and told nothing that the first requests do not tell: a model that takes
+    seconds for each was ready that much later."""
+    steps, decode = [], LlamaBackend.decode
+    monkeypatch.setattr(LlamaBackend, "decode", lambda self: (steps.append(self.batch.num_rows), decode(self)))
+    backend = open_model(model_path("llama"), OPTIONS, lambda share: True)
+    backend.close()
+    assert steps == [1]
+
+
 def test_a_warm_up_that_fails_frees_the_weights(model_path, freed, monkeypatch):
     def fail(backend):
         raise DecodeFailed("no")
@@ -188,6 +198,18 @@ def test_the_authors_sampling_is_read(tmp_path):
 def test_tokens_come_back_as_the_text(backend, text):
     vocab = backend.vocab
     assert b"".join(vocab.pieces[t] for t in vocab.tokenize(text)).decode() == text
+
+
+def test_all_pieces_are_those_of_each_token(backend):
+    pieces = backend.vocab.pieces
+    assert pieces.all() == [pieces[t] for t in range(backend.vocab.size)]
+
+
+@pytest.mark.parametrize("token", [-1, 1 << 20])
+def test_a_token_that_there_is_not_has_no_piece(backend, token):
+    """The library would abort."""
+    with pytest.raises(IndexError):
+        backend.vocab.pieces[token]
 
 
 def test_special_tokens_are_parsed_only_where_that_is_asked(backend):

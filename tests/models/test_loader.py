@@ -13,6 +13,7 @@ from recording_backend import RecordingBackend
 from serving import wait_until
 
 from llamasrv.engine.interface import Adapter, LoadFailed
+from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.errors import ModelUnavailable, Unavailable
 from llamasrv.models import adapters
 from llamasrv.models import loader as module
@@ -199,6 +200,19 @@ def test_what_nobody_uses_goes_after_a_while(farm, monkeypatch):
     f["a"].last_used -= 6
     f.loader.tick()
     assert f.loaded == set() and f["a"].num_unloads == 1 and not f.loader.room.taken and f["a"].expires_at is None
+
+
+def test_what_grammars_need_is_made_in_a_quiet_moment(farm, monkeypatch):
+    """Making it holds up every answer for up to half a second."""
+    prepared = []
+    monkeypatch.setattr(GrammarCompiler, "prepare", lambda self: prepared.append(self))
+    f = farm().add("a", "b")
+    f.load("a", "b")
+    f["a"].last_used -= 1
+    with f["b"].lease():
+        f["b"].last_used -= 1
+        f.loader.tick()
+    assert prepared == [f["a"].current.grammars]
 
 
 def test_for_ever_is_for_ever(farm):

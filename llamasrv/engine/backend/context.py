@@ -92,7 +92,6 @@ class LlamaBackend(LaneMemory):
         self._lanes_wanted = min(MAX_LANES, options.places + spare + self._spare_lane)
         self.row_multiple = BLOCK
         self.padding = Padding()
-        self.timings: list[tuple[int, int, float]] = []
         self.generates = not only_embeds(model, self.info.metadata)
         self.together = together(self.info.architecture)
         if self.generates:

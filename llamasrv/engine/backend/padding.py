@@ -29,11 +29,6 @@ class Padding:
         self._pays = [False] * BLOCK  # by the number of rows that are left over
         self._decisions = 0
 
-    def begin(self, plain: float, padded: float) -> None:
-        """Judge from the times of a step that is one row short of whole blocks, and of one with whole blocks, until
-        better times are known."""
-        self._pays = [False] + [plain > max(padded, SHORTEST)] * (BLOCK - 1)
-
     def choose(self, num_rows: int, num_outputs: int) -> bool:
         if num_outputs % BLOCK == 0 or not BLOCK < num_outputs <= MOST_ROWS:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import compress, repeat
 from typing import Any
 
 from llamasrv.engine.backend.library import C, fast
@@ -10,6 +11,11 @@ from llamasrv.engine.backend.library import C, fast
 _tokenize = fast.llama_tokenize
 _tokenize.argtypes, _tokenize.restype = C.llama_tokenize.argtypes, C.llama_tokenize.restype
 _SHORT = 32  # bytes, some 30 µs; beyond, the engine thread may have the interpreter meanwhile
+_to_piece = fast.llama_token_to_piece
+# The third one is a place to write to: an address will do.
+_to_piece.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_bool]
+_to_piece.restype = ctypes.c_int32
+_ROOM = 256  # bytes that nearly all pieces fit in
 
 
 class LlamaVocabulary:
@@ -18,11 +24,10 @@ class LlamaVocabulary:
     def __init__(self, model: Any) -> None:
         vocab = self.pointer = C.llama_model_get_vocab(model)
         self.size: int = C.llama_vocab_n_tokens(vocab)
-        self.pieces = _pieces(vocab, self.size)
-        self.eog = frozenset(t for t in range(self.size) if C.llama_vocab_is_eog(vocab, t))
-        self._control = frozenset(
-            t for t in range(self.size) if not self.pieces[t] and C.llama_vocab_is_control(vocab, t)
-        )
+        self.pieces = Pieces(vocab, self.size)
+        self.eog = frozenset(_those(fast.llama_vocab_is_eog, vocab, self.size))
+        controls = _those(fast.llama_vocab_is_control, vocab, self.size)
+        self._control = frozenset(t for t in controls if not self.pieces[t])
         self.controls = {self.text(t): t for t in sorted(self._control, reverse=True)}
         self.specials = tuple(self.controls)
         self.bos = _token(C.llama_vocab_bos(vocab))
@@ -65,26 +70,41 @@ def _token(token: int) -> int | None:
     return token if token >= 0 else None
 
 
-def _pieces(vocab: Any, size: int) -> list[bytes]:
-    """The bytes that each token writes; read once, so that generation never has to ask again."""
-    to_piece = fast.llama_token_to_piece
-    to_piece.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_int32,
-        ctypes.c_char_p,
-        ctypes.c_int32,
-        ctypes.c_int32,
-        ctypes.c_bool,
-    ]
-    to_piece.restype = ctypes.c_int32
-    room = 256
-    buffer = ctypes.create_string_buffer(room)
-    pieces = []
-    for token in range(size):
-        n = to_piece(vocab, token, buffer, room, 0, False)
+class Pieces(dict[int, bytes]):
+    """The bytes that each token writes, read when they are first needed: reading a large vocabulary as a whole takes a
+    fifth of a second of the start."""
+
+    def __init__(self, vocab: Any, size: int) -> None:
+        self._vocab, self._size = vocab, size
+
+    def __missing__(self, token: int) -> bytes:
+        token = int(token)
+        if not 0 <= token < self._size:  # the library would abort
+            raise IndexError(f"token {token} of {self._size}")
+        # A buffer of its own: another thread may ask at the same time.
+        buffer = ctypes.create_string_buffer(_ROOM)
+        n = _to_piece(self._vocab, token, buffer, _ROOM, 0, False)
         if n < 0:
-            room = -n
-            buffer = ctypes.create_string_buffer(room)
-            n = to_piece(vocab, token, buffer, room, 0, False)
-        pieces.append(buffer.raw[:n] if n > 32 else ctypes.string_at(buffer, n))
-    return pieces
+            buffer = ctypes.create_string_buffer(-n)
+            n = _to_piece(self._vocab, token, buffer, -n, 0, False)
+        piece = self[token] = buffer.raw[:n]
+        return piece
+
+    def all(self) -> list[bytes]:
+        """The pieces of all tokens, by id. Faster than asking for one after another; not kept."""
+        stride = 32
+        buffer = ctypes.create_string_buffer(stride * self._size)
+        starts, begin = range(0, len(buffer), stride), ctypes.addressof(buffer)
+        places = range(begin, begin + len(buffer), stride)
+        lengths = list(
+            map(_to_piece, repeat(self._vocab), range(self._size), places, repeat(stride), repeat(0), repeat(False))
+        )
+        raw = buffer.raw
+        return [raw[at : at + n] if n >= 0 else self[t] for t, at, n in zip(range(self._size), starts, lengths)]
+
+
+def _those(is_such: Any, vocab: Any, size: int) -> list[int]:
+    """The tokens for which this function of the library is true. It keeps the GIL: giving it up costs more than a
+    call."""
+    is_such.argtypes, is_such.restype = [ctypes.c_void_p, ctypes.c_int32], ctypes.c_bool
+    return list(compress(range(size), map(is_such, repeat(vocab), range(size))))

@@ -1,4 +1,4 @@
-"""Warm-up steps: they touch the weights once and measure what steps cost."""
+"""Steps without anybody's tokens: one that warms a model up, and many that measure it."""
 
 from __future__ import annotations
 
@@ -8,37 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llamasrv.engine.backend.padding import BLOCK
-
 if TYPE_CHECKING:
     from llamasrv.engine.backend.context import LlamaBackend
 
 
 def warm_up(backend: LlamaBackend) -> None:
-    """Touch all weights once, so that the first request does not pay for it; record what steps cost."""
-    backend.timings = []
+    """Compute one row, so that the first request does not pay for reading the weights and starting threads. The costs
+    of steps are learned from those of requests: trying some here would make a large model ready much later."""
     if backend.embeddings is not None:
         backend.embeddings.embed([array("i", [backend.vocab.bos or 0] * min(8, backend.embeddings.context))])
-    if not backend.generates:
-        return
-    whole = 2 * BLOCK
-    for rows in (1, 1, *(min(n, backend.num_lanes) for n in (whole, whole - 1, whole))):
-        start = time.perf_counter()
-        _decode_row(backend, [backend.vocab.bos or 0] * rows, position=0)
-        backend.timings.append((0, rows, time.perf_counter() - start))
-        for lane in range(rows):
-            backend.clear(lane)
-    del backend.timings[0]  # it paid for reading the weights
-    if backend.num_lanes >= whole:
-        (_, _, padded), (_, _, plain), (_, _, again) = backend.timings[-3:]
-        backend.padding.begin(plain, min(padded, again))
-    b, n = backend.batch, min(32, backend.batch.capacity)
-    b.token[:n], b.position[:n], b.lane[:n], b.wants_logits[:n] = backend.vocab.bos or 0, range(n), 0, 0
-    b.num_rows, b.num_outputs = n, 0
-    start = time.perf_counter()
-    backend.decode()
-    backend.timings.append((n, 0, time.perf_counter() - start))
-    backend.clear(0)
+    if backend.generates:
+        _decode_row(backend, [backend.vocab.bos or 0], position=0)
+        backend.clear(0)
 
 
 def measure_decode(backend: LlamaBackend, prompts: list[int], num_tokens: int) -> float:

@@ -21,10 +21,12 @@ from llamasrv.errors import InvalidRequest, Unavailable
 
 log = logging.getLogger("llamasrv.engine")
 
+UNLOADED = "The model is being unloaded. Try again shortly."
 MAX_GBNF = 256 * 1024  # characters
 COMPILE_SECONDS = 0.4  # that a request waits for its grammar
 COMPILERS = 2  # grammars compiled at once: that takes cores from the model
 CACHE_BYTES = 64 << 20
+TOKENIZER_SECONDS = 60.0  # that a request waits for the tokenizer that all grammars share
 
 
 def lark_of_gbnf(text: str) -> str:
@@ -45,38 +47,66 @@ class GrammarCompiler:
 
     def __init__(self, pool: NativePool) -> None:
         self.kept_bytes = 0  # of the grammars in `_kept`
-        self._vocab: Vocabulary
+        self._vocab: Vocabulary | None = None
         self._control_texts: dict[int, bytes] = {}
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._limits = llguidance.LLParserLimits(verbose_errors=False)
         self._lock = native_lock()
         self._kept: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
         self._queue = pool.queue(COMPILERS)
+        self._tokenizer_queue = pool.queue(1)
+        self._making, self._closed = native_lock(), False
         self._notice = Notice()
         self._refusal: str | None = None  # why this vocabulary takes no grammars
 
     def open(self, vocab: Vocabulary) -> None:
-        """Make the tokenizer. That holds the GIL, half a second for 150,000 tokens, so it is done while loading and in
-        two pieces, between which other threads can run.
-
-        A vocabulary that llguidance cannot take leaves the model without grammars: `compile` then refuses them.
-        """
-        self._vocab = vocab
+        """Accept grammars for this vocabulary from now on."""
         self._control_texts = {token: text.encode() for text, token in vocab.controls.items()}
-        try:
-            tokenizer = _tokenizer(vocab, self._control_texts)
-            self._tokenizer = tokenizer.with_slices(llguidance.LLTokenizer.general_slices())
-        except Exception as error:  # llguidance documents no exception types
-            self._refusal = reason_of(str(error)) or type(error).__name__
-            log.warning("grammars are disabled: llguidance cannot use this model's vocabulary: %s", self._refusal)
+        self._vocab = vocab
+
+    def prepare(self) -> bool:
+        """Have the pool make the tokenizer, if it is not there yet. False after `close`. Never waits.
+
+        Making it holds the GIL, half a second for 150,000 tokens, in two pieces between which other threads can run. So
+        it is not done before the model is ready, but when the model is idle, or for the first grammar.
+        """
+        if self._closed:
+            return False
+        return self._is_prepared or self._vocab is None or self._tokenizer_queue.put(self._make_tokenizer)
 
     @property
+    def _is_prepared(self) -> bool:
+        return self._tokenizer is not None or self._refusal is not None
+
+    def _make_tokenizer(self) -> None:
+        """A vocabulary that llguidance cannot take leaves the model without grammars: `compile` then refuses them."""
+        with self._making:
+            if self._closed or self._is_prepared or self._vocab is None:
+                return
+            try:
+                tokenizer = _tokenizer(self._vocab, self._control_texts)
+                self._tokenizer = tokenizer.with_slices(llguidance.LLTokenizer.general_slices())
+            except Exception as error:  # llguidance documents no exception types
+                self._refusal = reason_of(str(error)) or type(error).__name__
+                log.warning("grammars are disabled: llguidance cannot use this model's vocabulary: %s", self._refusal)
+        self._notice.tell()
+
+    def _wait_until_prepared(self) -> None:
+        if not self.prepare():
+            raise Unavailable(UNLOADED)
+        if not self._notice.wait(lambda: self._is_prepared or self._closed, TOKENIZER_SECONDS):
+            raise Unavailable("The server is busy. Try again shortly.")
+
     def is_available(self) -> bool:
-        """False: this model's vocabulary supports no grammars at all."""
+        """False: this model's vocabulary supports no grammars at all. Waits until that is known."""
+        self._wait_until_prepared()
         return self._refusal is None
 
     def close(self) -> None:
-        """Compile nothing more."""
+        """Compile nothing more, and do not touch the vocabulary any more."""
+        with self._making:
+            self._closed = True
+        self._notice.tell()
         with self._lock:
             self._tokenizer = None
             self._kept.clear()
@@ -91,6 +121,8 @@ class GrammarCompiler:
 
         Raises InvalidRequest for a grammar that cannot be used or takes too long to compile.
         """
+        if not self._is_prepared:
+            self._wait_until_prepared()
         if self._refusal is not None:
             raise InvalidRequest(
                 "This model's vocabulary does not support schemas, grammars or forced tool calls "
@@ -104,7 +136,7 @@ class GrammarCompiler:
                 return found
         job = _Job(text, triggers)
         if not self._queue.put(lambda: self._run(job)):
-            raise Unavailable("The model is being unloaded. Try again shortly.")
+            raise Unavailable(UNLOADED)
         if not self._notice.wait(lambda: job.done, COMPILE_SECONDS):
             job.given_up = True
             if not job.begun:
@@ -132,15 +164,15 @@ class GrammarCompiler:
         self._notice.tell()
 
     def _compile(self, job: _Job) -> None:
-        tokenizer = self._tokenizer
-        if tokenizer is None:
+        tokenizer, vocab = self._tokenizer, self._vocab
+        if tokenizer is None or vocab is None:
             job.error = "the model is being unloaded"
             return
         matcher = llguidance.LLMatcher(tokenizer, job.text, limits=self._limits, log_level=0)
         if matcher.is_error():
             job.error = reason_of(matcher.get_error())
             return
-        grammar = CompiledGrammar(matcher, job.triggers, self._vocab, self._control_texts, len(job.text))
+        grammar = CompiledGrammar(matcher, job.triggers, vocab, self._control_texts, len(job.text))
         first = grammar.matcher()
         first.compute_mask()  # warms up what all copies share
         if first.error or (first.is_stuck and not first.may_end):
@@ -188,8 +220,8 @@ def _tokenizer(vocab: Vocabulary, control_texts: dict[int, bytes]) -> llguidance
     """The tokenizer without the slices of the vocabulary that speed up masks."""
     # A token that is not text begins with 0xff: then no text of a grammar can be written with it by mistake.
     tokens = [
-        b"\xff" + (control_texts.get(t) or b"<%d>" % t) if vocab.is_control(t) else piece
-        for t, piece in enumerate(vocab.pieces)
+        piece or (b"\xff" + (control_texts.get(t) or b"<%d>" % t) if vocab.is_control(t) else b"")
+        for t, piece in enumerate(vocab.pieces.all())
     ]
     ends = sorted(vocab.eog)
     native = vocab.native

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from llamasrv.engine.interface import Pieces
 from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 
@@ -22,7 +23,7 @@ class OutputConstraint:
         budget: ThinkingBudget | None,
         *,
         control_texts: Mapping[int, bytes],
-        pieces: list[bytes],
+        pieces: Pieces,
     ) -> None:
         """`control_texts`: the texts of control tokens; `pieces`: what each other token writes."""
         self.matcher = matcher

@@ -16,7 +16,7 @@ import numpy as np
 
 from llamasrv.domain.events import TokenLogprob, TopLogprob
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.interface import Backend, Chain
+from llamasrv.engine.interface import Backend, Chain, Pieces
 from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 
 _STRIDE = 64  # tokens per block when looking for the k-th largest logit
@@ -189,7 +189,7 @@ def _top_k_first(p: SamplingParams) -> int | None:
     return max(p.top_k, p.min_keep) if all(off.get(name, False) for name in before) else None
 
 
-def log_probability(row: np.ndarray, token: int, top: int, pieces: list[bytes]) -> TokenLogprob:
+def log_probability(row: np.ndarray, token: int, top: int, pieces: Pieces) -> TokenLogprob:
     """A log-probability of the model's own distribution, before any sampling parameter: log softmax, natural
     logarithm."""
     peak = row.max()
@@ -203,7 +203,7 @@ def log_probability(row: np.ndarray, token: int, top: int, pieces: list[bytes]) 
 
 
 def sampled_probability(
-    left: tuple[np.ndarray, np.ndarray] | None, token: int, top: int, pieces: list[bytes]
+    left: tuple[np.ndarray, np.ndarray] | None, token: int, top: int, pieces: Pieces
 ) -> TokenLogprob:
     """A log-probability among what the samplers left: ids and logits. None: only this token."""
     if left is None:

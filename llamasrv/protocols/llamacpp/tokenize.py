@@ -64,9 +64,10 @@ class Tokenizing:
 
 
 def tokens_body(tokens: Sequence[int], pieces: Sequence[bytes] | None = None) -> bytes:
+    """`pieces`: what each of the tokens writes, where that is wanted."""
     if pieces is None:
         return orjson.dumps({"tokens": tokens})
-    return orjson.dumps({"tokens": [{"id": token, "piece": _piece(pieces[token])} for token in tokens]})
+    return orjson.dumps({"tokens": [{"id": token, "piece": _piece(piece)} for token, piece in zip(tokens, pieces)]})
 
 
 def _piece(piece: bytes) -> str | list[int]:

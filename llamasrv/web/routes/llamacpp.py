@@ -83,7 +83,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
                 return vocab.tokenize(asked.content, add_special=asked.add_special, parse_special=asked.parse_special)
 
             found = off_hub(tokens) if len(asked.content) > LONG_TEXT else tokens()
-            return json_answer(tokens_body(found, vocab.pieces if asked.with_pieces else None))
+            return json_answer(tokens_body(found, [vocab.pieces[t] for t in found] if asked.with_pieces else None))
 
     @routes.post("/detokenize")
     def detokenize() -> Response:

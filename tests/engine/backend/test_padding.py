@@ -23,7 +23,7 @@ def test_it_does_not_pad_where_that_is_slower():
 
 def test_whole_blocks_few_rows_and_many_rows_are_left_alone():
     padding = Padding()
-    padding.begin(plain=0.09, padded=0.07)
+    run(padding, 7, 50, plain=0.09, padded=0.07)
     assert not any(padding.choose(n, n) for n in (1, 2, 3, 4, 8, 16, 33, 500))
     assert not any(padding.choose(40 + n, n) for n in (1, 2, 3, 4, 8, 16, 33))
 
@@ -42,7 +42,8 @@ def test_a_disturbed_measurement_is_corrected_later():
 def test_beside_prompts_it_does_what_pays_for_decodes():
     padding = Padding()
     assert not padding.choose(42, 7)
-    padding.begin(plain=0.095, padded=0.072)
+    for rows in (6, 7):
+        run(padding, rows, 50, plain=0.095, padded=0.072)
     assert padding.choose(42, 7) and padding.choose(500, 6)
     run(padding, 7, 50, plain=0.072, padded=0.095)
     assert not padding.choose(42, 7) and padding.choose(500, 6)
@@ -50,7 +51,7 @@ def test_beside_prompts_it_does_what_pays_for_decodes():
 
 def test_a_start_with_short_steps_is_no_reason():
     padding = Padding()
-    padding.begin(plain=0.002, padded=0.001)
+    run(padding, 7, 50, plain=0.002, padded=0.001)
     assert not padding.choose(42, 7)
 
 

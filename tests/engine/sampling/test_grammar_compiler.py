@@ -81,3 +81,24 @@ def test_a_vocabulary_that_llguidance_cannot_take_only_refuses_grammars(drive, m
     with pytest.raises(InvalidRequest, match="could not find a good sentinel token") as caught:
         driver.engine.grammars.compile(WORDS)
     assert caught.value.param == "content"
+
+
+def test_the_tokenizer_is_made_for_the_first_grammar_and_once(drive, monkeypatch):
+    """It was made before a model was ready: with 150,000 tokens half a second of the start, also for who needs none."""
+    made, make = [], grammar_compiler._tokenizer
+    monkeypatch.setattr(grammar_compiler, "_tokenizer", lambda *given: made.append(1) or make(*given))
+    driver = drive()
+    assert driver.answer(chat("hello")) == "You said: hello" and not made
+    for _ in range(2):
+        driver.engine.grammars.compile(WORDS)
+        assert driver.engine.grammars.is_available() and driver.engine.grammars.prepare() and len(made) == 1
+
+
+def test_what_was_closed_makes_no_tokenizer_any_more(compiler, monkeypatch):
+    """The library's vocabulary may be gone."""
+    monkeypatch.setattr(grammar_compiler, "_tokenizer", None)
+    compiler.close()
+    assert not compiler.prepare()
+    for ask in (compiler.is_available, lambda: compiler.compile(WORDS)):
+        with pytest.raises(Unavailable, match="unloaded"):
+            ask()
