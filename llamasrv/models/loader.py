@@ -156,7 +156,11 @@ class Loader:
         )  # fmt: skip
         engine.start()
         while not self.notice.wait(lambda: engine.status.state != "loading", TOLD_EVERY):
-            log.info("loading %s: %d %%", model.name, engine.status.progress * 100)
+            share = engine.status.progress
+            if share < 1:
+                log.info("loading %s: %d %%", model.name, share * 100)
+            else:
+                log.info("warming up %s", model.name)
         if engine.status.state != "ready":
             reason = engine.status.reason
             engine.stop(STOP_TIMEOUT)  # it may still be at it when the server ends meanwhile

@@ -1,10 +1,8 @@
-"""Loading progress for the operator: a bar on a terminal, otherwise a log line every second."""
+"""Loading progress for the operator at a terminal: a bar. The log has lines of its own from the loader."""
 
 from __future__ import annotations
 
-import logging
 import sys
-import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -12,16 +10,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-log = logging.getLogger("llamasrv")
-
 
 class LoadingDisplay:
-    """Called with the loaded share again and again; shows it."""
+    """Called with the loaded share again and again; shows it, if there is a terminal."""
 
     def __init__(self, name: str, *, console: Console | None = None) -> None:
         """`console` None: standard error."""
         self.name = name
-        self._last_line = time.monotonic()
         self._bar: Progress | None = None
         if sys.stderr.isatty() if console is None else console.is_terminal:
             self._bar = _bar(console)
@@ -35,9 +30,6 @@ class LoadingDisplay:
     def update(self, share: float) -> None:
         if self._bar is not None:
             self._bar.update(self._task, description=self._words(share), completed=share, refresh=True)
-        elif time.monotonic() - self._last_line >= 1.0:
-            self._last_line = time.monotonic()
-            log.info("%s: %d %%", self._words(share), share * 100)
 
     def _words(self, share: float) -> str:
         return f"{'loading' if share < 1 else 'warming up'} {self.name}"

@@ -20,6 +20,7 @@ class Farm:
         self.now = 0.0  # where no `clock` is given
         self.gate = threading.Event()
         self.gate.set()
+        self.share = 0.5  # of a model, before the gate
         self.broken = {}  # name -> the exception that loading it raises
         self.opened = []
         self.loader = Loader(memory_limit=limit, clock=clock or (lambda: self.now), **options)
@@ -33,7 +34,7 @@ class Farm:
         return self
 
     def _open(self, name, progress):
-        progress(0.5)
+        progress(self.share)
         assert self.gate.wait(10)
         if name in self.broken:
             raise self.broken[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import tracemalloc
 from dataclasses import replace
@@ -55,6 +56,22 @@ def test_progress_can_be_seen(farm):
     wait_until(lambda: f["a"].progress == 0.5)
     assert f["a"].state == "loading" and f.registry().arriving() == {"a": 0.5}
     assert not f.loader.wait(f["a"], 0.001)
+
+
+@pytest.mark.parametrize("share, line", [(0.5, "loading a: 50 %"), (1.0, "warming up a")])
+def test_the_log_tells_how_far_a_long_load_is(farm, caplog, monkeypatch, share, line):
+    """Two voices told it, one of them "warming up: 100 %" and then the other "loading: 100 %"."""
+    monkeypatch.setattr(module, "TOLD_EVERY", 0.001)
+    monkeypatch.setattr(logging.getLogger("llamasrv"), "propagate", True)
+    caplog.set_level(logging.INFO, "llamasrv")
+    f = farm().add("a")
+    f.share = share
+    f.gate.clear()
+    f.loader.load(f["a"])
+    wait_until(lambda: line in caplog.messages)
+    f.gate.set()
+    f.load("a")
+    assert caplog.messages[-1] == "a is loaded"
 
 
 def test_who_waits_may_give_up(farm):
