@@ -314,8 +314,9 @@ _DECLARED: Mapping[str, Option] = {
     ),
     "pin_share": _cache(
         "pin_share", "float", "--cache-pin-share", low=0.0, high=0.9,
-        help="Share of --cache-ram that clients may pin for a time they name (Anthropic's `cache_control`), so "
-        "that nothing evicts it. API keys share it equally. 0: pins are ignored.",
+        help="Share of --cache-ram that clients may pin for a time they name (Anthropic's `cache_control`, "
+        "OpenAI's `prompt_cache_retention`), so that nothing evicts it. API keys share it equally. "
+        "0: pins are ignored.",
     ),
     "checkpoint_bytes": _cache(
         "checkpoints", "size", "--cache-checkpoints", low=0, high=2**50, unit=2**20,

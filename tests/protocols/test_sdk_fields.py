@@ -25,12 +25,12 @@ anthropic = pytest.importorskip("anthropic")
 HARMLESS = {
     ChatSchema: {
         "audio", "metadata", "moderation", "prompt_cache_key", "prompt_cache_options",
-        "prompt_cache_retention", "safety_identifier", "store", "user",
+        "safety_identifier", "store", "user",
     },
     CompletionsSchema: {"user"},
     ResponsesSchema: {
         "access_programs", "background_options", "context_management", "image", "max_tool_calls", "moderation",
-        "prompt_cache_options", "prompt_cache_retention", "stream_options",
+        "prompt_cache_options", "stream_options",
     },
     MessagesSchema: {
         "betas", "billing_policy", "cache_control", "container", "context_management", "fallback_credit_token",

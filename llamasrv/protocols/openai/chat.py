@@ -46,6 +46,7 @@ from llamasrv.protocols.errors import llamacpp_body, openai_body
 from llamasrv.protocols.fold import Choice as Whole
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.final import settings_of
+from llamasrv.protocols.openai.cache_retention import CacheRetention
 from llamasrv.protocols.openai.chunks import ChunkReply
 from llamasrv.protocols.openai.custom import CustomInput, CustomTool, custom_input
 from llamasrv.protocols.openai.messages import Messages
@@ -135,7 +136,7 @@ class ChatSchema(SamplingSchema):
     verbosity = String("handed to the template")
     prediction = Prediction("tried as drafts: the answer is the same, and comes sooner the more of it is right")
     prompt_cache_key = Ignored()
-    prompt_cache_retention = Ignored()
+    prompt_cache_retention = CacheRetention("`24h`: nothing evicts the prompt for so long, within `--cache-pin-share`")
     prompt_cache_options = Ignored()
     safety_identifier = Ignored()
     metadata = Ignored()
@@ -206,6 +207,7 @@ class ChatCompletions:
             thinking_budget=smallest(*map(get, _BUDGETS)),
             thinking_control=get("reasoning_control", False),
             prediction=get("prediction"),
+            pins=get("prompt_cache_retention", ()),
             split_reasoning=get("reasoning_format"),
             with_progress=extras.progress,
             with_pace=extras.per_token,

@@ -209,6 +209,7 @@ def _request(data: dict[str, Any], turns: Turns, tools: ToolSet, told: Mapping[s
         cache_prompt=get("cache_prompt", True),
         cache_salt=get("cache_salt", ""),
         priority=priority_of(data),
+        pins=get("prompt_cache_retention", ()),
         adapters=get("lora"),
         stream=get("stream", False),
         content=None if compact else _text(data).content or content_of(data),

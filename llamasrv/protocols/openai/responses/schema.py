@@ -19,6 +19,7 @@ from llamasrv.protocols.common.schema import (
     wrong_type,
 )  # fmt: skip
 from llamasrv.protocols.common.thinking import EFFORTS
+from llamasrv.protocols.openai.cache_retention import CacheRetention
 from llamasrv.protocols.openai.chat import TemplateKwargs
 
 _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
@@ -197,7 +198,7 @@ class ResponsesSchema(SamplingSchema):
     max_tool_calls = Ignored("it concerns tools that this server does not have")
     context_management = Ignored("`/v1/responses/compact` does it when it is asked")
     prompt_cache_options = Ignored()
-    prompt_cache_retention = Ignored()
+    prompt_cache_retention = CacheRetention("`24h`: nothing evicts the prompt for so long, within `--cache-pin-share`")
     moderation = Moderation("nothing is moderated: refused where its policy blocks, else without effect")
     access_programs = Ignored()
     image = Ignored("there is no image generation")
