@@ -1,7 +1,9 @@
 """Predicts step times: a + b * prompt tokens + c * decoded rows, fitted online.
 
 Recursive least squares with forgetting (Ljung, System Identification, 11.2), three unknowns, no arrays. That is good
-enough for prompts; what a few more rows cost goes by steps and is kept in a table (`RowTimes`).
+enough for prompts; what a few more rows cost goes by steps and is kept in a table (`RowTimes`). The fit needs dozens of
+steps to follow a change. How many prompt tokens a step may have goes by the last few steps, too: attention over a long
+prompt's own cells, or load on the machine, can double a token's cost within one prompt.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from bisect import bisect_left
 _FORGET = 0.98
 _LARGE = 32  # prompt tokens of a step whose time is mostly theirs
 _OUTLIER = 8.0  # a step so many times slower than predicted says more about the machine than about the model
+_LEVEL_RATE, _MOST_AT_ONCE = 0.3, 2.0  # how fast the level follows; one step may stumble over anything
+_FITTED = 8  # steps from which on the fit is worth comparing with
 
 
 class CostModel:
@@ -23,6 +27,7 @@ class CostModel:
         self._p = [[1e2, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1e1]]
         self._num_learnt = 0
         self.rows = RowTimes()
+        self._level = 1.0  # what the last steps with prompts took, of what the fit says
         self._token_seconds = 0.0  # of large steps, everything they did included
 
     def predict(self, num_prompt: int, num_decodes: int) -> float:
@@ -32,6 +37,7 @@ class CostModel:
     def prompt_tokens_within(self, seconds: float, num_decodes: int) -> int:
         """How many prompt tokens still fit beside these decodes; at least 0."""
         a, b, c = self._w
+        seconds /= self._level
         return int(max(0.0, min(1e6, (seconds - max(0.0, a) - max(0.0, c) * num_decodes) / max(b, 1e-7))))
 
     def prompt_seconds(self, num_prompt: int) -> float:
@@ -46,6 +52,10 @@ class CostModel:
         if num_prompt >= _LARGE:
             rate = seconds / num_prompt
             self._token_seconds += (rate - self._token_seconds) * (0.1 if self._token_seconds else 1.0)
+        if num_prompt and self._num_learnt > _FITTED:
+            ratio = seconds / self.predict(num_prompt, num_decodes)
+            ratio = min(self._level * _MOST_AT_ONCE, max(self._level / _MOST_AT_ONCE, ratio))
+            self._level = min(4.0, max(0.25, self._level + _LEVEL_RATE * (ratio - self._level)))
         if self._num_learnt > 50:
             if not num_prompt and self._num_learnt % 8:
                 return  # decodes alone are plenty; prompts are what must stay in memory

@@ -28,13 +28,14 @@ from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
 from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.preemption import WayBack, growth, left, victim
+from llamasrv.engine.step_length import LONG_SECONDS, round_down, seconds_beside
 
 FOLLOW = 16  # so many tokens under way elsewhere are worth waiting for
 LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue costs little
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
 SMALLEST_CHUNK = 16  # prompt tokens a step at least, so that prompts advance beside any load
 GUESTS = 4  # one place more for so many, for owners who would have none
-ROWS_BESIDE = 0.05  # seconds that a step of rows may take beside decodes, and twice a step of theirs
+ROWS_BESIDE = 0.05  # seconds that a step of rows may take beside decodes, and a step of theirs
 CHUNK_SECONDS = 0.5  # longest step while nobody decodes: newcomers are noticed, cancels heard
 DEFERRED_SECONDS = 0.05  # longest step for those who can be deferred: whoever comes waits for its end
 BESIDE_SECONDS = 0.003  # the same where somebody was there in the last QUIET_SECONDS
@@ -113,7 +114,7 @@ class Scheduler:
         rests = [s.owed for s in prompts] + [s.owed for s in waiting[:places]]
         only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
         target = min(self.target, self._deferred_seconds(now)) if only_deferrable else None
-        budget = self._prompt_budget(len(decodes), rests, target)
+        budget = self._prompt_budget(decodes, rests, target, now)
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
             if len(plan.admit) < min(len(waiting), places):
@@ -173,15 +174,16 @@ class Scheduler:
         ready = [s for s in media if s not in gone]
         others = bool(decodes) or any(s not in media for s in prompts)
 
-        # Unlike a piece of a prompt, such a step brings no token to those that decode: it is as long as two of theirs.
+        # Unlike a chunk of a prompt, such a step gives the decodes no token: their gap has one of their own steps, too.
         seconds = CHUNK_SECONDS
         if decodes:
-            seconds = min(self.target, ROWS_BESIDE + 2 * self.cost.predict(0, len(decodes)))
+            seconds = min(self.target, ROWS_BESIDE + self.cost.predict(0, len(decodes)))
         elif others:
             seconds = self.target
 
         def budget() -> int:
-            return max(SMALLEST_CHUNK, self.cost.prompt_tokens_within(seconds, 0))
+            fits = self.cost.prompt_tokens_within(seconds, 0)
+            return max(SMALLEST_CHUNK, fits - fits % self.row_multiple)  # the rows beyond a block cost as much as one
 
         plan.parts = self._media.parts(ready, others_wait=others, cells=cells, budget=budget)
         if plan.parts:
@@ -245,17 +247,18 @@ class Scheduler:
         """The longest step for deferrable sequences."""
         return DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
 
-    def _prompt_budget(self, num_decodes: int, rests: list[int], target: float | None) -> int:
+    def _prompt_budget(self, decodes: list[Sequence], rests: list[int], target: float | None, now: float) -> int:
         """Prompt tokens for this step, given the remaining tokens of the seated prompts. `target`: the step keeps
         within that many seconds in any case.
 
-        Beside decodes: what keeps the step within the target. But if more short prompts wait than sequences decode, a
-        long step serves more of them than it delays, and a batch that fills up sooner serves all: each one by which
-        they outnumber the decodes stretches the target.
+        Beside decodes: what keeps the step within the target, or a little above it for a long prompt. But if more short
+        prompts wait than sequences decode, a long step serves more of them than it delays, and a batch that fills up
+        sooner serves all: each one by which they outnumber the decodes stretches the target.
 
         With no decodes, a small remainder is not left for later: it would keep its sequence a step behind the others
         from then on.
         """
+        num_decodes = len(decodes)
         room = self.batch_size - num_decodes
         within = self.cost.prompt_tokens_within
         if not num_decodes and target is None:
@@ -266,10 +269,10 @@ class Scheduler:
         if len(short) > num_decodes and target is None:
             seconds = min(CROWDED_SECONDS, self.target * (len(short) / num_decodes) ** 2)
             fits = max(fits, min(sum(short), within(seconds, num_decodes)))
-        if fits > 64:
-            fits = fits // 32 * 32  # few different shapes: the graph is reused
-        fits = max(SMALLEST_CHUNK, fits)
-        return min(room, fits - fits % self.row_multiple)  # the decodes are filled up to whole blocks by themselves
+        if target is None and max(rests, default=0) > within(LONG_SECONDS, 0):
+            fits = max(fits, within(seconds_beside(decodes, self.target, now), num_decodes))
+        # The decodes are filled up to whole blocks by themselves.
+        return min(room, round_down(max(SMALLEST_CHUNK, fits), self.row_multiple))
 
     def _admit(
         self, plan: Plan, waiting: list[Sequence], decodes: list[Sequence], prompts: list[Sequence],

@@ -52,3 +52,24 @@ def test_a_few_short_steps_are_enough_to_know_them():
     for _ in range(5):
         model.learn(14, 0, 0.0002)
     assert model.predict(14, 0) < 0.0004
+
+
+def test_how_many_prompt_tokens_fit_goes_by_the_last_few_steps():
+    """The fit took dozens of steps to notice that tokens cost more at a long prompt's end; the next prompt's steps were
+    half as long as they might have been."""
+    model = CostModel()
+    train(model, 0.02, 0.003, 0.01)
+    steps = []
+    for cost in [0.003] * 12 + [0.006] * 12 + [0.003] * 12:
+        count = model.prompt_tokens_within(0.2, 3)
+        steps.append(0.05 + cost * count)
+        model.learn(count, 3, steps[-1])
+    assert all(0.18 < seconds < 0.22 for seconds in steps[8:12] + steps[17:24] + steps[31:36]), steps
+
+
+def test_one_stall_hardly_changes_how_many_prompt_tokens_fit():
+    model = CostModel()
+    train(model, 0.02, 0.003, 0.01)
+    before = model.prompt_tokens_within(0.2, 3)
+    model.learn(before, 3, 0.45)
+    assert before / 2 < model.prompt_tokens_within(0.2, 3)

@@ -126,6 +126,35 @@ def test_streams_go_on_between_pieces_of_a_large_image(see):
     driver.finish()
 
 
+def test_beside_a_large_image_a_stream_s_gap_is_two_steps_and_50_ms(see):
+    """With the times of the 0.5B shape. A step of rows was as long as two of theirs: with the next one that made three, and
+    nothing was left for whatever else the machine did."""
+    driver = see(batch_size=512, ubatch_size=512, context=4000, spec="off")
+    backend, decode = driver.backend, driver.backend.decode
+
+    def timed():
+        decode()
+        batch = backend.batch
+        decodes = 0 if batch.media is not None else min(batch.num_outputs, batch.num_rows)
+        driver.now += 0.027 + 0.01 * decodes + 0.0035 * (batch.num_rows - decodes)
+
+    backend.decode = timed
+    streams = [ask(driver, "a" * (90 + n), max_tokens=300) for n in range(3)]
+    driver.turn(40)
+    ask(driver, picture("large", 1024, 1024), max_tokens=1)
+    told, rows = [], []
+    while driver.engine.num_open > 3:
+        driver.turn()
+        if backend.batch.media is not None:
+            rows.append(backend.batch.num_rows)
+        if streams[0].take():
+            told.append(driver.now)
+    gaps = [after - before for before, after in zip(told, told[1:])]
+    assert sum(rows) == 256 and min(rows[:-1]) >= 16
+    assert max(gaps[:-1]) < 2 * (0.057 + 0.01) + 0.05 + 0.005  # a turn of this driver takes 10 ms more; the last step has text
+    driver.finish()
+
+
 def test_a_chunk_that_is_seen_as_a_whole_is_one_step(see):
     driver = see(whole=True, ubatch_size=128, batch_size=256)
     ask(driver, "hello " * 10, max_tokens=100)

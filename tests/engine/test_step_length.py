@@ -1,0 +1,89 @@
+"""How long steps with prompt tokens are beside streams. Nothing here has a thread, a clock or a model."""
+
+from __future__ import annotations
+
+import pytest
+from engine_driver import sequence
+
+from llamasrv.engine.scheduler import Pool, Scheduler
+from llamasrv.engine.step_length import LONGER, READING_SECONDS, round_down, seconds_beside
+
+TARGET = 0.2
+
+
+def stream(written, *, since=0.0):
+    """One that has written so many tokens, the first of them `since`."""
+    seq = sequence([7] * 20, max_tokens=1000)
+    seq.tokens.extend([8] * written)
+    seq.num_computed, seq.first_token, seq.admitted = seq.num_tokens - 1, since, since
+    return seq
+
+
+@pytest.mark.parametrize(
+    "written, now, seconds",
+    [
+        (1, 0.0, TARGET + READING_SECONDS - TARGET),  # what it has just written lasts that long
+        (4, 1.0, TARGET),  # as fast as it is read
+        (4, 5.0, TARGET),  # slower
+        (100, 2.0, TARGET * (1 + LONGER)),
+    ],
+)
+def test_a_step_is_longer_while_a_stream_has_text_at_hand_for_it(written, now, seconds):
+    assert seconds_beside([stream(written)], TARGET, now) == pytest.approx(seconds)
+
+
+def test_the_stream_that_has_least_at_hand_counts():
+    assert seconds_beside([stream(100), stream(4), stream(100)], TARGET, 1.0) == TARGET
+
+
+@pytest.mark.parametrize("tokens, multiple, rounded", [(47, 4, 44), (47, 1, 47), (99, 1, 96), (135, 4, 128), (700, 1, 640)])
+def test_steps_have_few_shapes(tokens, multiple, rounded):
+    assert round_down(tokens, multiple) == rounded
+
+
+class Beside:
+    """A prompt beside three streams, on a machine with about the times of the 0.5B shape: 57 ms for three tokens, 3.3 ms
+    and more for one of a prompt, the more the longer it is."""
+
+    def __init__(self, length, *, written, since=0.0, target=TARGET):
+        scheduler = Scheduler(parallel=4, batch_size=2048, ubatch_size=512, target=target, row_multiple=4)
+        for _ in range(20):
+            scheduler.cost.learn(32, 0, 0.13)
+            scheduler.cost.learn(0, 3, 0.057)
+        self.streams = [stream(written, since=since) for _ in range(3)]
+        self.now, self.steps = 1.0, []
+        prompt = sequence(range(length))
+        prompt.num_computed = 1
+        while prompt.owed:
+            plan = scheduler.plan([], [*self.streams, prompt], Pool(10_000, 8, 64), self.now, lambda seq: None, lambda a, b: 0)
+            count = dict((id(seq), count) for seq, count in plan.parts)[id(prompt)]
+            seconds = 0.027 + 3 * 0.01 + count * (0.0033 + prompt.num_computed * 1.2e-6)
+            scheduler.account(plan, seconds)
+            self.steps.append(seconds)
+            self.now += seconds
+            prompt.num_computed += count
+            for seq in self.streams:
+                seq.tokens.append(8)
+                seq.num_computed += 1
+
+    @property
+    def behind(self):
+        """Seconds that the streams' readers had to wait at the end, at most."""
+        return max(self.now - s.first_token - READING_SECONDS * s.num_generated for s in self.streams)
+
+
+def test_a_long_prompt_is_computed_sooner_beside_streams_that_are_ahead_of_their_readers():
+    ahead, behind = Beside(1350, written=16), Beside(1350, written=1, since=-100.0)
+    assert ahead.now - 1 < 0.92 * (behind.now - 1)
+    assert max(behind.steps) < 1.1 * TARGET and max(ahead.steps) < 1.1 * TARGET * (1 + LONGER)
+    assert ahead.behind < 0
+
+
+def test_a_prompt_that_is_soon_done_makes_no_step_longer():
+    assert max(Beside(200, written=100).steps) < 1.1 * TARGET
+
+
+def test_the_operator_s_target_moves_all_of_it():
+    sooner, smoother = (Beside(1350, written=16, target=target) for target in (0.4, 0.1))
+    assert sooner.now < 0.75 * smoother.now
+    assert max(smoother.steps) < 1.1 * 0.1 * (1 + LONGER)
