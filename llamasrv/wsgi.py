@@ -6,8 +6,10 @@ Importing this module starts the engines, so it belongs in the worker, never in 
 from __future__ import annotations
 
 from llamasrv import config, startup
-from llamasrv.web.app import create_app
 
 service = startup.build(config.current())
+
+from llamasrv.web.app import create_app  # noqa: E402 (the model loads meanwhile)
+
 app = create_app(service)
 service.batches.go_on()

@@ -40,6 +40,7 @@ from llamasrv.config.check import is_open
 from llamasrv.engine.engine import Engine
 from llamasrv.errors import ConfigError, EngineFailure
 from llamasrv.log import reopen
+from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.startup import systemd
 from llamasrv.startup.progress import LoadingDisplay
@@ -241,16 +242,23 @@ class Worker(GeventWorker):
     def _watch_loading(self) -> None:
         models = [model for model in self.registry.models if model.at_start]
         for model in models:
-            with LoadingDisplay(model.name) as display:
-                while model.state in ("waiting", "checking", "loading"):
-                    display.update(model.progress)
-                    gevent.sleep(0.05)
+            self._show_loading(model)
         if len(self.registry.models) == 1 and models and (failure := models[0].failure) and failure.is_fault:
             return self._give_up(EX_CONFIG)  # there is nothing to serve; the loader has said why
         self.fate[1] = 1
         self._wake_up()  # systemd waits for the news
         for line in describe(self.registry, self.sockets[0].getsockname()):
             log.info("%s", line)
+
+    def _show_loading(self, model: Model) -> None:
+        def is_over() -> bool:
+            return model.state not in ("waiting", "checking", "loading")
+
+        loader = self.registry.loader
+        assert loader is not None, model.name
+        with LoadingDisplay(model.name) as display:
+            while not loader.notice.wait(is_over, 0.05):
+                display.update(model.progress)
 
     def _reload(self) -> None:
         """Read the options again. If they are invalid, everything stays as it is."""

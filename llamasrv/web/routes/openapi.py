@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flask import Blueprint, Flask, Response, current_app
 
 from llamasrv import __version__
 from llamasrv.engine.channels import off_hub
-from llamasrv.protocols.openapi import Route, document
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
+
+if TYPE_CHECKING:
+    from llamasrv.protocols.openapi import Route
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -18,6 +22,8 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/openapi.json")
     def openapi() -> Response:
         if not made:
+            from llamasrv.protocols.openapi import document  # with the description of every schema: few ask for it
+
             served = routes_of(current_app)
             made.append(off_hub(lambda: document(served, version=__version__, limits=service.options.limits)))
         return json_answer(made[0])
@@ -27,6 +33,8 @@ def blueprint(service: Service) -> Blueprint:
 
 def routes_of(app: Flask) -> list[Route]:
     """Every route except the pages, in order of path; of each, the versioned name comes first."""
+    from llamasrv.protocols.openapi import Route
+
     views: dict[str, list[str]] = {}
     found = []
     for rule in app.url_map.iter_rules():

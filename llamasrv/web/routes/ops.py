@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
+from functools import cache
+from typing import TYPE_CHECKING
 
 import orjson
 from flask import Blueprint, Response
 
 from llamasrv.errors import LlamasrvError, Unavailable, Unsupported
 from llamasrv.web.ops import diagnostics
-from llamasrv.web.ops.metrics import Exposition
 from llamasrv.web.service import Service
+
+if TYPE_CHECKING:
+    from llamasrv.web.ops.metrics import Exposition
 
 _RETRY = [("Retry-After", "2")]
 
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("ops", __name__)
-    metrics = Exposition(service)
     started = str(int(time.time()))
 
     @routes.get("/health")
@@ -54,10 +57,17 @@ def blueprint(service: Service) -> Blueprint:
             return _json({"status": "unavailable", "reason": error.message, **_arriving(service)}, 503, _RETRY)
         return _json({"status": "ok", **_arriving(service)})
 
+    @cache
+    def exposition() -> Exposition:
+        from llamasrv.web.ops.metrics import Exposition  # its library would make every start longer
+
+        return Exposition(service)
+
     @routes.get("/metrics")
     def show_metrics() -> Response:
         if not service.options.metrics:
             raise Unsupported("/metrics is disabled. Start the server with --metrics.", status=501)
+        metrics = exposition()
         return Response(metrics.text(), 200, [("Process-Start-Time-Unix", started)], content_type=metrics.content_type)
 
     @routes.get("/debug")

@@ -1,0 +1,42 @@
+"""What a start imports. Each of these libraries takes 10 to 200 ms of it, and memory in every process."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+COMMAND_LINE = ("llamasrv.cli",)
+MASTER = (*COMMAND_LINE, "llamasrv.commands.serve", "llamasrv.web.http.worker")
+WORKER = (*MASTER, "llamasrv.startup.service", "llamasrv.web.app")
+
+RARE = (
+    "apispec", "av", "huggingface_hub", "miniaudio", "opentelemetry", "pypdf", "PIL", "prometheus_client", "psycopg",
+    "redis", "rich",
+)  # fmt: skip
+"""Libraries that nothing needs before somebody asks for what they do."""
+
+
+def imported(modules):
+    """The top-level packages that a fresh interpreter has after importing these modules."""
+    program = (
+        f"import importlib, json, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    "modules, late",
+    [
+        (COMMAND_LINE, (*RARE, "flask", "gevent", "gunicorn", "jinja2", "llama_cpp", "llguidance", "marshmallow", "numpy")),
+        (MASTER, (*RARE, "llama_cpp")),
+        (WORKER, (*RARE, "llama_cpp")),
+    ],
+    ids=["command line", "master", "worker"],
+)
+def test_nothing_is_imported_before_it_is_needed(modules, late):
+    """The library of the models belongs to the engine's thread, and is imported there while the application is made."""
+    there = imported(modules)
+    assert "llamasrv" in there and not there & set(late)
