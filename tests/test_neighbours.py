@@ -50,6 +50,7 @@ NEIGHBOURS = {
     "pages": "web/routes/ui",
     "pipeline/test_cache_report.py": "pipeline/fingerprint",
     "pipeline/test_chat_defaults.py": "domain/defaults protocols/common/thinking",
+    "pipeline/test_loaded_model.py": "pipeline/sampling",
     "pipeline/test_pipeline.py": "pipeline/constraint",
     "pipeline/test_run.py": "pipeline/load_wait",
     "protocols/gemini/test_generate.py": "protocols/gemini/config protocols/gemini/contents protocols/gemini/reply"

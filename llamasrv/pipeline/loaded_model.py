@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llamasrv import __version__
@@ -39,14 +37,11 @@ from llamasrv.pipeline.chat_profile import ChatProfile
 from llamasrv.pipeline.detokenizer import ChatDetokenizer, Detokenizer, NumberedDetokenizer
 from llamasrv.pipeline.infill import encode_infill
 from llamasrv.pipeline.media import NO_MEDIA, RequestMedia
+from llamasrv.pipeline.sampling import defaults_of, merged
 from llamasrv.pipeline.sizes import LONG_TEXT, is_long
-
-_log = logging.getLogger("llamasrv")
 
 _CHARS_A_TOKEN = 6  # no real text has as many; beyond, a prompt is counted in slices until it is too long
 _SLICE = 8192
-
-_PARAMS = frozenset(f.name for f in fields(SamplingParams))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,29 +127,7 @@ class LoadedModel:
         """llama.cpp's defaults < the model's own < the operator's < the request's."""
         if not given:
             return self.default_params
-        merged = {**self.defaults, **given}
-        _bound_windows(merged, self.context)
-        if "logit_bias" in given:
-            merged["logit_bias"] = self._bias(given["logit_bias"], spared=not merged.get("ignore_eos", False))
-        return SamplingParams(**merged)
-
-    def _bias(self, entries: tuple[tuple[int | str, float], ...], *, spared: bool) -> tuple[tuple[int, float], ...]:
-        """The bias by token. `spared`: the tokens that end an answer are not already banned."""
-        out = []
-        for key, bias in entries:
-            if isinstance(key, str):  # a text: each of its tokens
-                out += [(token, bias) for token in self.vocab.tokenize(key, parse_special=True)]
-            elif 0 <= key < self.vocab.size:
-                out.append((key, bias))
-            else:
-                raise InvalidRequest(
-                    f"Invalid 'logit_bias': token id {key} is outside the vocabulary of {self.vocab.size} tokens.",
-                    param="logit_bias",
-                )
-        banned = {token for token, bias in out if bias == -math.inf}
-        if banned and len(banned if spared else banned | self.vocab.eog) >= self.vocab.size:
-            raise InvalidRequest("Invalid 'logit_bias': every token is banned.", param="logit_bias")
-        return tuple(out)
+        return merged(self.defaults, given, self.vocab, self.context)
 
     # ------------------------------------------------------------ prompts
 
@@ -399,22 +372,3 @@ def _shorter(messages: tuple[Message, ...]) -> list[list[Message]]:
             first = next(at for at, m in enumerate(kept) if m is messages[start])
             out.append([*kept[:first], *said, *kept[first:]])
     return out
-
-
-def defaults_of(model: Model, author: Mapping[str, Any], context: int) -> dict[str, Any]:
-    """Sampling parameters for requests that give none: the author's, then the operator's."""
-    both = {**author, **model.sampling}
-    defaults = {name: _frozen(value) for name, value in both.items() if name in _PARAMS and value is not None}
-    _bound_windows(defaults, context)
-    return defaults
-
-
-def _bound_windows(params: dict[str, Any], context: int) -> None:
-    """Bound how many tokens samplers look back over: they allocate room for as many as they are told."""
-    for name in ("repeat_last_n", "dry_penalty_last_n"):
-        if name in params and not 0 <= params[name] <= context:
-            params[name] = context
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value

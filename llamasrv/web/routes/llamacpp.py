@@ -14,7 +14,8 @@ from llamasrv.engine.channels import off_hub
 from llamasrv.engine.interface import sampling_defaults
 from llamasrv.errors import Forbidden, InvalidRequest, Unsupported
 from llamasrv.models.model import Model
-from llamasrv.pipeline.loaded_model import LoadedModel, defaults_of
+from llamasrv.pipeline.loaded_model import LoadedModel
+from llamasrv.pipeline.sampling import defaults_of
 from llamasrv.pipeline.sizes import LONG_TEXT
 from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
