@@ -209,7 +209,7 @@ def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, t
     levels = tuple(int(n) for n in sequences.split(","))
     source = click.get_current_context().params.get("engine_spec")
     if text is None and source not in (None, "off"):
-        raise ConfigError(f"--spec {source} compares drafts with none on a text of yours: name its file with --text")
+        raise ConfigError(f"--spec {source} measures drafts on a text of your own: name its file with --text")
     if text is not None:
         return bench_drafts.run(settings, levels, tokens, text)
     return run(settings, levels, tokens)

@@ -257,8 +257,8 @@ _DECLARED: Mapping[str, Option] = {
     ),
     "spec": _engine(
         "spec", "choice", "--spec", choices=("auto", "off", "ngram", "draft", "mtp"),
-        help="What several tokens of a step are drafted from: the text that is there already (ngram), a smaller model "
-        "(draft), the model's own layer for it (mtp), or all that is at hand (auto). Drafts change when tokens come, "
+        help="Where drafts of several tokens come from: the text so far (ngram), a smaller model "
+        "(draft), the model's own layer for it (mtp), or everything available (auto). Drafts change when tokens come, "
         "not which; only what pays is drafted.",
     ),
     "draft_model": _model(

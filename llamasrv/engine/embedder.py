@@ -125,7 +125,7 @@ class Embedder:
 
     def _check(self, spans: Sequence[MediaSpan], backend: EmbeddingBackend) -> None:
         if not backend.most_rows or self.line.encode is None:
-            raise Unsupported("This model makes embeddings of texts alone.", param="input")
+            raise Unsupported("This model makes embeddings of text only.", param="input")
         largest = max((span.chunk.num_tokens for span in spans if span.chunk.whole), default=0)
         if largest > backend.most_rows:
             raise InvalidRequest(

@@ -220,7 +220,7 @@ def check_media(served: LoadedModel, request: EmbedRequest) -> None:
             for part in prompt.parts:
                 if isinstance(part, MediaPart):
                     name = served.model.name
-                    raise Unsupported(f"The model '{name}' makes embeddings of texts alone.", param=part.param)
+                    raise Unsupported(f"The model '{name}' makes embeddings of text only.", param=part.param)
 
 
 def _tokens(

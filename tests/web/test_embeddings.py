@@ -180,7 +180,7 @@ def test_a_model_that_makes_vectors_of_texts_alone_says_so(start):
     blind.engine.embedder.backend.most_rows = 0
     answer = blind.client.post("/v1/embeddings", json={"input": [PARTS]})
     assert answer.status_code == 400
-    assert answer.get_json()["error"]["message"] == "The model 'fake' makes embeddings of texts alone."
+    assert answer.get_json()["error"]["message"] == "The model 'fake' makes embeddings of text only."
     assert answer.get_json()["error"]["param"] == "input[0].content[1].image_url.url"
     deaf = start(pooling="mean", web=WebOptions(limits=Limits(media_marker=MARK)))
     answer = deaf.client.post("/v1/embeddings", json={"input": [PARTS]})

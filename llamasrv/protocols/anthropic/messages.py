@@ -129,7 +129,7 @@ class MessagesSchema(WireSchema):
     generates = True
 
     model = String("a name or alias; absent: the model that is served")
-    messages = Messages("every block of text, tools and thinking; images where the model can see", required=True)
+    messages = Messages("every block of text, tools and thinking; images if the model takes them", required=True)
     max_tokens = Count(0, "max_tokens", "required; may be more than there is room for; 0 only computes the prompt")
     system = System("a text or text blocks; Claude Code's billing line is left out")
     stop_sequences = Names("stops", "stop_chars")
@@ -145,7 +145,7 @@ class MessagesSchema(WireSchema):
     thread = ThreadField("create, or continue with `previous_message_id`: kept like stored responses")
     mcp_servers = Refused("there is no MCP connector")
     compaction = Refused("conversations are not summarised on request")
-    cache_control = CacheControl("keeps the prompt; of a tool or block, what is before it: `ttl` 5m or 1h")
+    cache_control = CacheControl("keeps the prompt up to there: `ttl` 5m or 1h")
     container = Ignored("nothing is run here")
     context_management = Ignored("the conversation stays whole")
     diagnostics = Diagnostics("`previous_message_id`: the reply tells why its prompt was not found in a cache")

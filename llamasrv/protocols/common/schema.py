@@ -291,8 +291,8 @@ def _refuse_forms(body: Mapping[str, Any], unknown: Iterable[str]) -> None:
         if _ASKS_FOR_FORM.search(name) and body[name] not in _NOTHING:
             shown = name[:_LONGEST_NAME]
             raise Unsupported(
-                f"'{shown}' is not known here, and it seems to ask for a form of the answer: see the documentation of "
-                "this endpoint for the fields that do.",
+                f"'{shown}' is not a field of this endpoint, although it seems to ask for a form of the answer. The "
+                "documentation lists the fields that do.",
                 param=shown,
             )
 

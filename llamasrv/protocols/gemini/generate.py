@@ -33,7 +33,7 @@ class GenerateContentSchema(WireSchema):
     tools = Tools("`functionDeclarations`; tools that Google's servers run are refused")
     toolConfig = ToolConfig("`functionCallingConfig`: AUTO, VALIDATED, ANY or NONE, `allowedFunctionNames`")
     generationConfig = GenerationConfig("see the next table")
-    cachedContent = Refused("prefixes are kept by themselves", harmless=("",))
+    cachedContent = Refused("prefixes are cached automatically", harmless=("",))
     safetySettings = Ignored("nothing is moderated")
     model = Ignored("the path names it")
     labels = Ignored()

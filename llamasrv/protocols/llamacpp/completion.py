@@ -149,10 +149,10 @@ class CompletionSchema(NativeSchema):
 
 
 class InfillSchema(NativeSchema):
-    input_prefix = String("what is before the place", required=True)
+    input_prefix = String("the text before the gap", required=True)
     input_suffix = String("what is after it", required=True)
     input_extra = Lines("further texts: objects with `text` and `filename`")
-    prompt = String("what has been written at the place already")
+    prompt = String("the text that is in the gap already")
 
 
 class NativeOptions(NamedTuple):

@@ -17,7 +17,7 @@ from llamasrv.protocols.limits import Limits
 class StandingSchema(WireSchema):
     """The body, which is an array, under the name of the field it stands for."""
 
-    lora = Lora('[{"id", "scale"}]: adapters that are not in it do not count')
+    lora = Lora('[{"id", "scale"}]: adapters that are not listed are off')
 
 
 class LoadSchema(WireSchema):

@@ -36,7 +36,7 @@ class Input(WireField):
 
 class EmbedSchema(ModelSchema):
     input = Input("a text or texts")
-    truncate = Flag("absent: true: a text that is too long is cut off")
+    truncate = Flag("true if absent: a text that is too long is cut off")
     dimensions = Count(1, INT_MAX, "the first so many numbers, normalised again")
 
 

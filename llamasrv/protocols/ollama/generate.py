@@ -35,7 +35,7 @@ class GenerateSchema(AnswerSchema):
     suffix = String("the text after the gap, by the model's own tokens for filling in; refused where it has none")
     system = String()
     raw = Flag("no template: the prompt as it is, special tokens included")
-    images = Images("where the model can see")
+    images = Images("if the model takes them")
     context = Context("goes before the prompt; the last reply has the next one")
     template = Refused("the template is the model's own", harmless=("",))
     truncate = Ignored("a prompt that is too long is refused")

@@ -60,7 +60,7 @@ class Template(WireField):
 
 class CreateSchema(WireSchema):
     model = String("the new name")
-    name = String("the same, as it was called before")
+    name = String("the older name of `model`")
     files = Files("one GGUF file, by the digest of its blob")
     template = Template("Jinja, as model files carry it; Go templates are refused")
     system = String("for conversations that bring none")
@@ -99,7 +99,7 @@ class CopySchema(WireSchema):
 
 class PullSchema(WireSchema):
     model = String("a repository of the Hub: hf.co/owner/repo:QUANT")
-    name = String("the same, as it was called before")
+    name = String("the older name of `model`")
     stream = Flag("absent: true")
     insecure = Ignored()
     username = Ignored()

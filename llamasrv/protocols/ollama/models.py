@@ -149,8 +149,8 @@ def as_count(number: int) -> str:
 
 class NameSchema(WireSchema):
     model = String("a name or alias")
-    name = String("the same, as it was called before")
-    verbose = Flag("arrays of the file stay without their content all the same")
+    name = String("the older name of `model`")
+    verbose = Flag("long arrays of the file stay empty even so")
     insecure = Ignored()
 
 

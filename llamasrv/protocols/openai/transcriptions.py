@@ -74,7 +74,7 @@ class Upload(WireField):
 class TranscriptionSchema(WireSchema):
     file = Upload("WAV, MP3, FLAC or OGG; WebM and M4A with the extra `media`")
     model = String("a name or alias; absent: the model that is served")
-    language = String("told to the model, and told back")
+    language = String("told to the model, and repeated in the reply")
     prompt = String("goes to the model instead of the instruction to transcribe")
     response_format = OneOf(tuple(FORMATS), "json, text, verbose_json, srt or vtt")
     temperature = Number(0, 2, "absent: the model's own default")

@@ -184,9 +184,9 @@ class ResponsesSchema(SamplingSchema):
     previous_response_id = String("continues a stored response")
     background = Flag("goes on without its client; needs `store`")
     metadata = Metadata("kept with the response")
-    user = String("told back")  # type: ignore[assignment]
-    safety_identifier = String("told back")
-    prompt_cache_key = String("told back; prefixes are found by their tokens")
+    user = String("repeated in the response")  # type: ignore[assignment]
+    safety_identifier = String("repeated in the response")
+    prompt_cache_key = String("repeated in the response; prefixes are found by their tokens")
     service_tier = String('answered "default"')
     n = Refused("one request has one response", harmless=(1,))  # type: ignore[assignment]
     stream_options = Ignored()  # type: ignore[assignment]
