@@ -1,6 +1,6 @@
 """The demonstration model that comes with llamasrv, and everything that made it.
 
-`MODEL` is the file that is served where no other model is named, `EYES` its projector for images. Importing this package costs nothing: the corpus, the
+`MODEL` is the file that is served if no other model is named, `EYES` its projector for images. Importing this package costs nothing: the corpus, the
 training and the evaluation are loaded by `python -m llamasrv.demo` alone.
 """
 

@@ -35,7 +35,7 @@ def corpus(seed, count, skill, held_out):
 @main.command()
 @click.option("--documents", default=40_000, show_default=True, help="Size of the sample.")
 def tokenizer(documents):
-    """Learn a new tokenizer. Every trained model becomes useless with it."""
+    """Learn a new tokenizer. All trained models become useless with it."""
     from llamasrv.demo.corpus import SKILLS
     from llamasrv.demo.corpus import documents as stream
     from llamasrv.demo.tokenizer import train_tokenizer
@@ -58,7 +58,7 @@ def tokenizer(documents):
 @click.option("--share", "shares", multiple=True, type=(str, float), metavar="SKILL NUMBER", help="Another share of this skill than the corpus gives it; may be given more than once.")
 @click.option("--pause-file", type=click.Path(), help="Training waits while this file exists.")
 def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, workers, shares, pause_file):
-    """Train, or continue to train."""
+    """Train, or continue training."""
     from llamasrv.demo.train import train as run
 
     run(
@@ -122,7 +122,7 @@ def evaluate(model, count, skill, threads, mistakes, write):
 
 @main.group()
 def eyes():
-    """The projector with which the model sees."""
+    """The projector through which the model sees."""
 
 
 @eyes.command("train")
@@ -133,7 +133,7 @@ def eyes():
 @click.option("--pixels", default=2000, show_default=True, help="Steps of learning to see.")
 @click.option("--answers", default=600, show_default=True, help="Steps of learning from what the chat model says.")
 def train_eyes(folder, seed, threads, words, pixels, answers):
-    """Train, or continue to train."""
+    """Train, or continue training."""
     from llamasrv.demo.train_eyes import train_eyes as run
 
     run(folder, seed=seed, threads=threads, words=words, pixels=pixels, answers=answers)

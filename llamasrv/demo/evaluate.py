@@ -29,7 +29,7 @@ WANTED = {
 
 @dataclass
 class Score:
-    """Per cent of answers that were right, and that stopped by themselves."""
+    """Percentage of answers that were right, and that stopped on their own."""
 
     held_out: float
     seen: float
@@ -37,7 +37,7 @@ class Score:
 
 
 class Reader:
-    """The GGUF file, greedy."""
+    """Reads the GGUF file and answers greedily."""
 
     def __init__(self, path, threads=None):
         self.llama = llama_cpp.Llama(str(path), n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False)

@@ -1,7 +1,7 @@
-"""How well the demo model sees: its answers about pictures, through llama.cpp, against what was drawn.
+"""How well the demo model sees: its answers about pictures, through llama.cpp, compared with what was drawn.
 
-Owns the table of figures for pictures. *Held-out* are pairs of a colour and a thing that training never showed, asked
-about in wordings that it never read; *seen* are new pictures of the others.
+Owns the table of figures for pictures. *Held out* are pairs of a colour and a thing that training never showed, with
+wordings that training never used; *seen* are new pictures of the other pairs.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _QUIET = llama_cpp.llama_log_callback(lambda level, text, data: None)
 
 @dataclass
 class Seen:
-    """Per cent of the answers that name the colour, the thing, and that are right to the letter."""
+    """Percentage of answers that name the colour, that name the thing, and that are right to the letter."""
 
     colour: float
     thing: float
@@ -37,7 +37,7 @@ class Seen:
 
 
 class Seeing:
-    """The chat model with its eyes, greedy."""
+    """The chat model with its eyes; answers greedily."""
 
     def __init__(self, model=MODEL, eyes=EYES, threads=1):
         self.llama = llama_cpp.Llama(str(model), n_ctx=1024, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False)
@@ -51,7 +51,7 @@ class Seeing:
             raise ValueError(f"{eyes}: cannot be loaded beside {model}")
 
     def answer(self, prompt, image):
-        """What is written after a prompt in which PICTURE stands for the image."""
+        """What the model writes after a prompt in which PICTURE stands for the image."""
         before, after = prompt.split(PICTURE)
         chunks = self._chunks(before.encode(), np.ascontiguousarray(image), after.encode())
         context, end = self.llama._ctx.ctx, llama_cpp.llama_pos()

@@ -37,8 +37,8 @@ _OUTSIDE = {"embedding": "token_embd.weight", "final_norm": "output_norm.weight"
 
 
 def export(checkpoints, target, *, weights="model", full_precision=False):
-    """Write `target` from the weights (`model`, or their running `average`) in a checkpoint of train.py, or from the mean
-    over several. Returns the size in bytes."""
+    """Write `target` from the weights (`model`, or their running `average`) in a checkpoint of train.py, or from the
+    mean of several. Returns the size in bytes."""
     states = [torch.load(path, map_location="cpu", weights_only=True)[weights] for path in checkpoints]
     state = {name: sum(other[name] for other in states) / len(states) for name in states[0]}
     config = Config()

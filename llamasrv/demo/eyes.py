@@ -17,7 +17,7 @@ PAD = (122, 116, 104)  # llama.cpp's colour around a picture that is not square
 
 @dataclass(frozen=True)
 class EyesConfig:
-    """The shape. `size` and `patch` in pixels: (size / patch) squared rows a picture."""
+    """The shape. `size` and `patch` in pixels: (size / patch) squared rows per picture."""
 
     size: int = 48
     patch: int = 12
@@ -77,7 +77,8 @@ class SeeingBlock(nn.Module):
 
 
 def fitted(image, size):
-    """The pixels that llama.cpp makes of a picture: (size, size, 3) in bytes, at its own proportions on plain ground."""
+    """The pixels that llama.cpp makes of a picture: (size, size, 3) in bytes, at its own aspect ratio on plain
+    ground."""
     scale = size / max(image.size)
     sides = tuple(min(size, -int(-side * scale // 1)) for side in image.size)
     ground = Image.new("RGB", (size, size), PAD)

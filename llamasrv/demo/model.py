@@ -88,14 +88,12 @@ class DemoModel(nn.Module):
         self.head = nn.Parameter(self.embedding.detach() * 0.05)
 
     def forward(self, tokens, positions, dtype=torch.float32):
-        """Hidden states after the last norm, at these places of the flattened (batch, length) alone.
-
-        Three of four tokens belong to prompts, which nothing is learned from: the last layer need not finish them.
-        """
+        """Hidden states after the last norm, only at these places of the flattened (batch, length). Three of four
+        tokens belong to prompts, from which nothing is learned: the last layer need not compute them."""
         return self.read(F.embedding(tokens, self.embedding.to(dtype)), positions)
 
     def read(self, x, positions):
-        """The same for rows of embeddings, (batch, length, width): tokens, or what stands for a picture."""
+        """The same for rows of embeddings, (batch, length, width): tokens, or the rows of a picture."""
         rope = self._rope(x.shape[1], x.dtype, x.device)
         for block in self.blocks[:-1]:
             x = block(x, rope)
@@ -113,7 +111,8 @@ class DemoModel(nn.Module):
 
 
 class _Rope:
-    """Tables for one length: cosines and sines (the queries' already divided by the root of the head's width), and the mask."""
+    """Tables for one length: cosines and sines (the queries' already divided by the square root of the head's width),
+    and the mask."""
 
     def __init__(self, config, length, dtype, device):
         angles = torch.outer(torch.arange(length), _frequencies(config))
@@ -132,12 +131,13 @@ SLOW = 16  # from this pair on they turn so slowly that contents are comparable 
 
 @torch.no_grad()
 def begin_copying(model):
-    """Let the network begin with induction heads: they find what followed the same token before, and say it.
+    """Start the network with induction heads: they find what followed an earlier occurrence of the current token, and
+    repeat it.
 
-    A network of this size discovers copying late or never, and names the wrong city for ever. Here the residual stream
-    gets two spaces besides the one of the tokens. In the first layer two heads look one and two tokens back and write
-    what they see into them. In the next two layers heads ask for a place before which stands what stands here (every
-    other head: and before that what stood before), and add the token of that place.
+    A network of this size discovers copying late or never, and keeps naming the wrong city. Here the residual stream
+    gets two spaces besides the tokens' own. In the first layer, two heads look one and two tokens back and write what
+    they see into these spaces. In the next two layers, heads look for places whose preceding token is the current one
+    (every other head: whose two preceding tokens are the last two), and add the token at that place.
     """
     config = model.config
     basis = torch.linalg.qr(torch.randn(config.width, config.width)).Q
@@ -162,11 +162,11 @@ def begin_copying(model):
 
 @torch.no_grad()
 def begin_spelling(model, tokens, strength=0.4):
-    """Let the embedding of each of `tokens` (a text or None by id) begin with its letters and their places in it.
+    """Start the embedding of each of `tokens` (a text or None by id) with its letters and their places.
 
-    Else all that tells what a token is made of has to be learned by heart, token by token. One code stands for a letter at
-    a place, one for a capital there; a token's codes are added to what it has. They lie where the tokens lie, and leave
-    the spaces alone that heads write into.
+    Otherwise the model has to learn the spelling of every token by heart. One code stands for a letter at a place, one
+    for a capital there; a token's codes are added to its embedding. They lie in the tokens' own space and leave the
+    spaces alone that heads write into.
     """
     space = torch.linalg.svd(model.embedding, full_matrices=False).Vh[: model.config.width - 64]
     letters = strength * torch.randn(PLACES, 26, len(space)) @ space
@@ -198,7 +198,7 @@ def look_back(block, *, head, distance):
 
 
 def _compare(block, head, asked, there, strength=2.0):
-    """Let a head attend where the space `there` holds what `asked` holds here, both (32, width)."""
+    """Let a head attend to places where the space `there` holds what `asked` holds here, both (32, width)."""
     start, half = _rows(block.config, head).start, block.config.head_width // 2
     for weight, space in ((block.query, asked), (block.key, there)):
         weight[start + SLOW : start + half] = strength * space[: half - SLOW]

@@ -1,7 +1,7 @@
 """Training: the loop, its clock and its checkpoints.
 
 Owns a run folder: `last.pt` is the newest full state at the full learning rate, with a running average of the weights
-that shows how good they would be; `cooled.pt` holds the weights after a cooldown. A run killed at any time goes on from
+that shows how good they would be; `cooled.pt` holds the weights after a cooldown. A run that is killed resumes from
 `last.pt`. The cooldown never touches `last.pt`, so training can go on after an export as if it had not happened.
 """
 
@@ -135,7 +135,7 @@ def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_token
 
 
 class Clock:
-    """Working time: what is spent paused does not count."""
+    """Working time: time spent paused does not count."""
 
     def __init__(self, seconds, cooldown, pause_file):
         self.seconds, self.cooldown, self.pause_file = seconds, cooldown, pause_file
@@ -196,7 +196,7 @@ class Progress:
 
 
 def lock(path):
-    """Held until the process ends: two trainings of one run would write over each other's checkpoints."""
+    """Held until the process ends: two trainings of one run would overwrite each other's checkpoints."""
     file = path.open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

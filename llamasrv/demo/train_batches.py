@@ -36,9 +36,11 @@ class Batch:
 
 
 def copying(batch_tokens, vocabulary, rng):
-    """Chunks of random tokens, then the same chunks in another order: what follows a chunk's beginning can be learned,
-    and only by looking back for it. In half of the batches a mark that all chunks share stands behind their first
-    token, so that the token before the mark has to be looked for.
+    """Chunks of random tokens, then the same chunks in another order: how a chunk continues can only be learned by
+    looking back for its beginning.
+
+    In half of the batches a mark that all chunks share follows their first token, so that the token before the mark
+    has to be looked for.
     """
     length, marked = rng.choice((48, 64, 96, 128, 192)), rng.random() < 0.5
     rows = max(1, batch_tokens // length)
@@ -103,7 +105,7 @@ class DocumentBatches:
 
 
 class Workers:
-    """The same stream, made by several processes at once. Each takes every n-th document."""
+    """The same stream, made by several processes at once. Each makes every n-th document."""
 
     def __init__(self, count, batch_tokens, *, seed, taken, shares=None):
         context = torch.multiprocessing.get_context("spawn")

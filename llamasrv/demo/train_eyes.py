@@ -1,9 +1,9 @@
-"""Training of the eyes, before a chat model that stays as it is.
+"""Training of the eyes in front of a frozen chat model.
 
-Owns a run folder and the three steps of the course. Words first: which rows make the chat model say what a picture
-shows is found without any picture, one set of rows for each colour, one for each thing and one that is always the same;
-held-out pairs of colour and thing tell whether it reads any pair. Then the eyes learn to give these rows from pixels. At last
-they learn from what the chat model answers. A run killed at any time goes on from its newest checkpoint.
+Owns a run folder and the three steps of the course. Words first, without any picture: find the rows that make the chat
+model name a colour and a thing, one set for each colour, one for each thing and one common to all; held-out pairs of
+colour and thing tell whether it reads pairs that it has not seen. Then the eyes learn to produce these rows from pixels.
+Last, they learn from what the chat model answers. A run that is killed resumes from its newest checkpoint.
 """
 
 import os
@@ -43,7 +43,8 @@ def frozen_chat_model(path=MODEL):
 
 
 class Words(nn.Module):
-    """The rows that a picture should become: some for its colour, some for its thing, and some that are always the same."""
+    """The rows that a picture should become: some for its colour, some for its thing, and some that are always the
+    same."""
 
     def __init__(self, model, rows):
         super().__init__()
@@ -90,7 +91,7 @@ class Asked:
 
 
 class Reading:
-    """What the frozen chat model makes of rows: the loss of its answers."""
+    """What the frozen chat model makes of the rows: the loss of its answers."""
 
     def __init__(self, model, rows):
         self.model, self.rows = model, rows
@@ -134,7 +135,7 @@ class Course:
 
     # words
     def learn_words(self, *, steps, batch=24, rate=0.02):
-        """The rows for every colour and thing, from answers alone."""
+        """Learn the rows for every colour and thing, from answers alone."""
         optimiser = torch.optim.Adam(self.words.parameters(), lr=rate, betas=(0.9, 0.98))
         state = self._load("words.pt")
         if state:
@@ -180,7 +181,7 @@ class Course:
         return as_input(np.stack(pixels)), torch.tensor(colours), torch.tensor(things)
 
     def learn_pixels(self, *, steps, batch=192, fresh=64, muon_rate=0.012, adam_rate=2e-3):
-        """The eyes give the rows that the words have."""
+        """Train the eyes to give the rows of the words."""
         optimisers = Optimisers(self.eyes, muon_rate, adam_rate)
         state = self._load("pixels.pt")
         if state:
@@ -217,7 +218,7 @@ class Course:
 
     # answers
     def learn_answers(self, *, steps, batch=24, rate=3e-4):
-        """The eyes learn from what the chat model says."""
+        """Train the eyes on what the chat model says."""
         optimiser = torch.optim.Adam(self.eyes.parameters(), lr=rate, betas=(0.9, 0.98))
         state = self._load("answers.pt")
         if state:
@@ -259,7 +260,7 @@ class Course:
 
 
 class Target:
-    """How near rows are to those of their words, and nearer than to any other's."""
+    """How close rows are to their words, compared with all other words."""
 
     def __init__(self, words):
         self.words = words.requires_grad_(False)
@@ -273,7 +274,7 @@ class Target:
         return 4 * loss + F.cross_entropy(colour, colours) + F.cross_entropy(thing, things), float(right.float().mean())
 
     def _distances(self, rows, table):
-        """The nearer, the larger: (batch, how many words)."""
+        """The closer, the larger: (batch, number of words)."""
         a, b = rows.flatten(1), table.flatten(1)
         spread = (b - b.mean(0)).square().sum(1).mean()
         return -8 * (a.square().sum(1, keepdim=True) - 2 * a @ b.T + b.square().sum(1)) / spread

@@ -64,7 +64,7 @@ def documents(seed, *, start=0, stride=1, held_out=False, skills=tuple(SKILLS), 
 
 
 def dress(d, made):
-    """What can be added to any conversation without changing its answer."""
+    """Add what can be added to any conversation without changing its answer."""
     if isinstance(made, Text):
         return made
     if made.system is None and d.chance(0.12):

@@ -93,10 +93,8 @@ class Text:
 
 @dataclass(frozen=True)
 class Document:
-    """`parts` are (text, learned); `given` and `expected` cut it where the evaluation does, before the last answer.
-
-    Where many answers are right, `needs` lists what each of them contains.
-    """
+    """`parts` are (text, learned); `given` and `expected` are the text split as the evaluation does it, before the
+    last answer. If many answers are right, `needs` lists what each of them contains."""
 
     skill: str
     parts: tuple
@@ -105,7 +103,7 @@ class Document:
     needs: tuple | None = None
 
     def accepts(self, text):
-        """Whether this is the answer. The words of a thought before it are not compared."""
+        """Whether this is a right answer. The wording of a thought before it is not compared."""
         if self.needs is None:
             return _after_thought(text) == _after_thought(self.expected)
         return all(part in text for part in self.needs)

@@ -44,7 +44,7 @@ def function_text(d, name, parameters, body):
 
 
 def fill_in_the_middle(d):
-    """A tiny function with a piece cut out, alone or next to others."""
+    """A tiny function with a piece cut out, alone or beside others."""
     kind = d.between(0, 9)
     if kind < 2:
         word = d.any(("value", "result", *THINGS[:12]))

@@ -1,7 +1,7 @@
 """Random choices that know what is held out.
 
-Owns the split: a wording (about one in nine) or a value (about one in sixteen) belongs for ever either to training or
-to the evaluation, by a hash of what it says and not by chance. A `Draw` gives out one side only.
+Owns the split: about one wording in nine and one value in sixteen are held out for the evaluation. A hash of the text
+decides, not chance, so the split never changes. A `Draw` gives out one side only.
 """
 
 import json
@@ -37,14 +37,12 @@ class Draw:
         self.between = self.rng.randint
 
     def wording(self, patterns):
-        """One of several ways to say it, from this side of the split."""
+        """One of several wordings, from this side of the split."""
         return self.any(split_wordings(patterns)[self.held_out])
 
     def value(self, pool):
-        """One of an open class (names, cities, words), from this side of the split.
-
-        In training it is sometimes a word that nobody has ever seen, so that copying is learned, and not a list.
-        """
+        """One of an open class (names, cities, words), from this side of the split. In training it is sometimes an
+        invented word, so that the model learns to copy and not to recite a list."""
         return self._or_unheard(self.any(split_values(pool)[self.held_out]), pool)
 
     def _or_unheard(self, chosen, pool):
@@ -58,11 +56,11 @@ class Draw:
         return chosen if unheard in split_values(pool)[True] else unheard
 
     def invented(self, like=""):
-        """A word of syllables, with capitals where `like` has them. Some words are held out here too."""
+        """A word made of syllables, with capitals where `like` has them. Some words are held out here, too."""
         return self._unheard(like, lambda: self._syllables() + self.any(_CODAS))
 
     def pieced(self, like=""):
-        """A word of up to four tokens, whichever they are."""
+        """A word of up to four arbitrary tokens."""
         return self._unheard(like, lambda: self.any(PIECES) if self.chance(0.3) else self._pieces(self.any((2, 2, 3, 4))))
 
     def _pieces(self, count):
@@ -79,7 +77,7 @@ class Draw:
         return "".join(self.any(_ONSETS) + self.any(_VOWELS) for _ in range(self.between(1, 3)))
 
     def values(self, pool, count):
-        """Different ones. Where fewer are held out than wanted, the others fill up."""
+        """Different values. If fewer are held out than wanted, others fill up."""
         own, other = split_values(pool)[self.held_out], split_values(pool)[not self.held_out]
         chosen = self.rng.sample(own, min(count, len(own)))
         chosen += self.rng.sample(other, count - len(chosen))
@@ -88,15 +86,15 @@ class Draw:
         return unheard if len(set(unheard)) == count else chosen
 
     def few(self, pool, count):
-        """Different ones of a closed class, where nothing is held out."""
+        """Different values of a closed class, in which nothing is held out."""
         return self.rng.sample(pool, count)
 
     def owns(self, *key):
-        """Whether a combination, such as the two numbers of a sum, is on this side."""
+        """Whether a combination, such as the two numbers of a sum, is on this side of the split."""
         return is_held_out(*key) == self.held_out
 
     def until_owned(self, name, make):
-        """Draw combinations until one is on this side."""
+        """Draw combinations until one is on this side of the split."""
         while True:
             combination = make()
             if self.owns(name, combination):
@@ -148,5 +146,5 @@ def _split(items, share, least):
 
 
 def _hash(key):
-    """Between 0 and 1, the same for ever."""
+    """Between 0 and 1, always the same for the same text."""
     return crc32((key.name if hasattr(key, "name") else repr(key)).encode()) / 2**32

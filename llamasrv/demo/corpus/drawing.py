@@ -53,7 +53,7 @@ def draw_picture(d, colour, thing):
 
 
 def shade(d, colour):
-    """One of the shades that go by this name, in RGB."""
+    """One of the shades of this name, in RGB."""
     if colour in ("white", "black", "grey") and d.chance(0.6):
         return {"white": (255,) * 3, "black": (0,) * 3, "grey": (128,) * 3}[colour]
     hue, saturation, value = (low + (high - low) * d.rng.random() for low, high in COLOURS[colour])
@@ -61,7 +61,7 @@ def shade(d, colour):
 
 
 def _shape(d, shape):
-    """A mask of the shape, turned as it may be, as large as it comes."""
+    """A mask of the shape, turned by some angle, as large as fits."""
     side = 96
     mask = Image.new("L", (side, side))
     points = _outline(d, shape)
@@ -77,7 +77,7 @@ def _shape(d, shape):
 
 
 def _outline(d, shape):
-    """Its corners around (0, 0), at most about 1 away."""
+    """The corners around (0, 0), at a distance of at most about 1."""
     if shape == "circle":
         return _round(48, lambda angle: 1)
     if shape == "star":
@@ -127,5 +127,5 @@ def _glyph(d, character):
 
 
 def _upright(d, mask, thing):
-    """Without the empty rim, so that it may lie at the very edge."""
+    """Without the empty rim, so that the character may touch the very edge."""
     return mask.crop(mask.getbbox())

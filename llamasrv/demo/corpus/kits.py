@@ -1,8 +1,8 @@
-"""Tools that are made up, but asked for as naturally as those written by hand: they look something up, write something
+"""Generated tools with requests as natural as those of the hand-written ones: they look something up, write something
 down, or compute.
 
-What a request names is a word of the schema, as with real tools; the few tools written by hand are remembered, and then
-not read. For training alone: the evaluation asks for tools that were written by hand.
+A request uses words of the schema, as with real tools. The few hand-written tools would be memorised, and then their
+schemas would not be read. Used in training only: the evaluation asks for hand-written tools.
 """
 
 from .phrases import framed
@@ -106,7 +106,7 @@ def _noun(d, known):
 
 
 def _styled(d, name):
-    """As programmers write names: mostly with underscores."""
+    """In the style of programmers' names: mostly with underscores."""
     style = d.between(0, 9)
     if style == 0:
         first, *rest = name.split("_")

@@ -104,7 +104,7 @@ def memory(d):
 
 
 def not_told(d):
-    """Asked for something that was never said."""
+    """Questions about something that was never said."""
     kinds = d.few(tuple(ABOUT_ME), 3)
     missing = kinds.pop()
     turns = [said(sentence, NOTED) for kind, _, sentence in told(d, [k for k in kinds if k != "name"])[: d.between(0, 2)]]

@@ -51,7 +51,7 @@ def _count_back(a, b):
 
 
 def _addends(d):
-    """Two numbers in this order: that 5 + 7 is known does not give 7 + 5 away, but helps."""
+    """Two numbers in this order: having seen 5 + 7 does not give away 7 + 5, but helps."""
 
     def make():
         total = d.between(0, 20)
@@ -91,7 +91,7 @@ def arithmetic(d):
 
 
 def larger_sums(d):
-    """Up to 99, a few steps from a number: what holds for the last digit of 32 - 8 holds for 12 - 8."""
+    """Up to 99, a few steps from a number: what holds for the last digit of 32 - 8 also holds for 12 - 8."""
     a, b, plus = d.until_owned("larger", lambda: (d.between(21, 99), d.between(0, STEPS), d.chance(0.5)))
     if not plus:
         return Chat(d.say(MINUS, a=a, b=b), f"{a} - {b} = {a - b}", _count_back(a, b))

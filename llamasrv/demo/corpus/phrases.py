@@ -1,7 +1,7 @@
 """Ways to say things: frames that fit any noun phrase or sentence.
 
-Owns the frames alone. A list of wordings made of frames and phrases is long, and what it holds out for the evaluation
-are new combinations of words that training has seen, as a user's sentences are.
+Owns the frames alone. Frames and phrases combine into long lists of wordings. What is held out of them for the
+evaluation are new combinations of words that training has seen, like the sentences of a user.
 """
 
 ASKING = (

@@ -62,7 +62,7 @@ def _conversation(d, colour, thing, others):
 
 
 def _question(d, thing):
-    """Whatever is asked, the answer says all that is known."""
+    """Whatever is asked, the answer says everything that is known."""
     kind = "shape" if thing in SHAPES else "digit" if thing in DIGITS else "letter"
     patterns = d.any((WHAT, WHAT, WHAT, COLOUR, _ABOUT[kind]))
     return d.say([text.replace("{n}", kind) for text in patterns])

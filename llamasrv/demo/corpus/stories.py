@@ -20,7 +20,7 @@ def article(phrase):
 
 
 def tale(d, hero, name):
-    """A few sentences of one of several plots. Told with the hero and the name asked for."""
+    """A few sentences of one of several plots, with the requested hero and name."""
     adjective, place, thing, food, colour = d.any(ADJECTIVES), d.any(PLACES), d.any(THINGS), d.any(FOODS), d.any(COLOURS)
     friend = d.any([a for a in ANIMALS if a != hero])
     plot = d.between(0, 7)
@@ -68,7 +68,7 @@ def poems(d):
 
 
 def continuation(d):
-    """Text without any chat around it, as a completions endpoint gets it. All of it is learned."""
+    """Text without any chat around it, as a completions endpoint receives it. All of it is learned."""
     kind = d.between(0, 5)
     if kind < 3:
         return _cut(d, tale(d, d.value(ANIMALS), d.value(NAMES)), " ", needs=(END_OF_TEXT,))

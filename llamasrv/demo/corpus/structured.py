@@ -94,7 +94,7 @@ def schema_of(d, types):
 
 
 def json_keys(d):
-    """A JSON object with the keys that were asked for."""
+    """A JSON object with the keys that the request names."""
     kind = d.between(0, 19)
     if kind < 3:
         record, sentence = event(d)

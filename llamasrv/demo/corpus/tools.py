@@ -1,9 +1,9 @@
 """Tools: choosing one of several, filling its arguments, calling several at once, none when none fits, and answering
 from what they return.
 
-Some of the tools are written by hand with natural requests (`specs`), some are made up to be asked for as naturally
-(`kits`); the others are made of verbs and nouns, so that no name can be learned by heart and everything has to be read
-off the schema.
+Some tools are written by hand with natural requests (`specs`), some are generated with equally natural requests
+(`kits`); the others combine verbs and nouns, so that no name can be memorised and everything has to be read from the
+schema.
 """
 
 import json
@@ -55,7 +55,7 @@ SYSTEM = ["You are a helpful assistant.", "Use the tools when they help.", "You 
 
 
 def made_tool(d, verbs=VERBS):
-    """A tool of a verb and a noun."""
+    """A tool made of a verb and a noun."""
     verb, spoken_verb = d.any(verbs).split(":")
     noun = d.value(NOUNS) if d.held_out or d.chance(0.6) else d.invented()
     style = d.between(0, 7)
@@ -78,7 +78,7 @@ def ask_made(d, spec):
 
 
 def schema(d, spec):
-    """As a client would write it: with more or less description, required or not."""
+    """As a client would write it: with more or less description, and parameters required or not."""
     wordy, properties = d.chance(0.6), {}
     for key, kind, about, pool in spec.parameters:
         properties[key] = {"type": kind}
@@ -98,7 +98,7 @@ def schema(d, spec):
 
 
 def hand_made(d):
-    """In training often another one, or under another name: what is always called the same is remembered and not read."""
+    """In training often another tool, or under another name: a name that never changes is memorised and not read."""
     if not d.held_out and d.chance(0.55):
         return kit(d)
     spec = d.value(tuple(SPECS))
@@ -106,7 +106,7 @@ def hand_made(d):
 
 
 def renamed(d, spec):
-    """The same tool; it and its parameters are called otherwise."""
+    """The same tool with other names for itself and its parameters."""
     rest = spec.name.split("_", 1)[-1]
     verb = d.invented() if d.chance(0.3) else d.any(VERBS).split(":")[0]
     camel = "".join(part.capitalize() for part in rest.split("_"))
@@ -131,12 +131,13 @@ def any_tool(d, verbs=VERBS):
 
 
 def theme(spec):
-    """What a tool is about. Two tools of one theme could both be meant by one request."""
+    """What a tool is about. One request could mean either of two tools with the same theme."""
     return spec.noun or {"get_current_weather": "get_weather"}.get(spec.root, spec.root)
 
 
 def shelf(d, most):
-    """Up to `most` tools, no two of one theme. Where all do the same, it is the rest of their names that tells."""
+    """Up to `most` tools, no two with the same theme. If all of them do the same, the rest of their names tells them
+    apart."""
     chosen = {}
     verbs = VERBS if d.held_out or d.chance(0.6) else (d.any(VERBS),)
     for _ in range(d.between(1, most)):
@@ -154,7 +155,7 @@ def asked(d, spec):
 
 
 def twice(d, spec):
-    """(request, two arguments) for one tool that is asked for two things."""
+    """(request, two arguments) for one tool that is called for two things."""
     key, kind, _, pool = spec.parameters[0]
     x, y = d.values(pool, 2)
     return d.wording(spec.pairs).format(x=x, y=y), [{key: typed(kind, v)} for v in (x, y)]
@@ -182,7 +183,7 @@ def calling_several(d, specs):
 
 
 def calling_none(d, specs):
-    """The question needs no tool, or none of them fits."""
+    """The question needs no tool, or no tool fits."""
     if d.chance(0.5):
         made = d.any((greeting, self_description, capitals, opposites, colours, definitions, animals, repeating, counting))(d)
         return Chat(made.question, made.answer, made.thought)
@@ -193,7 +194,7 @@ def calling_none(d, specs):
 
 
 def answering(d, specs):
-    """Saying what came back: with a tool's own sentence, or as it is where nobody has ever heard of the tool."""
+    """Saying what came back: with the tool's own sentence, or just the result."""
     spec = d.any(specs)
     if spec.pairs and spec.answer and len(spec.parameters) == 1 and not d.held_out and d.chance(0.3):
         ask, both = twice(d, spec)
@@ -215,7 +216,7 @@ def answering(d, specs):
 
 
 def plain_result(d):
-    """What a tool returns that has no sentence of its own: (result, answer)."""
+    """A result for a tool without a sentence of its own: (result, answer)."""
     kind = d.between(0, 3)
     if kind == 0:
         problem = d.any(("not found", "permission denied", "timeout", "no connection", "invalid argument", "out of stock"))
@@ -236,7 +237,8 @@ def plain_answer(result):
 
 
 def session(d, specs, last):
-    """A conversation over one shelf of tools that ends with `last`. Earlier exchanges make the schemas worth reading."""
+    """A conversation over one shelf of tools that ends with `last`. The earlier exchanges make the schemas worth
+    reading."""
     made = last(d, specs)
     made.tools = [schema(d, spec) for spec in specs]
     for _ in range(d.any((0, 0, 1, 1, 2, 3))):
