@@ -1,4 +1,4 @@
-"""Atomic file replacement: a reader, or whoever starts after a crash, finds the old file or the new one, never half."""
+"""Atomic file replacement: a reader, or a start after a crash, finds the old file or the new one, never half."""
 
 from __future__ import annotations
 

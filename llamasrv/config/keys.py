@@ -1,7 +1,7 @@
 """Reads API key files.
 
 A file whose name ends in .toml has a table for each key: its SHA-256, what it may do, and how much. Any other file has
-one key a line, each of which may do everything. Who reads the first kind learns no key from it.
+one key a line, each of which may do everything. A file of the first kind does not reveal the keys themselves.
 """
 
 from __future__ import annotations

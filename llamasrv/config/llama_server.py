@@ -1,7 +1,7 @@
 """llama-server's flags and variables, accepted beside llamasrv's own and turned into option values.
 
-What asks for something that llamasrv does not have raises ConfigError with one line; what it does anyway is told in
-the log at level debug.
+A flag for something that llamasrv does not have raises ConfigError with one line; a flag for what llamasrv does anyway
+is logged at level debug.
 """
 
 from __future__ import annotations

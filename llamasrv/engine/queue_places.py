@@ -1,7 +1,7 @@
 """Tells waiting sequences that asked what they wait for: a place and how many are ahead, or the rows of their media.
 
-The order is the scheduler's. It says who comes next as things stand: who arrives later may still go first. Belongs to
-the engine thread; while nobody asks, nothing is looked at.
+The order is the scheduler's, as of now: a later arrival may still go first. Belongs to the engine thread; while nobody
+asks, nothing is computed.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ clock, no thread and no library; the engine carries the plan out.
     3. new sequences by priority, then fair share per owner, then age; followers of a prefix that is just being
        computed wait for it
     4. admission is optimistic: cells have to last until being let in has paid, not to the end (preemption.py)
-    5. who can be deferred is computed for only while nobody else is there, and gives its place to whoever comes
+    5. deferrable sequences are computed only while there are no others, and give up their places to any that arrive
     6. a step computes with one set of adapters: the sets take turns, so that none waits longer than there are others
 """
 

@@ -4,9 +4,9 @@
     used        stays as long as anybody uses it, and `keep_alive` seconds longer
     room        the least recently used model that nobody uses goes first; if all are in use for a while, the one that
                 was asked for longest ago takes no new work, finishes, and goes
-    failed      is told to whoever asked, and tried again after a while, less and less often
+    failed      every request for it gets the error; it is tried again after a while, less and less often
 
-Who takes memory is room.py's business, when a failed load is tried again that of failures.py. Everything here runs on
+room.py decides which models take memory, failures.py when a failed load is tried again. Everything here runs on
 the HTTP side; only engines have threads of their own. Knows nothing of files, names and protocols.
 """
 

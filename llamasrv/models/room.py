@@ -3,7 +3,7 @@
 The memory of this machine that all loaded or loading models take stays within the limit. An estimate is counted until
 the library's own figure replaces it: once a model is loaded, or before that where the estimate may decide wrongly (to
 measure each would take half as long as loading a small model). Each device is counted against what all models together
-may take of it. Decides; whoever calls it holds the lock that its owner has, and acts.
+may take of it. Only decides; the caller holds the owner's lock, and acts.
 """
 
 from __future__ import annotations

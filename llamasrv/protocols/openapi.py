@@ -1,7 +1,7 @@
 """The API as an OpenAPI document, generated from the schemas that requests are loaded with.
 
 Each field has its verdict (`x-verdict`: honoured, ignored or refused), its note and its bounds. The routes themselves
-come from whoever has them: one table here says what each is for and which schema its body has.
+come from the caller: one table here says what each is for and which schema its body has.
 """
 
 from __future__ import annotations

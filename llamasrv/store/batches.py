@@ -5,7 +5,7 @@
     Journal      the answers of one so far, a line each
 
 A batch is a record and two contents: the requests, a line each, and the journal. The journal alone says which requests
-are answered: it survives a killed process. Knows no protocol: what a line means is the business of whoever reads it.
+are answered: it survives a killed process. Knows no protocol, nor what a line means.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     Record         what is known of one thing, as bytes
     Content        a content of one thing; read a piece or a line at a time
     PieceWriter    bytes as they come, in pieces as they are kept
-    ExpiringLock   a lock in a server: whoever dies loses it
+    ExpiringLock   a lock in a server, which a process loses when it dies
 
 Owners are given by their digest (`owner_key`), so that no name leads out of a folder or into another's keys. Knows no
 protocol, nor what a record says.

@@ -1,7 +1,7 @@
 """The memory a context and its model take on each device, as the library reports it.
 
-It tells it as a C++ map by type of buffer, in a function that it keeps for llama-server. Where it is built with another
-C++ library than GNU's, nothing is told.
+The report is a C++ map by type of buffer, from a function that the library keeps for llama-server. If the library was
+built with a C++ library other than GNU's, there is no report.
 """
 
 from __future__ import annotations

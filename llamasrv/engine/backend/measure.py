@@ -1,5 +1,5 @@
 """What a model would take of each device's memory: asked of the library, which lays everything out without taking it.
-Where the library tells nothing (breakdown.py), who asked estimates.
+Where the library reports nothing (breakdown.py), the caller has to estimate.
 """
 
 from __future__ import annotations

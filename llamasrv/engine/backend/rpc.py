@@ -1,7 +1,7 @@
 """llama.cpp's RPC back end: computing layers on other machines, and serving as one of them.
 
 Their devices are handed to one model, not to the whole process: models beside it stay on this machine. The library ends
-the process where it cannot reach one of them: who loads a model asks for them before.
+the process if it cannot reach one of them, so they are asked before a model is loaded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sampling where the logits are: the library applies a sequence's chain in its graph, and hands out the token alone.
 
-On a GPU that spares copying a row of logits for each token, and choosing from it here. Whoever needs the row, or a
-sampler that only this side has, goes the ordinary way in the same step. The library calls it experimental; with a seed
-the text is another one than the ordinary way's, so it is off unless `--backend-sampling` says otherwise.
+On a GPU that spares copying a row of logits for each token, and choosing from it here. Sequences that need the row, or
+a sampler that only this side has, are sampled the ordinary way in the same step. The library calls it experimental; a
+seed gives another text than the ordinary way, so it is off unless `--backend-sampling` is given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Maps the neutral field of an error from below to the name that the endpoint uses for it.
 
-Below the protocols a request has neutral parts: its prompt (whoever knows it as a conversation says `messages`, as
-inputs `input`) and the form of its content. Each endpoint has fields of its own for them.
+Below the protocols a request has neutral parts: its prompt (`messages` or `input` to some endpoints) and the
+form of its content. Each endpoint has fields of its own for them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from llamasrv.protocols.openai.tools import Tools
 
 
 class ChatSchema(AnswerSchema):
-    messages = Messages("text, images if the model takes them, thinking, calls and their results; none: only load the model")
+    messages = Messages("text, images if the model takes them, thinking, calls and their results; none: only load")
     tools = Tools("functions")
     truncate = Flag("true if absent: the oldest turns of a long conversation are left out; the reply says how many")
 

@@ -1,7 +1,7 @@
 """Admission: one decision per request, from its head alone.
 
 In this order: host and origin, key, route, scope, the key's quota, the queue. What is refused costs no body, no view
-and no place; what is admitted has its place in the key's quota, which whoever answers gives back at the end.
+and no place; what is admitted holds a place in the key's quota until it has been answered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Diagnostics for whoever looks for a fault: every engine's figures and every thread's stack. No content."""
+"""Diagnostics for tracking down a fault: every engine's figures and every thread's stack. No content."""
 
 from __future__ import annotations
 

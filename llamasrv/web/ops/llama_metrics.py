@@ -1,7 +1,7 @@
 """The figures that llama-server's dashboards read, under its names and in its text format.
 
-One model that is served has no label, as llama-server has none; of several each is told apart by `model`. They are read
-from plain counters, which outlive the engine: a model that sleeps tells what it did.
+A single model has no label, as in llama-server; several models are told apart by `model`. The figures are read from
+plain counters, which outlive the engine: a model that is unloaded still reports what it did.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Background responses, which go on without their client.
 
-Each has a thread of its own (a greenlet, in a worker) that reads its generation, keeps its events for whoever follows,
-and stores it: when it is queued, and when it has ended. While it works it renews a lease, so that others can tell a
+Each has a thread of its own (a greenlet, in a worker) that reads its generation, keeps its events for readers, and
+stores it: when it is queued, and when it has ended. While it works it renews a lease, so that others can tell a
 response that is being generated from one whose server is gone, and it sees by its entry when another server cancelled
 or deleted it.
 """

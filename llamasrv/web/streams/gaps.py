@@ -1,9 +1,9 @@
-"""Work that nobody waits for, in the gaps between requests that somebody does.
+"""Work that nobody waits for, done in the gaps between requests that clients wait for.
 
     Gaps      says when it may be done: a piece at a time, while nobody is being answered
     Errand    one request of a batch on its way, which waits for gaps and may be called off
 
-The engine computes for such work only while it computes for nobody else. This is about the time before that, when a
+The engine computes such work only while it computes nothing else. This is about the time before that, when a
 request is read and made ready: the hub has nothing else to do then, and the engine begins no step.
 """
 

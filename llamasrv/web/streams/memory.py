@@ -1,7 +1,7 @@
 """Stored responses as requests see them: found by owner, continued, referred to, deleted.
 
-Between the store, which knows bytes, and the protocol, which knows what they mean. A response that was being generated
-by somebody who is gone is a failed one.
+Between the store, which knows bytes, and the protocol, which knows what they mean. A response whose generating
+process is gone counts as failed.
 """
 
 from __future__ import annotations

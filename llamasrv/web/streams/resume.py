@@ -1,8 +1,8 @@
 """Streams that outlive their connection: a client names one and resumes it from any byte that is still kept.
 
-A POST with `X-Conversation-Id` is read to its end by a thread of its own (a greenlet, in a worker), whoever listens.
-What was written is kept in memory, the last few megabytes of each, for some minutes after the end. A name belongs to
-one API key; the same name again ends the stream before it.
+A POST with `X-Conversation-Id` is read to its end by a thread of its own (a greenlet, in a worker), whether or not a
+client listens. What was written is kept in memory, the last few megabytes of each, for some minutes after the end. A
+name belongs to one API key; the same name again ends the stream before it.
 """
 
 from __future__ import annotations
