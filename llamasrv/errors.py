@@ -37,9 +37,12 @@ LONGEST_RETRY = 30.0  # seconds after which a refused client is told to come bac
 
 
 class LlamasrvError(Exception):
-    """Base of all errors with a status. `param` names the field as the caller wrote it, or is None; what is raised
-    below the protocols has a neutral name, which the endpoint maps to its own (`protocols/common/names.py`). `details`
-    are further facts for a program, where the protocol has a place for them."""
+    """Base of all errors with a status.
+
+    `param` names the field as the client wrote it, or is None; errors raised below the protocols have a neutral name,
+    which the endpoint maps to its own (`protocols/common/names.py`). `details` are further facts for programs, where
+    the protocol has a place for them.
+    """
 
     status: int = 500
     code: str | None = None
@@ -91,13 +94,13 @@ class ContextTooLong(InvalidRequest):
 
 
 class InputTooLong(ContextTooLong):
-    """The same of a text that is to become a vector or a score."""
+    """The same for a text that is to become a vector or a score."""
 
     _words = "However, your input is too large: it has {} tokens. Please reduce the length of the input."
 
 
 class Unsupported(InvalidRequest):
-    """A known field whose promise cannot be kept here; ignoring it would change the result."""
+    """A known field that this server cannot honour; ignoring it would change the result."""
 
     code = "unsupported_parameter"
 
@@ -128,7 +131,7 @@ class BodyTooLarge(InvalidRequest):
 
 
 class UnsupportedMedia(InvalidRequest):
-    """A body that is not JSON, or is packed."""
+    """A body that is not JSON, or is compressed."""
 
     status = 415
     code = "unsupported_media_type"
@@ -160,8 +163,8 @@ class MethodNotAllowed(NotFound):
 
 
 class QueueFull(LlamasrvError):
-    """The bounded queue is full. The client should come back after `retry_after` seconds: at some time within the
-    `wait` of those in the queue, so that not all who were refused come back together."""
+    """The bounded queue is full. The client should come back after `retry_after` seconds: a random time within the
+    `wait` of the queue, so that not all refused clients come back together."""
 
     status = 429
     code = "rate_limit_exceeded"
@@ -172,7 +175,7 @@ class QueueFull(LlamasrvError):
 
 
 class RateLimited(LlamasrvError):
-    """The key has had what it may have for now; others are served."""
+    """The key has used up its quota for now; other keys are served."""
 
     status = 429
     code = "rate_limit_exceeded"
@@ -183,7 +186,7 @@ class RateLimited(LlamasrvError):
 
 
 class Unavailable(LlamasrvError):
-    """Not now: the model is loading, the server is draining, the engine is restarting."""
+    """Not now: the model is loading, the server is draining, or the engine is restarting."""
 
     status = 503
     code = "overloaded"
@@ -191,7 +194,7 @@ class Unavailable(LlamasrvError):
 
 
 class ModelUnavailable(Unavailable):
-    """The model could not be loaded. It is tried again when somebody asks for it after `retry_after` seconds."""
+    """The model could not be loaded. The next request after `retry_after` seconds tries again."""
 
     code = "model_load_failed"
 
@@ -206,7 +209,8 @@ class DeadlineExceeded(LlamasrvError):
 
 
 class EngineFailure(LlamasrvError):
-    """A decode or the engine loop failed. Nothing of the cause that could carry content or addresses is told."""
+    """A decode or the engine loop failed. The message reveals nothing of the cause that could carry content or
+    addresses."""
 
     status = 500
     code = "engine_failure"

@@ -40,10 +40,8 @@ def configure(
     llama: bool = False,
     path: Path | None = None,
 ) -> None:
-    """Set up the loggers above. Calling it again replaces what an earlier call did, and opens the file anew.
-
-    Raises OSError where the file cannot be written to; then all is as before.
-    """
+    """Set up the loggers above. Calling it again replaces the earlier setup and reopens the file. Raises OSError if
+    the file cannot be written; then nothing has changed."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr) if path is None else FileHandler(path)
     journal = path is None and _is_journal(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(journal=journal))
@@ -66,14 +64,14 @@ def configure(
 
 
 def reopen() -> None:
-    """Go on in a new file of the same name: the old one was moved away."""
+    """Continue in a new file of the same name: the old one was moved away."""
     for handler in logging.getLogger("llamasrv").handlers:
         if isinstance(handler, FileHandler):
             handler.close()  # the next line opens it
 
 
 class FileHandler(logging.FileHandler):
-    """A log file. What cannot be written, for want of space say, is dropped: the service goes on."""
+    """A log file. What cannot be written, for example for lack of space, is dropped: the service goes on."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
@@ -152,7 +150,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _is_journal(stream: TextIO) -> bool:
-    """Whether the stream goes to systemd's journal, as the variable that it sets for us says."""
+    """Whether the stream goes to systemd's journal, according to the variable that it sets for us."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):

@@ -21,7 +21,7 @@ class ChatDefaults:
         return replace(prompt, template_kwargs={**self.template_kwargs, **prompt.template_kwargs})
 
     def of(self, request: GenerateRequest) -> GenerateRequest:
-        """The request with what it leaves open."""
+        """The request with what it leaves open filled in."""
         if self == _NOTHING:
             return request
         prompts = tuple(self.of_prompt(p) if isinstance(p, ChatPrompt) else p for p in request.prompts)

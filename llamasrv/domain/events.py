@@ -35,7 +35,7 @@ class TopLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probability (natural) of one token, and the likeliest tokens at its place, likeliest first."""
+    """Log-probability (natural) of one token, and the most likely tokens at its place, most likely first."""
 
     token: int
     piece: bytes
@@ -60,8 +60,8 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """How much of a choice's prompt is computed, before its first text: `processed` of `total` tokens, `cached` of them
-    reused. Only where it was asked for."""
+    """How much of a choice's prompt is computed, before its first text: `processed` of `total` tokens, `cached` of
+    them reused. Only if it was asked for."""
 
     index: int
     total: int
@@ -72,8 +72,8 @@ class PromptProgress:
 
 @dataclass(frozen=True, slots=True)
 class PromptWaits:
-    """A choice waits, and why: for a lane, at `place` of `num_waiting` (1: the next), or, without a place, for the
-    encoding of its images and sounds. Only where it was asked for."""
+    """A choice waits: for a lane, at `place` of `num_waiting` (1: the next), or, without a place, for its images and
+    sounds to be encoded. Only if it was asked for."""
 
     index: int
     place: int | None
@@ -82,7 +82,7 @@ class PromptWaits:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How far a choice is: its usage so far, in front of the events that tell of it. Only where it was asked for."""
+    """How far a choice is: its usage so far, before the events that it belongs to. Only if it was asked for."""
 
     index: int
     usage: Usage

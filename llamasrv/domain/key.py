@@ -11,7 +11,7 @@ SCOPES = ("infer", "embed", "metrics", "admin")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`scopes` are the groups of routes that it opens. A bound that is None does not exist."""
+    """`scopes` are the groups of routes that it may use. A limit that is None does not exist."""
 
     name: str
     digest: bytes

@@ -67,11 +67,11 @@ class Measured:
 
     @property
     def num_tokens(self) -> int:
-        """Of the timeline: text and rows, as they count for the context and in usage."""
+        """Tokens in the timeline: text and rows, as they count for the context and in usage."""
         return sum(part.num_tokens if isinstance(part, MediaChunk) else len(part) for part in self.parts)
 
     def append_to(self, tokens: array[int] | list[int]) -> list[MediaSpan]:
-        """Extend a timeline by it; the spans of its chunks there."""
+        """Append it to a timeline; returns the spans of its chunks there."""
         spans = []
         for part in self.parts:
             if isinstance(part, MediaChunk):
@@ -83,7 +83,7 @@ class Measured:
 
 
 def chunk_key(media: MediaInput, projector: str, number: int) -> bytes:
-    """Of a chunk as a projector computes it. `projector` names its file and its settings."""
+    """The key of a chunk as a projector computes it. `projector` names its file and its settings."""
     return hashlib.sha256(b"%s\0%s\0%d\0" % (media.kind.encode(), projector.encode(), number) + media.key).digest()
 
 

@@ -14,7 +14,7 @@ SAMPLER_ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """One sequence's sampler chain. Temperature 0 (or below) is greedy; `seed` None is a fresh one."""
+    """One sequence's sampler chain. Temperature 0 (or below) is greedy; `seed` None means a fresh one."""
 
     temperature: float = 0.8
     dynatemp_range: float = 0.0

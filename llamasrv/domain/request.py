@@ -18,7 +18,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class MediaPart:
-    """An image or a sound, as `data` or as the `url` that the client gave; nobody has looked into it."""
+    """An image or a sound, as `data` or as the `url` that the client gave; not yet read."""
 
     kind: Literal["image", "audio"] | None  # None: what its bytes say
     data: bytes | None = field(default=None, repr=False)
@@ -29,8 +29,8 @@ class MediaPart:
 
 @dataclass(frozen=True, slots=True)
 class DocumentPart:
-    """A document, as `data`, as the `url` that the client gave, or as the id of a `file` that it uploaded; nobody has
-    looked into it. `name` is what the client calls it."""
+    """A document, as `data`, as the `url` that the client gave, or as the id of an uploaded `file`; not yet read.
+    `name` is the client's name for it."""
 
     data: bytes | None = field(default=None, repr=False)
     url: str | None = None
@@ -53,8 +53,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may call. `parameters` is a JSON schema; `input_grammar`, in Lark, says what the text
-    that is its only argument must look like."""
+    """A function that the model may call. `parameters` is a JSON schema; `input_grammar`, in Lark, binds the text that
+    is its only argument."""
 
     name: str
     description: str = ""
@@ -138,11 +138,8 @@ class MixedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class InfillPrompt:
-    """What is before and after a place in a text, to be filled in there; `typed` is what it has already.
-
-    `extra` are further texts to look at, each with its file's name. What is far from the place is left out where there
-    is no room for it.
-    """
+    """What is before and after a gap in a text that is to be filled in; `typed` is what the gap contains already.
+    `extra`: further texts, each with its file's name. What is far from the gap is left out if there is no room."""
 
     before: str
     after: str
@@ -154,7 +151,7 @@ Prompt = Union[ChatPrompt, TextPrompt, TokenPrompt, MixedPrompt, InfillPrompt]
 
 
 class Pin(NamedTuple):
-    """A beginning of a chat prompt that is to be kept for a while."""
+    """The beginning of a chat prompt, to be kept for a while."""
 
     num_after: int  # messages that do not belong to it; 0: the whole prompt
     seconds: float
@@ -204,7 +201,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class EmbedRequest:
-    """One vector per prompt, or one per token where the model pools nothing."""
+    """One vector per prompt, or one per token if the model does no pooling."""
 
     prompts: tuple[Prompt, ...]
     model: str | None = None

@@ -18,7 +18,7 @@ Adapters = tuple[tuple[int, float], ...]
 
 
 class CacheKey(NamedTuple):
-    """Timelines share a prefix only within one: what they are computed with, and who may know of it."""
+    """Timelines share prefixes only if these are equal: what they are computed with, and who may learn of it."""
 
     adapters: Adapters = ()
     scope: str = ""  # "": everybody's

@@ -23,7 +23,7 @@ LENGTH = 4
 
 
 def read_exactly(link: socket.socket, size: int) -> bytearray:
-    """Raises EOFError where the other side is gone."""
+    """Raises EOFError if the other side is gone."""
     out = bytearray(size)
     view = memoryview(out)
     while view:
@@ -90,7 +90,7 @@ def serve(link: socket.socket) -> None:
 
 
 def bound(memory: int) -> None:
-    """No core file, no written file, so much memory, and less of the processor than whoever serves."""
+    """Limits: no core file, no written file, that much memory, and a lower CPU priority than the server."""
     import os
     import resource
 

@@ -26,7 +26,7 @@ IDLE_SECONDS = 60.0
 
 
 class Decoder:
-    """`size`, `pixels` and `samples` raise InvalidMedia for whatever cannot be decoded within the limits."""
+    """`size`, `pixels` and `samples` raise InvalidMedia for anything that cannot be decoded within the limits."""
 
     def __init__(self, limits: MediaLimits | None = None) -> None:
         self.limits = limits or MediaLimits()
@@ -41,7 +41,7 @@ class Decoder:
 
     def pixels(self, data: bytes, *, is_coarse: bool = False) -> tuple[int, int, bytes]:
         """Width, height, and three bytes a pixel (red, green, blue), row after row from the top. Large images are
-        reduced, and more so those of which few details matter."""
+        scaled down, and those in which few details matter even more."""
         self._is(data, sniff.PICTURES)
         head, body = self._ask(data, do="pixels", coarse=is_coarse)
         return head["width"], head["height"], bytes(body)
@@ -51,14 +51,14 @@ class Decoder:
         return self.windows(data, rate)[0]
 
     def windows(self, data: bytes, rate: int, *, longest: float = 0.0, most: int = 1) -> tuple[bytes, list[int]]:
-        """The samples, and where they are cut into windows of at most `longest` seconds, in quiet moments. Of a sound
-        that would have more than `most` of them they are longer."""
+        """The samples, and where they are cut, in quiet moments, into windows of at most `longest` seconds. If that
+        gives more than `most` windows, they are longer."""
         kind = self._is(data, (*sniff.SOUNDS, *sniff.CONTAINERS))
         head, body = self._ask(data, do="samples", kind=kind, rate=rate, window=longest, windows=most)
         return bytes(body), head["cuts"]
 
     def pages(self, data: bytes, *, with_pictures: bool) -> list[tuple[str, bytes | None]]:
-        """Of each page of a PDF its text, and a picture where it has next to no text but one."""
+        """For each page of a PDF its text, and a picture if the page has little else."""
         head, body = self._ask(data, do="pages", pictures=with_pictures)
         found, at = [], 0
         for page in head["pages"]:
@@ -68,7 +68,7 @@ class Decoder:
         return found
 
     def warm(self) -> None:
-        """Have a child ready, so that the first request does not wait for one."""
+        """Start a child, so that the first request does not wait for it."""
         with self._places, contextlib.suppress(Unavailable):
             self._put_back(self._take())
 
@@ -129,7 +129,7 @@ _NEEDED = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
 
 def _environment() -> dict[str, str]:
-    """No secrets of the server, and one thread."""
+    """None of the server's secrets, and a single thread."""
     return {name: os.environ[name] for name in _NEEDED if name in os.environ} | {"OPENBLAS_NUM_THREADS": "1"}
 
 

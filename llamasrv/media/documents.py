@@ -14,7 +14,7 @@ LITTLE = 16  # characters: a page with less of them is a picture if it has one
 
 
 def pages(data: bytes, limits: MediaLimits, *, with_pictures: bool) -> list[tuple[str, bytes | None]]:
-    """Of each page its text, and its largest picture where it has next to no text. Raises Refused."""
+    """For each page its text, and its largest picture if it has next to no text. Raises Refused."""
     try:
         reader = PdfReader(io.BytesIO(data))
         encrypted = reader.is_encrypted
@@ -41,7 +41,7 @@ def pages(data: bytes, limits: MediaLimits, *, with_pictures: bool) -> list[tupl
 
 
 def _picture(page: PageObject) -> bytes | None:
-    """The largest one on the page, as it is in the file; None where there is none that can be read."""
+    """The largest picture on the page, as it is in the file; None if there is no readable one."""
     try:
         found: list[Any] = [image.data for image in page.images]
     except Exception:

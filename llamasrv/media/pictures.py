@@ -67,7 +67,7 @@ def _opened(data: bytes, limits: MediaLimits) -> Image.Image:
 
 
 def _ends_in_a_chunk(png: bytes) -> bool:
-    """Whether a PNG was cut off: its reader would unpack all the rest before it notices."""
+    """Whether a PNG is truncated: its reader would unpack all the rest before noticing."""
     at = 8
     while at + 12 <= len(png):
         if png[at + 4 : at + 8] == b"IEND":
@@ -77,7 +77,8 @@ def _ends_in_a_chunk(png: bytes) -> bool:
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-    """What makes it upright, from the Exif data in front of the pixels: the same before and after they are loaded."""
+    """The rotation that makes it upright, from the Exif data before the pixels: it is the same before and after
+    loading them."""
     exif = Image.Exif()
     try:
         exif.load(image.info.get("exif", b""))

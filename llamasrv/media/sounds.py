@@ -31,7 +31,7 @@ def samples(data: bytes, kind: str, rate: int, limits: MediaLimits) -> np.ndarra
 
 
 def cuts(samples: np.ndarray, rate: int, longest: float) -> list[int]:
-    """Where a long sound is cut into windows of at most so many seconds: in the quietest moment of the last fifth of
+    """Where a long sound is cut into windows of at most that many seconds: at the quietest moment in the last fifth of
     each, so that no word is cut in two."""
     out, start, most = [], 0, int(longest * rate)
     frame = max(1, rate // 50)

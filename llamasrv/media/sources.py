@@ -30,7 +30,7 @@ def is_global(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What may be read for a client. `hosts` are names in lower case, without ports."""
+    """Where media may be read from for a client. `hosts` are names in lower case, without ports."""
 
     folder: Path | None = None
     hosts: frozenset[str] = frozenset()
@@ -72,7 +72,7 @@ class Sources:
         raise InvalidMedia("the URL redirects too many times")
 
     def _get(self, url: str, until: float) -> bytes | str:
-        """The body, or where it redirects to."""
+        """The body, or the URL it redirects to."""
         try:
             parts = urlsplit(url)
             host, port = (parts.hostname or "").lower(), parts.port

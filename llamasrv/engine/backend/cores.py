@@ -20,7 +20,7 @@ LONGEST_WAIT = 2.0  # seconds that a newcomer waits for what the others compute 
 
 
 class Cores:
-    """Knows who computes. Any thread may call."""
+    """Knows which contexts are computing. Any thread may call it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -28,7 +28,7 @@ class Cores:
         self._joining: list[tuple[set[object], Mailbox[None]]] = []  # newcomers: whose computation each waits for
 
     def begin(self, who: object) -> int:
-        """`who` computes from now on; among how many the threads are to be shared."""
+        """`who` computes from now on. Returns among how many the threads are shared."""
         until = self._until
         until[who] = math.inf
         if len(until) == 1:
@@ -37,7 +37,8 @@ class Cores:
         return sum(end > now for end in list(until.values()))
 
     def join(self, who: object, longest: float = LONGEST_WAIT) -> None:
-        """`begin` for a long computation: the others share from their next one on, and the present one is waited for.
+        """`begin` for a long computation: the others share the threads from their next computation on, and the current
+        one is waited for.
 
         More threads than cores would wait for each other at every barrier: a step of 68 ms took 267.
         """
@@ -58,11 +59,11 @@ class Cores:
             self._note_end(who)
 
     def at_work(self) -> set[object]:
-        """Who computes at this moment."""
+        """The contexts that are computing at this moment."""
         return {who for who, end in list(self._until.items()) if end == math.inf}
 
     def leave(self, who: object) -> None:
-        """It computes no more."""
+        """`who` no longer computes."""
         self._until.pop(who, None)
         self._note_end(who)
 
@@ -75,11 +76,11 @@ class Cores:
 
 
 def spare_one(threads: int, cores: int, load: float) -> int:
-    """How many of a step's threads to use, where for the share `load` of it others want a core.
+    """How many of a step's threads to use if others want a core for the share `load` of the step.
 
-    All threads wait for the slowest at every barrier. So where there is one for each core, what others compute
-    lengthens the step as if nothing else were computed meanwhile; a thread less lengthens it by its share of the work.
-    With either, the step is as long where load * threads = 1, and it was measured with one of them.
+    All threads wait for the slowest one at every barrier. So with a thread on each core, the step gets longer by all
+    the time that others compute; with one thread less, it gets longer by that thread's share of the work. Both take
+    equally long where load * threads = 1; `load` was measured with one of the two.
     """
     return threads - 1 if 1 < threads and cores <= threads and load * threads > 1 else threads
 
@@ -89,7 +90,7 @@ CORES = Cores()
 
 
 def gnu_openmp() -> bool:
-    """Whether the library's threads are those of GNU's OpenMP. The library itself is not loaded for it."""
+    """Whether the library's threads are GNU OpenMP's. Does not load the library."""
     folder = os.environ.get("LLAMA_CPP_LIB_PATH")
     if folder is None:
         spec = importlib.util.find_spec("llama_cpp")
