@@ -1,6 +1,7 @@
 """What a start imports. Each of these libraries takes 10 to 200 ms of it, and memory in every process."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -40,3 +41,17 @@ def test_nothing_is_imported_before_it_is_needed(modules, late):
     """The library of the models belongs to the engine's thread, and is imported there while the application is made."""
     there = imported(modules)
     assert "llamasrv" in there and not there & set(late)
+
+
+@pytest.mark.parametrize("env, threads", [({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")])
+def test_openblas_starts_no_threads_that_nobody_asked_for(env, threads):
+    """Nothing multiplies matrices with it, and starting its threads took half of numpy's import: 50 ms of each start."""
+    program = (
+        "import os, sys, llamasrv.startup\nassert 'numpy' in sys.modules\n"
+        "print(os.environ['OPENBLAS_NUM_THREADS'], len(os.listdir('/proc/self/task')))"
+    )
+    clean = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", program], env=clean | env, capture_output=True, text=True, check=True)
+    told, tasks = done.stdout.split()
+    assert told == threads
+    assert env or tasks == "1"
