@@ -287,7 +287,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "System": ("string", "array"), "Text": ("object",), "Think": ("boolean", "string"), "ThinkingField": ("object",),
     "TokenIds": ("array",), "ToolChoiceField": ("string", "object"), "Tools": ("array",), "Encoding": ("string",),
     "Continue": ("boolean", "string"), "ReasoningFormat": ("string",), "Truncation": ("string",),
-    "OneOf": ("string",), "SomeOf": ("array",), "Upload": ("string",),
+    "CacheRetention": ("string",), "OneOf": ("string",), "SomeOf": ("array",), "Upload": ("string",),
     "Template": ("string",), "ThreadField": ("object",), "Contents": ("array", "object"), "ToolConfig": ("object",),
     "Texts": ("string", "array"), "Requests": ("array",), "GenerationConfig": ("object",), "SchemaField": ("object",),
 }  # fmt: skip
