@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from llamasrv.errors import ConfigError
-from llamasrv.models.gguf import KEEP_ITEMS, Items, read_header
+from llamasrv.models.gguf import KEEP_ITEMS, SETTLED, Items, read_header
 
 
 def write_model(path: Path, *, words: int = 300, tensors: int = 2, **metadata: object) -> Path:
@@ -193,3 +193,17 @@ def test_it_refuses_to_begin_with_a_later_part(tmp_path):
 
 def test_it_refuses_a_part_that_was_renamed(tmp_path):
     assert "-00001-of-00002.gguf" in refusal(write_model(tmp_path / "model.gguf", split__count=2))
+
+
+def test_a_file_is_parsed_again_only_after_a_change(model, monkeypatch):
+    """A start looked at its model three times: 0.1 s for 300,000 words and merges."""
+    now = time.time_ns() + 2 * SETTLED
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    assert read_header(model).metadata is read_header(model).metadata
+    write_model(model, words=17)
+    assert read_header(model).n_vocab == 17
+
+
+def test_a_file_that_was_just_written_is_parsed_each_time(model):
+    """A second change within a tick of the clock would leave its times as they are."""
+    assert read_header(model).metadata is not read_header(model).metadata
