@@ -57,7 +57,7 @@ class Beside:
         while prompt.owed:
             plan = scheduler.plan([], [*self.streams, prompt], Pool(10_000, 8, 64), self.now, lambda seq: None, lambda a, b: 0)
             count = dict((id(seq), count) for seq, count in plan.parts)[id(prompt)]
-            seconds = 0.027 + 3 * 0.01 + count * (0.0033 + prompt.num_computed * 1.2e-6)
+            seconds = 0.027 + 3 * 0.01 + count * (0.0033 + (prompt.num_computed + count / 2) * 1.2e-6)
             scheduler.account(plan, seconds)
             self.steps.append(seconds)
             self.now += seconds
