@@ -129,5 +129,5 @@ def test_an_image_that_does_not_fit_a_call_is_refused(driver):
     with pytest.raises(InvalidRequest, match="12 tokens .* at most 4"):
         driver.submit((picture("cat"),))
     driver.backend.most_rows = 0
-    with pytest.raises(Unsupported, match="texts alone"):
+    with pytest.raises(Unsupported, match="text only"):
         driver.submit((picture("cat"),))
