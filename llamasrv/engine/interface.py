@@ -169,13 +169,26 @@ class Together(Enum):
     ONE_LANE = "one lane"
 
 
+class MediaWork(NamedTuple):
+    """What to encode of an input."""
+
+    media: MediaInput
+    chunks: Sequence[MediaChunk]
+
+
 class Projector(Protocol):
-    """Turns images and sounds into rows of embeddings. `encode` is the encoder thread's, the rest is anybody's."""
+    """Turns images and sounds into rows of embeddings. `encode` and what has to do with inputs together are the encoder
+    thread's, the rest is anybody's."""
 
     vision: bool
     audio: bool
     sample_rate: int | None  # samples a second of its sounds; None where it does not hear
     width: int  # numbers of a row
+
+    @property
+    def most_together(self) -> int:
+        """Chunks like the last one that it would now encode in one call; 1 where each is a call of its own. Any
+        thread may ask."""
 
     def measure(self, media: MediaInput) -> Measured:
         """What an input takes in a timeline; exact, though nothing is encoded. Slow for sounds: about 5 ms per second.
@@ -184,6 +197,13 @@ class Projector(Protocol):
     def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[np.ndarray]:
         """Rows (float32 [num_tokens, width], finite) of these chunks of the input. Ends early, with fewer rows, once
         `stop` returns true. Raises LlamasrvError."""
+
+    def fit_together(self, work: Sequence[MediaWork]) -> bool:
+        """Whether it encodes the chunks of all these inputs in one call."""
+
+    def encode_together(self, work: Sequence[MediaWork], stop: Callable[[], bool]) -> list[list[np.ndarray]]:
+        """`encode` for inputs that fit together: the rows of each. Raises LlamasrvError if one of them has none; each
+        alone tells which."""
 
     def close(self) -> None: ...
 

@@ -3,6 +3,7 @@
 gemma3     16 rows, seen as a whole              idefics3   slices with text between them
 pixtral    any size, a row behind every line     llava      64 rows, no text around them
 qwen2vl    any size, M-RoPE                      qwen3vl    the same, and rows for the first layers
+internvl   tiles of one size, several in a call  gemma4v    any size, seen as a whole, several in a call
            (llava-hybrid: beside states that cannot be cut)
 ultravox   sound, 375 rows for 30 seconds        omni       images of gemma3 and sound of ultravox in one file
 """
@@ -18,12 +19,12 @@ import tiny_models
 OUT, EMBD, FF, HEADS, SIZE, PATCH, MERGE = tiny_models.EMBD, 32, 64, 2, 64, 8, 2
 MARKS = (
     "<start_of_image>", "<end_of_image>", "<|vision_start|>", "<|vision_end|>", "[IMG_END]",
-    "<fake_token_around_image>", "<global-img>", "\n\n", *(f"<row_{y}_col_{x}>" for y in range(1, 5) for x in range(1, 5)),
+    "<img>", "</img>", "<|image>", "<image|>", "<fake_token_around_image>", "<global-img>", "\n\n", *(f"<row_{y}_col_{x}>" for y in range(1, 5) for x in range(1, 5)),
 )  # fmt: skip
 TYPES = {"qwen2vl": "qwen2vl_merger", "qwen3vl": "qwen3vl_merger", "llava": "mlp"}
 TEXT = {
     "gemma3": "swa", "omni": "swa", "qwen2vl": "mrope", "qwen3vl": "deep", "idefics3": "llama", "pixtral": "llama",
-    "llava": "llama", "ultravox": "llama", "llava-hybrid": "hybrid",
+    "llava": "llama", "internvl": "llama", "gemma4v": "swa", "ultravox": "llama", "llava-hybrid": "hybrid",
 }  # fmt: skip
 """Projectors, and the kind of text model that each is tried with."""
 KINDS = tuple(TEXT)
@@ -89,7 +90,7 @@ class _Writer:
             "image_size": SIZE, "patch_size": PATCH, "embedding_length": EMBD, "feed_forward_length": FF, "block_count": 2,
             "attention.head_count": HEADS, "projection_dim": OUT,
         }  # fmt: skip
-        if kind in ("gemma3", "idefics3"):
+        if kind in ("gemma3", "idefics3", "internvl", "gemma4v"):
             keys["projector.scale_factor"] = MERGE
         if kind == "idefics3":
             keys["preproc_image_size"] = 4 * SIZE
@@ -102,19 +103,27 @@ class _Writer:
         self.rand("v.patch_embd.weight", EMBD, 3, PATCH, PATCH)
         if kind in ("qwen2vl", "qwen3vl"):
             self.rand("v.patch_embd.weight.1", EMBD, 3, PATCH, PATCH)
-        if kind in ("gemma3", "idefics3", "qwen3vl"):
+        if kind in ("gemma3", "idefics3", "qwen3vl", "internvl"):
             self.full("v.patch_embd.bias", EMBD)
-        if kind in ("gemma3", "idefics3", "qwen3vl", "llava"):
-            self.rand("v.position_embd.weight", (SIZE // PATCH) ** 2 + (kind == "llava"), EMBD)
+        if kind in ("gemma3", "idefics3", "qwen3vl", "llava", "internvl"):
+            self.rand("v.position_embd.weight", (SIZE // PATCH) ** 2 + (kind in ("llava", "internvl")), EMBD)
+        if kind == "gemma4v":
+            self.rand("v.position_embd.weight", 2, 256, EMBD)  # of columns, and of lines
         for i in range(2):
             self.block(f"v.blk.{i}", joined=kind == "qwen3vl", gate=kind == "pixtral", bias=kind != "pixtral")
-        if kind == "llava":
+        if kind in ("llava", "internvl"):
             self.rand("v.class_embd", EMBD)
         self.norm("v.pre_ln" if kind in ("llava", "pixtral") else "v.post_ln", bias=kind != "pixtral")
         self.vision_projector(kind)
 
     def vision_projector(self, kind: str) -> None:
-        if kind == "gemma3":
+        if kind == "gemma4v":
+            self.rand("mm.input_projection.weight", OUT, EMBD)
+        elif kind == "internvl":
+            self.norm("mm.model.mlp.0", 4 * EMBD)
+            self.linear("mm.model.mlp.1", OUT, 4 * EMBD)
+            self.linear("mm.model.mlp.3", OUT, OUT)
+        elif kind == "gemma3":
             self.full("mm.soft_emb_norm.weight", EMBD, value=1.0)
             self.rand("mm.input_projection.weight", EMBD, OUT)
         elif kind == "idefics3":

@@ -8,20 +8,23 @@ itself; nothing that a client wrote goes through it.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput, chunk_key
 from llamasrv.engine.backend import rpc
+from llamasrv.engine.backend.chunk_batches import ChunkBatches
 from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C, forget_errors, mtmd, reason
 from llamasrv.engine.placement_rules import NO_DEVICE
-from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.interface import LoadFailed, MediaWork
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import EngineOptions
 from llamasrv.errors import EngineFailure, InvalidRequest
@@ -57,7 +60,7 @@ class LlamaProjector:
         self._context: Any = None
         self._stop: Callable[[], bool] = lambda: False
         self._break: np.ndarray | None = None
-        self._check_file(options)
+        kind = self._check_file(options)
         params, self._alive = self._params(options)
         forget_errors()
         self._context = self._lib.mtmd_init_from_file(os.fsencode(self._path), model, params)
@@ -69,6 +72,7 @@ class LlamaProjector:
         self.sample_rate: int | None = rate if rate > 0 else None
         self.audio = self.audio and self.sample_rate is not None
         self.width = int(C.llama_model_n_embd_inp(model))
+        self._batches = ChunkBatches(self._lib, kind, self.width)
         self.dimensions = 4 if self._lib.mtmd_decode_use_mrope(self._context) else 1
         stat = os.stat(self._path)
         named = options.mmproj_digest or f"{self._path} {stat.st_size} {stat.st_mtime_ns}"
@@ -80,7 +84,8 @@ class LlamaProjector:
             self.close()
             raise
 
-    def _check_file(self, options: EngineOptions) -> None:
+    def _check_file(self, options: EngineOptions) -> str:
+        """Returns the kind of projector for images; empty if it takes none."""
         low, high = options.image_min_tokens, options.image_max_tokens
         if low is not None and high is not None and low > high:
             raise LoadFailed(f"--image-min-tokens {low} is more than --image-max-tokens {high}")
@@ -92,6 +97,7 @@ class LlamaProjector:
         for kind in kinds:
             if kind in UNSUPPORTED:
                 raise LoadFailed(f"{self._path}: projectors of type {kind!r} are not supported")
+        return kinds[1] or kinds[0]
 
     def _params(self, options: EngineOptions) -> tuple[Any, Any]:
         """The library's parameters, and the objects that must live as long."""
@@ -139,23 +145,35 @@ class LlamaProjector:
 
     # encoder's thread
 
+    @property
+    def most_together(self) -> int:
+        return self._batches.most_together
+
+    def fit_together(self, work: Sequence[MediaWork]) -> bool:
+        return self._batches.fit(work)
+
     def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[np.ndarray]:
-        self._check(media)
-        assert media.data is not None, "nothing to encode"
-        wanted = 3 * media.width * media.height if media.kind == "image" else 4 * media.num_samples
-        assert len(media.data) == wanted, f"{len(media.data)} bytes in place of {wanted}"
+        return self.encode_together([MediaWork(media, chunks)], stop)[0]
+
+    def encode_together(self, work: Sequence[MediaWork], stop: Callable[[], bool]) -> list[list[np.ndarray]]:
+        for media, _ in work:
+            self._check(media)
+            assert media.data is not None, "nothing to encode"
+            wanted = 3 * media.width * media.height if media.kind == "image" else 4 * media.num_samples
+            assert len(media.data) == wanted, f"{len(media.data)} bytes in place of {wanted}"
         self._stop = stop
         CORES.join(self)
         try:
-            with self._tokenized(media, media.data) as pointers:
-                real = [p for p in pointers if self._lib.mtmd_input_chunk_get_type(p) != 0]
-                rows: list[np.ndarray] = []
-                for chunk in chunks:
-                    one = self._encode(real[chunk.number], chunk) if not stop() else None
-                    if one is None or stop():
-                        break
-                    rows.append(one)
-                return rows
+            with ExitStack() as stack:
+                pairs: list[tuple[MediaInput, MediaChunk]] = []
+                pointers: list[Any] = []
+                for media, chunks in work:
+                    found = stack.enter_context(self._tokenized(media, media.data))
+                    real = [p for p in found if self._lib.mtmd_input_chunk_get_type(p) != 0]
+                    pairs += [(media, chunk) for chunk in chunks]
+                    pointers += [real[chunk.number] for chunk in chunks]
+                rows = iter(self._encode_chunks(pointers, pairs))
+            return [list(itertools.islice(rows, len(chunks))) for _, chunks in work]
         finally:
             CORES.end(self)
             self._stop = lambda: False
@@ -166,17 +184,38 @@ class LlamaProjector:
         if context:
             self._lib.mtmd_free(context)
 
+    def _encode_chunks(self, pointers: list[Any], pairs: list[tuple[MediaInput, MediaChunk]]) -> list[np.ndarray]:
+        """Fewer rows once it is to stop."""
+        for pointer, (_, chunk) in zip(pointers, pairs):
+            if self._lib.mtmd_input_chunk_get_n_tokens(pointer) != chunk.num_tokens:
+                raise EngineFailure("An image or audio clip has a different number of tokens than was counted.")
+        rows: list[np.ndarray] = []
+        while len(rows) < len(pairs) and not self._stop():
+            begin, count = len(rows), self._batches.count(pairs[len(rows) :])
+            media, chunk = pairs[begin]
+            started = time.monotonic()
+            some = None
+            if count > 1:
+                some = self._batches.encode(self._context, pointers[begin : begin + count], chunk.num_tokens)
+            if some is None:
+                some = [self._encode(pointers[begin], chunk)]
+            if self._stop():  # what was being computed is garbage
+                break
+            self._batches.note(media, chunk, (time.monotonic() - started) / len(some))
+            rows += [self._finite(one) for one in some]
+        return rows
+
     def _encode(self, pointer: Any, chunk: MediaChunk) -> np.ndarray:
         lib = self._lib
-        if lib.mtmd_input_chunk_get_n_tokens(pointer) != chunk.num_tokens:
-            raise EngineFailure("An image or audio clip has a different number of tokens than was counted.")
         forget_errors()
         if lib.mtmd_encode_chunk(self._context, pointer):
             raise EngineFailure(f"Encoding the image or audio failed ({reason()}).")
         view = np.ctypeslib.as_array(lib.mtmd_get_output_embd(self._context), (chunk.num_tokens, self.width))
-        rows = np.array(view, np.float32)  # the next one is written over it
+        return np.array(view, np.float32)  # the next one is written over it
+
+    def _finite(self, rows: np.ndarray) -> np.ndarray:
         wrong = ~np.isfinite(rows).all(axis=1)
-        if wrong.any() and not self._stop():
+        if wrong.any():
             # The library adds uninitialised memory, times 0, to the rows that break lines.
             if self._break is None or len(self._break) != self.width:
                 raise EngineFailure("NaN or Inf in the embeddings of an image or audio.")

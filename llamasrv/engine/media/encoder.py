@@ -4,10 +4,11 @@
       Encoder.want(seq)      ── chunks that nobody has ──▶     projector.encode
       Encoder.take(result)   ◀── the engine's mailbox ──       rows, or why there are none
 
-A chunk is encoded once for all who want it. Rows stay, the least recently used leaving first, under a limit of bytes;
-those that a sequence still needs are pinned. While what is pinned fills the limit the others wait in their order, so
-that a long queue of images holds no more memory than a short one. The embedder has its images encoded here, too, in
-turn with these. Every method but `encode` and `turn` is the engine thread's.
+A chunk is encoded once for all who want it, and images that wait go into one call where the projector takes several.
+Rows stay, the least recently used leaving first, under a limit of bytes; those that a sequence still needs are pinned.
+While what is pinned fills the limit the others wait in their order, so that a long queue of images holds no more memory
+than a short one. The embedder has its images encoded here, too, in turn with these. Every method but `encode` and
+`turn` is the engine thread's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 
 from llamasrv.domain.media import MediaChunk, MediaInput, MediaSpan
 from llamasrv.engine.channels import Mailbox, RealThread
-from llamasrv.engine.interface import Projector
+from llamasrv.engine.interface import MediaWork, Projector
 from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.media.turns import lacks_rows
 from llamasrv.engine.metrics import EngineMetrics
@@ -31,7 +32,7 @@ from llamasrv.errors import EngineFailure, LlamasrvError
 
 log = logging.getLogger("llamasrv.engine")
 
-AHEAD = 2  # jobs with the thread: the next one is there when it ends one
+AHEAD = 2  # calls with the thread: the next one is there when it ends one
 
 
 class Job:
@@ -206,7 +207,7 @@ class Encoder:
                 continue
             job = inputs.get(id(span.media))
             if job is None:
-                if len(self._asked) + len(inputs) >= AHEAD:
+                if len(self._asked) + len(inputs) >= AHEAD * self.projector.most_together:
                     break
                 job = inputs[id(span.media)] = Job(span.media, [], self._post)
             job.chunks.append(span.chunk)
@@ -225,18 +226,53 @@ class Encoder:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._taken.append(self._jobs.take_one())
-            self._work()
+            if not self._taken:
+                self._taken.append(self._jobs.take_one())
+            self.turn()
 
     def turn(self) -> bool:
-        """Do one job in the calling thread, for tests without a thread. True if there was one."""
+        """Make one call in the calling thread, for tests without a thread. True if there was work."""
         self._taken.extend(self._jobs.take())
-        return bool(self._taken) and self._work()
+        jobs = self._next_jobs()
+        if len(jobs) > 1 and self._encode_together(jobs):
+            return True
+        for job in jobs:
+            self._encode(job)
+        return bool(jobs)
 
-    def _work(self) -> bool:
-        job = self._taken.popleft()
-        if job is None:
+    def _next_jobs(self) -> list[Job]:
+        """The next one, and those behind it that go into the same call."""
+        taken = self._taken
+        first = taken.popleft() if taken else None
+        jobs = [first] if first is not None else []
+        if first is None or first.unwanted or self.projector.most_together == 1:
+            return jobs
+        while taken and (job := taken[0]) is not None:
+            if not job.unwanted:
+                if not self.projector.fit_together([MediaWork(one.media, one.chunks) for one in (*jobs, job)]):
+                    break
+                jobs.append(job)
+            else:
+                job.tell(Encoded(job, [], 0.0, None))
+            taken.popleft()
+        return jobs
+
+    def _encode_together(self, jobs: list[Job]) -> bool:
+        """False if none of them has rows: each alone tells which one cannot be encoded."""
+        started = time.monotonic()
+        work = [MediaWork(job.media, job.chunks) for job in jobs]
+        try:
+            rows = self.projector.encode_together(work, lambda: self._stopping or all(job.unwanted for job in jobs))
+        except Exception as error:
+            level = logging.DEBUG if isinstance(error, LlamasrvError) else logging.WARNING
+            log.log(level, "encoding %d images together failed: each is encoded alone", len(jobs), exc_info=True)
             return False
+        seconds = (time.monotonic() - started) / len(jobs)
+        for job, some in zip(jobs, rows):
+            job.tell(Encoded(job, some, seconds, None))
+        return True
+
+    def _encode(self, job: Job) -> None:
         started = time.monotonic()
         rows: list[np.ndarray] = []
         error: LlamasrvError | None = None
@@ -248,4 +284,3 @@ class Encoder:
             log.exception("an image or audio clip could not be encoded")
             error = EngineFailure("Encoding the image or audio failed.")
         job.tell(Encoded(job, rows, time.monotonic() - started, error))
-        return True

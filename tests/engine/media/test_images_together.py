@@ -1,0 +1,147 @@
+"""Images that wait for the encoder go into one call where the projector takes several."""
+
+from __future__ import annotations
+
+import pytest
+from engine_driver import end_of, text_of
+from media_prompts import picture, prompt, sound
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.engine.fake_projector import FakeProjector
+from llamasrv.errors import InvalidRequest
+
+
+@pytest.fixture
+def see(drive):
+    """`see(together=8)`: an engine whose projector takes so many images in a call."""
+
+    def make(*, together=8, **settings):
+        return drive(projector=FakeProjector(together=together), **settings)
+
+    return make
+
+
+def ask_all(driver, media):
+    """One request for each; all of them wait for the encoder."""
+    driver.encodes = False
+    streams = [driver.engine.submit([prompt(driver.engine, one, f"{n}", max_tokens=60)]) for n, one in enumerate(media)]
+    driver.turn()
+    driver.encodes = True
+    return streams
+
+
+def texts(driver, streams):
+    driver.finish()
+    return [text_of(stream.take()) for stream in streams]
+
+
+def answers(count, what="image"):
+    return [f"You said: [{what}]{n}" for n in range(count)]
+
+
+def keys(driver, media):
+    return [driver.backend.projector.measure(one).parts[1].key for one in media]
+
+
+def test_eight_that_wait_are_one_call_and_each_gets_its_own_rows(see):
+    driver, media = see(), [picture(f"{n}") for n in range(8)]
+    assert texts(driver, ask_all(driver, media)) == answers(8)
+    assert driver.backend.projector.calls == [8]
+    assert driver.engine.metrics.chunks_encoded == 8
+
+
+def test_a_call_takes_no_more_than_the_projector_does(see):
+    driver, media = see(together=3), [picture(f"{n}") for n in range(8)]
+    assert texts(driver, ask_all(driver, media)) == answers(8)
+    assert driver.backend.projector.calls == [3, 3, 2]
+
+
+def test_a_projector_that_takes_one_gets_one_after_the_other(see):
+    driver, media = see(together=1), [picture(f"{n}") for n in range(8)]
+    assert texts(driver, ask_all(driver, media)) == answers(8)
+    assert driver.backend.projector.calls == [1] * 8
+    assert driver.backend.projector.encoded == keys(driver, media)
+
+
+def test_images_of_other_sizes_and_sounds_are_calls_of_their_own_in_their_order(see):
+    driver = see()
+    media = [picture("a"), picture("b"), picture("large", 400, 400), sound("c", 3), sound("d", 3), picture("e")]
+    found = texts(driver, ask_all(driver, media))
+    assert found == [f"You said: [{one.kind}]{n}" for n, one in enumerate(media)]
+    assert driver.backend.projector.calls == [2, 1, 1, 1, 1]
+    assert driver.backend.projector.encoded == keys(driver, media)
+
+
+def test_who_leaves_before_the_call_is_left_out(see):
+    driver, media = see(), [picture(f"{n}") for n in range(5)]
+    streams = ask_all(driver, media)
+    driver.encodes = False
+    driver.engine.cancel(streams[0])
+    driver.engine.cancel(streams[2])
+    driver.turn()
+    driver.encodes = True
+    driver.finish()
+    ends = [end_of(stream.take()).reason for stream in streams]
+    assert [end is FinishReason.CANCELLED for end in ends] == [True, False, True, False, False]
+    left = keys(driver, media)
+    assert driver.backend.projector.encoded == [left[1], left[3], left[4]]
+    assert driver.backend.projector.calls == [3]
+
+
+@pytest.mark.parametrize("leaving", [[1], [0, 1, 2]], ids=["one", "all"])
+def test_a_call_stops_once_nobody_waits_for_it(see, leaving):
+    """Who leaves in the middle of a call takes nothing from the others."""
+    driver, media = see(), [picture(f"{n}") for n in range(3)]
+    projector, stopped = driver.backend.projector, []
+
+    def encode_together(work, stop):
+        for number in leaving:
+            assert not stop()
+            driver.engine.cancel(streams[number])
+            driver.engine.turn()
+        stopped.append(stop())
+        return FakeProjector.encode_together(projector, work, stop)
+
+    projector.encode_together = encode_together
+    streams = ask_all(driver, media)
+    driver.finish()
+    assert stopped == [len(leaving) == 3]
+    for number, stream in enumerate(streams):
+        items = stream.take()
+        if number in leaving:
+            assert end_of(items).reason is FinishReason.CANCELLED
+        else:
+            assert text_of(items) == f"You said: [image]{number}"
+
+
+@pytest.mark.parametrize("error", [InvalidRequest("One of them cannot be used."), ZeroDivisionError("ours")])
+def test_a_call_that_fails_is_made_again_for_each_alone(see, error):
+    """So an image that cannot be encoded fails by itself."""
+    driver, media = see(), [picture(f"{n}") for n in range(4)]
+    projector = driver.backend.projector
+
+    def encode_together(work, stop):
+        raise error
+
+    def encode(one, chunks, stop):
+        if one is media[2]:
+            raise InvalidRequest("This one cannot be used.")
+        return FakeProjector.encode(projector, one, chunks, stop)
+
+    projector.encode_together, projector.encode = encode_together, encode
+    streams = ask_all(driver, media)
+    driver.finish()
+    items = [stream.take() for stream in streams]
+    assert end_of(items[2]).reason is FinishReason.FAILED and "This one" in str(end_of(items[2]).error)
+    assert [text_of(items[n]) for n in (0, 1, 3)] == [f"You said: [image]{n}" for n in (0, 1, 3)]
+
+
+def test_rows_of_waiting_images_stay_under_the_limit(see):
+    """Several in a call are no more rows than memory allows."""
+    driver = see(media_bytes=3 * 12 * 16, parallel=1)
+    streams = [driver.engine.submit([prompt(driver.engine, picture(f"{n}"), f"{n}", max_tokens=60)]) for n in range(12)]
+    most = 0
+    while driver.engine.num_open:
+        driver.turn()
+        most = max(most, driver.core.encoder.used)
+    assert most <= 3 * 12 * 16 and [text_of(stream.take()) for stream in streams] == answers(12)
