@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from llamasrv.domain.media import MediaChunk, MediaInput
-from llamasrv.engine.backend.chunk_batches import BATCHING_KINDS, MOST_SECONDS
+from llamasrv.engine.backend.chunk_batches import BATCHING_KINDS, MOST_SECONDS, ChunkBatches
 from llamasrv.engine.interface import MediaWork
 from llamasrv.engine.options import EngineOptions
 
@@ -39,8 +39,6 @@ def projector(model_path):
 @pytest.fixture
 def calls(monkeypatch):
     """How many images were in each call of the library's batch."""
-    from llamasrv.engine.backend.chunk_batches import ChunkBatches
-
     seen, encode = [], ChunkBatches.encode
 
     def counted(self, context, pointers, num_tokens):
@@ -105,15 +103,16 @@ def test_images_of_other_sizes_are_not_put_together(projector, calls):
     assert not calls
 
 
-def test_long_encodes_are_not_put_together(projector):
+def test_long_encodes_are_not_put_together():
     """A call with several would keep everybody waiting, and gain nothing."""
-    one = projector("internvl")
-    work = work_of(one, *(image(seed) for seed in range(8)))
-    media, chunks = work[0]
-    one._batches.note(media, chunks[0], MOST_SECONDS)
-    assert one.most_together == 1 and not one.fit_together(work)
-    one._batches.note(media, chunks[0], MOST_SECONDS / 3.5)
-    assert one.most_together == 3 and one.fit_together(work[:3]) and not one.fit_together(work[:4])
+    batches = ChunkBatches(None, "internvl", 4)
+    chunk = MediaChunk(0, b"", 16, 16)
+    work = [MediaWork(image(seed), [chunk]) for seed in range(8)]
+    assert batches.most_together == 1 and not batches.fit(work[:2])  # nobody knows how long one takes
+    for seconds, room in ((MOST_SECONDS, 1), (MOST_SECONDS / 3.5, 3), (0.001, 8)):
+        batches.note(work[0].media, chunk, seconds)
+        assert batches.most_together == room
+        assert [batches.fit(work[:count]) for count in range(1, 9)] == [count <= room for count in range(1, 9)]
 
 
 @pytest.mark.parametrize("kind", ["gemma3", "qwen2vl"])
@@ -125,10 +124,12 @@ def test_other_kinds_take_one_at_a_time(projector, calls, kind):
 
 
 def test_once_the_library_refuses_it_gets_one_at_a_time(projector, calls, monkeypatch):
+    from llamasrv.engine.backend.library import mtmd
+
     one = projector("internvl")
     work = work_of(one, *(image(seed) for seed in range(3)))
     expected = alone(one, work)
-    monkeypatch.setattr(one._lib, "mtmd_batch_add_chunk", lambda batch, chunk: 2)
+    monkeypatch.setattr(mtmd(), "mtmd_batch_add_chunk", lambda batch, chunk: 2)
     assert_same(one.encode_together(work, lambda: False), expected)
     assert_same(alone(one, work), expected)
     assert calls == [3] and one.most_together == 1 and not one.fit_together(work)
