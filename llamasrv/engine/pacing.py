@@ -18,7 +18,8 @@ MASK_CHECK = 0.002  # seconds that a step with nothing but late masks waits for 
 WINDOW_ALONE, WINDOW_BURST = 0.03, 0.1  # of the next step: so long the first waits for others
 WINDOW_LONGEST = 0.03  # seconds
 WINDOW_SHORTEST = 0.0005  # seconds; less is not worth a wait
-REQUEST_SECONDS = 0.0006  # of work on the HTTP side, and of a client or proxy beside it, for one that comes or goes
+REQUEST_SECONDS = 0.0008  # of work on the HTTP side, and of a client or proxy beside it, for one that comes or goes
+SHORT_STEP = 0.006  # seconds; beside a longer one that work is done in a part of it
 
 
 def sleep_seconds(
@@ -78,7 +79,8 @@ class Pace:
         changed, self.come_and_gone = self.come_and_gone, 0
         if not changed or self._alone:
             return 0.0
-        return REQUEST_SECONDS * changed / self._cost.predict(num_prompt, num_decodes)
+        seconds = self._cost.predict(num_prompt, num_decodes)
+        return REQUEST_SECONDS * changed / seconds if seconds < SHORT_STEP else 0.0
 
     def must_wake(self, now: float, num_prompt: int, num_decodes: int) -> bool:
         """Whether readers must be woken before this step is computed.
