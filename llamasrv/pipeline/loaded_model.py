@@ -301,9 +301,8 @@ class LoadedModel:
         for start in range(0, len(text), _SLICE):
             count += len(self.vocab.tokenize(text[start : start + _SLICE], parse_special=False))
             if count > self.context * 1.1 + 64:  # cutting may cost a token a slice
-                raise ContextTooLong(
-                    num_prompt=count * len(text) // (start + _SLICE), context=self.context, param="prompt"
-                )
+                read = min(start + _SLICE, len(text))
+                raise ContextTooLong(num_prompt=count * len(text) // read, context=self.context, param="prompt")
 
     def _encode_mixed(self, prompt: MixedPrompt, media: RequestMedia) -> TokenizedPrompt:
         self._checked(TokenPrompt(tuple(part for part in prompt.parts if isinstance(part, int))))
