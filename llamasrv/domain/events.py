@@ -109,7 +109,7 @@ class Finished:
     reason: FinishReason
     stop: str | None = None  # the stop string that was met
     usage: Usage | None = None  # of this choice alone
-    lane: int | None = None  # where it was computed
+    slot: int | None = None  # the number under which llama.cpp's routes show and save it
 
 
 @dataclass(frozen=True, slots=True)

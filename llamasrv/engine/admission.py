@@ -44,7 +44,7 @@ class Admission:
         self.memory = memory
         self._way_back, self._clock = way_back, clock
         way_back.room = options.swap_bytes
-        self.slots = SavedSlots()
+        self.slots = SavedSlots(options.places)
         self.swapped_bytes = 0
         self._backend = backend
         self._options = options
@@ -90,6 +90,7 @@ class Admission:
         seq.enter(State.PREFILL)
         self.forget_saved(seq)
         if seq.admitted is None:
+            seq.slot = self.slots.take(seq.spec.slot, None if match is None else match.lane)
             seq.reused = seq.stream.reused[seq.spec.index] = seq.num_computed
             seq.source = match.source if match is not None and seq.num_computed else ""
             self._metrics.note_reuse(seq.source, seq.num_computed)
@@ -156,6 +157,8 @@ class Admission:
     def leave(self, seq: Sequence, *, keep: bool) -> None:
         """A sequence has ended. What it computed stays for reuse where that is allowed."""
         self.forget_saved(seq)
+        if seq.slot is not None:
+            self.slots.release(seq.slot)
         lane = seq.lane
         if lane is None:
             return
@@ -166,7 +169,8 @@ class Admission:
         keep = keep and seq.spec.cache_prompt
         self.memory.leave(lane, computed, seq.spec.cache_key, keep=keep)
         if keep:
-            self.slots.left(lane if seq.spec.slot is None else seq.spec.slot, computed, seq.spec.cache_key)
+            assert seq.slot is not None, seq
+            self.slots.left(seq.slot, lane, computed, seq.spec.cache_key)
         seq.lane = None
 
     def forget_saved(self, seq: Sequence) -> None:

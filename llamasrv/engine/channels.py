@@ -85,7 +85,7 @@ class End(NamedTuple):
     queue_seconds: float
     prefill_seconds: float
     decode_seconds: float
-    lane: int | None = None  # where it was computed last
+    slot: int | None = None  # under this number it was seated; None if it never was
     num_forgotten: int = 0  # tokens of prompt and answer that made room for others
     drafts: DraftCounts = DraftCounts()
     pinned: tuple[tuple[float, int], ...] = ()  # seconds for which so many new tokens of the prompt are kept

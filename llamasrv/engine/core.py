@@ -321,10 +321,10 @@ class EngineCore:
                 seq.sampling.flush(seq.stream.put)
             seq.sampling.close()
         self.drafter.leave(seq)
-        lane, seq.ended = seq.lane, self.clock()
+        seq.ended = self.clock()
         self.admission.leave(seq, keep=ending.reason is not FinishReason.FAILED)
         seq.enter(State.ENDED)
-        end = end_of(seq, ending, lane if seq.spec.slot is None else seq.spec.slot)
+        end = end_of(seq, ending)
         self.metrics.note_end(seq, end)
         self._board.num_ended += 1
         self._pace.come_and_gone += 1

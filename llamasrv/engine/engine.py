@@ -234,7 +234,7 @@ class Engine:
     # saved slots
 
     def save_slot(self, number: int) -> SavedState:
-        """The state that a lane was left with. Raises NotFound if it is gone."""
+        """The state that a slot was left with. Raises NotFound if it is gone."""
         return self.ask(lambda core: core.admission.slots.save(number, core.memory))
 
     def restore_slot(self, number: int, state: SavedState) -> None:
@@ -242,7 +242,7 @@ class Engine:
         self.ask(lambda core: core.admission.slots.restore(number, state, core.memory))
 
     def erase_slot(self, number: int) -> int:
-        """Forget the state that a lane was left with; returns how many tokens that were."""
+        """Forget the state that a slot was left with; returns how many tokens that were."""
         return self.ask(lambda core: core.admission.slots.erase(number, core.memory))
 
     def take_over(self, prefixes: KeptPrefixes) -> None:

@@ -56,7 +56,7 @@ class Sequence:
     __slots__ = (
         "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten", "num_exact",
-        "draft", "drafts", "media", "shift", "checkpoints", "source", "pinned",
+        "draft", "drafts", "media", "shift", "checkpoints", "source", "pinned", "slot",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,7 @@ class Sequence:
         self.num_forgotten = 0  # tokens that the timeline had, and has no more: context_shift.py
         self.num_exact: int | None = None  # first tokens whose KV was not moved; None: all
         self.lane: int | None = None  # while it is seated
+        self.slot: int | None = None  # since it was seated first
         self.state = State.WAITING
         self.arrived = arrived
         self.admitted: float | None = None
@@ -129,8 +130,8 @@ def tell_progress(seq: Sequence, now: float) -> None:
     seq.stream.put(PromptComputed(seq.spec.index, seq.num_prompt, seq.reused, computed, seconds))
 
 
-def end_of(seq: Sequence, ending: Ending, lane: int | None) -> End:
-    """The last item of its stream. `lane`: where it was computed last."""
+def end_of(seq: Sequence, ending: Ending) -> End:
+    """The last item of its stream."""
     ended = seq.ended or 0.0
     admitted = seq.admitted if seq.admitted is not None else ended
     first = seq.first_token if seq.first_token is not None else ended
@@ -140,7 +141,7 @@ def end_of(seq: Sequence, ending: Ending, lane: int | None) -> End:
         seq.spec.index, ending.reason, ending.stop, ending.error, prompt, seq.reused,
         seq.num_generated - seq.num_undelivered,
         max(0.0, admitted - seq.arrived), max(0.0, first - admitted), max(0.0, ended - first),
-        lane, seq.num_forgotten, _draft_counts(seq), tuple(seq.pinned),
+        seq.slot, seq.num_forgotten, _draft_counts(seq), tuple(seq.pinned),
     )  # fmt: skip
 
 

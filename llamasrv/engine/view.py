@@ -25,6 +25,7 @@ class Row(NamedTuple):
 
     id: int
     lane: int | None
+    slot: int | None
     num_prompt: int
     num_computed: int
     num_reused: int
@@ -41,7 +42,7 @@ def row_of(seq: Sequence) -> Row:
     spec, drafts = seq.spec, seq.drafts
     counts = (0, 0) if drafts is None else drafts.counts[:2]
     return Row(
-        seq.id, seq.lane, seq.num_prompt, seq.num_computed, seq.reused, seq.source, seq.num_generated, spec.max_tokens,
+        seq.id, seq.lane, seq.slot, seq.num_prompt, seq.num_computed, seq.reused, seq.source, seq.num_generated, spec.max_tokens,
         spec.params, *counts, spec.changed,
     )  # fmt: skip
 

@@ -137,7 +137,7 @@ class Generation:
         elif end.reason is FinishReason.STOP and choice.made_calls:
             out.append(Finished(index, FinishReason.TOOL_CALLS, usage=_usage_of(end, choice)))
         else:
-            out.append(Finished(index, end.reason, end.stop, _usage_of(end, choice), end.lane))
+            out.append(Finished(index, end.reason, end.stop, _usage_of(end, choice), end.slot))
         self._ends.append(end)
         if len(self._ends) == len(self._choices):
             self.usage = _usage(self._ends, self._choices, self._each)

@@ -31,7 +31,7 @@ class TimeLimit:
             if isinstance(event, Text):
                 self._look(event)
             elif self._over and isinstance(event, Finished) and event.reason is FinishReason.CANCELLED:
-                event = Finished(event.index, FinishReason.LENGTH, None, event.usage, event.lane)
+                event = Finished(event.index, FinishReason.LENGTH, None, event.usage, event.slot)
             out.append(event)
         return out
 

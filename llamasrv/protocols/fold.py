@@ -22,7 +22,7 @@ from llamasrv.protocols.reader import EventReader
 class Choice:
     """One choice, complete once `reason` is set."""
 
-    __slots__ = ("text", "reasoning", "calls", "logprobs", "tokens", "reason", "stop", "usage", "lane")
+    __slots__ = ("text", "reasoning", "calls", "logprobs", "tokens", "reason", "stop", "usage", "slot")
 
     def __init__(self) -> None:
         self.text: list[str] = []
@@ -33,12 +33,12 @@ class Choice:
         self.reason: FinishReason | None = None
         self.stop: str | None = None
         self.usage: Usage | None = None
-        self.lane: int | None = None
+        self.slot: int | None = None
 
     def finished(self, index: int) -> Finished:
         """The event that completed the choice."""
         assert self.reason is not None
-        return Finished(index, self.reason, self.stop, self.usage, self.lane)
+        return Finished(index, self.reason, self.stop, self.usage, self.slot)
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -83,7 +83,7 @@ class Fold(EventReader):
     def on_finished(self, event: Finished) -> None:
         choice = self.choice(event.index)
         choice.reason, choice.stop = event.reason, event.stop
-        choice.usage, choice.lane = event.usage, event.lane
+        choice.usage, choice.slot = event.usage, event.slot
 
     def on_usage(self, event: Usage) -> None:
         self.usage = event

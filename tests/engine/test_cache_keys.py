@@ -75,7 +75,7 @@ def test_a_slot_is_saved_as_its_own_scope_has_it(drive):
     prompt = chat(SYSTEM)
     streams = [driver.submit(prompt, **who) for who in (ANN, BOB)]
     driver.finish()
-    ann, bob = (end_of(stream.take()).lane for stream in streams)
+    ann, bob = (end_of(stream.take()).slot for stream in streams)
     slots, memory = driver.core.admission.slots, driver.core.memory
     saved = []
     save, driver.backend.save = driver.backend.save, lambda lane: (saved.append(lane), save(lane))[1]
@@ -91,7 +91,7 @@ def test_a_saved_slot_goes_back_to_the_scope_it_came_from(drive):
     stream = driver.submit(prompt, **ANN)
     driver.finish()
     slots, memory = driver.core.admission.slots, driver.core.memory
-    lane = end_of(stream.take()).lane
+    lane = end_of(stream.take()).slot
     state = slots.save(lane, memory)
     assert slots.erase(lane, memory) and state.cache_key.scope == "ann"
     slots.restore(lane, state, memory)

@@ -306,7 +306,7 @@ def test_an_image_in_the_file_of_a_slot_is_neither_encoded_nor_computed_again(se
     files = SavedSlotFiles(tmp_path, {"model": kind})
     first, second = seeing(kind), seeing(kind)
     (result,) = first.run([prompt(first, BEFORE, media, AFTER)])
-    files.write("talk", first.core.admission.slots.save(result.end.lane, first.core.memory))
+    files.write("talk", first.core.admission.slots.save(result.end.slot, first.core.memory))
     second.core.admission.slots.restore(0, files.read("talk")[0], second.core.memory)
     second.core.memory.host.worth = -1.0
     spec = prompt(second, BEFORE, media, AFTER)

@@ -19,7 +19,7 @@ def test_an_answer_goes_on_from_a_file(real, tmp_path):
     files = SavedSlotFiles(tmp_path, {"model": "tiny"})
     first, second = real("llama", cache_bytes=1 << 26), real("llama", cache_bytes=1 << 26)
     prompt = "the thing and the other thing in there, " * 12
-    lane = ask(first, prompt).end.lane
+    lane = ask(first, prompt).end.slot
     state = first.core.admission.slots.save(lane, first.core.memory)
     assert files.write("talk", state) == (tmp_path / "talk").stat().st_size
     second.core.admission.slots.restore(0, files.read("talk")[0], second.core.memory)
@@ -37,7 +37,7 @@ def test_a_restored_slot_is_continued_and_cut_back(real, tmp_path, kind):
     draw = random.Random(5)
     prompt = [draw.randrange(270, 360) for _ in range(600)]
     one, other = real(kind, cache_bytes=1 << 26), real(kind, cache_bytes=1 << 26)
-    lane = ask(one, prompt).end.lane
+    lane = ask(one, prompt).end.slot
     files.write("talk", one.core.admission.slots.save(lane, one.core.memory))
     other.core.admission.slots.restore(0, files.read("talk")[0], other.core.memory)
     other.core.scheduler.cost.learn(1_000_000, 0, 0.001)  # although computing it again would take no time at all

@@ -33,8 +33,8 @@ def test_the_likeliest_of_each_prompt_are_told_in_order():
 def test_every_kind_of_event_gets_its_new_number():
     stage = BestOf(drawn=2, n=1, with_logprobs=False)
     pace = Pace(1, Usage(completion_tokens=1))
-    events = stage([pace, said(1, "b", -1.0), Finished(0, STOP), Finished(1, STOP, lane=3), Usage()])
-    assert events == [Pace(0, pace.usage), Text(0, "b"), Finished(0, STOP, lane=3), Usage()]
+    events = stage([pace, said(1, "b", -1.0), Finished(0, STOP), Finished(1, STOP, slot=3), Usage()])
+    assert events == [Pace(0, pace.usage), Text(0, "b"), Finished(0, STOP, slot=3), Usage()]
 
 
 def test_stages_combine():

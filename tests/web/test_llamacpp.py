@@ -30,6 +30,15 @@ def test_ids_outside_the_vocabulary_are_400(client):
     assert response.status_code == 400 and response.get_json()["error"]["param"] == "tokens[1]"
 
 
+def test_texts_and_ids_are_tokenised_in_turn(client):
+    """Refused until now, though llama-server takes for `content` what it takes for a prompt."""
+    body = {"content": ["a", 258, "b<s>"], "parse_special": False}
+    found = client.post("/tokenize", json=body).get_json()["tokens"]
+    assert found == [97, 258, 98, 60, 115, 62]
+    response = client.post("/tokenize", json={"content": ["a", 263], "with_pieces": True})
+    assert response.status_code == 400 and response.get_json()["error"]["param"] == "content[1]"
+
+
 def test_a_long_text_is_tokenised_too(client):
     text = "word " * 20_000
     assert len(client.post("/tokenize", json={"content": text}).get_json()["tokens"]) == len(text)
@@ -163,6 +172,14 @@ def test_a_slot_goes_to_a_file_and_back(keeping, start, tmp_path):
     assert complete(another, LONG + "x")["timings"]["cache_n"] == 100
 
 
+def test_with_one_sequence_at_a_time_slot_0_is_what_came_last(start, tmp_path):
+    """Scripts written for one slot save and restore number 0, and name no slot in their requests."""
+    client = start(options=EngineOptions(parallel=1), web=WebOptions(slot_folder=tmp_path)).client
+    assert [complete(client, prompt)["id_slot"] for prompt in (LONG, LONG[::-1] + "x")] == [0, 0]
+    assert client.post("/slots/0?action=save", json={"filename": "a"}).get_json()["n_saved"] == 105
+    assert len(client.get("/slots").get_json()) == client.get("/props").get_json()["total_slots"] == 1
+
+
 def test_the_body_of_a_slots_request_has_the_servers_bounds(start, tmp_path):
     """It was read with the default ones, whatever the operator had said."""
     client = start(web=WebOptions(slot_folder=tmp_path, limits=Limits(body_bytes=20))).client
@@ -240,6 +257,7 @@ def chat(text):
 def test_properties_tell_what_the_template_can(client):
     props = client.get("/props").get_json()
     assert props["chat_template_caps"]["supports_system_role"] and not props["chat_template_caps"]["supports_tools"]
+    assert props["chat_template_caps"]["supports_reasoning_effort"] is False
 
 
 def test_properties_are_told_as_llama_server_tells_them(client):

@@ -1,4 +1,4 @@
-"""Saved slots: a lane's last state, written to a file by name and restored later.
+"""Slots: the numbers under which clients save what a sequence computed, to a file by name, and restore it later.
 
 The engine's side keeps the timelines and hands states over as bytes; the files are written and read on the HTTP side. A
 state that is brought back waits in host memory, like every prefix that left the pool, for a prompt that begins with it.
@@ -10,13 +10,14 @@ import os
 import re
 import shutil
 from array import array
+from collections import OrderedDict
 from pathlib import Path
 
 from llamasrv.atomic_file import replacing
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.kv import state_file
 from llamasrv.engine.kv.manager import KVCacheManager
-from llamasrv.engine.kv.prefix_index import EVERYBODY
+from llamasrv.engine.kv.prefix_index import EVERYBODY, KEY_LENGTH
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 
@@ -25,21 +26,43 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 
 
 class SavedSlots:
-    """The last timeline of each lane. Belongs to the engine thread."""
+    """The last timeline of each slot. Belongs to the engine thread.
 
-    def __init__(self) -> None:
+    There are as many slots as sequences may run at once, so that where one may run there is slot 0 alone. A client may
+    also name a number beyond those.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._free = OrderedDict.fromkeys(range(count))  # the one that has been free for longest comes first
         self._timelines: dict[int, tuple[array[int], CacheKey]] = {}
+        self._left_in: dict[int, int] = {}  # by lane, the slot whose timeline it was left with
 
-    def left(self, lane: int, timeline: array[int], cache_key: CacheKey) -> None:
-        self._timelines[lane] = timeline, cache_key
+    def take(self, wanted: int | None, lane: int | None) -> int:
+        """The slot of a sequence that is seated: the one that its client wants, or else the one whose timeline it
+        continues, which `lane` holds, or else one that is free."""
+        number = wanted
+        if number is None:
+            number = self._left_in.get(-1 if lane is None else lane)
+            if number not in self._free:
+                number = next(iter(self._free), 0)
+        self._free.pop(number, None)
+        return number
+
+    def release(self, number: int) -> None:
+        if number < self._count:
+            self._free[number] = None
+
+    def left(self, number: int, lane: int, timeline: array[int], cache_key: CacheKey) -> None:
+        self._timelines[number] = timeline, cache_key
+        self._left_in[lane] = number
 
     def save(self, number: int, memory: KVCacheManager) -> SavedState:
         """The state of a slot, wherever it is now. Raises NotFound if nothing is left of it."""
         tokens, cache_key = self._timelines.get(number, (array("i"), EVERYBODY))
         if cache_key.adapters:
             raise Unsupported("A slot that used LoRA adapters cannot be saved.")
-        if number in memory.lanes.held:
-            raise Unavailable(f"Slot {number} is in use.")
+        self._refuse_busy(number)
         for lane in memory.lanes.resident:
             if (
                 memory.lanes.lengths[lane] == len(tokens)
@@ -49,7 +72,11 @@ class SavedSlots:
                 return memory.checkpoints.accompany(SavedState(tokens, memory.backend.save(lane), cache_key))
         found = memory.host.match(tokens, len(tokens), cache_key) if len(tokens) else None
         if found is None or found[1] < len(tokens) or found[0].length != len(tokens):
-            raise NotFound(f"Slot {number} is empty: there is nothing to save.")
+            if len(tokens):
+                reason = f"what it computed is no longer kept; {KEY_LENGTH} tokens are the least that is"
+            else:
+                reason = "there is nothing to save"
+            raise NotFound(f"Slot {number} is empty: {reason}.")
         return memory.checkpoints.accompany(SavedState(tokens, found[0].data, cache_key))
 
     def restore(self, number: int, entry: SavedState, memory: KVCacheManager) -> None:
@@ -64,18 +91,21 @@ class SavedSlots:
         for state in (entry, *entry.points):
             state.is_wanted = True
         memory.take_back(entry)
-        self.left(number, entry.tokens, entry.cache_key)
+        self._timelines[number] = entry.tokens, entry.cache_key
 
     def erase(self, number: int, memory: KVCacheManager) -> int:
         """Forget what is kept of a slot; returns how many tokens that were."""
-        if number in memory.lanes.held:
-            raise Unavailable(f"Slot {number} is in use.")
+        self._refuse_busy(number)
         tokens, cache_key = self._timelines.pop(number, (array("i"), EVERYBODY))
         for lane in list(memory.lanes.resident):
             if memory.cache.tokens(lane) == tokens and memory.cache.cache_key(lane) == cache_key:
                 memory.drop(lane)
         memory.host.drop(tokens, cache_key)
         return len(tokens)
+
+    def _refuse_busy(self, number: int) -> None:
+        if number < self._count and number not in self._free:
+            raise Unavailable(f"Slot {number} is in use.")
 
 
 class SavedSlotFiles:

@@ -63,7 +63,7 @@ def final_body(
         "index": event.index,
         "content": text,
         "tokens": tokens,
-        "id_slot": -1 if event.lane is None else event.lane,
+        "id_slot": -1 if event.slot is None else event.slot,
         "stop": True,
         "model": model,
         "tokens_predicted": usage.completion_tokens,

@@ -1,6 +1,6 @@
 """GET /slots: running sequences as llama.cpp shows its slots, and the replies for saving and restoring them.
 
-A slot is a lane: it keeps what was computed in it until another needs it.
+A slot is a number that a sequence gets while it runs; what it computed is saved under that number afterwards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from llamasrv.protocols.llamacpp.props import params_body
 
 
 def slots_body(running: Sequence[Mapping[str, Any]], *, total: int, context: int) -> bytes:
-    """Busy slots have their lane's number; free slots fill up to `total`."""
+    """Running sequences have the number of their slot; free slots fill up to `total`."""
     slots = [_busy(sequence, context) for sequence in running]
     taken = {slot["id"] for slot in slots}
     free = (number for number in range(total + len(slots)) if number not in taken)
@@ -25,9 +25,8 @@ def slots_body(running: Sequence[Mapping[str, Any]], *, total: int, context: int
 
 def _busy(sequence: Mapping[str, Any], context: int) -> dict[str, Any]:
     generated, most = sequence["num_generated"], sequence["max_tokens"]
-    lane = sequence["lane"]
     return {
-        "id": -1 if lane is None else lane,
+        "id": -1 if sequence["slot"] is None else sequence["slot"],
         "n_ctx": context,
         "speculative": bool(sequence.get("num_drafted")),
         "is_processing": True,

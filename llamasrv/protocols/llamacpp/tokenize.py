@@ -11,8 +11,27 @@ from llamasrv.protocols.common.schema import Flag, Invalid, Loader, String, Wire
 from llamasrv.protocols.limits import Limits
 
 
+class Content(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str | int, ...]:
+        if type(value) is str:
+            return (value,)
+        if type(value) is not list:
+            raise wrong_type("a string, or an array of strings and token ids", value)
+        for i, part in enumerate(value):
+            if type(part) is not str:
+                _check_token("a string or a token id", part, i)
+        return tuple(value)
+
+
+def _check_token(wanted: str, value: Any, at: int) -> None:
+    if type(value) is not int:
+        raise wrong_type(wanted, value, at)
+    if not 0 <= value < 2**31:
+        raise Invalid(f"token id {value} is out of range.", at)
+
+
 class TokenizeSchema(WireSchema):
-    content = String("the text", required=True)
+    content = Content("the text, or an array of texts and token ids", required=True)
     model = String("a name or alias; absent: the model that is served")
     add_special = Flag("with the start token, where the model has one; default false")
     parse_special = Flag("special tokens in the text are parsed; default true")
@@ -24,10 +43,7 @@ class TokenIds(WireField):
         if type(value) is not list:
             raise wrong_type("an array of token ids", value)
         for i, token in enumerate(value):
-            if type(token) is not int:
-                raise wrong_type("a token id", token, i)
-            if not 0 <= token < 2**31:
-                raise Invalid(f"token id {token} is out of range.", i)
+            _check_token("a token id", token, i)
         return value
 
 
@@ -37,7 +53,7 @@ class DetokenizeSchema(WireSchema):
 
 
 class Tokenize(NamedTuple):
-    content: str
+    content: tuple[str | int, ...]
     model: str | None = None
     add_special: bool = False
     parse_special: bool = True

@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 import orjson
 
 
+# Texts that llama-server leaves empty as well: what is known of a model is in `meta`.
+_DETAILS = {
+    "parent_model": "", "format": "gguf", "family": "", "families": [""], "parameter_size": "", "quantization_level": "",
+}  # fmt: skip
 _MODALITIES = {"vision": "image", "audio": "audio"}
 
 
@@ -56,8 +60,9 @@ def _brief(card: ModelCard) -> dict[str, Any]:
     is_multimodal = any(able in card.capabilities for able in _MODALITIES)
     able = [name for name in card.capabilities if name not in _MODALITIES]
     return {
-        "name": card.id, "model": card.id, "type": "model", "tags": card.tags,
-        "capabilities": [*able, "multimodal"] if is_multimodal else able,
+        "name": card.id, "model": card.id, "modified_at": "", "size": "", "digest": "", "type": "model",
+        "description": "", "tags": card.tags, "capabilities": [*able, "multimodal"] if is_multimodal else able,
+        "parameters": "", "details": _DETAILS,
     }  # fmt: skip
 
 

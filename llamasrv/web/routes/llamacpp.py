@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from llamasrv import __version__
 from llamasrv.config import paths
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.channels import off_hub
-from llamasrv.engine.interface import sampling_defaults
+from llamasrv.engine.interface import Vocabulary, sampling_defaults
 from llamasrv.errors import Forbidden, InvalidRequest, Unsupported
 from llamasrv.models.model import Model
 from llamasrv.pipeline.loaded_model import LoadedModel
@@ -81,9 +82,18 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
             vocab = served.vocab
 
             def tokens() -> list[int]:
-                return vocab.tokenize(asked.content, add_special=asked.add_special, parse_special=asked.parse_special)
+                found: list[int] = []
+                for at, part in enumerate(asked.content):
+                    if isinstance(part, int):
+                        found.append(part)
+                    else:
+                        special = asked.add_special and at == 0
+                        found += vocab.tokenize(part, add_special=special, parse_special=asked.parse_special)
+                return found
 
-            found = off_hub(tokens) if len(asked.content) > LONG_TEXT else tokens()
+            _check_ids(vocab, asked.content, "content")
+            size = sum(len(part) for part in asked.content if isinstance(part, str))
+            found = off_hub(tokens) if size > LONG_TEXT else tokens()
             return json_answer(tokens_body(found, [vocab.pieces[t] for t in found] if asked.with_pieces else None))
 
     @routes.post("/detokenize")
@@ -91,12 +101,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
         asked = tokenizing.parse_detokenize(read_json(request.environ, limits))
         heed_autoload(service, asked.model)
         vocab = service.pipeline.open(asked.model).vocab
-        for at, token in enumerate(asked.tokens):
-            if token >= vocab.size:
-                raise InvalidRequest(
-                    f"Invalid 'tokens[{at}]': token id {token} is outside the vocabulary of {vocab.size} tokens.",
-                    param=f"tokens[{at}]",
-                )
+        _check_ids(vocab, asked.tokens, "tokens")
         return json_answer(content_body(b"".join([vocab.pieces[token] for token in asked.tokens])))
 
     @routes.post("/apply-template")
@@ -104,6 +109,15 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
         model, prompt = native_chat.parse_prompt(read_json(request.environ, limits))
         heed_autoload(service, model)
         return json_answer(prompt_body(service.pipeline.open(model).render(prompt, limits.media_marker)))
+
+
+def _check_ids(vocab: Vocabulary, parts: Iterable[str | int], field: str) -> None:
+    for at, token in enumerate(parts):
+        if isinstance(token, int) and token >= vocab.size:
+            raise InvalidRequest(
+                f"Invalid '{field}[{at}]': token id {token} is outside the vocabulary of {vocab.size} tokens.",
+                param=f"{field}[{at}]",
+            )
 
 
 def _add_absent(routes: Blueprint) -> None:
@@ -202,4 +216,5 @@ def _abilities(served: LoadedModel) -> dict[str, bool]:
         "supports_typed_content": traits.parts,
         "supports_object_arguments": traits.arguments == "object",
         "supports_preserve_reasoning": traits.reasoning is not None,
+        "supports_reasoning_effort": "reasoning_effort" in served.template.variables,
     }

@@ -359,7 +359,7 @@ def test_a_saved_slot_with_an_image_comes_back_where_there_is_a_projector(see, d
     files = SavedSlotFiles(tmp_path, {"model": "fake"})
     first = see()
     _, end = answer(first, "look: ", picture("cat"), "what is it?", max_tokens=20)
-    state = first.core.admission.slots.save(end.lane, first.core.memory)
+    state = first.core.admission.slots.save(end.slot, first.core.memory)
     files.write("talk", state)
     assert min(state.tokens) < 0
     again = see(idle_cells=0)

@@ -17,14 +17,25 @@ tokenizing = Tokenizing(Limits())
 
 
 def test_tokenize_has_llama_cpps_defaults():
-    assert tokenizing.parse_tokenize({"content": "a", "x": 1}) == Tokenize("a", None, False, True, False)
+    assert tokenizing.parse_tokenize({"content": "a", "x": 1}) == Tokenize(("a",), None, False, True, False)
 
 
 def test_tokenize_needs_a_text():
-    for body in ({}, {"content": 3}, {"content": ["a"]}):
+    for body in ({}, {"content": 3}, {"content": {}}):
         with pytest.raises(InvalidRequest) as caught:
             tokenizing.parse_tokenize(body)
         assert caught.value.param == "content"
+
+
+def test_tokenize_takes_texts_and_ids_in_turn():
+    assert tokenizing.parse_tokenize({"content": ["a", 5, ""]}).content == ("a", 5, "")
+
+
+@pytest.mark.parametrize("part", [True, None, 1.5, [], -1, 2**31])
+def test_tokenize_takes_nothing_else_among_them(part):
+    with pytest.raises(InvalidRequest) as caught:
+        tokenizing.parse_tokenize({"content": ["a", part]})
+    assert caught.value.param == "content[1]"
 
 
 @pytest.mark.parametrize(
@@ -56,8 +67,8 @@ def test_parameters_have_llama_cpps_names_and_values():
 
 def test_free_slots_fill_up_the_number():
     running = {
-        "id": 9, "lane": 2, "num_prompt": 10, "num_computed": 12, "num_reused": 4, "num_generated": 3, "max_tokens": 5,
-        "params": SamplingParams(),
+        "id": 9, "lane": 7, "slot": 2, "num_prompt": 10, "num_computed": 12, "num_reused": 4, "num_generated": 3,
+        "max_tokens": 5, "params": SamplingParams(),
     }  # fmt: skip
     slots = json.loads(slots_body([running], total=3, context=64))
     assert [(slot["id"], slot["is_processing"]) for slot in slots] == [(0, False), (1, False), (2, True)]

@@ -1,0 +1,67 @@
+"""Slots: the numbers under which what a sequence computed is saved."""
+
+from __future__ import annotations
+
+import pytest
+
+from llamasrv.engine.kv.saved_slots import SavedSlots
+from llamasrv.errors import NotFound, Unavailable
+
+ONE, TWO, THREE = ("".join(chr(start + n % 20) for n in range(80)) for start in (65, 97, 48))
+
+
+def slot_of(driver, prompt, **settings):
+    stream = driver.submit(prompt, **settings)
+    driver.finish()
+    return stream.take()[-1].slot
+
+
+def test_where_one_sequence_runs_at_a_time_all_have_slot_0(drive):
+    """Each prompt that shared nothing with the one before had the number of another lane; slot 0 kept the first."""
+    driver = drive(parallel=1)
+    assert [slot_of(driver, prompt) for prompt in (ONE, TWO, THREE)] == [0, 0, 0]
+    tokens = list(driver.core.admission.slots.save(0, driver.core.memory).tokens)
+    assert tokens[: len(THREE)] == list(driver.backend.vocab.tokenize(THREE))[: len(THREE)]
+
+
+def test_no_slot_is_beyond_the_number_that_may_run_at_once(drive):
+    driver = drive(parallel=2)
+    assert {slot_of(driver, prompt) for prompt in (ONE, TWO, THREE, ONE[::-1], TWO[::-1])} == {0, 1}
+
+
+def test_who_goes_on_keeps_its_slot_and_others_get_the_one_free_for_longest(drive):
+    driver = drive(parallel=3)
+    assert [slot_of(driver, prompt) for prompt in (ONE, TWO, ONE + "x", THREE, TWO + "x")] == [0, 1, 0, 2, 1]
+
+
+def test_a_client_may_name_its_slot(drive):
+    driver = drive(parallel=2)
+    assert [slot_of(driver, prompt, slot=slot) for prompt, slot in ((ONE, 1), (TWO, 5), (THREE, None))] == [1, 5, 0]
+    assert len(driver.core.admission.slots.save(5, driver.core.memory).tokens) >= len(TWO)
+
+
+def test_a_slot_in_use_is_neither_saved_nor_erased(drive):
+    driver = drive(parallel=2)
+    driver.submit(ONE, max_tokens=50)
+    driver.turn(3)
+    for act in (driver.core.admission.slots.save, driver.core.admission.slots.erase):
+        with pytest.raises(Unavailable, match="Slot 0 is in use"):
+            act(0, driver.core.memory)
+    driver.finish()
+    assert driver.core.admission.slots.save(0, driver.core.memory)
+
+
+def test_what_is_too_short_to_be_kept_is_told_so(drive):
+    driver = drive(parallel=1)
+    slot_of(driver, "ab", max_tokens=2)
+    with pytest.raises(NotFound, match=r"Slot 0 is empty: .* 8 tokens"):
+        driver.core.admission.slots.save(0, driver.core.memory)
+    with pytest.raises(NotFound, match="there is nothing to save"):
+        driver.core.admission.slots.save(3, driver.core.memory)
+
+
+def test_a_number_that_two_have_is_free_when_it_is_given_back():
+    slots = SavedSlots(2)
+    assert [slots.take(0, None), slots.take(0, None), slots.take(None, None), slots.take(None, None)] == [0, 0, 1, 0]
+    slots.release(0)
+    assert slots.take(None, None) == 0
