@@ -42,8 +42,8 @@ def row_of(seq: Sequence) -> Row:
     spec, drafts = seq.spec, seq.drafts
     counts = (0, 0) if drafts is None else drafts.counts[:2]
     return Row(
-        seq.id, seq.lane, seq.slot, seq.num_prompt, seq.num_computed, seq.reused, seq.source, seq.num_generated, spec.max_tokens,
-        spec.params, *counts, spec.changed,
+        seq.id, seq.lane, seq.slot, seq.num_prompt, seq.num_computed, seq.reused, seq.source, seq.num_generated,
+        spec.max_tokens, spec.params, *counts, spec.changed,
     )  # fmt: skip
 
 
