@@ -41,11 +41,9 @@ class SavedSlots:
     def take(self, wanted: int | None, lane: int | None) -> int:
         """The slot of a sequence that is seated: the one that its client wants, or else the one whose timeline it
         continues, which `lane` holds, or else one that is free."""
-        number = wanted
-        if number is None:
-            number = self._left_in.get(-1 if lane is None else lane)
-            if number not in self._free:
-                number = next(iter(self._free), 0)
+        number = self._left_in.get(-1 if lane is None else lane, -1) if wanted is None else wanted
+        if wanted is None and number not in self._free:
+            number = next(iter(self._free), 0)
         self._free.pop(number, None)
         return number
 
