@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llamasrv.config.llama_flag import Flag, already, maps, no, same
+from llamasrv.config.llama_models import NAMED_MODELS
 from llamasrv.config.llama_values import (
     checkpoints,
     draft_kinds,
@@ -11,6 +12,7 @@ from llamasrv.config.llama_values import (
     model_url,
     on_the_cpu,
     rope_scale,
+    sampler_letters,
     scaled,
     unified,
     verbosity,
@@ -159,7 +161,7 @@ FLAGS: tuple[Flag, ...] = (
     # Sampling
     same("--samplers SAMPLERS", "sampling.samplers"),
     same("-s, --seed SEED", "sampling.seed"),
-    no("--sampler-seq, --sampling-seq SEQUENCE", "write the names: --samplers top_k;temperature"),
+    maps("--sampler-seq, --sampling-seq SEQUENCE", "--samplers, by letters", sampler_letters),
     same("--ignore-eos", "sampling.ignore_eos"),
     same("--temp, --temperature N", "sampling.temp", "LLAMA_ARG_TEMPERATURE"),
     same("--top-k N", "sampling.top_k", "LLAMA_ARG_TOP_K"),
@@ -178,8 +180,8 @@ FLAGS: tuple[Flag, ...] = (
     same("--dry-allowed-length N", "sampling.dry_allowed_length"),
     same("--dry-penalty-last-n N", "sampling.dry_penalty_last_n"),
     no("--dry-sequence-breaker STRING", "send dry_sequence_breakers with the request"),
-    no("--adaptive-target N", "there is no adaptive-p sampler; use --min-p or --top-n-sigma"),
-    no("--adaptive-decay N", "there is no adaptive-p sampler; use --min-p or --top-n-sigma"),
+    same("--adaptive-target N", "sampling.adaptive_target"),
+    same("--adaptive-decay N", "sampling.adaptive_decay"),
     same("--dynatemp-range N", "sampling.dynatemp_range"),
     same("--dynatemp-exp N", "sampling.dynatemp_exp"),
     same("--mirostat N", "sampling.mirostat"),
@@ -324,9 +326,7 @@ FLAGS: tuple[Flag, ...] = (
         ("--spec-ngram-size-m N", None),
         ("--spec-ngram-min-hits N", None),
     )),
-    *(no(spec, _DOWNLOADS) for spec in (
-        "--embd-gemma-default", "--fim-qwen-1.5b-default", "--fim-qwen-3b-default", "--fim-qwen-7b-default",
-        "--fim-qwen-7b-spec", "--fim-qwen-14b-spec", "--fim-qwen-30b-default", "--gpt-oss-20b-default",
-        "--gpt-oss-120b-default", "--vision-gemma-4b-default", "--vision-gemma-12b-default",
-    )),
+    # Models in one word
+    *(maps(spec, f"--hf-repo {values['model_hf_repo']}, port {values['server_port']}, and the settings that go with it",
+           lambda text, values=values: values) for spec, values in NAMED_MODELS.items()),  # type: ignore[misc]
 )  # fmt: skip

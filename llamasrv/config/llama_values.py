@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from llamasrv.config.llama_flag import Sets
+from llamasrv.domain.params import SAMPLER_LETTERS
 from llamasrv.engine.tensor_names import of_layer
 
 
@@ -57,6 +58,13 @@ def rope_scale(text: str) -> dict[str, Any]:
         return {"engine_rope_freq_scale": 1 / float(text)}
     except (ValueError, ZeroDivisionError):
         raise ValueError("must be a number above 0") from None
+
+
+def sampler_letters(text: str) -> dict[str, Any]:
+    unknown = [letter for letter in text if letter not in SAMPLER_LETTERS]
+    if unknown or not text:
+        raise ValueError(f"must consist of the letters {''.join(SAMPLER_LETTERS)}")
+    return {"sampling_samplers": [SAMPLER_LETTERS[letter] for letter in text]}
 
 
 _SPEC_TYPES = {"draft-simple": "draft", "draft-mtp": "mtp", "ngram-simple": "ngram", "ngram-map-k": "ngram",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llamasrv.domain.params import SAMPLER_ORDER
+from llamasrv.domain.params import SAMPLERS, sampler_named
 from llamasrv.engine.options import Adapter
 from llamasrv.errors import ConfigError
 
@@ -304,11 +304,13 @@ def _endpoints(option: Option, value: Any) -> tuple[str, ...]:
 
 
 def _samplers(option: Option, value: Any) -> tuple[str, ...]:
-    names = _list(option, value)
-    for name in names:
-        if name not in SAMPLER_ORDER:
-            raise ValueError(f"unknown sampler {name!r}{nearest(name, SAMPLER_ORDER)}")
-    return names
+    names = []
+    for text in _list(option, value):
+        name = sampler_named(text)
+        if name is None:
+            raise ValueError(f"unknown sampler {text!r}{nearest(text, SAMPLERS)}")
+        names.append(name)
+    return tuple(names)
 
 
 def _size(option: Option, value: Any) -> int:

@@ -96,10 +96,17 @@ class SamplingSection:
         "float", None, "--mirostat-lr", low=0.0, high=1.0, key="mirostat_lr",
         help="Mirostat: learning rate, eta (0.1)."
     )
+    adaptive_target: float | None = _sampling(
+        "float", None, "--adaptive-target", low=-1.0, high=1.0,
+        help="Probability that the sampler adaptive_p, where --samplers names it, aims at (-1: off).",
+    )  # fmt: skip
+    adaptive_decay: float | None = _sampling(
+        "float", None, "--adaptive-decay", low=0.0, high=0.99, help="Adaptive-p: how long it looks back (0.9)."
+    )
     samplers: tuple[str, ...] | None = _sampling(
         "samplers", None, "--samplers",
         help="Order of the samplers, separated by commas or semicolons "
-        "(penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature).",
+        "(penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature); adaptive_p may take part.",
     )  # fmt: skip
     seed: int | None = _sampling(
         "int", None, "-s", "--seed", low=-1, high=4_294_967_295, help="Seed for requests without one (-1: random)."

@@ -9,7 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SAMPLER_ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
-"""The default order of the chain; a request may give its own, of these names."""
+"""The default order of the chain; a request may give its own, of these names and of `adaptive_p`."""
+SAMPLERS = (*SAMPLER_ORDER, "adaptive_p")
+_ALIASES = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "typ": "typ_p", "nucleus": "top_p"}
+SAMPLER_LETTERS = {
+    "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
+    "x": "xtc", "t": "temperature", "a": "adaptive_p",
+}  # fmt: skip
+"""llama.cpp's short form of an order."""
+
+
+def sampler_named(name: str) -> str | None:
+    """The sampler that llama.cpp knows under this name, such as `top-k` or `temp`; None if there is none."""
+    plain = name.replace("-", "_").lower()
+    return plain if plain in SAMPLERS else _ALIASES.get(plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,8 @@ class SamplingParams:
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
+    adaptive_target: float = -1.0  # of the sampler `adaptive_p`, where it is in `samplers`; negative: off
+    adaptive_decay: float = 0.9
     repeat_penalty: float = 1.0
     repeat_last_n: int = 64
     presence_penalty: float = 0.0

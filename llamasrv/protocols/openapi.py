@@ -289,7 +289,8 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "Continue": ("boolean", "string"), "ReasoningFormat": ("string",), "Truncation": ("string",),
     "CacheRetention": ("string",), "OneOf": ("string",), "SomeOf": ("array",), "Upload": ("string",),
     "Template": ("string",), "ThreadField": ("object",), "Contents": ("array", "object"), "ToolConfig": ("object",),
-    "Texts": ("string", "array"), "Requests": ("array",), "GenerationConfig": ("object",), "SchemaField": ("object",),
+    "Texts": ("string", "array"), "TextOrTokens": ("string", "array"), "Requests": ("array",),
+    "GenerationConfig": ("object",), "SchemaField": ("object",),
 }  # fmt: skip
 """Types of JSON that fields of these classes take."""
 

@@ -19,6 +19,7 @@ from llamasrv import cli
 from llamasrv.commands import serve as serve_command
 from llamasrv.config import OPTIONS, check, load
 from llamasrv.config.llama_flags import FLAGS
+from llamasrv.config.llama_models import NAMED_MODELS
 from llamasrv.config.settings import value_of
 from llamasrv.errors import ConfigError
 from llamasrv.models.pull import Reference
@@ -194,11 +195,27 @@ def test_notes_and_refusals_are_written_as_parts_of_a_line():
         (["-fit", "off"], "engine.fit", "off"),
         (["-fitt", "512,1024"], "engine.fit_target", (512 * 2**20, 1024 * 2**20)),
         (["-fitc", "8192"], "engine.fit_ctx", 8192),
+        (["--sampler-seq", "kta"], "sampling.samplers", ("top_k", "temperature", "adaptive_p")),
+        (["--adaptive-target", "0.3"], "sampling.adaptive_target", 0.3),
         (["-ot", "a=CPU", "-cmoe"], "engine.override_tensor", ("a=CPU", r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU")),
     ],
 )
 def test_a_flag_means_what_it_means_there(given, arguments, key, value):
     assert value_of(given("serve", "--fake", *arguments), OPTION[key]) == value
+
+
+@pytest.mark.parametrize(("flag", "values"), NAMED_MODELS.items())
+def test_a_flag_may_name_a_model_with_its_settings(given, flag, values):
+    """What plugins of editors tell people to start, such as --fim-qwen-7b-default, was refused."""
+    settings = given(flag)
+    by_name = {option.name: value_of(settings, option) for option in OPTIONS}
+    assert {name: by_name[name] for name in values} == {**values, **({"engine_ctx_size": None} if not values["engine_ctx_size"] else {})}
+
+
+def test_what_is_given_beside_it_goes_before_it(given):
+    for line in (["--fim-qwen-7b-default", "--port", "9000"], ["--port", "9000", "--fim-qwen-7b-default"]):
+        settings = given(*line, "-ub", "512")
+        assert (settings.server.port, settings.engine.ubatch_size, settings.engine.batch_size) == (9000, 512, 1024)
 
 
 def test_adapters_may_be_repeated_and_scaled(given):
@@ -237,6 +254,7 @@ def test_control_vectors_may_be_repeated_and_scaled(given):
         (["--prio", "4"], "-1 to 3"),
         (["--poll", "101"], "0 to 100"),
         (["--control-vector-layer-range", "0", "7"], "must be two layers"),
+        (["--sampler-seq", "kq"], "must consist of the letters edskypmxta"),
         (["-fitt", "much"], "must be sizes such as 512MiB"),
     ],
 )

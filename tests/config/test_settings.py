@@ -137,6 +137,7 @@ def test_settings_of_a_process_can_be_set_once_for_its_children():
         ("model_alias", "a, b", ("a", "b")),
         ("model_alias", ("a", "b,c"), ("a", "b", "c")),
         ("sampling_samplers", "top_k;temperature", ("top_k", "temperature")),
+        ("sampling_samplers", "Top-K;temp;adaptive-p", ("top_k", "temperature", "adaptive_p")),
         ("limits_body_bytes", "1.5M", 1_572_864),
         ("limits_body_bytes", "2000", 2000),
         ("limits_body_bytes", 4096, 4096),

@@ -330,6 +330,7 @@ def full_chain_choice(backend, params, row):
         {"mirostat": 1},
         {"mirostat": 2},
         {"top_k": 0},
+        {"samplers": ("adaptive_p", "top_k", "temperature"), "adaptive_target": 0.2},
     ],
 )
 def test_candidates_do_not_change_the_choice(backend, change):
@@ -342,6 +343,21 @@ def test_candidates_do_not_change_the_choice(backend, change):
         sampler = Sampler(params, array("i", [1, 2, 3]), 3, backend)
         assert sampler.choose(row.copy(), find) == full_chain_choice(backend, params, row)
         sampler.close()
+
+
+def test_adaptive_p_aims_at_a_probability(backend):
+    """It was refused with the words that there is no such sampler."""
+    row = np.log(0.8 ** np.arange(20, dtype=np.float32))
+    find, share = CandidateFinder(20), np.exp(row) / np.exp(row).sum()
+    found = []
+    for target in (0.02, 0.19):
+        params = SamplingParams(
+            seed=1, temperature=1, samplers=("temperature", "adaptive_p"), adaptive_target=target, adaptive_decay=0.5
+        )
+        sampler = Sampler(params, array("i", [1, 2, 3]), 3, backend)
+        found.append(np.mean([share[sampler.choose(row.copy(), find)] for _ in range(200)]))
+        sampler.close()
+    assert found[0] + 0.05 < found[1], found
 
 
 def test_penalties_among_candidates_are_those_among_all(backend):

@@ -135,8 +135,14 @@ def chain_of(params: SamplingParams, vocab: LlamaVocabulary, context_train: int,
         "temperature": True,
     }
     names = [n for n in p.samplers if n in ("penalties", "dry")] if greedy else list(p.samplers)
-    samplers = [make[n]() for n in names if wanted[n]]
-    return LlamaChain([*samplers, C.llama_sampler_init_greedy() if greedy else C.llama_sampler_init_dist(p.seed)])
+    samplers = [make[n]() for n in names if wanted.get(n)]
+    if greedy:
+        choice = C.llama_sampler_init_greedy()
+    elif "adaptive_p" in names:  # wherever it is named, it chooses
+        choice = C.llama_sampler_init_adaptive_p(p.adaptive_target, p.adaptive_decay, p.seed)
+    else:
+        choice = C.llama_sampler_init_dist(p.seed)
+    return LlamaChain([*samplers, choice])
 
 
 def _window(last_n: int, context_train: int) -> int:

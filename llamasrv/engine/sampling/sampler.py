@@ -181,6 +181,7 @@ def _top_k_first(p: SamplingParams) -> int | None:
         "top_p": p.top_p >= 1,
         "min_p": p.min_p <= 0,
         "xtc": p.xtc_probability <= 0,
+        "adaptive_p": True,  # it comes last, wherever it is named
         "temperature": p.dynatemp_range <= 0,  # a fixed temperature keeps the order
         "penalties": True,  # accounted for by the window
         "dry": True,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Union
 
-from llamasrv.domain.params import SAMPLER_ORDER
+from llamasrv.domain.params import SAMPLER_LETTERS, SAMPLERS, sampler_named
 from llamasrv.protocols.common.forms import (
     Choices,
     Grammar,
@@ -41,33 +41,24 @@ INT_MAX = 2**31 - 1
 _MOST_SALT = 256  # characters
 _MOST_BIAS = 1_000_000  # in llama.cpp's form, where OpenAI's bound of 100 does not hold
 
-_SAMPLER_NAMES = {name: name for name in SAMPLER_ORDER} | {
-    "temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "typ": "typ_p", "nucleus": "top_p",
-}  # fmt: skip
-_SAMPLER_LETTERS = {
-    "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
-    "x": "xtc", "t": "temperature",
-}  # fmt: skip
-
 
 class Samplers(WireField):
     """An order of samplers: an array of names, names separated by semicolons, or llama.cpp's letters."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
         if type(value) is str:
-            value = value.split(";") if ";" in value or value in _SAMPLER_NAMES else list(value)
+            value = value.split(";") if ";" in value or sampler_named(value) else list(value)
         elif type(value) is not list:
             raise wrong_type("an array of sampler names", value)
-        if len(value) > 4 * len(SAMPLER_ORDER):
+        if len(value) > 4 * len(SAMPLERS):
             raise Invalid("too many samplers.")
         out = []
         for i, name in enumerate(value):
             if type(name) is not str:
                 raise wrong_type("a string", name, i)
-            plain = name.replace("-", "_").lower()
-            known = _SAMPLER_NAMES.get(plain) or _SAMPLER_LETTERS.get(name)
+            known = sampler_named(name) or SAMPLER_LETTERS.get(name)
             if known is None:
-                raise Invalid(f"unknown sampler '{name[:40]}'. Expected one of: {', '.join(SAMPLER_ORDER)}.", i)
+                raise Invalid(f"unknown sampler '{name[:40]}'. Expected one of: {', '.join(SAMPLERS)}.", i)
             if known not in out:
                 out.append(known)
         return tuple(out)
@@ -169,6 +160,8 @@ class SamplingSchema(WireSchema):
     mirostat = Count(0, 2)
     mirostat_tau = Number(0, 1e6)
     mirostat_eta = Number(0, 1e6)
+    adaptive_target = Number(-1e6, 1, "the probability that the sampler `adaptive_p` aims at; negative: off")
+    adaptive_decay = Number(0, 0.99, "how long it looks back")
     dynatemp_range = Number(0, 1e6)
     dynatemp_exponent = Number(0, 1e6)
     samplers = Samplers("names, or llama.cpp's letters")
@@ -207,6 +200,7 @@ _SAME_NAME = frozenset(
         "top_n_sigma", "min_keep", "repeat_penalty", "repeat_last_n", "dry_multiplier", "dry_base",
         "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_probability",
         "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta", "dynatemp_range",
+        "adaptive_target", "adaptive_decay",
         "dynatemp_exponent", "samplers", "min_tokens", "ignore_eos",
     )
 )  # fmt: skip

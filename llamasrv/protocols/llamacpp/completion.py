@@ -49,14 +49,6 @@ class Clamped(Number):
         return super()._deserialize(value, attr, data, **kwargs)
 
 
-class Negative(Refused):
-    """A negative value means off; any other is refused."""
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
-        if type(value) not in (int, float) or value >= 0:
-            super()._deserialize(value, attr, data, **kwargs)
-
-
 class NativePrompts(WireField):
     """A text, token ids, a mix of both, an object with a `prompt_string`, or an array of those."""
 
@@ -124,10 +116,8 @@ class NativeSchema(SamplingSchema):
     return_tokens = Flag("the ids of the answer's tokens; a stream has them always")  # type: ignore[assignment]
     response_fields = Names("stops", 256, "paths of the reply, like `timings/prompt_n`: only these are sent")
     post_sampling_probs = Flag("with `n_probs`: probabilities as the samplers left them, not the model's own")
-    adaptive_target = Negative("adaptive sampling is not available")
     grammar_lazy = Refused("a grammar holds from the first token")
     grammar_triggers = Refused("a grammar holds from the first token")
-    adaptive_decay = Ignored("without effect while `adaptive_target` is off")
     preserved_tokens = Ignored("only matter to `grammar_triggers`")
     n_keep = Count(
         0, INT_MAX, "with `--context-shift`: first tokens to keep; -1: the prompt; absent: as `--keep` says", also=(-1,)

@@ -17,7 +17,7 @@ _RANDOM_SEED = 0xFFFFFFFF
 # What llama.cpp has and this server has not, switched off in llama.cpp's words.
 _CONSTANT: dict[str, Any] = {
     "n_keep": 0, "n_discard": 0, "n_probs": 0, "stream": False, "lora": [], "grammar": "", "grammar_lazy": False,
-    "grammar_triggers": [], "preserved_tokens": [], "adaptive_target": -1.0, "adaptive_decay": 0.9,
+    "grammar_triggers": [], "preserved_tokens": [],
     "post_sampling_probs": False, "backend_sampling": False, "timings_per_token": False, "speculative.types": "none",
     "chat_format": "Content-only", "reasoning_format": "none", "reasoning_in_content": False, "generation_prompt": "",
 }  # fmt: skip

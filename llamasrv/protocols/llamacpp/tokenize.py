@@ -11,7 +11,7 @@ from llamasrv.protocols.common.schema import Flag, Invalid, Loader, String, Wire
 from llamasrv.protocols.limits import Limits
 
 
-class Content(WireField):
+class TextOrTokens(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str | int, ...]:
         if type(value) is str:
             return (value,)
@@ -31,7 +31,7 @@ def _check_token(wanted: str, value: Any, at: int) -> None:
 
 
 class TokenizeSchema(WireSchema):
-    content = Content("the text, or an array of texts and token ids", required=True)
+    content = TextOrTokens("the text, or an array of texts and token ids", required=True)
     model = String("a name or alias; absent: the model that is served")
     add_special = Flag("with the start token, where the model has one; default false")
     parse_special = Flag("special tokens in the text are parsed; default true")

@@ -96,7 +96,6 @@ def test_what_cannot_be_right_is_refused_by_name(body, param):
 @pytest.mark.parametrize(
     "body",
     [
-        {"adaptive_target": 0.5},
         {"grammar_lazy": True},
     ],
 )

@@ -77,6 +77,8 @@ def test_sampling_that_was_not_given_stays_away():
         ({"logit_bias": {"12": -100, "3": 1.5}}, {"logit_bias": ((12, -100.0), (3, 1.5))}),
         ({"logit_bias": [[12, 200], ["text", False]]}, {"logit_bias": ((12, 200.0), ("text", float("-inf")))}),
         ({"samplers": ["top-k", "temp", "top_k"]}, {"samplers": ("top_k", "temperature")}),
+        ({"samplers": "top-k;adaptive-p", "adaptive_target": 0.4, "adaptive_decay": 0.5},
+         {"samplers": ("top_k", "adaptive_p"), "adaptive_target": 0.4, "adaptive_decay": 0.5}),
         ({"samplers": "kt"}, {"samplers": ("top_k", "temperature")}),
         ({"samplers": "penalties;nucleus"}, {"samplers": ("penalties", "top_p")}),
         ({"dry_sequence_breakers": "\n"}, {"dry_sequence_breakers": ("\n",)}),
