@@ -31,6 +31,7 @@ class ModelCard(NamedTuple):
     capabilities: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     status: Mapping[str, Any] | None = None  # in llama-server's words
+    is_found: bool = False  # in the folder of models, and named nowhere else
 
 
 def _entry(card: ModelCard) -> dict[str, Any]:
@@ -50,6 +51,7 @@ def _entry(card: ModelCard) -> dict[str, Any]:
         entry["meta"] = meta
     if card.status is not None:
         entry["status"] = card.status
+        entry["source"], entry["can_remove"] = "models_dir" if card.is_found else "preset", card.is_found
     if "vision" in card.capabilities or "completion" in card.capabilities:
         seen = ["text", *(kind for able, kind in _MODALITIES.items() if able in card.capabilities)]
         entry["architecture"] = {"input_modalities": seen, "output_modalities": ["text"]}

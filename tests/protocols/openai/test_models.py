@@ -27,6 +27,17 @@ def test_a_model_that_loads_has_no_figures_yet():
     assert not {"max_model_len", "meta"} & set(json.loads(model_body(ModelCard("a", 5))))
 
 
+def test_a_router_tells_where_a_model_is_from_and_whether_it_may_be_deleted():
+    entries = [json.loads(model_body(ModelCard("a", 5, status={"value": "unloaded"}, is_found=found))) for found in (True, False)]
+    assert [(one["source"], one["can_remove"]) for one in entries] == [("models_dir", True), ("preset", False)]
+
+
+def test_the_short_list_has_the_texts_that_llama_servers_has():
+    (brief,) = json.loads(model_list([ModelCard("a", 5, capabilities=("completion", "vision"))]))["models"]
+    assert brief["details"]["format"] == "gguf" and brief["capabilities"] == ["completion", "multimodal"]
+    assert {"modified_at", "size", "digest", "description", "parameters"} <= {*brief}
+
+
 def test_what_a_model_can_do_is_told_where_no_client_stumbles_over_it():
     entry = json.loads(model_body(ModelCard("a", 5, capabilities=("completion", "tools"))))
     assert entry["meta"] == {"capabilities": ["completion", "tools"]} and "capabilities" not in entry
