@@ -1,0 +1,128 @@
+"""The tools that llamasrv brings, under llama-server's names and parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llamasrv.tools.shell import DEFAULT_SECONDS, MOST_OUTPUT, MOST_SECONDS
+from llamasrv.tools.tool import Tool
+
+_TEXT, _NUMBER, _FLAG = "string", "integer", "boolean"
+_INCLUDE = (
+    'Glob pattern of the files to look at, such as "*.py" or "src/**/*.py". Without a slash it is matched against '
+    "names at any depth, with one against relative paths. Default: all"
+)
+_SKIPS = (
+    " In a git repository, files that .gitignore names are left out; elsewhere, what lies in folders such as "
+    "node_modules and build is."
+)
+
+
+def _parameter(kind: str, description: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "description": description, **more}
+
+
+def _object(required: tuple[str, ...] = (), **properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, **({"required": list(required)} if required else {})}
+
+
+_EDIT = _object(
+    ("old_text", "new_text"),
+    old_text=_parameter(_TEXT, "Exact text to replace; it must occur once in the file"),
+    new_text=_parameter(_TEXT, "Text to put in its place"),
+)
+
+BUILT_IN: tuple[Tool, ...] = (
+    Tool(
+        "read_file", "Read file",
+        "Read a text file, or a range of its lines. With append_loc, each line begins with its number and an arrow.",
+        _object(
+            ("path",),
+            path=_parameter(_TEXT, "Path of the file"),
+            start_line=_parameter(_NUMBER, "First line to read, from 1 (default: 1)"),
+            end_line=_parameter(_NUMBER, "Last line to read (default: the end of the file)"),
+            append_loc=_parameter(_FLAG, "Begin each line with its number"),
+        ),
+        uses_cwd=True,
+    ),
+    Tool(
+        "file_glob_search", "File search",
+        "Find files below a folder by a glob pattern." + _SKIPS + " Folders end with a slash in the result.",
+        _object(
+            ("path",),
+            path=_parameter(_TEXT, "Folder to search in"),
+            include=_parameter(_TEXT, _INCLUDE),
+            exclude=_parameter(_TEXT, "Glob pattern of what to leave out"),
+            type=_parameter(_TEXT, 'What to find: "file" (default), "dir" or "all"'),
+            max_depth=_parameter(_NUMBER, "Levels of folders to look into; 0: all (default), 1: the folder itself"),
+            limit=_parameter(_NUMBER, "Maximum number of results, at most and by default 100"),
+        ),
+        uses_cwd=True,
+    ),
+    Tool(
+        "grep_search", "Grep search",
+        "Search the lines of text files for a pattern, in one file or below a folder." + _SKIPS,
+        _object(
+            ("path", "pattern"),
+            path=_parameter(_TEXT, "File or folder to search in"),
+            pattern=_parameter(_TEXT, "Regular expression in Python's syntax, or with literal the text itself"),
+            include=_parameter(_TEXT, _INCLUDE),
+            exclude=_parameter(_TEXT, "Glob pattern of files to leave out"),
+            return_line_numbers=_parameter(_FLAG, "Show the numbers of lines"),
+            literal=_parameter(_FLAG, "Take the pattern as a text (default: false)"),
+            ignore_case=_parameter(_FLAG, "Do not tell upper from lower case (default: false)"),
+            context_lines=_parameter(_NUMBER, "Lines to show before and after each match (default: 0)"),
+        ),
+        uses_cwd=True,
+    ),
+    Tool(
+        "exec_shell_command", "Execute shell command",
+        "Run a shell command and return its output, standard error included. What it leaves running ends with it.",
+        _object(
+            ("command",),
+            command=_parameter(_TEXT, "Command for sh"),
+            timeout=_parameter(
+                _NUMBER, f"Seconds it may take (default {DEFAULT_SECONDS}, at most {MOST_SECONDS})", minimum=1
+            ),
+            max_output_size=_parameter(
+                _NUMBER, f"Bytes of output to return (default and maximum {MOST_OUTPUT})", minimum=0
+            ),
+        ),
+        writes=True, uses_cwd=True, streams=True,
+    ),
+    Tool(
+        "write_file", "Write file",
+        "Write a file, with the folders above it where they are missing. What it contained is lost.",
+        _object(
+            ("path", "content"),
+            path=_parameter(_TEXT, "Path of the file"),
+            content=_parameter(_TEXT, "What the file shall contain"),
+        ),
+        writes=True, uses_cwd=True,
+    ),
+    Tool(
+        "edit_file", "Edit file",
+        "Replace texts in a file. Each old_text must occur exactly once in the file as it is now, and none may overlap "
+        "another. Use write_file to replace all of it.",
+        _object(
+            ("path", "edits"),
+            path=_parameter(_TEXT, "Path of the file"),
+            edits=_parameter("array", "The replacements", items=_EDIT),
+        ),
+        writes=True, uses_cwd=True,
+    ),
+    Tool(
+        "get_info", "Get runtime info",
+        "The operating system that tools run on, and the current working directory.",
+        _object(),
+        uses_cwd=True,
+    ),
+)  # fmt: skip
+
+NAMES = tuple(tool.name for tool in BUILT_IN)
+ALL = "all"
+
+
+def chosen(names: tuple[str, ...]) -> list[Tool]:
+    """The tools of these names; "all" names all of them."""
+    return [tool for tool in BUILT_IN if ALL in names or tool.name in names]

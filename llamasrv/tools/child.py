@@ -1,0 +1,58 @@
+"""The process of one use of a tool for files.
+
+    python -m llamasrv.tools.child
+
+Reads {"tool", "params", "cwd", "base64"} from its standard input and writes the tool's reply, both JSON. Runs at a
+lower priority than the server and within a bound of memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+from llamasrv.tools import edits, files, search
+from llamasrv.tools.files import Refused
+
+MEMORY = 2**30  # bytes
+
+TOOLS = {
+    "read_file": files.read_file,
+    "write_file": files.write_file,
+    "get_info": files.get_info,
+    "edit_file": edits.edit_file,
+    "file_glob_search": search.file_glob_search,
+    "grep_search": search.grep_search,
+}
+
+
+def answer(ask: dict[str, Any]) -> dict[str, Any]:
+    """The reply; {"error"} where the tool cannot do what it is asked for."""
+    try:
+        if ask["tool"] == "read_file" and ask["base64"]:
+            return files.read_whole(ask["params"], ask["cwd"])
+        return TOOLS[ask["tool"]](ask["params"], ask["cwd"])
+    except Refused as error:
+        return {"error": str(error)}
+    except OSError as error:
+        return {"error": f"{error.strerror or error}: {files.shown(str(error.filename or ''))}"}
+    except MemoryError:
+        return {"error": "it takes too much memory"}
+
+
+def bound() -> None:
+    import resource
+
+    for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, MEMORY)):
+        with contextlib.suppress(ValueError, OSError):  # where the platform knows no such limit
+            resource.setrlimit(what, (most, most))
+    with contextlib.suppress(OSError):
+        os.nice(5)
+
+
+if __name__ == "__main__":
+    bound()
+    json.dump(answer(json.load(sys.stdin.buffer)), sys.stdout)

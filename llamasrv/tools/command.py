@@ -1,0 +1,112 @@
+"""One program with its output, within bounds of time and size.
+
+It leads a session of its own: when time is up, when it is given up, and when it has ended, everything that it has
+started there ends, too. What it writes beyond the bound is read and dropped, so that it is not held up. Works on
+greenlets and on threads: in a patched process `select` and `subprocess` do not block the hub.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO
+
+from llamasrv.tools.environment import environment
+
+PIECE = 65_536
+LOOK = 0.1  # seconds after which a wait looks whether the program has ended or was given up
+GRACE = 1.0  # seconds for what was killed to be gone
+
+Stop = Callable[[], bool]
+
+
+class Command:
+    def __init__(
+        self, args: Sequence[str], *, cwd: str, seconds: float, most: int, stop: Stop, given: bytes = b"",
+        env: Mapping[str, str] | None = None, with_errors: bool = True,
+    ) -> None:  # fmt: skip
+        """Start it. `given` is what it may read, `most` the bytes of output that are kept. Raises OSError."""
+        self._deadline = time.monotonic() + seconds
+        self._left = most
+        self._stop = stop
+        self.timed_out = False
+        self.is_cut = False
+        self._output, theirs = os.pipe()
+        try:
+            with _file_with(given) as source:
+                self._process = subprocess.Popen(
+                    args, stdin=source.fileno(), stdout=theirs, stderr=theirs if with_errors else subprocess.DEVNULL,
+                    cwd=cwd, env=environment(env), start_new_session=True,
+                )  # fmt: skip
+        except BaseException:
+            os.close(self._output)
+            raise
+        finally:
+            os.close(theirs)
+        os.set_blocking(self._output, False)
+
+    def output(self, pause: float = 3600.0) -> Iterator[bytes]:
+        """What it writes, as it comes; b"" whenever nothing came for `pause` seconds. At the end of the iteration it is
+        gone. To be iterated once, and closed."""
+        poll, since = select.poll(), time.monotonic()
+        poll.register(self._output, select.POLLIN)
+        try:
+            while not self._is_over():
+                had_ended = self._process.poll() is not None
+                if not poll.poll(LOOK * 1000):
+                    if had_ended:
+                        return  # others hold the pipe open: what it has left in the background
+                    if time.monotonic() - since >= pause:
+                        since = time.monotonic()
+                        yield b""
+                    continue
+                data = os.read(self._output, PIECE)
+                if not data:
+                    return self._wait()
+                kept = data[: self._left]
+                self._left -= len(kept)
+                self.is_cut = self.is_cut or len(kept) < len(data)
+                if kept:
+                    yield kept
+                since = time.monotonic()
+        finally:
+            self._end()
+
+    @property
+    def exit_code(self) -> int:
+        """Once it has ended; -N if signal N ended it."""
+        code = self._process.returncode
+        return -signal.SIGKILL if code is None else code
+
+    def _is_over(self) -> bool:
+        self.timed_out = time.monotonic() >= self._deadline
+        return self.timed_out or self._stop()
+
+    def _wait(self) -> None:
+        """It has closed its output, and may go on."""
+        while self._process.poll() is None and not self._is_over():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(LOOK)
+
+    def _end(self) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
+        os.close(self._output)
+
+
+def _file_with(data: bytes) -> IO[bytes]:
+    """A file, and not a pipe: a program that does not read it holds up nobody."""
+    if not data:
+        return open(os.devnull, "rb")
+    file = tempfile.TemporaryFile()
+    file.write(data)
+    file.seek(0)
+    return file

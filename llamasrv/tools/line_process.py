@@ -1,0 +1,167 @@
+"""A program that is talked to in lines, over its standard input and output.
+
+Its lines are handed on as they come; what it says on standard error goes to the log, and the end of that is kept. It
+leads a session of its own, and whatever it has started there ends with it. Works on greenlets and on threads: in a
+patched process `threading`, `select` and `subprocess` do not block the hub.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+log = logging.getLogger("llamasrv")
+
+LONGEST_LINE = 8 * 2**20  # bytes; a program that writes a longer one is ended
+LAST_WORDS = 1000  # bytes of standard error that are kept
+PIECE = 65_536
+LOOK = 0.1  # seconds after which a writer looks whether the program is still there
+GRACE = 0.5  # seconds to end by itself after its input was closed
+
+
+class LineProcess:
+    def __init__(
+        self, args: Sequence[str], *, cwd: str | None, env: Mapping[str, str], on_line: Callable[[bytes], None],
+        on_end: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Start it. `on_line` and `on_end` are called by a thread of its own, `on_end` once. Raises OSError."""
+        self._on_line, self._on_end = on_line, on_end
+        self._writing = threading.Lock()
+        self._ended = threading.Event()
+        self.is_alive = True
+        self.last_words = b""
+        theirs, ours = _pipes()
+        self._stdin, self._stdout, self._stderr, self._wake, self._waker = ours
+        try:
+            self._process = subprocess.Popen(
+                args, stdin=theirs[0], stdout=theirs[1], stderr=theirs[2], cwd=cwd, env=env, start_new_session=True
+            )
+        except BaseException:
+            for fd in ours:
+                os.close(fd)
+            raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        threading.Thread(target=self._pump, daemon=True).start()
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.returncode
+
+    def send(self, line: bytes, deadline: float) -> None:
+        """Write one line, without its end. Raises OSError if the program is gone, TimeoutError if it does not read."""
+        if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        try:
+            self._write(line + b"\n", deadline)
+        finally:
+            self._writing.release()
+
+    def _write(self, data: bytes, deadline: float) -> None:
+        poll, rest = select.poll(), memoryview(data)
+        poll.register(self._stdin, select.POLLOUT)
+        while rest:
+            if not self.is_alive:
+                raise BrokenPipeError
+            if time.monotonic() > deadline:
+                if len(rest) < len(data):
+                    self.close()  # half a line has been written: nothing can follow
+                raise TimeoutError
+            try:
+                rest = rest[os.write(self._stdin, rest) :]
+            except BlockingIOError:
+                poll.poll(LOOK * 1000)
+
+    def close(self) -> None:
+        """Have it end, soon: in its own time first, then at once."""
+        with contextlib.suppress(OSError):
+            os.write(self._waker, b".")
+
+    def wait(self, seconds: float) -> None:
+        self._ended.wait(seconds)
+
+    def _pump(self) -> None:
+        try:
+            self._read()
+        finally:
+            self.is_alive = False
+            self._end()
+            self._on_end()
+            self._ended.set()
+
+    def _read(self) -> None:
+        """Until its output ends, or somebody wants it to."""
+        buffer = bytearray()
+        poll = select.poll()
+        for fd in (self._stdout, self._stderr, self._wake):
+            poll.register(fd, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self._wake:
+                    return
+                try:
+                    data = os.read(fd, PIECE)
+                except BlockingIOError:
+                    continue
+                if fd == self._stdout:
+                    if not data or not self._take(buffer, data):
+                        return
+                elif data:
+                    self._hear(data)
+                else:
+                    poll.unregister(fd)
+
+    def _take(self, buffer: bytearray, data: bytes) -> bool:
+        """Hand on the lines that are complete; False if one is too long."""
+        last = data.rfind(b"\n")
+        if last < 0:
+            buffer += data
+            return len(buffer) <= LONGEST_LINE
+        lines = (bytes(buffer) + data[:last]).split(b"\n")
+        buffer[:] = data[last + 1 :]
+        for line in lines:
+            if line.strip():
+                self._on_line(line)
+        return True
+
+    def _hear(self, data: bytes) -> None:
+        self.last_words = (self.last_words + data)[-LAST_WORDS:]
+        log.debug("MCP server process %d: %s", self._process.pid, data.decode("utf-8", "replace").rstrip())
+
+    def _end(self) -> None:
+        with self._writing:
+            os.close(self._stdin)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # with all that it has started
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
+        for fd in (self._stdout, self._stderr, self._wake):
+            os.close(fd)
+        waker, self._waker = self._waker, -1
+        os.close(waker)
+
+
+def _pipes() -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The program's ends of three pipes; our ends of them, which do not block, and a pipe to wake the reader."""
+    made: list[int] = []
+    try:
+        for _ in range(4):
+            made += os.pipe()
+    except OSError:
+        for fd in made:
+            os.close(fd)
+        raise
+    ours = (made[1], made[2], made[4], made[6], made[7])
+    for fd in ours:
+        os.set_blocking(fd, False)
+    return (made[0], made[3], made[5]), ours

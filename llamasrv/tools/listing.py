@@ -1,0 +1,122 @@
+"""What lies below a folder, and which of it a glob pattern means.
+
+In a git repository files are those that git knows or would add; elsewhere folders that hold what programs have made are
+named, and not looked into. Links to folders are not followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from llamasrv.tools.files import Refused
+
+SECONDS = 12.0  # then what has been found so far is the answer
+MOST_ENTRIES = 200_000
+
+NOT_ENTERED = frozenset((
+    ".git", ".svn", ".hg", "node_modules", "__pycache__", ".venv", "venv", "dist", "build", "target", ".cache", ".idea",
+    ".vscode",
+))  # fmt: skip
+
+# A repository's own settings may name programs for git to run.
+GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "-c", "core.hooksPath=/dev/null")
+
+
+class Entry(NamedTuple):
+    path: str  # relative, with slashes
+    is_folder: bool
+
+
+class Listing(NamedTuple):
+    entries: list[Entry]
+    is_whole: bool
+
+
+def entries_below(base: str, *, files: bool, folders: bool, depth: int = 0) -> Listing:
+    """Everything below `base`, or down to `depth` levels. Raises Refused."""
+    if not os.path.isdir(base):
+        raise Refused(f"path does not exist or is not a directory: {base}")
+    deadline = time.monotonic() + SECONDS
+    if files and not folders:
+        known = _known_to_git(base)
+        if known is not None:
+            near = (path for path in known if not depth or path.count("/") < depth)
+            return _bounded((Entry(path, False) for path in near if os.path.isfile(os.path.join(base, path))), deadline)
+    found = (one for one in _walk(base, depth, deadline) if (folders if one.is_folder else files))
+    return _bounded(found, deadline)
+
+
+def _bounded(found: Iterator[Entry], deadline: float) -> Listing:
+    entries: list[Entry] = []
+    for entry in found:
+        if len(entries) == MOST_ENTRIES or time.monotonic() > deadline:
+            return Listing(entries, False)
+        entries.append(entry)
+    return Listing(entries, time.monotonic() <= deadline)
+
+
+def _known_to_git(base: str) -> list[str] | None:
+    """None outside of a repository, or without git."""
+    try:
+        done = subprocess.run(
+            [*GIT, "-C", base, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=SECONDS, check=True,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return sorted(set(map(os.fsdecode, done.stdout.split(b"\0"))) - {""})
+
+
+def _walk(base: str, depth: int, deadline: float) -> Iterator[Entry]:
+    waiting = [("", 1)]
+    while waiting and time.monotonic() <= deadline:
+        folder, level = waiting.pop()
+        try:
+            with os.scandir(os.path.join(base, folder)) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError:
+            continue  # one that may not be read
+        below = []
+        for entry in entries:
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_dir():
+                yield Entry(path, True)
+                if not entry.is_symlink() and entry.name.lower() not in NOT_ENTERED and level != depth:
+                    below.append((path, level + 1))
+            elif entry.is_file():
+                yield Entry(path, False)
+        waiting += reversed(below)
+
+
+def matches(pattern: str, path: str) -> bool:
+    """A pattern without a slash is one of names, at any depth; one with a slash is one of paths, and may begin
+    anywhere unless it begins with a slash."""
+    if "/" not in pattern:
+        return _glob(pattern).fullmatch(path.rpartition("/")[2]) is not None
+    if pattern.startswith("/"):
+        return _glob(pattern[1:]).fullmatch(path) is not None
+    return _glob(pattern if pattern.startswith("**/") else f"**/{pattern}").fullmatch(path) is not None
+
+
+_PART = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
+_MEANS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+@lru_cache(maxsize=8)
+def _glob(pattern: str) -> re.Pattern[str]:
+    def meaning(part: str) -> str:
+        if len(part) > 2 and part[0] == "[":
+            return "[" + ("^" if part[1] == "!" else "") + re.escape(part[1:-1].lstrip("!")).replace(r"\-", "-") + "]"
+        return _MEANS.get(part) or re.escape(part)
+
+    try:
+        return re.compile("".join(meaning(part[0]) for part in _PART.finditer(pattern)), re.DOTALL)
+    except re.error:
+        raise Refused(f"invalid glob pattern: {pattern}") from None

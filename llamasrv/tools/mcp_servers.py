@@ -1,0 +1,136 @@
+"""The MCP servers of this process: what tools they have, and calls of these.
+
+Each is started once to list its tools, on a thread of its own, and ended again. The first call of one of its tools
+starts it anew; then it stays until it ends by itself or this process does, and a later call starts another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llamasrv.tools.definitions import Definition
+from llamasrv.tools.mcp_peer import McpError, Peer, Stop
+from llamasrv.tools.tool import Tool
+
+log = logging.getLogger("llamasrv")
+
+LIST_SECONDS = 10.0  # that a server has to list its tools
+COOLDOWN = 5.0  # seconds before a command that could not be started is tried again
+END_SECONDS = 2.0  # for all of them to end
+
+
+class McpServers:
+    def __init__(self, definitions: Sequence[Definition] = ()) -> None:
+        self._definitions = {one.name: one for one in definitions}
+        self._found: dict[str, list[Tool]] = {}  # by the server's name
+        self._listers: list[threading.Thread] = []
+        self._peers: dict[str, Peer] = {}
+        self._failed: dict[str, float] = {}  # when a server could not be started
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin to list the tools."""
+        for definition in self._definitions.values():
+            thread = threading.Thread(target=self._list, args=(definition,), daemon=True)
+            self._listers.append(thread)
+            thread.start()
+
+    def tools(self) -> list[Tool]:
+        """All tools, in the order of the servers. Waits until they are listed, which takes LIST_SECONDS at most."""
+        for thread in self._listers:
+            thread.join()
+        return [tool for name in self._definitions for tool in self._found.get(name, ())]
+
+    def call(self, tool: Tool, arguments: Mapping[str, Any], stop: Stop) -> dict[str, Any]:
+        """{"plain_text_response"} or {"error"}."""
+
+        def stopped() -> bool:
+            return self._closed or stop()
+
+        seconds = self._definitions[tool.server].seconds
+        try:
+            peer = self._peer(tool.server)
+            return as_response(peer.call(tool.remote_name, arguments, time.monotonic() + seconds, stopped))
+        except McpError as error:
+            return {"error": str(error)}
+
+    def close(self) -> None:
+        """End them all, and what waits for them."""
+        self._closed = True
+        with self._lock:
+            peers, self._peers = list(self._peers.values()), {}
+        for peer in peers:
+            peer.close()
+        deadline = time.monotonic() + END_SECONDS
+        for peer in peers:
+            peer.wait(max(0.0, deadline - time.monotonic()))
+        for thread in self._listers:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _peer(self, name: str) -> Peer:
+        """The running one, or a new one. Raises McpError."""
+        with self._lock:
+            if self._closed:
+                raise McpError("the server is shutting down")
+            peer = self._peers.get(name)
+            if peer is not None and peer.is_alive:
+                return peer
+            if time.monotonic() < self._failed.get(name, -COOLDOWN) + COOLDOWN:
+                raise McpError(f"MCP server unavailable: {name}")
+            peer = self._start(self._definitions[name])
+            if peer is None:
+                self._failed[name] = time.monotonic()
+                raise McpError(f"MCP server unavailable: {name}")
+            self._peers[name] = peer
+            return peer
+
+    def _start(self, definition: Definition) -> Peer | None:
+        try:
+            return Peer(definition)
+        except OSError as error:
+            command = definition.command[:200]
+            log.warning("MCP server %s: %r cannot be started: %s", definition.name, command, error.strerror or error)
+            return None
+
+    def _list(self, definition: Definition) -> None:
+        peer = self._start(definition)
+        if peer is None:
+            return
+        try:
+            listed = peer.tools(time.monotonic() + LIST_SECONDS, lambda: self._closed)
+        except McpError as error:
+            said = f"; it said: {peer.last_words[:200]}" if peer.last_words else ""
+            log.warning("MCP server %s: its tools cannot be listed: %s%s", definition.name, error, said)
+            return
+        finally:
+            peer.close()
+        self._found[definition.name] = [tool for one in listed if (tool := as_tool(definition.name, one))]
+        log.info("MCP server %s: %d tools", definition.name, len(self._found[definition.name]))
+
+
+def as_tool(server: str, listed: Mapping[str, Any]) -> Tool | None:
+    """A tool under the name that clients call it by; None if it has no name."""
+    name, description, schema = listed.get("name"), listed.get("description"), listed.get("inputSchema")
+    if not isinstance(name, str) or not name:
+        return None
+    ours = f"{server}_{name}"
+    return Tool(
+        ours, ours, description if isinstance(description, str) else "", schema if isinstance(schema, dict) else {},
+        kind="mcp", server=server, remote_name=name,
+    )  # fmt: skip
+
+
+def as_response(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The texts of a result; as an error if the server says that it is one."""
+    content = result.get("content")
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+    text = "\n".join(text for text in texts if isinstance(text, str) and text)
+    if result.get("isError") is True:
+        return {"error": text or "MCP tool returned an error"}
+    return {"plain_text_response": text}

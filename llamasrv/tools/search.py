@@ -1,0 +1,120 @@
+"""file_glob_search and grep_search."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from llamasrv.tools import files
+from llamasrv.tools.files import Refused, resolve, shown
+from llamasrv.tools.listing import entries_below, matches
+
+MOST_FOUND = 100
+MOST_CONTEXT = 100  # lines before and after
+MOST_OUTPUT = 256 * 1024  # characters
+LONGEST_LINE = 2000  # characters that are shown of a line
+LARGEST_FILE = 16 * 2**20  # bytes; larger ones are not searched
+KINDS = {"file": (True, False), "dir": (False, True), "all": (True, True)}  # files, folders
+CUT = "[results truncated: time budget or too many entries]\n"
+
+
+def file_glob_search(params: dict[str, Any], cwd: str) -> dict[str, Any]:
+    kind, limit = params.get("type", "file"), params.get("limit", MOST_FOUND)
+    if kind not in KINDS:
+        raise Refused(f'invalid type: {kind} (expected "file", "dir" or "all")')
+    if limit < 1:
+        raise Refused(f"invalid limit: {limit} (expected 1 or more)")
+    base = resolve(params["path"], cwd)
+    of_files, of_folders = KINDS[kind]
+    listing = entries_below(base, files=of_files, folders=of_folders, depth=max(0, params.get("max_depth", 0)))
+    found = [entry for entry in listing.entries if _is_wanted(entry.path, params)]
+    taken = found[: min(limit, MOST_FOUND)]
+    text = "".join(f"{shown(entry.path)}{'/' if entry.is_folder else ''}\n" for entry in taken)
+    text += f"\n---\nTotal matches: {len(found)}\n"
+    if len(found) > len(taken):
+        text += f"[{len(taken)} of {len(found)} matches shown. Refine the glob pattern to narrow the search.]\n"
+    return {
+        "plain_text_response": text + ("" if listing.is_whole else CUT),
+        "entries": [{"path": shown(entry.path), "type": "dir" if entry.is_folder else "file"} for entry in taken],
+        "base": shown(base),
+    }
+
+
+def grep_search(params: dict[str, Any], cwd: str) -> dict[str, Any]:
+    path, wanted = params["path"], params["pattern"]
+    try:
+        flags = re.IGNORECASE if params.get("ignore_case") else 0
+        pattern = re.compile(re.escape(wanted) if params.get("literal") else wanted, flags)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise Refused(f"invalid regex: {error}") from None
+    base = resolve(path, cwd)
+    is_whole = True
+    if os.path.isfile(base):
+        places = [(base, path)]
+    elif os.path.isdir(base):
+        listing = entries_below(base, files=True, folders=False)
+        is_whole = listing.is_whole
+        places = [
+            (os.path.join(base, entry.path), entry.path) for entry in listing.entries if _is_wanted(entry.path, params)
+        ]
+    else:
+        raise Refused(f"path does not exist: {path}")
+    grep = Grep(pattern, params)
+    for full, name in places:
+        if grep.is_full:
+            break
+        grep.search(full, shown(name))
+    return {"plain_text_response": grep.report() + ("" if is_whole else CUT)}
+
+
+def _is_wanted(path: str, params: dict[str, Any]) -> bool:
+    exclude = params.get("exclude", "")
+    return matches(params.get("include", "**"), path) and not (exclude and matches(exclude, path))
+
+
+class Grep:
+    """What was found so far."""
+
+    def __init__(self, pattern: re.Pattern[str], params: dict[str, Any]) -> None:
+        self._pattern = pattern
+        self._around = min(max(0, params.get("context_lines", 0)), MOST_CONTEXT)
+        self._numbers = bool(params.get("return_line_numbers")) or self._around > 0
+        self._out: list[str] = []
+        self._size = 0
+        self._found = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._found >= MOST_FOUND or self._size >= MOST_OUTPUT
+
+    def search(self, path: str, name: str) -> None:
+        """One file; nothing in those that are too large, cannot be read, or are not text."""
+        try:
+            content = files.read(path, "/", LARGEST_FILE)
+        except Refused:
+            return
+        if b"\0" in content[:8192]:
+            return
+        lines = content.decode("utf-8", "replace").split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        for at, line in enumerate(lines):
+            if self.is_full:
+                return
+            if self._pattern.search(line):
+                self._show(lines, at, name)
+
+    def _show(self, lines: list[str], at: int, name: str) -> None:
+        for n in range(max(0, at - self._around), min(len(lines), at + self._around + 1)):
+            sign = ":" if n == at else "-"
+            text = f"{name}{sign}" + (f"{n + 1}{sign}" if self._numbers else "") + lines[n][:LONGEST_LINE] + "\n"
+            self._out.append(text)
+            self._size += len(text)
+        if self._around:
+            self._out.append("--\n")
+        self._found += 1
+
+    def report(self) -> str:
+        more = "[limit reached. Narrow the path, the pattern or include to see more.]\n" if self.is_full else ""
+        return "".join(self._out) + f"\n---\nTotal matches: {self._found}\n{more}"

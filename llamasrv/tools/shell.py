@@ -1,0 +1,43 @@
+"""exec_shell_command: a command of the shell, with its output as it comes."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from typing import Any
+
+from llamasrv.tools.command import Command, Stop
+from llamasrv.tools.tool import Invocation
+
+MOST_SECONDS = 60
+DEFAULT_SECONDS = 10
+MOST_OUTPUT = 16 * 1024  # bytes
+
+
+def run(asked: Invocation, stop: Stop) -> dict[str, Any]:
+    try:
+        return {"plain_text_response": "".join(stream(asked, stop))}
+    except OSError as error:
+        return {"error": why_not(error)}
+
+
+def stream(asked: Invocation, stop: Stop, pause: float = 3600.0) -> Iterator[str]:
+    """Its output in pieces, "" whenever nothing came for `pause` seconds, and last how it ended. Raises OSError if it
+    cannot be started."""
+    seconds = min(asked.params.get("timeout", DEFAULT_SECONDS), MOST_SECONDS)
+    most = min(asked.params.get("max_output_size", MOST_OUTPUT), MOST_OUTPUT)
+    command = Command(["sh", "-c", asked.params["command"]], cwd=asked.cwd, seconds=seconds, most=most, stop=stop)
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    for data in command.output(pause):
+        text = decode(data)
+        if text or not data:
+            yield text
+    tail = decode(b"", final=True) + ("\n[output truncated]" if command.is_cut else "")
+    tail += f"\n[exit code: {command.exit_code}]" + (" [exit due to timed out]" if command.timed_out else "")
+    yield tail
+
+
+def why_not(error: OSError) -> str:
+    return f"the command cannot be started: {error.strerror or error}"
+
+

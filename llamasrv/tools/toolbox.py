@@ -1,0 +1,112 @@
+"""All tools that clients may use, and how many at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from llamasrv.errors import InvalidRequest, NotFound, QueueFull, Unavailable
+from llamasrv.tools import catalogue, file_tools, shell
+from llamasrv.tools.definitions import Definition
+from llamasrv.tools.mcp_servers import McpServers
+from llamasrv.tools.tool import Invocation, Tool, reply_json
+
+log = logging.getLogger("llamasrv")
+
+MOST_AT_ONCE = 32
+
+_TYPES: Mapping[str, tuple[type, str]] = {
+    "string": (str, "a string"), "integer": (int, "an integer"), "boolean": (bool, "a boolean"),
+    "array": (list, "an array"),
+}  # fmt: skip
+
+
+class Toolbox:
+    """`names` of built-in tools, and MCP servers. Without either it is empty."""
+
+    def __init__(self, names: Sequence[str] = (), servers: Sequence[Definition] = ()) -> None:
+        self.is_on = bool(names or servers)
+        self.mcp = McpServers(servers)
+        self._built_in = catalogue.chosen(tuple(names))
+        self._running = 0
+        self._closed = False
+
+    def tools(self) -> list[Tool]:
+        """Waits for MCP servers that are just being asked for theirs."""
+        found = {tool.name: tool for tool in self._built_in}
+        for tool in self.mcp.tools():
+            if found.setdefault(tool.name, tool) is not tool:
+                log.debug("the tool %s of MCP server %s is left out: the name is taken", tool.name, tool.server)
+        return list(found.values())
+
+    def find(self, name: str) -> Tool:
+        """Raises NotFound."""
+        tool = next((tool for tool in self._built_in if tool.name == name), None)
+        tool = tool or next((tool for tool in self.mcp.tools() if tool.name == name), None)
+        if tool is None:
+            raise NotFound(f'unknown tool "{name[:100]}"', param="tool", code="unknown_tool")
+        return tool
+
+    def call(self, asked: Invocation) -> bytes:
+        """The reply as JSON. Raises QueueFull, Unavailable."""
+        with self.place():
+            if asked.tool.kind == "mcp":
+                return reply_json(**self.mcp.call(asked.tool, asked.params, self._stop(asked)))
+            if asked.tool.streams:
+                return reply_json(**shell.run(asked, self._stop(asked)))
+            return file_tools.run(asked, self._stop(asked))
+
+    def stream(self, asked: Invocation, pause: float) -> Iterator[str]:
+        """The output in pieces, "" whenever nothing came for `pause` seconds. Raises QueueFull, Unavailable, and
+        OSError if the command cannot be started."""
+        with self.place():
+            yield from shell.stream(asked, self._stop(asked), pause)
+
+    def close(self) -> None:
+        """End what runs, and start nothing more."""
+        self._closed = True
+        self.mcp.close()
+
+    def _stop(self, asked: Invocation) -> Callable[[], bool]:
+        return lambda: self._closed or asked.cancelled
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        if self._closed:
+            raise Unavailable("The server is shutting down.")
+        if self._running >= MOST_AT_ONCE:
+            raise QueueFull(f"{MOST_AT_ONCE} tools are running already. Try again shortly.")
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+
+def checked(tool: Tool, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parameters of a built-in tool, if they are what it takes: others that models make up, and nulls, are left
+    out. Those of an MCP tool are its server's matter. Raises InvalidRequest."""
+    if tool.kind == "mcp":
+        return params
+    known = tool.parameters["properties"]
+    given = {name: value for name, value in params.items() if name in known and value is not None}
+    for name in tool.parameters.get("required", ()):
+        if name not in given:
+            raise InvalidRequest(
+                f"Missing required parameter: 'params.{name}'.", param=f"params.{name}",
+                code="missing_required_parameter",
+            )  # fmt: skip
+    for name, value in given.items():
+        kind, words = _TYPES[known[name]["type"]]
+        if type(value) is not kind:
+            raise InvalidRequest(
+                f"Invalid type for 'params.{name}': expected {words}.", param=f"params.{name}", code="invalid_type"
+            )
+        least = known[name].get("minimum")
+        if least is not None and value < least:
+            raise InvalidRequest(
+                f"Invalid 'params.{name}': expected a value >= {least}.", param=f"params.{name}", code="invalid_value"
+            )
+    return given

@@ -1,0 +1,44 @@
+"""MCP servers of a test's own."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from llamasrv.tools.definitions import Definition
+from llamasrv.tools.mcp_servers import McpServers
+
+FAKE = str(Path(__file__).with_name("fake_mcp.py"))
+
+
+@pytest.fixture
+def fake():
+    """Definitions of servers that run fake_mcp.py."""
+
+    def make(*arguments, name="fake", **more):
+        return Definition(name, sys.executable, (FAKE, *arguments), **more)
+
+    return make
+
+
+@pytest.fixture
+def run_servers():
+    """Started servers; afterwards nothing of them is left."""
+    before, started = threading.active_count(), []
+
+    def start(*definitions):
+        started.append(McpServers(definitions))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for servers in started:
+        servers.close()
+    end = time.monotonic() + 10
+    while threading.active_count() > before:
+        assert time.monotonic() < end, threading.enumerate()
+        time.sleep(0.01)

@@ -1,0 +1,100 @@
+"""Programs within bounds: their output, their time, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from llamasrv.tools.command import Command
+
+
+def start(script, *, seconds=20, most=10_000, stop=lambda: False, **more):
+    return Command(["sh", "-c", script], cwd="/", seconds=seconds, most=most, stop=stop, **more)
+
+
+def test_it_gives_both_outputs_and_the_exit_code():
+    command = start("echo out; echo err >&2; exit 3")
+    assert b"".join(command.output()) == b"out\nerr\n" and command.exit_code == 3
+
+
+def test_standard_error_can_be_left_out():
+    assert b"".join(start("echo out; echo err >&2", with_errors=False).output()) == b"out\n"
+
+
+def test_it_reads_what_it_is_given():
+    assert b"".join(start("cat", given=b"x" * 9000).output()) == b"x" * 9000
+    assert b"".join(start("cat").output()) == b""
+
+
+def test_it_does_not_see_the_servers_keys(monkeypatch):
+    monkeypatch.setenv("LLAMASRV_API_KEY", "secret")
+    monkeypatch.setenv("SOMETHING", "else")
+    assert b"".join(start("echo $LLAMASRV_API_KEY$SOMETHING").output()) == b"else\n"
+
+
+def test_output_beyond_the_bound_is_dropped_and_the_program_goes_on():
+    command = start("head -c 300000 /dev/zero; exit 4", most=100)
+    assert b"".join(command.output()) == bytes(100)
+    assert command.is_cut and command.exit_code == 4
+
+
+def test_time_ends_it():
+    command = start("echo first; sleep 60", seconds=0.2)
+    began = time.monotonic()
+    assert b"".join(command.output()) == b"first\n"
+    assert command.timed_out and command.exit_code == -9 and time.monotonic() - began < 10
+
+
+def test_whoever_wants_it_no_more_ends_it():
+    wanted = [True]
+    command = start("echo first; sleep 60", stop=lambda: not wanted)
+    output = command.output()
+    assert next(output) == b"first\n"
+    wanted.clear()
+    assert list(output) == [] and not command.timed_out and command.exit_code == -9
+
+
+def test_a_silent_program_shows_as_pauses():
+    output = start("sleep 60").output(pause=0.05)
+    assert next(output) == b""
+    output.close()
+
+
+def test_what_it_leaves_in_the_background_ends_with_it():
+    command = start("sleep 60 & echo $!; exit 0")
+    began = time.monotonic()
+    pid = int(b"".join(command.output()))
+    assert time.monotonic() - began < 10 and command.exit_code == 0
+    end = time.monotonic() + 10
+    while is_running(pid):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_one_that_closes_its_output_is_waited_for():
+    command = start("exec >&- 2>&-; sleep 0.2; exit 5")
+    assert list(command.output()) == [] and command.exit_code == 5
+
+
+def test_a_folder_that_is_not_there_starts_nothing():
+    files = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError):
+        Command(["true"], cwd="/no/such/folder", seconds=1, most=1, stop=lambda: False)
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_it_leaves_no_file_open():
+    list(start("true").output())
+    files = len(os.listdir("/proc/self/fd"))
+    list(start("true").output())
+    assert len(os.listdir("/proc/self/fd")) == files

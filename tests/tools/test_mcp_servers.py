@@ -1,0 +1,213 @@
+"""MCP servers as programs of this machine: their list of tools, calls, and all the ways in which they end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from llamasrv.tools import line_process, mcp_servers
+from llamasrv.tools.mcp_servers import as_response, as_tool
+
+
+def call(servers, name, stop=lambda: False, **arguments):
+    tool = next(tool for tool in servers.tools() if tool.remote_name == name)
+    return servers.call(tool, arguments, stop)
+
+
+def peer_of(servers, name="fake"):
+    return servers._peers[name]
+
+
+def pid_of(servers):
+    return peer_of(servers)._process._process.pid
+
+
+def is_gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_tools_are_listed_under_the_name_of_their_server(run_servers, fake):
+    tools = run_servers(fake(name="one"), fake(name="two")).tools()
+    assert [tool.name for tool in tools][:2] == ["one_say", "one_wait"] and tools[-1].name == "two_long"
+    assert (tools[0].kind, tools[0].description, tools[0].parameters["type"]) == ("mcp", "to say", "object")
+
+
+def test_a_list_of_several_pages_is_read_to_its_end(run_servers, fake):
+    assert len(run_servers(fake("--pages", "3")).tools()) == 8
+
+
+def test_a_tool_gives_its_text(run_servers, fake):
+    servers = run_servers(fake())
+    assert call(servers, "say", text="hello\nw\u00f6rld") == {"plain_text_response": "hello\nw\u00f6rld"}
+
+
+def test_a_server_stays_for_the_next_call(run_servers, fake):
+    servers = run_servers(fake())
+    call(servers, "say", text="x")
+    first = pid_of(servers)
+    call(servers, "say", text="y")
+    assert pid_of(servers) == first
+
+
+def test_a_failure_of_the_tool_is_an_error(run_servers, fake):
+    servers = run_servers(fake())
+    assert call(servers, "fail") == {"error": "it did not work"}
+    unknown = as_tool("fake", {"name": "other"})
+    assert servers.call(unknown, {}, lambda: False) == {"error": "no such tool"}
+
+
+def test_what_is_no_reply_is_skipped(run_servers, fake):
+    assert call(run_servers(fake()), "noise") == {"plain_text_response": "through the noise"}
+
+
+def test_a_server_that_asks_for_something_gets_an_answer(run_servers, fake):
+    assert call(run_servers(fake()), "ask") == {"plain_text_response": "[{}, -32601]"}
+
+
+def test_it_runs_in_its_folder_with_its_variables_and_without_our_keys(run_servers, fake, tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_API_KEY", "secret")
+    servers = run_servers(fake(cwd=str(tmp_path), env={"FAKE": "yes"}))
+    assert call(servers, "where") == {"plain_text_response": f"{tmp_path.resolve()} yes None"}
+
+
+def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_is_answered(run_servers, fake):
+    servers = run_servers(fake(seconds=0.3))
+    assert call(servers, "wait", seconds=0.5) == {"error": "request timed out"}
+    servers._definitions["fake"] = fake(seconds=30)
+    assert call(servers, "say", text="x") == {"plain_text_response": "x"}
+
+
+def test_a_call_whose_client_leaves_is_given_up(run_servers, fake):
+    servers, left = run_servers(fake()), threading.Event()
+    servers.tools()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(call, servers, "wait", left.is_set, seconds=20)
+        left.set()
+        assert waiting.result(10) == {"error": "cancelled"}
+
+
+def test_a_server_that_dies_fails_its_call_and_comes_back_for_the_next(run_servers, fake):
+    servers = run_servers(fake())
+    assert call(servers, "die") == {"error": "the MCP server has ended with exit code 3"}
+    assert call(servers, "say", text="again") == {"plain_text_response": "again"}
+
+
+def test_calls_at_once_each_get_their_own_reply(run_servers, fake):
+    servers = run_servers(fake())
+    servers.tools()
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda n: call(servers, "say", text=str(n)), range(24)))
+    assert replies == [{"plain_text_response": str(n)} for n in range(24)]
+
+
+def test_a_command_that_cannot_be_started_is_one_line_and_costs_the_others_nothing(run_servers, fake, caplog, monkeypatch):
+    bad = fake(name="bad")
+    servers = run_servers(mcp_servers.Definition("bad", "no-such-program-here"), fake())
+    assert {tool.server for tool in servers.tools()} == {"fake"}
+    assert [record.message for record in caplog.records if "bad" in record.message] == [
+        "MCP server bad: 'no-such-program-here' cannot be started: No such file or directory"
+    ]
+    tool = as_tool("bad", {"name": "say"})
+    unavailable = {"error": "MCP server unavailable: bad"}
+    assert servers.call(tool, {"text": "x"}, lambda: False) == unavailable
+    servers._definitions["bad"] = bad
+    assert servers.call(tool, {"text": "x"}, lambda: False) == unavailable  # not tried again so soon
+    monkeypatch.setattr(mcp_servers, "COOLDOWN", 0.0)
+    assert servers.call(tool, {"text": "x"}, lambda: False) == {"plain_text_response": "x"}
+
+
+def test_a_server_that_ends_at_once_is_a_warning_with_what_it_said(run_servers, fake, caplog):
+    assert run_servers(fake("--die-at-start")).tools() == []
+    assert "no configuration was found" in caplog.text
+
+
+def test_a_server_that_does_not_answer_has_no_tools(run_servers, fake, caplog, monkeypatch):
+    monkeypatch.setattr(mcp_servers, "LIST_SECONDS", 0.2)
+    assert run_servers(fake("--deaf", "initialize")).tools() == []
+    assert "its tools cannot be listed: request timed out" in caplog.text
+
+
+def test_a_line_that_never_ends_ends_the_server(run_servers, fake, monkeypatch):
+    servers = run_servers(fake())
+    servers.tools()
+    monkeypatch.setattr(line_process, "LONGEST_LINE", 10_000)
+    assert "has ended" in call(servers, "long")["error"]
+
+
+def test_a_server_that_does_not_read_holds_up_nobody(run_servers, fake, tmp_path):
+    reader = tmp_path / "reader.py"
+    reader.write_text("import time; time.sleep(60)")
+    servers = run_servers(mcp_servers.Definition("stuck", fake().command, (str(reader),), seconds=0.3))
+    servers._listers.clear()
+    tool = as_tool("stuck", {"name": "say"})
+    start = time.monotonic()
+    assert "request timed out" in servers.call(tool, {"text": "x" * 300_000}, lambda: False)["error"]
+    assert time.monotonic() - start < 5
+
+
+def test_close_ends_them_and_what_waits_for_them(run_servers, fake):
+    servers = run_servers(fake())
+    call(servers, "say", text="x")
+    pid = pid_of(servers)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(call, servers, "wait", seconds=20)
+        servers.close()
+        assert "error" in waiting.result(5)
+    assert is_gone(pid)
+    assert "error" in call(servers, "say", text="x")
+
+
+def test_what_a_server_has_started_ends_with_it(run_servers, tmp_path, fake):
+    """A grandchild held the pipes open, and the reader waited for their end."""
+    parent = tmp_path / "parent.py"
+    parent.write_text(
+        "import subprocess, sys, runpy\n"
+        f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n"
+        f"sys.argv[0] = {fake().args[0]!r}\n"
+        f"runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    servers = run_servers(mcp_servers.Definition("parent", fake().command, (str(parent),)))
+    assert call(servers, "say", text="x") == {"plain_text_response": "x"}
+    grandchild = int((tmp_path / "pid").read_text())
+    servers.close()
+    end = time.monotonic() + 10
+    while is_running(grandchild):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def is_running(pid):
+    """A zombie, which is its new parent's to bury, runs no more."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("result", "response"),
+    [
+        ({}, {"plain_text_response": ""}),
+        ({"content": "x"}, {"plain_text_response": ""}),
+        ({"content": [1, {"type": "text"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+         {"plain_text_response": "a\nb"}),
+        ({"isError": True}, {"error": "MCP tool returned an error"}),
+    ],
+)  # fmt: skip
+def test_a_result_becomes_text(result, response):
+    assert as_response(result) == response
+
+
+def test_a_tool_without_a_name_is_none():
+    assert as_tool("s", {"description": "x"}) is None
+    assert as_tool("s", {"name": "t", "inputSchema": 3}).parameters == {}
