@@ -19,7 +19,7 @@ MODULES = {
 LEAVES = ("llamasrv", "llamasrv.atomic_file", "llamasrv.errors", "llamasrv.domain")
 ENGINE = (*LEAVES, "llamasrv.engine")
 PIPELINE = (*ENGINE, "llamasrv.chat", "llamasrv.media", "llamasrv.models", "llamasrv.pipeline")
-WEB = (*PIPELINE, "llamasrv.protocols", "llamasrv.store", "llamasrv.web", "llamasrv.config.paths")
+WEB = (*PIPELINE, "llamasrv.protocols", "llamasrv.store", "llamasrv.tools", "llamasrv.web", "llamasrv.config.paths")
 START = (*WEB, "llamasrv.config", "llamasrv.log", "llamasrv.startup")
 COMMANDS = (*START, "llamasrv.commands", "llamasrv.demo")
 ALLOWED = {
@@ -34,6 +34,7 @@ ALLOWED = {
     "llamasrv.pipeline": PIPELINE,
     "llamasrv.protocols": (*LEAVES, "llamasrv.protocols"),
     "llamasrv.store": (*LEAVES, "llamasrv.store"),
+    "llamasrv.tools": (*LEAVES, "llamasrv.tools"),
     "llamasrv.web.http.worker": START,
     "llamasrv.web": WEB,
     "llamasrv.config": (*LEAVES, "llamasrv.config", "llamasrv.engine.options", "llamasrv.engine.tensor_names"),
@@ -56,7 +57,7 @@ HOMES = {
     "werkzeug": ("llamasrv.web",),
     "apispec": ("llamasrv.protocols.openapi",),
     "marshmallow": ("llamasrv.protocols", "llamasrv.config"),
-    "orjson": ("llamasrv.protocols", "llamasrv.web", "llamasrv.chat", "llamasrv.pipeline.fingerprint"),
+    "orjson": ("llamasrv.protocols", "llamasrv.web", "llamasrv.chat", "llamasrv.pipeline.fingerprint", "llamasrv.tools"),
     "jinja2": ("llamasrv.chat.template", "llamasrv.chat.sandbox"),
     "llama_cpp": ("llamasrv.engine.backend.library",),
     "llguidance": ("llamasrv.engine.sampling.grammar_compiler", "llamasrv.engine.sampling.grammar_matcher"),

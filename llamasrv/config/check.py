@@ -52,15 +52,27 @@ def check_together(s: Settings) -> None:
             refuse(f"server_{name}", f"{path!r} must be a path such as /{name.partition('_')[0]}")
     if not s.hosts:
         refuse("server_host", f"{s.server.host!r} is not an address")
+    if has_tools(s) and not s.server.allow_keyless and is_open(s):
+        refuse("server_host", f"{s.server.host} can be reached from other machines, which could run programs here, "
+               "and no API key is set: give --api-key-file (or --allow-keyless if that is meant)")  # fmt: skip
     if not s.server.allow_keyless and is_open(s) and not in_container():
         refuse("server_host", f"{s.server.host} can be reached from other machines and no API key is set: "
                "give --api-key-file (or --allow-keyless if that is meant)")  # fmt: skip
 
 
+def has_tools(settings: Settings) -> bool:
+    """Whether clients may run anything on this machine."""
+    tools = settings.tools
+    return bool(tools.names or tools.mcp_servers_config or tools.mcp_servers_json)
+
+
+def has_keys(settings: Settings) -> bool:
+    return bool(settings.server.api_key) or settings.server.api_key_file is not None
+
+
 def is_open(settings: Settings) -> bool:
     """Whether other machines can connect without a key."""
-    keyless = not settings.server.api_key and settings.server.api_key_file is None
-    return keyless and not all(map(_is_local, settings.hosts))
+    return not has_keys(settings) and not all(map(_is_local, settings.hosts))
 
 
 def in_container() -> bool:

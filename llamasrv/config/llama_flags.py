@@ -5,6 +5,7 @@ from __future__ import annotations
 from llamasrv.config.llama_flag import Flag, already, maps, no, same
 from llamasrv.config.llama_models import NAMED_MODELS
 from llamasrv.config.llama_values import (
+    agent,
     checkpoints,
     draft_kinds,
     idle_slots,
@@ -24,7 +25,7 @@ _ONE_SET = "the same threads compute steps of one row and of many"
 _AS_TARGET = "a draft model runs with the settings of its target"
 _DRAFT_PLACE = "a draft model is placed where its target is; --spec-draft-ngl 0 keeps it on the CPU"
 _DOWNLOADS = "name the repository: --hf-repo OWNER/REPO:QUANT, or llamasrv pull"
-_TOOLS = "llamasrv does not run programs for clients; send tools with the request and run them in the client"
+_PROXY = "llamasrv does not fetch URLs for web pages; name MCP servers with --mcp-servers-config"
 _VIDEO = "videos are not supported; send some of their frames as images"
 
 FLAGS: tuple[Flag, ...] = (
@@ -238,12 +239,13 @@ FLAGS: tuple[Flag, ...] = (
             "LLAMA_ARG_UI_CONFIG"),
     already("--ui-config-file, --webui-config-file PATH",
             "the pages are llamasrv's, and keep their settings in the browser", "LLAMA_ARG_UI_CONFIG_FILE"),
-    no("--ui-mcp-proxy, --webui-mcp-proxy / --no-ui-mcp-proxy, --no-webui-mcp-proxy", _TOOLS, "LLAMA_ARG_UI_MCP_PROXY"),
-    no("--tools TOOL1,TOOL2,...", _TOOLS, "LLAMA_ARG_TOOLS"),
-    no("--tools-runtime OPTION", _TOOLS, "LLAMA_ARG_TOOLS_RUNTIME"),
-    no("--mcp-servers-config PATH", _TOOLS, "LLAMA_ARG_MCP_SERVERS_CONFIG"),
-    no("--mcp-servers-json JSON", _TOOLS, "LLAMA_ARG_MCP_SERVERS_JSON"),
-    no("-ag, --agent / -no-ag, --no-agent", _TOOLS, "LLAMA_ARG_AGENT"),
+    no("--ui-mcp-proxy, --webui-mcp-proxy / --no-ui-mcp-proxy, --no-webui-mcp-proxy", _PROXY, "LLAMA_ARG_UI_MCP_PROXY"),
+    same("--tools TOOL1,TOOL2,...", "tools.names", "LLAMA_ARG_TOOLS"),
+    no("--tools-runtime OPTION", "tools run where llamasrv does; run llamasrv in a container to confine them",
+       "LLAMA_ARG_TOOLS_RUNTIME"),
+    same("--mcp-servers-config PATH", "tools.mcp_servers_config", "LLAMA_ARG_MCP_SERVERS_CONFIG"),
+    same("--mcp-servers-json JSON", "tools.mcp_servers_json", "LLAMA_ARG_MCP_SERVERS_JSON"),
+    maps("-ag, --agent / -no-ag, --no-agent", "--tools all, without the proxy for web pages", agent, "LLAMA_ARG_AGENT"),
     # Routes
     same("--metrics", "server.metrics", "LLAMA_ARG_ENDPOINT_METRICS"),
     same("--props", "server.props", "LLAMA_ARG_ENDPOINT_PROPS"),

@@ -24,6 +24,10 @@ def unified(text: str) -> dict[str, Any]:
     return {"engine_ctx_per_sequence": "all" if text == "on" else "share"}
 
 
+def agent(text: str) -> dict[str, Any]:
+    return {"tools_names": ["all"]} if text == "on" else {}
+
+
 _ON_THE_HUB = re.compile(
     r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)/(?:resolve|blob|raw)/([\w.-]+)/([^?#]+\.gguf)(?:[?#].*)?"
 )

@@ -21,6 +21,7 @@ from llamasrv.config.sections import (
     ServerSection,
     StoreSection,
 )  # fmt: skip
+from llamasrv.config.tools import ToolsSection
 from llamasrv.engine.options import EngineOptions
 from llamasrv.errors import ConfigError
 
@@ -54,6 +55,7 @@ class Settings:
     sampling: SamplingSection = SamplingSection()
     limits: LimitsSection = LimitsSection()
     media: MediaSection = MediaSection()
+    tools: ToolsSection = ToolsSection()
     store: StoreSection = StoreSection()
     cache: CacheSection = CacheSection()
     log: LogSection = LogSection()

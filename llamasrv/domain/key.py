@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 
-SCOPES = ("infer", "embed", "metrics", "admin")
+SCOPES = ("infer", "embed", "metrics", "tools", "admin")
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ LLAMACPP = Dialect(lambda error, request_id: llamacpp_body(error), lambda error:
 
 NATIVE = (
     "/completion", "/infill", "/embedding", "/tokenize", "/detokenize", "/apply-template", "/props", "/slots",
-    "/lora-adapters", "/v1/stream", "/chat/completions",
+    "/lora-adapters", "/v1/stream", "/chat/completions", "/tools",
 )  # fmt: skip
 EXACT = {"/metrics": LLAMACPP}
 BY_PATH = (("/v1/messages", ANTHROPIC), ("/api/", OLLAMA), ("/v1beta/", GEMINI), *((path, LLAMACPP) for path in NATIVE))

@@ -25,6 +25,7 @@ from llamasrv.protocols.llamacpp.embedding import EmbeddingSchema
 from llamasrv.protocols.llamacpp.models import ModelSchema
 from llamasrv.protocols.llamacpp.streams import LookupSchema
 from llamasrv.protocols.llamacpp.tokenize import DetokenizeSchema, TokenizeSchema
+from llamasrv.protocols.llamacpp.tools import ToolCallSchema
 from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema
 from llamasrv.protocols.ollama.embed import EmbeddingsSchema as OllamaEmbeddingsSchema
 from llamasrv.protocols.ollama.embed import EmbedSchema as OllamaEmbedSchema
@@ -252,8 +253,13 @@ OPERATIONS: dict[str, Operation] = {
         "Which of some streams are kept, and how far they are.", LookupSchema, {"conversation_ids": ["talk"]}
     ),
     "POST /predict": Operation("Vertex AI's predictions: requests to other endpoints; only with --predict-route."),
+    "GET /tools": Operation("The tools that run on this server; 403 where there are none."),
+    "POST /tools": Operation(
+        "Run a tool on this server.", ToolCallSchema,
+        {"tool": "exec_shell_command", "params": {"command": "uname"}}, EVENTS,
+    ),
     **dict.fromkeys(
-        ("GET /tools", "POST /tools", "GET /cors-proxy", "POST /cors-proxy"),
+        ("GET /cors-proxy", "POST /cors-proxy"),
         Operation("llama-server's; never offered here.", status=403),
     ),
     "GET /v1/usage": Operation(

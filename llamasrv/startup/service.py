@@ -30,7 +30,7 @@ from llamasrv.models.registry import Registry
 from llamasrv.models.trial import Trials
 from llamasrv.pipeline.media import MediaOptions
 from llamasrv.protocols.limits import Limits
-from llamasrv.startup import model_list, recipes
+from llamasrv.startup import model_list, recipes, tools
 from llamasrv.startup.model_options import with_pulled
 from llamasrv.store import DAY, Store, StoreOptions, open_store
 from llamasrv.web.service import Service, WebOptions
@@ -58,6 +58,7 @@ def configure_log(settings: Settings) -> None:
 def prepare(settings: Settings) -> Settings:
     """The settings with everything filled in that depends on the machine and the model. Raises ConfigError."""
     keys.of(settings)
+    tools.opened(settings)
     settings = filled_in(settings)
     models = model_list.models(settings)
     for own in (settings, *map(settings.of, settings.tables)):
@@ -102,7 +103,7 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
         ),
         keys=keys.of(settings),
         hosts=settings.server.allowed_hosts,
-        origins=settings.server.cors_origins,
+        origins=tools.origins(settings),
         credentials=settings.server.cors_credentials,
         # A key leaves room in the queue for the others.
         most_open=max(1, (settings.engine.queue_limit + settings.engine.places) * 3 // 4),
@@ -125,6 +126,8 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
         files_bytes=settings.store.files_bytes,
         folder=settings.models.dir or paths.models_dir(),
         ui=settings.server.ui,
+        tools=tools.tool_names(settings),
+        mcp_servers=tools.mcp_servers(settings),
     )
 
 
@@ -185,6 +188,7 @@ def build(settings: Settings) -> Service:
     updates = ModelUpdates(registry, settings)
     service.refresh, service.reread, service.serve_models_of = updates.refresh, updates.reread, updates.use
     _load_those_of_the_start(registry)
+    service.tools.mcp.start()
     threading.Thread(target=loader.run, daemon=True).start()
     return service
 

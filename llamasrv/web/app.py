@@ -18,6 +18,7 @@ from llamasrv.web.routes import (
     llamacpp_slots,
     llamacpp_control,
     llamacpp_streams,
+    llamacpp_tools,
     lora,
     models,
     models_pull,
@@ -35,14 +36,16 @@ from llamasrv.web.service import Service
 from llamasrv.web.streams.batches import Sender
 from llamasrv.web.streams.resume import StreamReader
 from llamasrv.web.streams.streaming import EventStream
+from llamasrv.web.streams.tool_stream import ToolStream
 
 BLUEPRINTS = (
     ui.blueprint, ops.blueprint, audio.blueprint,
     openai.blueprint, responses.blueprint, conversations.blueprint, files.blueprint,
     batches.blueprint, anthropic.blueprint, gemini.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
-    llamacpp_streams.blueprint, llamacpp_control.blueprint, embeddings.blueprint, lora.blueprint, models.blueprint,
-    models_pull.blueprint, openapi.blueprint, usage.blueprint, vertex.blueprint,
+    llamacpp_streams.blueprint, llamacpp_control.blueprint, llamacpp_tools.blueprint,
+    embeddings.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint, openapi.blueprint,
+    usage.blueprint, vertex.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 
@@ -60,7 +63,7 @@ def create_app(service: Service) -> Flask:
 
     @app.after_request
     def close_record(response: Response) -> Response:
-        if type(response.response) not in (EventStream, StreamReader):  # which close it when they end
+        if type(response.response) not in (EventStream, StreamReader, ToolStream):  # which close it when they end
             request.environ["llamasrv.record"].close(response.status_code)
         return response
 

@@ -22,6 +22,8 @@ from llamasrv.store.batches import BatchStore
 from llamasrv.store.files import FileStore
 from llamasrv.store.folder_shelf import FolderShelf
 from llamasrv.store.shelf import Shelf
+from llamasrv.tools.definitions import Definition
+from llamasrv.tools.toolbox import Toolbox
 from llamasrv.web.access.auth import Access
 from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.ops.usage import UsageBook
@@ -65,6 +67,8 @@ class WebOptions:
     files_folder: Path | None = None  # where files and batches are kept; None: in the store's server, else with state
     files_bytes: int = 0  # most bytes of files; 0: there are no files and no batches
     folder: Path | None = None  # of models that were found rather than named
+    tools: tuple[str, ...] = ()  # built-in tools that clients may use; "all"
+    mcp_servers: tuple[Definition, ...] = ()  # whose tools they may use
 
 
 class Service:
@@ -101,6 +105,7 @@ class Service:
         if options.files_bytes:
             pipeline.documents.open_file = self._content_of
         self.streams = Streams()
+        self.tools = Toolbox(options.tools, options.mcp_servers)
         self.running = Running()
         self.use(options)
 

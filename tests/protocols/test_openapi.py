@@ -89,9 +89,9 @@ def test_what_is_honoured_has_a_type(described):
 
 NEED_MORE = (
     "/models", "/v1/batches", "/v1/messages/batches", "/api/create", "/api/copy", "/api/pull", "/slots", "/api/blobs", "/v1/score", "/score", "/classify",
-    "/v1/classify",
+    "/v1/classify", "/tools",
 )  # fmt: skip
-"""Routes that need a file, a folder or another model to be there."""
+"""Routes that need a file, a folder, another model or an option to be there."""
 
 
 def test_examples_are_taken_by_the_routes(start_embedding, described):

@@ -28,7 +28,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     # any key at all: what is here, and is it ready
     ANY: (
         "/v1/models", "/models", "/v1/models/<path:name>", "/models/<path:name>", "/props", "/readyz", "/v1/usage",
-        "/tools", "/cors-proxy", "/tokenize", "/detokenize", "/apply-template", "/openapi.json",
+        "/cors-proxy", "/tokenize", "/detokenize", "/apply-template", "/openapi.json",
         "/api/tags", "/api/show", "/api/ps", "/api/version", "/v1beta/models", "/v1beta/models/<path:name>",
     ),
     "infer": (
@@ -59,6 +59,8 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     # the pages themselves, which hold nothing: what they ask of the server takes a key
     PAGE: ("/", "/ui/engine", "/ui/api", "/ui/static/<version>/<path:name>"),
     "metrics": ("/metrics", "/slots", "/ui/engine/stream"),
+    # programs on this machine
+    "tools": ("/tools",),
     "admin": ("POST /models", "DELETE /models", "POST /props"),
 }  # fmt: skip
 """Scope to routes, as they are written where they are made; with a method in front, that method alone."""

@@ -42,7 +42,7 @@ from llamasrv.errors import ConfigError, EngineFailure
 from llamasrv.log import reopen
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
-from llamasrv.startup import systemd
+from llamasrv.startup import systemd, tools
 from llamasrv.startup.progress import LoadingDisplay
 from llamasrv.web.http.connection import Connection, Times, refuse, status_of
 from llamasrv.web.http.gate import Gate
@@ -284,6 +284,7 @@ class Worker(GeventWorker):
         longest = settings.server.drain_notice + settings.server.drain_timeout + LAST_WORDS + ENGINE_STOP
         systemd.tell("STOPPING=1", "STATUS=Shutting down", f"EXTEND_TIMEOUT_USEC={longest * 1e6:.0f}")
         self.registry.drain()
+        self.service.tools.close()  # a call may take minutes: it does not hold up the end
         if not self._hurry:
             if self.num_running:
                 log.info(
@@ -361,6 +362,8 @@ def settings_or_exit() -> Settings:
     systemd.take_over()
     if is_open(settings):
         log.warning("anyone who can connect can use this server: no API key is set (--api-key-file)")
+    if (opened := tools.opened(settings, log.warning)) is not None:
+        log.warning("clients of this server can %s on this machine", opened)
     if settings.server.api_key_file is not None and keys.is_open_to_others(settings.server.api_key_file):
         log.warning("%s is readable by everyone on this machine: chmod 600", settings.server.api_key_file)
     return settings

@@ -121,11 +121,7 @@ def _check_ids(vocab: Vocabulary, parts: Iterable[str | int], field: str) -> Non
 
 
 def _add_absent(routes: Blueprint) -> None:
-    """What llama-server has behind flags and llamasrv does not have: its pages ask, and read a 403 as switched off."""
-
-    @routes.route("/tools", methods=["GET", "POST"])
-    def tools() -> Response:
-        raise Forbidden("llamasrv does not run programs for clients. Run tools in the client.", code="feature_disabled")
+    """What llama-server has behind a flag and llamasrv does not have: its pages ask, and read a 403 as switched off."""
 
     @routes.route("/cors-proxy", methods=["GET", "POST"])
     def proxy() -> Response:

@@ -1,0 +1,35 @@
+"""Options for tools that run on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from llamasrv.config.field import option_field
+
+_tools = partial(option_field, "tools")
+
+
+@dataclass(frozen=True)
+class ToolsSection:
+    """Tools that run on the server for its clients, at GET and POST /tools. Off by default: with them, whoever may use
+    the server reads and writes its files and runs programs there. A change takes a restart."""
+
+    names: tuple[str, ...] = _tools(
+        "list", (), "--tools",
+        help="Built-in tools that clients may use, separated by commas: read_file, file_glob_search, grep_search, "
+        "exec_shell_command, write_file, edit_file, get_info; or all. API keys need the scope `tools`. Unless "
+        "--cors-origins is set, it is localhost then; without API keys, * means localhost, too.",
+    )  # fmt: skip
+    mcp_servers_config: Path | None = _tools(
+        "path", None, "--mcp-servers-config",
+        help='JSON file of MCP servers whose tools clients may use: {"mcpServers": {NAME: {"command", "args", "env", '
+        '"cwd", "timeout_ms"}}}. Each runs as a program on this machine.',
+    )  # fmt: skip
+    mcp_servers_json: Mapping[str, Any] | None = _tools(
+        "json", None, "--mcp-servers-json", secret=True,
+        help="The same JSON inline.",
+    )  # fmt: skip

@@ -1,0 +1,82 @@
+"""From settings to the tools that run on the server."""
+
+from __future__ import annotations
+
+import json
+
+from llamasrv.config import Settings
+from llamasrv.config.check import has_keys, has_tools
+from llamasrv.config.option import nearest, reason
+from llamasrv.errors import ConfigError
+from llamasrv.tools import catalogue
+from llamasrv.tools.definitions import Definition, Warn, read_definitions
+
+MOST_BYTES = 2**20  # of the file of MCP servers
+
+
+def tool_names(settings: Settings) -> tuple[str, ...]:
+    """The built-in tools to offer. Raises ConfigError for unknown ones."""
+    for name in settings.tools.names:
+        if name not in (catalogue.ALL, *catalogue.NAMES):
+            known = ", ".join((catalogue.ALL, *catalogue.NAMES))
+            raise ConfigError(f"tools.names: {name!r} is none of {known}{nearest(name, catalogue.NAMES)}")
+    return settings.tools.names
+
+
+def _silently(line: str) -> None:
+    pass
+
+
+def mcp_servers(settings: Settings, warn: Warn = _silently) -> tuple[Definition, ...]:
+    """The MCP servers of the file, then those given inline; `warn` gets a line for each that is left out. Raises
+    ConfigError."""
+    found: dict[str, Definition] = {}
+    path = settings.tools.mcp_servers_config
+    if path is not None:
+        where = f"tools.mcp_servers_config = {str(path)!r}"
+        try:
+            if path.stat().st_size > MOST_BYTES:
+                raise ConfigError(f"{where}: larger than {MOST_BYTES} bytes")
+            document = json.loads(path.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{where}: {reason(error)}") from None
+        except (ValueError, RecursionError):
+            raise ConfigError(f"{where}: it is not valid JSON") from None
+        _add(document, where, found, warn)
+    if settings.tools.mcp_servers_json is not None:
+        _add(settings.tools.mcp_servers_json, "tools.mcp_servers_json", found, warn)
+    return tuple(found.values())
+
+
+def _add(document: object, where: str, found: dict[str, Definition], warn: Warn) -> None:
+    try:
+        if not isinstance(document, dict):
+            raise ValueError("expected a JSON object")
+        for one in read_definitions(document, warn):
+            if one.name in found:
+                warn(f"MCP server {one.name} is named twice: the second one is not used")
+            found.setdefault(one.name, one)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def origins(settings: Settings) -> tuple[str, ...]:
+    """Whose pages may use the server. With tools, those of this machine unless the operator names others; and none that
+    are not named, unless a page needs a key: else every page that somebody opens here could run programs."""
+    given = settings.server.cors_origins
+    if not has_tools(settings):
+        return given
+    if "*" in given and not has_keys(settings):
+        return (*(origin for origin in given if origin != "*"), "localhost")
+    return given or ("localhost",)
+
+
+def opened(settings: Settings, warn: Warn = _silently) -> str | None:
+    """What clients may do on this machine, for the log; None without tools. Raises ConfigError."""
+    names = tool_names(settings)
+    if "*" in settings.server.cors_origins and "*" not in origins(settings):
+        warn("with tools and without API keys, --cors-origins * means localhost: other pages have to be named")
+    parts = [] if not names else ["use the tools " + ", ".join(tool.name for tool in catalogue.chosen(names))]
+    if servers := mcp_servers(settings, warn):
+        parts.append("call the MCP servers " + ", ".join(one.name for one in servers))
+    return " and ".join(parts) or None
