@@ -11,6 +11,8 @@ _settings = settings_or_exit()
 
 bind = _settings.addresses
 reuse_port = _settings.server.reuse_port
+certfile = _settings.server.ssl_cert_file and str(_settings.server.ssl_cert_file)
+keyfile = _settings.server.ssl_key_file and str(_settings.server.ssl_key_file)
 wsgi_app = "llamasrv.wsgi:app"
 worker_class = "llamasrv.web.http.worker.Worker"
 

@@ -44,6 +44,8 @@ def check_together(s: Settings) -> None:
         refuse("engine_ubatch_size", f"{s.engine.ubatch_size} is more than engine.batch_size = {s.engine.batch_size}")
     if s.engine.flash_attn == "off" and s.engine.cache_type_v not in ("f32", "f16", "bf16"):
         refuse("engine_cache_type_v", f"{s.engine.cache_type_v} needs flash attention, and engine.flash_attn is off")
+    if (s.server.ssl_key_file is None) != (s.server.ssl_cert_file is None):
+        refuse("server_ssl_cert_file", "TLS needs both --ssl-cert-file and --ssl-key-file")
     if s.server.api_prefix is not None and not re.fullmatch(r"(/[\w.~-]+)+/?", s.server.api_prefix):
         refuse("server_api_prefix", f"{s.server.api_prefix!r} must be a path such as /llm")
     for name in ("predict_route", "health_route"):

@@ -229,8 +229,8 @@ FLAGS: tuple[Flag, ...] = (
     same("--api-prefix PREFIX", "server.api_prefix", "LLAMA_ARG_API_PREFIX"),
     same("--api-key KEY", "server.api_key", "LLAMA_API_KEY"),
     same("--api-key-file FNAME", "server.api_key_file", "LLAMA_ARG_API_KEY_FILE"),
-    no("--ssl-key-file FNAME", "let nginx speak TLS: conf/nginx.conf", "LLAMA_ARG_SSL_KEY_FILE"),
-    no("--ssl-cert-file FNAME", "let nginx speak TLS: conf/nginx.conf", "LLAMA_ARG_SSL_CERT_FILE"),
+    same("--ssl-key-file FNAME", "server.ssl_key_file", "LLAMA_ARG_SSL_KEY_FILE"),
+    same("--ssl-cert-file FNAME", "server.ssl_cert_file", "LLAMA_ARG_SSL_CERT_FILE"),
     same("-to, --timeout N", "limits.timeout", "LLAMA_ARG_TIMEOUT"),
     same("--sse-ping-interval N", "server.keepalive", "LLAMA_ARG_SSE_PING_INTERVAL"),
     # Pages and tools

@@ -169,6 +169,13 @@ class ServerSection:
         "path", None, "--api-key-file",
         help="File of API keys: a .toml file as written by `llamasrv key`, or else one key per line.",
     )  # fmt: skip
+    ssl_key_file: Path | None = _server(
+        "path", None, "--ssl-key-file",
+        help="Private key of the certificate, in PEM; with both the server speaks TLS and nothing else."
+    )
+    ssl_cert_file: Path | None = _server(
+        "path", None, "--ssl-cert-file", help="Certificate for TLS, in PEM, with those between it and its root."
+    )
     api_prefix: str | None = _server(
         "text", None, "--api-prefix",
         help="Path prefix, such as /llm, under which all routes are also available; the pages stay at /."

@@ -119,7 +119,11 @@ class Settings:
         if self.socket_path is not None:
             return f"unix:{self.socket_path}"
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.hosts[0], self.hosts[0])
-        return f"http://{_bracketed(host)}:{self.server.port}"
+        return f"{self.scheme}://{_bracketed(host)}:{self.server.port}"
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.server.ssl_cert_file is None else "https"
 
 
 def _bracketed(host: str) -> str:

@@ -30,7 +30,7 @@ from llamasrv.models.registry import Registry
 from llamasrv.models.trial import Trials
 from llamasrv.pipeline.media import MediaOptions
 from llamasrv.protocols.limits import Limits
-from llamasrv.startup import model_list, recipes, tools
+from llamasrv.startup import model_list, recipes, tls, tools
 from llamasrv.startup.model_options import with_pulled
 from llamasrv.store import DAY, Store, StoreOptions, open_store
 from llamasrv.web.service import Service, WebOptions
@@ -58,6 +58,7 @@ def configure_log(settings: Settings) -> None:
 def prepare(settings: Settings) -> Settings:
     """The settings with everything filled in that depends on the machine and the model. Raises ConfigError."""
     keys.of(settings)
+    tls.check(settings)
     tools.opened(settings)
     settings = filled_in(settings)
     models = model_list.models(settings)

@@ -275,6 +275,8 @@ def test_a_variable_of_llama_server_sets_the_option(flag):
     environ = {flag.variable: text}
     if option.key == "model.hf_file":
         environ["LLAMA_ARG_HF_REPO"] = "a/b"
+    if option.key.startswith("server.ssl_"):
+        environ |= {"LLAMA_ARG_SSL_KEY_FILE": "/x", "LLAMA_ARG_SSL_CERT_FILE": "/x"}
     if option.key == "models.preset":
         with pytest.raises(ConfigError, match="/x: No such file"):
             load(environ=environ)

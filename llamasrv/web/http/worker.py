@@ -233,9 +233,10 @@ class Worker(GeventWorker):
 
     def _listen(self, sock: Any) -> StreamServer:
         sock.setblocking(1)
-        ssl = {"ssl_context": ssl_context(self.cfg)} if self.cfg.is_ssl else {}
+        # The handshake is part of the first read, whose time is bounded.
+        tls = {"ssl_context": ssl_context(self.cfg), "do_handshake_on_connect": False} if self.cfg.is_ssl else {}
         pool = Pool(self.worker_connections + SPARE_CONNECTIONS)
-        server = StreamServer(sock, handle=partial(self.handle, sock), spawn=pool, **ssl)
+        server = StreamServer(sock, handle=partial(self.handle, sock), spawn=pool, **tls)
         server.start()
         return server
 
@@ -323,7 +324,8 @@ class Worker(GeventWorker):
 
 def describe(registry: Registry, address: Any) -> list[str]:
     """What the operator needs to know first: where the server listens and what it serves."""
-    url = f"http://{address[0]}:{address[1]}" if isinstance(address, tuple) else f"unix:{address}"
+    scheme = config.current().scheme
+    url = f"{scheme}://{address[0]}:{address[1]}" if isinstance(address, tuple) else f"unix:{address}"
     lines = []
     for model in registry.models:
         if model.state != "loaded":

@@ -1,0 +1,28 @@
+"""TLS: whether the certificate and its key can be used, before anything is started."""
+
+from __future__ import annotations
+
+import ssl
+
+from llamasrv.config import Settings
+from llamasrv.errors import ConfigError
+
+
+def check(settings: Settings) -> None:
+    """Raises ConfigError for files that cannot be read, are no PEM, or do not belong together."""
+    cert, key = settings.server.ssl_cert_file, settings.server.ssl_key_file
+    if cert is None or key is None:
+        return
+    for name, path in (("ssl_cert_file", cert), ("ssl_key_file", key)):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise ConfigError(f"server.{name} = {str(path)!r}: {error.strerror}") from None
+    try:
+        # An empty password: the library would ask the terminal for that of an encrypted key.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        raise ConfigError(
+            f"server.ssl_cert_file = {str(cert)!r}: not a certificate in PEM with the key {str(key)!r} ({reason})"
+        ) from None
