@@ -77,6 +77,7 @@ NEIGHBOURS = {
     "test_cli.py": "commands/bench commands/doctor commands/key commands/serve commands/server",
     "tools/test_files.py": "tools/child",
     "tools/test_mcp_servers.py": "tools/line_process tools/mcp_peer",
+    "tools/test_runtime.py": "tools/container",
     "tools/test_search.py": "tools/listing",
     "tools/test_toolbox.py": "tools/catalogue tools/file_tools tools/shell tools/tool",
     "tools/test_command.py": "tools/environment",

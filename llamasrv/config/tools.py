@@ -24,6 +24,12 @@ class ToolsSection:
         "exec_shell_command, write_file, edit_file, get_info; or all. API keys need the scope `tools`. Unless "
         "--cors-origins is set, it is localhost then; without API keys, * means localhost, too.",
     )  # fmt: skip
+    runtime: str | None = _tools(
+        "text", None, "--tools-runtime",
+        help="Where built-in tools run instead of on this machine. docker:IMAGE, podman:IMAGE: in a container that is "
+        "started for them and ends with the server; docker-container:ID, podman-container:ID: in one that runs; "
+        "ssh:TARGET: on another machine, by a key and a host key that ssh knows.",
+    )  # fmt: skip
     mcp_servers_config: Path | None = _tools(
         "path", None, "--mcp-servers-config",
         help='JSON file of MCP servers whose tools clients may use: {"mcpServers": {NAME: {"command", "args", "env", '

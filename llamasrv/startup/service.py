@@ -129,6 +129,7 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
         ui=settings.server.ui,
         tools=tools.tool_names(settings),
         mcp_servers=tools.mcp_servers(settings),
+        tools_runtime=tools.runtime(settings),
     )
 
 
@@ -189,7 +190,7 @@ def build(settings: Settings) -> Service:
     updates = ModelUpdates(registry, settings)
     service.refresh, service.reread, service.serve_models_of = updates.refresh, updates.reread, updates.use
     _load_those_of_the_start(registry)
-    service.tools.mcp.start()
+    service.tools.start()
     threading.Thread(target=loader.run, daemon=True).start()
     return service
 

@@ -10,6 +10,7 @@ from llamasrv.config.option import nearest, reason
 from llamasrv.errors import ConfigError
 from llamasrv.tools import catalogue
 from llamasrv.tools.definitions import Definition, Warn, read_definitions
+from llamasrv.tools.runtime import Image, Runtime, read_option
 
 MOST_BYTES = 2**20  # of the file of MCP servers
 
@@ -21,6 +22,18 @@ def tool_names(settings: Settings) -> tuple[str, ...]:
             known = ", ".join((catalogue.ALL, *catalogue.NAMES))
             raise ConfigError(f"tools.names: {name!r} is none of {known}{nearest(name, catalogue.NAMES)}")
     return settings.tools.names
+
+
+def runtime(settings: Settings) -> Runtime | Image | None:
+    """Where built-in tools run, if not here. Raises ConfigError."""
+    if settings.tools.runtime is None:
+        return None
+    if not settings.tools.names:
+        raise ConfigError("tools.runtime: it is for built-in tools, and --tools names none")
+    try:
+        return read_option(settings.tools.runtime)
+    except ValueError as error:
+        raise ConfigError(f"tools.runtime: {error}") from None
 
 
 def _silently(line: str) -> None:
@@ -76,7 +89,8 @@ def opened(settings: Settings, warn: Warn = _silently) -> str | None:
     names = tool_names(settings)
     if "*" in settings.server.cors_origins and "*" not in origins(settings):
         warn("with tools and without API keys, --cors-origins * means localhost: other pages have to be named")
-    parts = [] if not names else ["use the tools " + ", ".join(tool.name for tool in catalogue.chosen(names))]
+    place = "" if runtime(settings) is None else f" in {settings.tools.runtime}"
+    parts = [] if not names else ["use the tools " + ", ".join(tool.name for tool in catalogue.chosen(names)) + place]
     if servers := mcp_servers(settings, warn):
         parts.append("call the MCP servers " + ", ".join(one.name for one in servers))
     return " and ".join(parts) or None

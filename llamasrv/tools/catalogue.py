@@ -119,6 +119,7 @@ BUILT_IN: tuple[Tool, ...] = (
     ),
 )  # fmt: skip
 
+SHELL = "exec_shell_command"
 NAMES = tuple(tool.name for tool in BUILT_IN)
 ALL = "all"
 

@@ -2,8 +2,8 @@
 
     python -m llamasrv.tools.child
 
-Reads {"tool", "params", "cwd", "base64"} from its standard input and writes the tool's reply, both JSON. Runs at a
-lower priority than the server and within a bound of memory.
+Reads {"tool", "params", "cwd", "base64", "runtime"} from its standard input and writes the tool's reply, both JSON.
+Runs at a lower priority than the server and within a bound of memory.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import sys
 from typing import Any
 
 from llamasrv.tools import edits, files, search
-from llamasrv.tools.files import Refused
+from llamasrv.tools.listing import Refused
+from llamasrv.tools.places import place_of
 
 MEMORY = 2**30  # bytes
+MEMORY_ELSEWHERE = 2**36  # of addresses: programs such as docker reserve many
 
 TOOLS = {
     "read_file": files.read_file,
@@ -32,9 +34,10 @@ TOOLS = {
 def answer(ask: dict[str, Any]) -> dict[str, Any]:
     """The reply; {"error"} where the tool cannot do what it is asked for."""
     try:
+        place = place_of(ask["cwd"], ask["runtime"])
         if ask["tool"] == "read_file" and ask["base64"]:
-            return files.read_whole(ask["params"], ask["cwd"])
-        return TOOLS[ask["tool"]](ask["params"], ask["cwd"])
+            return files.read_whole(ask["params"], place)
+        return TOOLS[ask["tool"]](ask["params"], place)
     except Refused as error:
         return {"error": str(error)}
     except OSError as error:
@@ -43,10 +46,10 @@ def answer(ask: dict[str, Any]) -> dict[str, Any]:
         return {"error": "it takes too much memory"}
 
 
-def bound() -> None:
+def bound(memory: int) -> None:
     import resource
 
-    for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, MEMORY)):
+    for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, memory)):
         with contextlib.suppress(ValueError, OSError):  # where the platform knows no such limit
             resource.setrlimit(what, (most, most))
     with contextlib.suppress(OSError):
@@ -54,5 +57,6 @@ def bound() -> None:
 
 
 if __name__ == "__main__":
-    bound()
-    json.dump(answer(json.load(sys.stdin.buffer)), sys.stdout)
+    asked = json.load(sys.stdin.buffer)
+    bound(MEMORY if not asked["runtime"] else MEMORY_ELSEWHERE)
+    json.dump(answer(asked), sys.stdout)

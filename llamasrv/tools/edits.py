@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from llamasrv.tools import files
-from llamasrv.tools.files import Refused
+from llamasrv.tools.listing import Refused
+from llamasrv.tools.places import Place
 
 MOST_EDITS = 1000
 BLANKS = " \t\r"
@@ -32,7 +32,7 @@ class Span(NamedTuple):
     number: int
 
 
-def edit_file(params: dict[str, Any], cwd: str) -> dict[str, Any]:
+def edit_file(params: dict[str, Any], place: Place) -> dict[str, Any]:
     path, edits = params["path"], params["edits"]
     if not edits or len(edits) > MOST_EDITS:
         raise Refused(f'"edits" must be an array of 1 to {MOST_EDITS} edits')
@@ -42,11 +42,11 @@ def edit_file(params: dict[str, Any], cwd: str) -> dict[str, Any]:
             raise Refused(f"edits[{number}] must have the texts old_text and new_text")
         if not texts[0]:
             raise Refused(f"edits[{number}].old_text must not be empty")
-    before = files.read(path, cwd).decode("utf-8", "surrogateescape")
+    before = place.read(path).decode("utf-8", "surrogateescape")
     after = edited(before, [(edit["old_text"], edit["new_text"]) for edit in edits], path)
     if after == before:
         raise Refused("no changes made: the replacement(s) produced identical content")
-    files.write(path, cwd, after.encode("utf-8", "surrogateescape"))
+    place.write(path, after.encode("utf-8", "surrogateescape"))
     return {"result": "file edited successfully", "path": path, "edits_applied": len(edits)}
 
 

@@ -21,7 +21,10 @@ PACKAGES = str(Path(__file__).resolve().parents[2])
 
 def run(asked: Invocation, stop: Stop) -> bytes:
     """The reply, as JSON."""
-    ask = {"tool": asked.tool.name, "params": asked.params, "cwd": asked.cwd, "base64": asked.as_base64}
+    ask = {
+        "tool": asked.tool.name, "params": asked.params, "cwd": asked.cwd, "base64": asked.as_base64,
+        "runtime": "" if asked.runtime is None else str(asked.runtime),
+    }  # fmt: skip
     try:
         child = Command(
             [sys.executable, "-m", "llamasrv.tools.child"], cwd="/", seconds=SECONDS, most=MOST_REPLY, stop=stop,

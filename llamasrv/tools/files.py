@@ -1,27 +1,16 @@
-"""read_file, write_file and get_info. Paths are relative to the client's working directory; `~` is the home directory.
-"""
+"""read_file, write_file and get_info."""
 
 from __future__ import annotations
 
 import base64
 import os
-import stat
 from typing import Any
+
+from llamasrv.tools.listing import Refused
+from llamasrv.tools.places import Place
 
 MOST_TEXT = 16 * 1024  # bytes of a file that are read at once
 MOST_WHOLE = 32 * 2**20  # bytes of a file that is read as base64
-MOST_READ = 64 * 2**20  # bytes of a file that is looked into at all
-
-
-class Refused(Exception):
-    """What the tool cannot do, in words for a model."""
-
-
-def resolve(path: str, cwd: str) -> str:
-    """The absolute path. Raises Refused."""
-    if "\0" in path or "\0" in cwd:
-        raise Refused("a path cannot contain NUL")
-    return os.path.normpath(os.path.join(os.path.expanduser(cwd), os.path.expanduser(path)))
 
 
 def shown(path: str) -> str:
@@ -29,38 +18,9 @@ def shown(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def read(path: str, cwd: str, most: int = MOST_READ) -> bytes:
-    """The content of a regular file. Raises Refused."""
-    full = resolve(path, cwd)
-    try:
-        found = os.stat(full)
-    except OSError:
-        raise Refused(f"cannot stat file: {path}") from None
-    if not stat.S_ISREG(found.st_mode):
-        raise Refused(f"not a regular file: {path}")
-    if found.st_size > most:
-        raise Refused(f"file too large ({found.st_size} bytes, max {most}).")
-    try:
-        with open(full, "rb") as file:
-            return file.read(most + 1)[:most]
-    except OSError:
-        raise Refused(f"failed to open file: {path}") from None
-
-
-def write(path: str, cwd: str, content: bytes) -> None:
-    """Folders above the file are made. Raises Refused."""
-    full = resolve(path, cwd)
-    try:
-        os.makedirs(os.path.dirname(full), exist_ok=True)
-        with open(full, "wb") as file:
-            file.write(content)
-    except OSError as error:
-        raise Refused(f"failed to write file: {path} ({error.strerror})") from None
-
-
-def read_file(params: dict[str, Any], cwd: str) -> dict[str, Any]:
+def read_file(params: dict[str, Any], place: Place) -> dict[str, Any]:
     path, first, last = params["path"], params.get("start_line", 1), params.get("end_line", -1)
-    content = read(path, cwd)
+    content = place.read(path)
     if len(content) > MOST_TEXT and last == -1:
         raise Refused(
             f"file too large ({len(content)} bytes, max {MOST_TEXT}). Use start_line/end_line to read a portion."
@@ -80,21 +40,18 @@ def read_file(params: dict[str, Any], cwd: str) -> dict[str, Any]:
     return {"plain_text_response": "".join(out)}
 
 
-def read_whole(params: dict[str, Any], cwd: str) -> dict[str, Any]:
+def read_whole(params: dict[str, Any], place: Place) -> dict[str, Any]:
     """The same for clients that want the bytes."""
-    content = read(params["path"], cwd, MOST_WHOLE)
+    content = place.read(params["path"], MOST_WHOLE)
     return {"base64": base64.b64encode(content).decode(), "size_bytes": len(content)}
 
 
-def write_file(params: dict[str, Any], cwd: str) -> dict[str, Any]:
+def write_file(params: dict[str, Any], place: Place) -> dict[str, Any]:
     content = params["content"].encode()
-    write(params["path"], cwd, content)
+    place.write(params["path"], content)
     return {"result": "file written successfully", "path": params["path"], "bytes": len(content)}
 
 
-def get_info(params: dict[str, Any], cwd: str) -> dict[str, Any]:
-    system = os.uname()
-    return {
-        "os": f"{system.sysname} {system.nodename} {system.release} {system.version} {system.machine}",
-        "cwd": shown(cwd),
-    }
+def get_info(params: dict[str, Any], place: Place) -> dict[str, Any]:
+    system, cwd = place.system()
+    return {"os": shown(system), "cwd": shown(cwd)}

@@ -22,6 +22,7 @@ log = logging.getLogger("llamasrv")
 LONGEST_LINE = 8 * 2**20  # bytes; a program that writes a longer one is ended
 LAST_WORDS = 1000  # bytes of standard error that are kept
 PIECE = 65_536
+MOST_PIECES = 16  # that are read after the end
 LOOK = 0.1  # seconds after which a writer looks whether the program is still there
 GRACE = 0.5  # seconds to end by itself after its input was closed
 
@@ -134,7 +135,7 @@ class LineProcess:
 
     def _hear(self, data: bytes) -> None:
         self.last_words = (self.last_words + data)[-LAST_WORDS:]
-        log.debug("MCP server process %d: %s", self._process.pid, data.decode("utf-8", "replace").rstrip())
+        log.debug("process %d: %s", self._process.pid, data.decode("utf-8", "replace").rstrip())
 
     def _end(self) -> None:
         with self._writing:
@@ -145,6 +146,11 @@ class LineProcess:
             os.killpg(self._process.pid, signal.SIGKILL)  # with all that it has started
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE)
+        with contextlib.suppress(BlockingIOError):  # what it said in the end
+            for _ in range(MOST_PIECES):
+                if not (data := os.read(self._stderr, PIECE)):
+                    break
+                self._hear(data)
         for fd in (self._stdout, self._stderr, self._wake):
             os.close(fd)
         waker, self._waker = self._waker, -1

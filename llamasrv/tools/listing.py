@@ -6,15 +6,18 @@ named, and not looked into. Links to folders are not followed.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from llamasrv.tools.files import Refused
+
+class Refused(Exception):
+    """What a tool cannot do, in words for a model."""
 
 SECONDS = 12.0  # then what has been found so far is the answer
 MOST_ENTRIES = 200_000
@@ -26,6 +29,7 @@ NOT_ENTERED = frozenset((
 
 # A repository's own settings may name programs for git to run.
 GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "-c", "core.hooksPath=/dev/null")
+GIT_LIST = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
 
 
 class Entry(NamedTuple):
@@ -47,12 +51,12 @@ def entries_below(base: str, *, files: bool, folders: bool, depth: int = 0) -> L
         known = _known_to_git(base)
         if known is not None:
             near = (path for path in known if not depth or path.count("/") < depth)
-            return _bounded((Entry(path, False) for path in near if os.path.isfile(os.path.join(base, path))), deadline)
+            return bounded((Entry(path, False) for path in near if os.path.isfile(os.path.join(base, path))), deadline)
     found = (one for one in _walk(base, depth, deadline) if (folders if one.is_folder else files))
-    return _bounded(found, deadline)
+    return bounded(found, deadline)
 
 
-def _bounded(found: Iterator[Entry], deadline: float) -> Listing:
+def bounded(found: Iterable[Entry], deadline: float = math.inf) -> Listing:
     entries: list[Entry] = []
     for entry in found:
         if len(entries) == MOST_ENTRIES or time.monotonic() > deadline:
@@ -65,7 +69,7 @@ def _known_to_git(base: str) -> list[str] | None:
     """None outside of a repository, or without git."""
     try:
         done = subprocess.run(
-            [*GIT, "-C", base, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            [*GIT, "-C", base, *GIT_LIST],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=SECONDS, check=True,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )  # fmt: skip

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
+import time
 from typing import Any
 
-from llamasrv.tools import files
-from llamasrv.tools.files import Refused, resolve, shown
-from llamasrv.tools.listing import entries_below, matches
+from llamasrv.tools import listing
+from llamasrv.tools.files import shown
+from llamasrv.tools.listing import Refused, matches
+from llamasrv.tools.places import Place
 
 MOST_FOUND = 100
 MOST_CONTEXT = 100  # lines before and after
@@ -19,50 +20,49 @@ KINDS = {"file": (True, False), "dir": (False, True), "all": (True, True)}  # fi
 CUT = "[results truncated: time budget or too many entries]\n"
 
 
-def file_glob_search(params: dict[str, Any], cwd: str) -> dict[str, Any]:
+def file_glob_search(params: dict[str, Any], place: Place) -> dict[str, Any]:
     kind, limit = params.get("type", "file"), params.get("limit", MOST_FOUND)
     if kind not in KINDS:
         raise Refused(f'invalid type: {kind} (expected "file", "dir" or "all")')
     if limit < 1:
         raise Refused(f"invalid limit: {limit} (expected 1 or more)")
-    base = resolve(params["path"], cwd)
+    base = place.resolve(params["path"])
     of_files, of_folders = KINDS[kind]
-    listing = entries_below(base, files=of_files, folders=of_folders, depth=max(0, params.get("max_depth", 0)))
-    found = [entry for entry in listing.entries if _is_wanted(entry.path, params)]
+    below = place.entries(base, files=of_files, folders=of_folders, depth=max(0, params.get("max_depth", 0)))
+    found = [entry for entry in below.entries if _is_wanted(entry.path, params)]
     taken = found[: min(limit, MOST_FOUND)]
     text = "".join(f"{shown(entry.path)}{'/' if entry.is_folder else ''}\n" for entry in taken)
     text += f"\n---\nTotal matches: {len(found)}\n"
     if len(found) > len(taken):
         text += f"[{len(taken)} of {len(found)} matches shown. Refine the glob pattern to narrow the search.]\n"
     return {
-        "plain_text_response": text + ("" if listing.is_whole else CUT),
+        "plain_text_response": text + ("" if below.is_whole else CUT),
         "entries": [{"path": shown(entry.path), "type": "dir" if entry.is_folder else "file"} for entry in taken],
         "base": shown(base),
     }
 
 
-def grep_search(params: dict[str, Any], cwd: str) -> dict[str, Any]:
+def grep_search(params: dict[str, Any], place: Place) -> dict[str, Any]:
     path, wanted = params["path"], params["pattern"]
     try:
         flags = re.IGNORECASE if params.get("ignore_case") else 0
         pattern = re.compile(re.escape(wanted) if params.get("literal") else wanted, flags)
     except (re.error, OverflowError, RecursionError) as error:
         raise Refused(f"invalid regex: {error}") from None
-    base = resolve(path, cwd)
+    base, deadline = place.resolve(path), time.monotonic() + listing.SECONDS
     is_whole = True
-    if os.path.isfile(base):
+    if place.is_file(base):
         places = [(base, path)]
-    elif os.path.isdir(base):
-        listing = entries_below(base, files=True, folders=False)
-        is_whole = listing.is_whole
-        places = [
-            (os.path.join(base, entry.path), entry.path) for entry in listing.entries if _is_wanted(entry.path, params)
-        ]
+    elif place.is_folder(base):
+        below = place.entries(base, files=True, folders=False)
+        is_whole = below.is_whole
+        wanted_paths = [entry.path for entry in below.entries if _is_wanted(entry.path, params)]
+        places = [(f"{base.rstrip('/')}/{name}", name) for name in wanted_paths]
     else:
         raise Refused(f"path does not exist: {path}")
-    grep = Grep(pattern, params)
+    grep = Grep(pattern, params, place)
     for full, name in places:
-        if grep.is_full:
+        if grep.is_full or not (is_whole := is_whole and time.monotonic() < deadline):
             break
         grep.search(full, shown(name))
     return {"plain_text_response": grep.report() + ("" if is_whole else CUT)}
@@ -76,7 +76,8 @@ def _is_wanted(path: str, params: dict[str, Any]) -> bool:
 class Grep:
     """What was found so far."""
 
-    def __init__(self, pattern: re.Pattern[str], params: dict[str, Any]) -> None:
+    def __init__(self, pattern: re.Pattern[str], params: dict[str, Any], place: Place) -> None:
+        self._place = place
         self._pattern = pattern
         self._around = min(max(0, params.get("context_lines", 0)), MOST_CONTEXT)
         self._numbers = bool(params.get("return_line_numbers")) or self._around > 0
@@ -91,7 +92,7 @@ class Grep:
     def search(self, path: str, name: str) -> None:
         """One file; nothing in those that are too large, cannot be read, or are not text."""
         try:
-            content = files.read(path, "/", LARGEST_FILE)
+            content = self._place.read(path, LARGEST_FILE)
         except Refused:
             return
         if b"\0" in content[:8192]:

@@ -12,6 +12,7 @@ from llamasrv.tools.tool import Invocation
 MOST_SECONDS = 60
 DEFAULT_SECONDS = 10
 MOST_OUTPUT = 16 * 1024  # bytes
+LONGER = 5  # seconds for the command here, where another one somewhere else has the time that is asked for
 
 
 def run(asked: Invocation, stop: Stop) -> dict[str, Any]:
@@ -26,7 +27,11 @@ def stream(asked: Invocation, stop: Stop, pause: float = 3600.0) -> Iterator[str
     cannot be started."""
     seconds = min(asked.params.get("timeout", DEFAULT_SECONDS), MOST_SECONDS)
     most = min(asked.params.get("max_output_size", MOST_OUTPUT), MOST_OUTPUT)
-    command = Command(["sh", "-c", asked.params["command"]], cwd=asked.cwd, seconds=seconds, most=most, stop=stop)
+    args, cwd = ["sh", "-c", asked.params["command"]], asked.cwd
+    if asked.runtime is not None:  # what runs there does not end with the command here, so it gets a time of its own
+        args, cwd = asked.runtime.command(["timeout", str(seconds), *args], cwd), "/"
+        seconds += LONGER
+    command = Command(args, cwd=cwd, seconds=seconds, most=most, stop=stop)
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     for data in command.output(pause):
         text = decode(data)

@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 
+from llamasrv.tools.runtime import Runtime
+
 
 @dataclass(frozen=True)
 class Tool:
@@ -25,12 +27,14 @@ class Tool:
 
 @dataclass
 class Invocation:
-    """What a client asked of a tool. `cwd` is absolute. Set `cancelled` to end it early."""
+    """What a client asked of a tool. `cwd` is absolute; with a `runtime` it is a folder there, or "" for that which one
+    comes to. Set `cancelled` to end it early."""
 
     tool: Tool
     params: Mapping[str, Any]
     cwd: str
     as_base64: bool = False
+    runtime: Runtime | None = None  # where a built-in tool runs, if not here
     cancelled: bool = False
 
     def cancel(self) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from llamasrv.errors import InvalidRequest, NotFound, QueueFull, Unavailable
+from llamasrv.errors import Forbidden, InvalidRequest, LlamasrvError, NotFound, QueueFull, Unavailable
 from llamasrv.tools import catalogue, file_tools, shell
+from llamasrv.tools.container import Container, NoContainer
 from llamasrv.tools.definitions import Definition
-from llamasrv.tools.mcp_servers import McpServers
+from llamasrv.tools.mcp_servers import END_SECONDS, McpServers
+from llamasrv.tools.runtime import Image, Runtime, read_runtime
 from llamasrv.tools.tool import Invocation, Tool, reply_json
 
 log = logging.getLogger("llamasrv")
@@ -24,12 +26,16 @@ _TYPES: Mapping[str, tuple[type, str]] = {
 
 
 class Toolbox:
-    """`names` of built-in tools, and MCP servers. Without either it is empty."""
+    """`names` of built-in tools, and MCP servers. Without either it is empty. `place` is where the built-in tools run,
+    if not here."""
 
-    def __init__(self, names: Sequence[str] = (), servers: Sequence[Definition] = ()) -> None:
+    def __init__(
+        self, names: Sequence[str] = (), servers: Sequence[Definition] = (), place: Runtime | Image | None = None
+    ) -> None:
         self.is_on = bool(names or servers)
         self.mcp = McpServers(servers)
         self._built_in = catalogue.chosen(tuple(names))
+        self._place = Container(place) if isinstance(place, Image) else place
         self._running = 0
         self._closed = False
 
@@ -49,6 +55,32 @@ class Toolbox:
             raise NotFound(f'unknown tool "{name[:100]}"', param="tool", code="unknown_tool")
         return tool
 
+    def start(self) -> None:
+        """Ask the MCP servers for their tools, in the background, and start a container that is to be started."""
+        self.mcp.start()
+        if isinstance(self._place, Container):
+            self._place.start()
+
+    def runtime(self, wanted: str) -> Runtime | None:
+        """Where a built-in tool runs for a client that wants a runtime ("": none in particular). A client may choose
+        only where it could run any command here, and the operator has not chosen. Raises Forbidden, LlamasrvError."""
+        if wanted:
+            try:
+                found = read_runtime(wanted)
+            except ValueError as error:
+                raise LlamasrvError(str(error), status=500) from None  # llama-server's status
+            if self._place is not None and found != self._place:
+                raise Forbidden("Tools run in the runtime of --tools-runtime, and nowhere else.", code="runtime_fixed")
+            if not any(tool.name == catalogue.SHELL for tool in self._built_in):
+                raise Forbidden(f"A runtime can be chosen only with the tool {catalogue.SHELL}.", code="runtime_fixed")
+            return found
+        if not isinstance(self._place, Container):
+            return self._place
+        try:
+            return self._place.runtime()
+        except NoContainer as error:
+            raise LlamasrvError(f"Tools cannot run: {error}", status=500, code="no_container") from None
+
     def call(self, asked: Invocation) -> bytes:
         """The reply as JSON. Raises QueueFull, Unavailable."""
         with self.place():
@@ -67,7 +99,11 @@ class Toolbox:
     def close(self) -> None:
         """End what runs, and start nothing more."""
         self._closed = True
+        if isinstance(self._place, Container):
+            self._place.close()
         self.mcp.close()
+        if isinstance(self._place, Container):
+            self._place.wait(END_SECONDS)
 
     def _stop(self, asked: Invocation) -> Callable[[], bool]:
         return lambda: self._closed or asked.cancelled

@@ -23,6 +23,7 @@ from llamasrv.store.files import FileStore
 from llamasrv.store.folder_shelf import FolderShelf
 from llamasrv.store.shelf import Shelf
 from llamasrv.tools.definitions import Definition
+from llamasrv.tools.runtime import Image, Runtime
 from llamasrv.tools.toolbox import Toolbox
 from llamasrv.web.access.auth import Access
 from llamasrv.web.ops.request_log import RequestStats
@@ -69,6 +70,7 @@ class WebOptions:
     folder: Path | None = None  # of models that were found rather than named
     tools: tuple[str, ...] = ()  # built-in tools that clients may use; "all"
     mcp_servers: tuple[Definition, ...] = ()  # whose tools they may use
+    tools_runtime: Runtime | Image | None = None  # where built-in tools run; None: here
 
 
 class Service:
@@ -105,7 +107,7 @@ class Service:
         if options.files_bytes:
             pipeline.documents.open_file = self._content_of
         self.streams = Streams()
-        self.tools = Toolbox(options.tools, options.mcp_servers)
+        self.tools = Toolbox(options.tools, options.mcp_servers, options.tools_runtime)
         self.running = Running()
         self.use(options)
 

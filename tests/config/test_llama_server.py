@@ -298,7 +298,7 @@ def test_own_variables_go_before_llama_servers_and_both_before_the_file(tmp_path
     ("environ", "line"),
     [
         ({"LLAMA_ARG_VIDEO_FPS": "2"}, "environment: LLAMA_ARG_VIDEO_FPS='2': not supported"),
-        ({"LLAMA_ARG_TOOLS_RUNTIME": "docker:x"}, "environment: LLAMA_ARG_TOOLS_RUNTIME='docker:x': not supported"),
+        ({"LLAMA_ARG_UI_MCP_PROXY": "1"}, "environment: LLAMA_ARG_UI_MCP_PROXY='1': not supported"),
         ({"LLAMA_ARG_CTX_SIZE": "much"}, "environment: LLAMA_ARG_CTX_SIZE='much': must be a whole number"),
         ({"LLAMA_ARG_CONT_BATCHING": "0"}, "environment: LLAMA_ARG_CONT_BATCHING='0': not supported"),
         ({"LLAMA_ARG_ENDPOINT_METRICS": "maybe"}, "must be true or false"),

@@ -10,6 +10,7 @@ from llamasrv import startup
 from llamasrv.config import load
 from llamasrv.errors import ConfigError
 from llamasrv.startup import tools
+from llamasrv.tools.runtime import Image
 
 MCP = {"mcpServers": {"one": {"command": "x"}, "two": {"command": "y"}}}
 
@@ -29,6 +30,18 @@ def test_tools_are_named():
     assert made.tools == ("read_file", "get_info")
     with pytest.raises(ConfigError, match="tools.names: 'read_fil' is none of all, .*; did you mean read_file?"):
         startup.prepare(loaded(tools_names="read_fil"))
+
+
+def test_a_runtime_is_read_at_the_start():
+    settings = loaded(tools_names="get_info", tools_runtime="docker:alpine")
+    assert startup.service.web_options(settings).tools_runtime == Image("docker", "alpine")
+    assert tools.opened(settings) == "use the tools get_info in docker:alpine"
+    for flags, reason in (
+        ({"tools_runtime": "docker:alpine"}, "--tools names none"),
+        ({"tools_runtime": "fake:x", "tools_names": "all"}, "tools.runtime: unknown tool runtime: fake:x"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            startup.prepare(loaded(**flags))
 
 
 def test_servers_come_from_the_file_and_from_the_line(tmp_path):

@@ -13,7 +13,7 @@ def edit(tmp_path):
         path = tmp_path / "f"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         params = {"path": "f", "edits": [{"old_text": old, "new_text": new} for old, new in edits]}
-        reply = answer({"tool": "edit_file", "params": params, "cwd": str(tmp_path), "base64": False})
+        reply = answer({"tool": "edit_file", "params": params, "cwd": str(tmp_path), "base64": False, "runtime": ""})
         return reply.get("error") or path.read_bytes()
 
     return edit
@@ -59,4 +59,4 @@ def test_what_is_not_clear_is_refused_and_the_file_stays(edit, content, edits, r
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
     params = {"path": "none", "edits": [{"old_text": "a", "new_text": "b"}]}
-    assert "none" in answer({"tool": "edit_file", "params": params, "cwd": str(tmp_path), "base64": False})["error"]
+    assert "none" in answer({"tool": "edit_file", "params": params, "cwd": str(tmp_path), "base64": False, "runtime": ""})["error"]

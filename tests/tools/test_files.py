@@ -11,7 +11,7 @@ from llamasrv.tools.child import answer
 
 
 def use(tool, cwd="/", as_base64=False, **params):
-    return answer({"tool": tool, "params": params, "cwd": str(cwd), "base64": as_base64})
+    return answer({"tool": tool, "params": params, "cwd": str(cwd), "base64": as_base64, "runtime": ""})
 
 
 def text(tool, cwd, **params):

@@ -23,7 +23,7 @@ def tree(tmp_path):
 
 
 def use(tool, cwd, **params):
-    return answer({"tool": tool, "params": params, "cwd": str(cwd), "base64": False})
+    return answer({"tool": tool, "params": params, "cwd": str(cwd), "base64": False, "runtime": ""})
 
 
 def found(cwd, **params):

@@ -25,7 +25,7 @@ MCP = {"mcpServers": {"fake": {"command": sys.executable, "args": [FAKE]}}}
 @pytest.fixture
 def tools(start):
     service = start(web=WebOptions(tools=("all",), mcp_servers=(Definition("fake", sys.executable, (FAKE,)),)))
-    service.service.tools.mcp.start()
+    service.service.tools.start()
     yield service.client
     service.service.tools.close()
 
@@ -77,6 +77,20 @@ def test_the_folder_of_the_client_may_have_any_letters(tools, tmp_path):
     headers = {"x-tool-cwd": str(folder).encode().decode("latin-1")}
     assert use(tools, "get_info", headers).get_json()["cwd"] == str(folder)
     assert use(tools, "get_info", {"x-tool-cwd": "\xff"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("runtime", "words"),
+    [("fake:x", "unknown tool runtime"), ("ssh:-oX=y", "invalid ssh target"), ("docker-container:-x", "invalid container")],
+)
+def test_a_runtime_that_is_none_runs_nothing_here(tools, tmp_path, runtime, words):
+    reply = use(tools, "write_file", {"x-tool-runtime": runtime, "x-tool-cwd": str(tmp_path)}, path="f", content="x")
+    assert reply.status_code == 500 and words in reply.get_json()["error"]["message"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_runtime_is_no_matter_of_mcp_servers(tools):
+    assert use(tools, "fake_say", {"x-tool-runtime": "fake:x"}, text="x").get_json() == {"plain_text_response": "x"}
 
 
 @pytest.mark.parametrize(

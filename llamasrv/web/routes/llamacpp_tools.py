@@ -6,7 +6,7 @@ import os
 
 from flask import Blueprint, Response, request
 
-from llamasrv.errors import Forbidden, InvalidRequest, LlamasrvError, NotFound
+from llamasrv.errors import Forbidden, InvalidRequest, NotFound
 from llamasrv.protocols.llamacpp.tools import ToolCalls, last_chunk, tools_body
 from llamasrv.tools.shell import why_not
 from llamasrv.tools.tool import Invocation
@@ -39,12 +39,13 @@ def blueprint(service: Service) -> Blueprint:
     def call_tool() -> Response:
         tools = toolbox()
         asked = calls.parse(read_json(request.environ, limits))
-        _check_runtime(request.headers.get("x-tool-runtime", ""))
         tool = tools.find(asked.name)
         if asked.stream and not tool.streams:
             raise NotFound(f'tool "{tool.name}" does not support stream = true', param="stream", code="unknown_tool")
+        params = checked(tool, asked.params)
+        runtime = None if tool.kind == "mcp" else tools.runtime(request.headers.get("x-tool-runtime", ""))
         invocation = Invocation(
-            tool, checked(tool, asked.params), _cwd(), as_base64=request.headers.get("x-resp-type") == "base64"
+            tool, params, _cwd(elsewhere=runtime is not None), request.headers.get("x-resp-type") == "base64", runtime
         )
         watch = Watch(Client.of(request.environ), invocation.cancel)
         if asked.stream:
@@ -70,18 +71,15 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
-def _cwd() -> str:
-    """The folder that relative paths are in: the server's own unless the client names one. Raises InvalidRequest."""
+def _cwd(*, elsewhere: bool) -> str:
+    """The folder that relative paths are in: the one that the client names, or here the server's own. Raises
+    InvalidRequest."""
     try:
         named = request.environ.get("HTTP_X_TOOL_CWD", "").encode("latin-1").decode()
     except UnicodeDecodeError:
         named = "\0"
     if "\0" in named:
         raise InvalidRequest("The header x-tool-cwd must be a path.", param="x-tool-cwd")
+    if elsewhere:
+        return named
     return os.path.join(os.getcwd(), os.path.expanduser(named)) if named else os.getcwd()
-
-
-def _check_runtime(name: str) -> None:
-    """Tools run here and nowhere else, whatever a client wants. With llama-server's status."""
-    if name:
-        raise LlamasrvError(f"unknown tool runtime: {name[:100]}: this server runs tools itself only", status=500)

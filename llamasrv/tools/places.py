@@ -1,0 +1,164 @@
+"""Where the tools for files work: on this machine, or through a runtime in a container or on another machine.
+
+Both places give the same: `resolve`, `read`, `write`, `is_file`, `is_folder`, `entries`, `system`. Raise Refused, in
+words for a model.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from typing import Protocol
+
+from llamasrv.tools import listing
+from llamasrv.tools.listing import Listing, Refused
+from llamasrv.tools.runtime import Runtime, read_runtime
+
+MOST_READ = 64 * 2**20  # bytes of a file that is looked into at all
+MOST_LISTED = 8 * 2**20  # bytes of a listing
+SECONDS = 15.0  # for one command elsewhere
+
+
+class Place(Protocol):
+    def resolve(self, path: str) -> str: ...
+    def read(self, path: str, most: int = MOST_READ) -> bytes: ...
+    def write(self, path: str, content: bytes) -> None: ...
+    def is_file(self, path: str) -> bool: ...
+    def is_folder(self, path: str) -> bool: ...
+    def entries(self, base: str, *, files: bool, folders: bool, depth: int = 0) -> Listing: ...
+    def system(self) -> tuple[str, str]: ...
+
+
+def place_of(cwd: str, runtime: str) -> Place:
+    return There(read_runtime(runtime), cwd) if runtime else Here(cwd)
+
+
+def _check(path: str) -> None:
+    if "\0" in path:
+        raise Refused("a path cannot contain NUL")
+
+
+def too_large(size: int, most: int) -> Refused:
+    return Refused(f"file too large ({size} bytes, max {most}).")
+
+
+class Here:
+    def __init__(self, cwd: str) -> None:
+        self._cwd = os.path.expanduser(cwd)
+
+    def resolve(self, path: str) -> str:
+        _check(path)
+        return os.path.normpath(os.path.join(self._cwd, os.path.expanduser(path)))
+
+    def read(self, path: str, most: int = MOST_READ) -> bytes:
+        full = self.resolve(path)
+        try:
+            found = os.stat(full)
+        except OSError:
+            raise Refused(f"cannot stat file: {path}") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused(f"not a regular file: {path}")
+        if found.st_size > most:
+            raise too_large(found.st_size, most)
+        try:
+            with open(full, "rb") as file:
+                return file.read(most + 1)[:most]
+        except OSError:
+            raise Refused(f"failed to open file: {path}") from None
+
+    def write(self, path: str, content: bytes) -> None:
+        full = self.resolve(path)
+        try:
+            os.makedirs(os.path.dirname(full), exist_ok=True)
+            with open(full, "wb") as file:
+                file.write(content)
+        except OSError as error:
+            raise Refused(f"failed to write file: {path} ({error.strerror})") from None
+
+    def is_file(self, path: str) -> bool:
+        return os.path.isfile(path)
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def entries(self, base: str, *, files: bool, folders: bool, depth: int = 0) -> Listing:
+        return listing.entries_below(base, files=files, folders=folders, depth=depth)
+
+    def system(self) -> tuple[str, str]:
+        """The operating system, and the folder."""
+        return " ".join(os.uname()), self._cwd
+
+
+class There:
+    def __init__(self, runtime: Runtime, cwd: str) -> None:
+        self._runtime = runtime
+        self._cwd = cwd
+
+    def resolve(self, path: str) -> str:
+        _check(path)
+        return path if path.startswith("/") or not self._cwd else f"{self._cwd.rstrip('/')}/{path}"
+
+    def read(self, path: str, most: int = MOST_READ) -> bytes:
+        full = self.resolve(path)
+        size = self._run('[ -f "$1" ] && wc -c < "$1"', full)
+        if size is None or not size.strip().isdigit():
+            raise Refused(f"cannot stat file: {path}")
+        if int(size) > most:
+            raise too_large(int(size), most)
+        content = self._run('head -c "$2" < "$1"', full, str(most))
+        if content is None:
+            raise Refused(f"failed to open file: {path}")
+        return content
+
+    def write(self, path: str, content: bytes) -> None:
+        if self._run('mkdir -p "$(dirname "$1")" && cat > "$1"', self.resolve(path), given=content) is None:
+            raise Refused(f"failed to write file: {path}")
+
+    def is_file(self, path: str) -> bool:
+        return self._run('[ -f "$1" ]', path) is not None
+
+    def is_folder(self, path: str) -> bool:
+        return self._run('[ -d "$1" ]', path) is not None
+
+    def entries(self, base: str, *, files: bool, folders: bool, depth: int = 0) -> Listing:
+        if not self.is_folder(base):
+            raise Refused(f"path does not exist or is not a directory: {base}")
+        if files and not folders:
+            known = self._run('cd "$1" && ' + " ".join([*listing.GIT, *listing.GIT_LIST]), base)
+            if known is not None:
+                paths = sorted(set(map(os.fsdecode, known.split(b"\0"))) - {""})
+                near = (path for path in paths if not depth or path.count("/") < depth)
+                return listing.bounded(listing.Entry(path, False) for path in near)
+        found = [*self._found(base, "d", depth)] if folders else []
+        found += [*self._found(base, "f", depth)] if files else []
+        return listing.bounded(found)
+
+    def _found(self, base: str, kind: str, depth: int) -> list[listing.Entry]:
+        junk = " -o ".join(f"-name {name}" for name in sorted(listing.NOT_ENTERED))
+        bound = f" -maxdepth {depth}" if depth else ""
+        shown = "-print -o -type d -print" if kind == "d" else "-o -type f -print"
+        below = f"find . -mindepth 1{bound} \\( -type d \\( {junk} \\) \\) -prune {shown}"
+        out = self._run(f'cd "$1" && {below} | head -c {MOST_LISTED}', base)
+        lines = sorted(os.fsdecode(out or b"").splitlines())
+        return [listing.Entry(line.removeprefix("./"), kind == "d") for line in lines]
+
+    def system(self) -> tuple[str, str]:
+        """The operating system, and the folder."""
+        system = self._run("uname -a")
+        cwd = os.fsencode(self._cwd) if self._cwd else self._run("pwd")
+        return tuple(os.fsdecode(b"unknown" if text is None else text).strip() for text in (system, cwd))  # type: ignore[return-value]
+
+    def _run(self, script: str, *args: str, given: bytes | None = None) -> bytes | None:
+        """The output of a script; None if it fails."""
+        command = self._runtime.command(["sh", "-c", script, "_", *args])
+        try:
+            done = subprocess.run(
+                command, input=given or b"", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=SECONDS,
+                check=False,
+            )  # fmt: skip
+        except OSError as error:
+            raise Refused(f"{command[0]} cannot be started: {error.strerror or error}") from None
+        except subprocess.TimeoutExpired:
+            raise Refused(f"{self._runtime} did not answer within {SECONDS:g} s") from None
+        return None if done.returncode else done.stdout

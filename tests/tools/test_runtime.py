@@ -1,0 +1,173 @@
+"""Tools in containers and on other machines, with programs that behave as docker and ssh do."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from llamasrv.errors import Forbidden, LlamasrvError
+from llamasrv.tools import container
+from llamasrv.tools.runtime import Image, Runtime, read_option, read_runtime
+from llamasrv.tools.tool import Invocation
+from llamasrv.tools.toolbox import Toolbox, checked
+
+ENGINE = """#!/bin/sh
+echo "$@" >> "$(dirname "$0")/calls"
+verb=$1; shift
+if [ $verb = exec ]; then
+    [ "$1" = -i ] && shift
+    [ "$1" = good ] || [ "$1" = 0123456789abcdef ] || { echo "no such container" >&2; exit 1; }
+    shift
+    export INSIDE=yes
+    exec "$@"
+fi
+while [ $# -gt 2 ]; do
+    [ "$1" = --cidfile ] && file=$2
+    shift
+done
+[ "$1" = broken ] && { echo "no such image" >&2; exit 125; }
+printf 0123456789abcdef > "$file"
+exec "$2"
+"""
+
+SSH = """#!/bin/sh
+while [ $# -gt 1 ]; do target=$1; shift; done
+[ "$target" = me@far ] || exit 255
+export INSIDE=yes
+exec sh -c "$1"
+"""
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for name, text in (("docker", ENGINE), ("podman", ENGINE), ("ssh", SSH)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+@pytest.fixture
+def work(tmp_path):
+    folder = tmp_path / "it's work"
+    (folder / "src" / "build").mkdir(parents=True)
+    (folder / "src" / "a.py").write_text("import os\nlast\n")
+    (folder / "src" / "build" / "b.py").write_text("import os\n")
+    return folder
+
+
+def use(runtime, cwd, name, base64=False, **params):
+    tools = Toolbox(("all",))
+    tool = tools.find(name)
+    return json.loads(tools.call(Invocation(tool, checked(tool, params), str(cwd), base64, read_runtime(runtime))))
+
+
+@pytest.mark.parametrize("runtime", ["docker-container:good", "podman-container:good", "ssh:me@far"])
+def test_every_tool_works_there(programs, work, runtime):
+    assert use(runtime, work, "exec_shell_command", command="echo $INSIDE; pwd; exit 3") == {
+        "plain_text_response": f"yes\n{work}\n\n[exit code: 3]"
+    }
+    assert use(runtime, work, "write_file", path="new/f \u00f6", content="one\ntwo\n")["result"]
+    assert use(runtime, work, "read_file", path="new/f \u00f6", start_line=2) == {"plain_text_response": "two\n"}
+    assert use(runtime, work, "read_file", True, path="new/f \u00f6") == {"base64": "b25lCnR3bwo=", "size_bytes": 8}
+    edits = [{"old_text": "two", "new_text": "2"}]
+    assert use(runtime, work, "edit_file", path="new/f \u00f6", edits=edits)["edits_applied"] == 1
+    assert (work / "new/f \u00f6").read_text() == "one\n2\n"
+    found = use(runtime, work, "file_glob_search", path=".", type="all")
+    assert [entry["path"] for entry in found["entries"]] == ["new", "src", "src/build", "new/f \u00f6", "src/a.py"]
+    found = use(runtime, work, "file_glob_search", path=str(work), type="dir", max_depth=1)["entries"]
+    assert [entry["path"] for entry in found] == ["new", "src"]
+    assert use(runtime, work, "grep_search", path="src", pattern="^import")["plain_text_response"].startswith(
+        "a.py:import os\n\n---\nTotal matches: 1"
+    )
+    assert use(runtime, work, "get_info")["cwd"] == str(work)
+
+
+def test_what_is_not_there_is_an_error(programs, work):
+    assert use("docker-container:good", work, "read_file", path="none") == {"error": "cannot stat file: none"}
+    assert "does not exist" in use("docker-container:good", work, "file_glob_search", path="none")["error"]
+    assert use("docker-container:other", work, "read_file", path="src/a.py") == {"error": "cannot stat file: src/a.py"}
+    assert "[exit code: 1]" in use("docker-container:other", work, "exec_shell_command", command="ls")["plain_text_response"]
+
+
+def test_a_command_there_has_its_own_time(programs, work):
+    began = time.monotonic()
+    reply = use("ssh:me@far", work, "exec_shell_command", command="echo a; sleep 50", timeout=1)
+    assert reply == {"plain_text_response": "a\n\n[exit code: 124]"} and time.monotonic() - began < 20
+
+
+def test_a_program_that_is_not_here_is_an_error(work, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "docker cannot be started" in use("docker-container:good", "", "read_file", path="a")["error"]
+    assert "cannot be started" in use("docker-container:good", "", "exec_shell_command", command="a")["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("fake:x", "unknown tool runtime: fake:x"), ("docker", "unknown tool runtime"), ("", "unknown tool runtime"),
+        ("docker:image", "unknown tool runtime"), ("docker-container:--privileged", "invalid container id: --privileged"),
+        ("podman-container:", "invalid container id"), ("podman-container:a b", "invalid container id"),
+        ("ssh:-oProxyCommand=touch /tmp/pwned", "invalid ssh target"), ("ssh:a;b", "invalid ssh target"),
+    ],
+)  # fmt: skip
+def test_what_could_be_an_option_of_the_program_is_refused(text, words):
+    with pytest.raises(ValueError, match=words):
+        read_runtime(text)
+
+
+def test_the_option_also_takes_an_image():
+    assert read_option("docker:alpine:3.20") == Image("docker", "alpine:3.20")
+    assert read_option("ssh:me@far") == Runtime("ssh", "me@far")
+    for text in ("docker:--privileged", "podman:", "docker:a b"):
+        with pytest.raises(ValueError, match="invalid image"):
+            read_option(text)
+
+
+def test_a_client_chooses_only_where_it_could_run_anything_anyway():
+    everything, fixed = Toolbox(("all",)), Toolbox(("all",), place=Runtime("docker", "good"))
+    assert everything.runtime("") is None and everything.runtime("ssh:far") == Runtime("ssh", "far")
+    assert fixed.runtime("") == fixed.runtime("docker-container:good") == Runtime("docker", "good")
+    for tools in (fixed, Toolbox(("read_file",))):
+        with pytest.raises(Forbidden):
+            tools.runtime("ssh:far")
+    with pytest.raises(LlamasrvError, match="unknown tool runtime"):
+        everything.runtime("fake:x")
+
+
+def test_a_container_is_started_comes_back_and_ends(programs):
+    tools = Toolbox(("all",), place=Image("podman", "alpine"))
+    tools.start()
+    first = Runtime("podman", "0123456789abcdef")
+    assert tools.runtime("") == first == tools.runtime("")
+    process = tools._place._process
+    os.kill(process._process.pid, 9)
+    process.wait(10)
+    assert tools.runtime("") == first and tools._place._process is not process
+    calls = (programs / "calls").read_text().splitlines()
+    assert len(calls) == 2 and calls[0].startswith("run --rm -i --cidfile ") and calls[0].endswith(" alpine sh")
+    began = time.monotonic()
+    tools.close()
+    assert not tools._place._process.is_alive and time.monotonic() - began < 10
+    assert tools._place._process.exit_code == 0  # by itself: its input was closed
+
+
+def test_a_container_that_cannot_be_started_says_why(programs, monkeypatch, tmp_path):
+    tools = Toolbox(("all",), place=Image("docker", "broken"))
+    with pytest.raises(LlamasrvError, match="Tools cannot run: the container cannot be started: no such image"):
+        tools.runtime("")
+    (programs / "docker").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(container, "START_SECONDS", 0.2)
+    with pytest.raises(LlamasrvError, match="the container cannot be started"):
+        tools.runtime("")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LlamasrvError, match="docker cannot be started: No such file"):
+        tools.runtime("")
+    tools.close()
+    with pytest.raises(LlamasrvError, match="shutting down"):
+        tools.runtime("")
