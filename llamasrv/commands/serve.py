@@ -27,6 +27,8 @@ class Server(Application):
 
 def run(settings: Settings) -> None:
     """Serve until a signal; raises ConfigError before anything is started."""
+    if settings.model.hf_token is not None:
+        os.environ["HF_TOKEN"] = settings.model.hf_token  # where the library that fetches looks for it
     if repository(settings) or any(repository(settings.of(table)) for table in settings.tables):
         from llamasrv.commands.pull import fetch  # with its bars, which nothing else here needs
 

@@ -164,6 +164,10 @@ _DECLARED: Mapping[str, Option] = {
     "check_tensors": _engine(
         "check_tensors", "bool", "--check-tensors", help="Check the weights for invalid values."
     ),
+    "warmup": _engine(
+        "warmup", "bool", "--warmup",
+        help="Compute a step while the model loads; without it the first request pays for reading the weights.",
+    ),
     "override_kv": _engine(
         "override_kv", "list", "--override-kv",
         help="Model metadata to override, separated by commas: KEY=TYPE:VALUE, where TYPE is int, float, bool or str.",

@@ -85,6 +85,12 @@ def draft_kinds(text: str) -> dict[str, Any]:
     return {"engine_spec": wanted.pop() if len(wanted) == 1 else "auto" if wanted else "off"}
 
 
+def draft_device(text: str) -> dict[str, Any]:
+    if text.strip().lower() != "none":
+        raise ValueError("must be none: elsewhere a draft model is placed where its target is")
+    return {"engine_draft_n_gpu_layers": 0}
+
+
 def checkpoints(text: str) -> dict[str, Any]:
     if not re.fullmatch(r"-?\d{1,6}", text):
         raise ValueError("must be a whole number")

@@ -206,9 +206,17 @@ def _json(option: Option, value: Any) -> Mapping[str, Any]:
     return dict(value)
 
 
+# What llama-server takes for on, off and auto.
+_SWITCH = {"1": "on", "true": "on", "enabled": "on", "0": "off", "false": "off", "disabled": "off", "-1": "auto"}
+
+
 def _choice(option: Option, value: Any) -> str:
-    if isinstance(value, str) and value.strip().lower() in option.choices:
-        return value.strip().lower()
+    if isinstance(value, str):
+        word = value.strip().lower()
+        if word not in option.choices and "on" in option.choices:
+            word = _SWITCH.get(word, word)
+        if word in option.choices:
+            return word
     raise ValueError(f"must be one of {option.expects}{nearest(str(value), option.choices)}")
 
 

@@ -67,11 +67,20 @@ class ModelSection:
         help="Maximum number of reasoning tokens; then the reasoning block is closed. A request may ask for less. -1:"
         " unlimited.",
     )  # fmt: skip
+    reasoning_budget_message: str | None = _model(
+        "text", None, "--reasoning-budget-message",
+        help="Text that the model reads, and says, before its reasoning block is closed because the budget is used up.",
+    )  # fmt: skip
     hf_repo: str | None = _model(
         "text", None, "-hf", "-hfr", "--hf-repo",
         help="Hugging Face repository to serve, OWNER/REPO[:QUANT]. Downloaded first unless it is already there.",
     )  # fmt: skip
     hf_file: str | None = _model("text", None, "-hff", "--hf-file", help="File to use from that repository.")
+    hf_token: str | None = _model(
+        "text", None, "-hft", "--hf-token", secret=True,
+        help="Token for the Hugging Face Hub. HF_TOKEN in the environment is safer: anyone on the machine can read a "
+        "command line.",
+    )  # fmt: skip
     draft_repo: str | None = _model(
         "text", None, "-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf",
         help="Hugging Face repository of the draft model, OWNER/REPO[:QUANT], instead of --model-draft.",

@@ -153,13 +153,15 @@ HUB = "hf:"
 
 
 def fitting(settings: Settings, given: Mapping[str, Any]) -> Settings:
-    """A batch that is smaller than the default of the unit inside it makes that unit smaller, too, unless both are
-    given. A model given as hf:OWNER/REPO:QUANT is one on the Hub."""
+    """A batch is never smaller than the unit inside it: whichever of the two is not given follows the other. A model
+    given as hf:OWNER/REPO:QUANT is one on the Hub."""
     if (path := str(settings.model.path or "")).startswith(HUB):
         settings = settings.having(model={"path": None, "hf_repo": path.removeprefix(HUB)})
-    batch = settings.engine.batch_size
-    if "engine_ubatch_size" not in given and settings.engine.ubatch_size > batch:
+    batch, unit = settings.engine.batch_size, settings.engine.ubatch_size
+    if unit > batch and "engine_ubatch_size" not in given:
         return settings.having(engine={"ubatch_size": batch})
+    if unit > batch and "engine_batch_size" not in given:
+        return settings.having(engine={"batch_size": unit})
     return settings
 
 

@@ -14,6 +14,7 @@ class ChatDefaults:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     split_reasoning: bool = True  # False: reasoning stays in the text, its marks included
     thinking_budget: int | None = None  # most tokens of reasoning; None: no bound
+    thinking_message: str = ""  # written before a block is closed because they are used up
 
     def of_prompt(self, prompt: ChatPrompt) -> ChatPrompt:
         if not self.template_kwargs:
@@ -31,6 +32,7 @@ class ChatDefaults:
             prompts=prompts,
             split_reasoning=self.split_reasoning if split is None else split,
             thinking_budget=self.thinking_budget if budget is None else budget,
+            thinking_message=request.thinking_message or self.thinking_message,
         )
 
 

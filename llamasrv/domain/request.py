@@ -185,6 +185,7 @@ class GenerateRequest:
     tool_choice: ToolChoice = ToolChoice()
     content: Content | None = None  # the form of the answer
     thinking_budget: int | None = None  # most tokens of reasoning, then its block is closed; None: no bound
+    thinking_message: str = ""  # written before it is closed
     thinking_control: bool = False  # its thinking may be ended while it runs
     split_reasoning: bool | None = None  # False: reasoning stays in the text, its marks included; None: not said
     keep_alive: float | None = None  # seconds that the model stays loaded after it; negative: for ever; None: as set

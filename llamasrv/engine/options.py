@@ -40,6 +40,7 @@ class EngineOptions:
     lazy_mode: str = "auto"
     repack: bool = True  # weights, for the CPU
     check_tensors: bool = False
+    warmup: bool = True  # a step of nobody's, while it loads
     override_kv: tuple[str, ...] = ()  # KEY=TYPE:VALUE of the model's metadata
     control_vectors: tuple[Adapter, ...] = ()  # added to what the layers hand on
     control_vector_layers: tuple[int, int] | None = None  # the first and the last of them; None: all

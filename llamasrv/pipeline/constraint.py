@@ -50,10 +50,16 @@ class ConstraintBuilder:
             math.inf if tokens is None else tokens,
             start=thought.start.strip().encode(),
             end=thought.end.strip().encode(),
-            closing=self._served.vocab.tokenize(thought.end, parse_special=True),
+            closing=self._closing(thought.end),
             open=in_reasoning,
             anywhere=thought.anywhere,
         )
+
+    def _closing(self, end: str) -> list[int]:
+        """What is written once the budget is used up: the message, as plain text, and the mark that closes a block."""
+        vocab, message = self._served.vocab, self._request.thinking_message
+        told = vocab.tokenize(message, parse_special=False) if message else []
+        return [*told, *vocab.tokenize(end, parse_special=True)]
 
 
 def _may_think(prepared: TokenizedPrompt, prompt: Prompt) -> bool:

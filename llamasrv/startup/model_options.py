@@ -161,6 +161,7 @@ def chat_defaults(settings: Settings) -> ChatDefaults:
         template_kwargs={**thinks, **effort, **(model.chat_template_kwargs or {})},
         split_reasoning=model.reasoning_format != "none",
         thinking_budget=model.reasoning_budget,
+        thinking_message=model.reasoning_budget_message or "",
     )
 
 

@@ -151,6 +151,16 @@ def test_notes_and_refusals_are_written_as_parts_of_a_line():
         (["-fa"], "engine.flash_attn", "on"),
         (["-fa", "off"], "engine.flash_attn", "off"),
         (["-fa", "--jinja"], "engine.flash_attn", "on"),
+        (["-fa", "1"], "engine.flash_attn", "on"),
+        (["-fa", "true"], "engine.flash_attn", "on"),
+        (["-fa", "0"], "engine.flash_attn", "off"),
+        (["-fit", "disabled"], "engine.fit", "off"),
+        (["-rea", "enabled"], "model.reasoning", "on"),
+        (["-ub", "4096"], "engine.batch_size", 4096),
+        (["--no-warmup"], "engine.warmup", False),
+        (["-hft", "hf_x"], "model.hf_token", "hf_x"),
+        (["-devd", "none"], "engine.draft_n_gpu_layers", 0),
+        (["--reasoning-budget-message", "Time is up."], "model.reasoning_budget_message", "Time is up."),
         (["--n_gpu_layers", "-1"], "engine.n_gpu_layers", None),
         (["-ngl", "all"], "engine.n_gpu_layers", None),
         (["-np", "-1"], "engine.parallel", None),
@@ -241,7 +251,9 @@ def test_control_vectors_may_be_repeated_and_scaled(given):
         (["-lv", "9"], "must be a whole number, 0 to 5"),
         (["--hf-file", "a.gguf"], "name its repository"),
         (["--hf-repo", "a/b"], "give the repository or the model, not both"),
-        (["-ub", "4096"], "is more than engine.batch_size"),
+        (["-ub", "4096", "-b", "2048"], "is more than engine.batch_size"),
+        (["-fa", "maybe"], "must be one of auto, on, off"),
+        (["-devd", "GPU0"], "must be none"),
         (["-ts", "0,0"], "must be numbers"),
         (["--api-prefix", "llm"], "must be a path such as /llm"),
         (["--api-prefix", "/a//b"], "must be a path such as /llm"),
@@ -283,6 +295,22 @@ def test_a_variable_of_llama_server_sets_the_option(flag):
     else:
         settings = load({"server_allow_keyless": True, "engine_batch_size": 2048 if option.key == "engine.ubatch_size" else None}, environ=environ | ({"LLAMA_ARG_N_PARALLEL": "1"} if option.key == "engine.batch_size" else {}))
         assert value_of(settings, option) != option.default
+
+
+@pytest.mark.parametrize(("text", "meant"), [("-1", "auto"), ("1", "on"), ("FALSE", "off"), ("enabled", "on")])
+def test_a_switch_is_told_in_any_of_its_words(text, meant):
+    assert load(environ={"LLAMA_ARG_FLASH_ATTN": text}).engine.flash_attn == meant
+
+
+def test_a_token_for_the_hub_is_where_the_library_looks_for_it(monkeypatch):
+    """And in no line of the log."""
+    monkeypatch.setenv("HF_TOKEN", "older")
+    seen = []
+    monkeypatch.setattr("llamasrv.commands.pull.fetch", lambda settings: seen.append(os.environ["HF_TOKEN"]))
+    settings = load({"model_hf_repo": "no/such", "model_hf_token": "hf_secret", "model_offline": True}, environ={})
+    with pytest.raises(ConfigError):  # it is not here
+        serve_command.run(settings)
+    assert seen == ["hf_secret"] and "hf_secret" not in repr(settings)
 
 
 def test_own_variables_go_before_llama_servers_and_both_before_the_file(tmp_path):

@@ -95,6 +95,16 @@ def test_a_warm_up_that_fails_frees_the_weights(model_path, freed, monkeypatch):
     assert len(freed) == 1
 
 
+def test_without_a_warm_up_nothing_is_computed(model_path, monkeypatch):
+    """--no-warmup was refused, with which many start large models."""
+    steps = []
+    decode = LlamaBackend.decode
+    monkeypatch.setattr(LlamaBackend, "decode", lambda self: (steps.append(self), decode(self)))
+    for warmup in (False, True):
+        open_model(model_path("llama"), dataclasses.replace(OPTIONS, warmup=warmup), lambda share: True).close()
+        assert len(steps) == warmup
+
+
 def test_two_that_fail_at_once_tell_their_own_reasons(tmp_path, monkeypatch):
     """What the library had said last was kept for the whole process: models that were loaded side by side told each
     other's reason."""

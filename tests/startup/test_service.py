@@ -108,7 +108,7 @@ def test_every_engine_option_comes_from_a_setting():
         engine_tensor_split="1,2", engine_override_tensor="a=CPU", engine_kv_offload=False, engine_op_offload=False,
         engine_rope_scaling="yarn", engine_rope_freq_base=1e6, engine_rope_freq_scale=0.5, engine_yarn_orig_ctx=9,
         engine_yarn_ext_factor=1, engine_yarn_attn_factor=1, engine_yarn_beta_slow=1, engine_yarn_beta_fast=32,
-        engine_context_shift=True, engine_keep=3, engine_swa_full=True, cache_checkpoints=17,
+        engine_context_shift=True, engine_keep=3, engine_warmup=False, engine_swa_full=True, cache_checkpoints=17,
         engine_override_kv="a=int:1", model_control_vectors="a.gguf", model_control_vector_layers="1-2", engine_cpu_range="0",
         engine_prio=1, engine_poll=3, engine_fit="off", engine_fit_target="1", engine_fit_ctx=300, engine_spec="off", model_draft="d.gguf", engine_draft_n_gpu_layers=1, engine_draft_max=5, engine_draft_rollback=2,
         model_mmproj="a.gguf", engine_mmproj_offload=False, model_image_min_tokens=1, model_image_max_tokens=2, cache_media=17,

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from llamasrv.domain.defaults import ChatDefaults
 from llamasrv.domain.key import Key
 from llamasrv.engine.options import EngineOptions
 from llamasrv.web.service import WebOptions
@@ -82,6 +83,16 @@ def test_a_bound_of_its_own_holds_as_well(thinking):
     held = Held(thinking, thinking_budget_tokens=200)
     assert control(thinking, held.id).get_json() == {"success": True}
     assert len(held.finish()[0]) < 30
+
+
+def test_the_operators_message_is_said_before_reasoning_ends(start):
+    """--reasoning-budget-message was refused."""
+    defaults = ChatDefaults(thinking_budget=20, thinking_message=" Time is up.<|im_end|>")
+    running = start(model={"chat_template": THINKS, "chat_defaults": defaults}, options=STEP_BY_STEP)
+    body = {**CHAT, "stream": False, "max_tokens": 200}
+    message = running.client.post(PATH, json=body).get_json()["choices"][0]["message"]
+    assert message["reasoning_content"].endswith(" Time is up.<|im_end|>") and message["content"]
+    assert len(message["reasoning_content"]) < 60
 
 
 def test_all_choices_end_their_reasoning(thinking):

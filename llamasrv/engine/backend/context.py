@@ -288,10 +288,11 @@ class LlamaBackend(LaneMemory):
 
 
 def open_model(path: str, options: EngineOptions, progress: Progress) -> LlamaBackend:
-    """Load a GGUF and make its context, warmed up. Raises LoadFailed with file and reason."""
+    """Load a GGUF and make its context, warmed up if the options say so. Raises LoadFailed with file and reason."""
     backend = LlamaBackend(path, options, progress)
     try:
-        warm_up(backend)
+        if options.warmup:
+            warm_up(backend)
         backend.host_bytes = host_bytes(backend.contexts, backend.vocab.size, backend.max_outputs)
         if backend.host_bytes is not None and isinstance(backend.draft_model, LlamaDraftModel):
             backend.host_bytes += host_bytes(*backend.draft_model.sizes) or 0
