@@ -55,6 +55,10 @@ class Peer:
         return self._process.is_alive
 
     @property
+    def exit_code(self) -> int | None:
+        return self._process.exit_code
+
+    @property
     def last_words(self) -> str:
         """The last line that it wrote to standard error; "" if none."""
         lines = self._process.last_words.decode("utf-8", "replace").strip().splitlines()

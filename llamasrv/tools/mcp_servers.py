@@ -80,6 +80,8 @@ class McpServers:
             peer = self._peers.get(name)
             if peer is not None and peer.is_alive:
                 return peer
+            if peer is not None:
+                log.warning("MCP server %s has ended with exit code %s; starting it again", name, peer.exit_code)
             if time.monotonic() < self._failed.get(name, -COOLDOWN) + COOLDOWN:
                 raise McpError(f"MCP server unavailable: {name}")
             peer = self._start(self._definitions[name])

@@ -94,10 +94,11 @@ def test_a_call_whose_client_leaves_is_given_up(run_servers, fake):
         assert waiting.result(10) == {"error": "cancelled"}
 
 
-def test_a_server_that_dies_fails_its_call_and_comes_back_for_the_next(run_servers, fake):
+def test_a_server_that_dies_fails_its_call_and_comes_back_for_the_next(run_servers, fake, caplog):
     servers = run_servers(fake())
     assert call(servers, "die") == {"error": "the MCP server has ended with exit code 3"}
     assert call(servers, "say", text="again") == {"plain_text_response": "again"}
+    assert "MCP server fake has ended with exit code 3; starting it again" in caplog.text
 
 
 def test_calls_at_once_each_get_their_own_reply(run_servers, fake):
