@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SAMPLER_ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
-"""The default order of the chain; a request may give its own, of these names and of `adaptive_p`."""
-SAMPLERS = (*SAMPLER_ORDER, "adaptive_p")
+"""The default order of the chain; a request may give its own, of these names and two more."""
+SAMPLERS = (*SAMPLER_ORDER, "adaptive_p", "infill")
 _ALIASES = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "typ": "typ_p", "nucleus": "top_p"}
 SAMPLER_LETTERS = {
     "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
-    "x": "xtc", "t": "temperature", "a": "adaptive_p",
+    "x": "xtc", "t": "temperature", "a": "adaptive_p", "i": "infill",
 }  # fmt: skip
 """llama.cpp's short form of an order."""
 

@@ -355,6 +355,25 @@ def test_candidates_do_not_change_the_choice(backend, change):
         sampler.close()
 
 
+@pytest.mark.parametrize("order", [("top_k", "top_p", "infill"), ("infill",)])
+def test_infill_takes_part_where_a_request_names_it(backend, order):
+    """Editors send it with each request to /infill, and got a 400 for an unknown sampler."""
+    n, end = backend.vocab.size, backend.vocab.eos
+    find = CandidateFinder(n)
+    params = SamplingParams(seed=1, samplers=order)
+    sampler = Sampler(params, array("i", [1, 2, 3]), 3, backend)
+    row = np.full(n, -20, np.float32)
+    row[300:320] = 1.0
+    assert sampler.choose(row.copy(), find) == end  # nothing is likely enough to go on
+    row[330] = 9.0
+    assert sampler.choose(row.copy(), find) == 330
+    sampler.close()
+    sampler = Sampler(dataclasses.replace(params, ignore_eos=True), array("i", [1, 2, 3]), 3, backend)
+    row[330] = -20
+    assert sampler.choose(row.copy(), find) in range(300, 320)  # where it may not end, it goes on
+    sampler.close()
+
+
 def test_adaptive_p_aims_at_a_probability(backend):
     """It was refused with the words that there is no such sampler."""
     row = np.log(0.8 ** np.arange(20, dtype=np.float32))

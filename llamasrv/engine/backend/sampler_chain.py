@@ -21,6 +21,8 @@ _apply_freely.argtypes, _apply_freely.restype = [ctypes.c_void_p, ctypes.c_void_
 _sampled = fast.llama_get_sampled_token_ith
 _sampled.argtypes, _sampled.restype = [ctypes.c_void_p, ctypes.c_int32], ctypes.c_int32
 _FEW = 4096
+_MOST_INFILL = 64
+_INFILL_ROOM = 512  # bytes
 
 _TOKEN_DATA = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
 
@@ -135,7 +137,12 @@ def chain_of(params: SamplingParams, vocab: LlamaVocabulary, context_train: int,
         "temperature": True,
     }
     names = [n for n in p.samplers if n in ("penalties", "dry")] if greedy else list(p.samplers)
-    samplers = [make[n]() for n in names if wanted.get(n)]
+    samplers: list[Any] = []
+    for name in names:
+        if name == "infill":
+            samplers += _infill(vocab)
+        elif wanted.get(name):
+            samplers.append(make[name]())
     if greedy:
         choice = C.llama_sampler_init_greedy()
     elif "adaptive_p" in names:  # wherever it is named, it chooses
@@ -143,6 +150,14 @@ def chain_of(params: SamplingParams, vocab: LlamaVocabulary, context_train: int,
     else:
         choice = C.llama_sampler_init_dist(p.seed)
     return LlamaChain([*samplers, choice])
+
+
+def _infill(vocab: LlamaVocabulary) -> list[Any]:
+    """The sampler that ends an insertion in time. It compares each candidate with each other, so there must be few; a
+    vocabulary without an end, or with pieces for which it has no room, would end the process."""
+    if vocab.eos is None or vocab.longest_piece >= _INFILL_ROOM:
+        return []
+    return [C.llama_sampler_init_top_k(_MOST_INFILL), C.llama_sampler_init_infill(vocab.pointer)]
 
 
 def _window(last_n: int, context_train: int) -> int:

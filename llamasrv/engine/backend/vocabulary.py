@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cached_property
 from itertools import compress, repeat
 from typing import Any
 
@@ -57,6 +58,11 @@ class LlamaVocabulary:
             out = (ctypes.c_int32 * room)()
             count = tokenize(self.pointer, data, len(data), out, room, add_special, parse_special)
         return out[:count]
+
+    @cached_property
+    def longest_piece(self) -> int:
+        """In bytes."""
+        return max(map(len, self.pieces.all()), default=0)
 
     def is_control(self, token: int) -> bool:
         return token in self._control

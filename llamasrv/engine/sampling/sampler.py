@@ -29,8 +29,8 @@ class Sampler:
     """How one sequence chooses. Made at admission, closed when the sequence ends."""
 
     __slots__ = (
-        "chain", "greedy", "keep", "window", "bias_ids", "bias", "banned", "min_tokens", "is_heavy", "_tokens",
-        "_num_prompt",
+        "chain", "greedy", "keep", "window", "bias_ids", "bias", "banned", "min_tokens", "is_heavy", "strays",
+        "_tokens", "_num_prompt",
     )  # fmt: skip
 
     def __init__(self, params: SamplingParams, tokens: array[int], num_prompt: int, backend: Backend) -> None:
@@ -54,6 +54,7 @@ class Sampler:
                     self.chain.accept(token)
         # The chain looks at every token of a large vocabulary.
         self.is_heavy = self.chain is not None and self.keep is None and backend.vocab.size >= SMALL_VOCABULARY
+        self.strays = "infill" in p.samplers  # it ends a text even where an end is not among the candidates
         self.bias_ids = np.array([t for t, _ in p.logit_bias], np.int64) if p.logit_bias else None
         self.bias = np.array([b for _, b in p.logit_bias], np.float32)
         self.banned = np.array(sorted(backend.vocab.eog), np.int64) if p.ignore_eos or p.min_tokens else None
@@ -105,6 +106,8 @@ class Sampler:
         if not len(ids):
             return None
         token = chain.choose(ids, row[ids])
+        if self.strays and not isfinite(row[token]):
+            token = int(ids[row[ids].argmax()])
         chain.accept(token)
         return token
 
@@ -123,6 +126,8 @@ class Sampler:
         if self.chain is None:
             return int(ids[logits.argmax()])
         token = self.chain.choose(ids, logits)
+        if self.strays and token not in ids:
+            token = int(ids[logits.argmax()])
         self.chain.accept(token)
         return token
 

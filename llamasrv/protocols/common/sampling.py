@@ -40,6 +40,7 @@ INT_MAX = 2**31 - 1
 
 _MOST_SALT = 256  # characters
 _MOST_BIAS = 1_000_000  # in llama.cpp's form, where OpenAI's bound of 100 does not hold
+_REMOVED = ("tfs_z", "tail_free")  # which clients still send; llama.cpp has them no more, and skips them
 
 
 class Samplers(WireField):
@@ -56,6 +57,8 @@ class Samplers(WireField):
         for i, name in enumerate(value):
             if type(name) is not str:
                 raise wrong_type("a string", name, i)
+            if name in _REMOVED:
+                continue
             known = sampler_named(name) or SAMPLER_LETTERS.get(name)
             if known is None:
                 raise Invalid(f"unknown sampler '{name[:40]}'. Expected one of: {', '.join(SAMPLERS)}.", i)
@@ -164,7 +167,7 @@ class SamplingSchema(WireSchema):
     adaptive_decay = Number(0, 0.99, "how long it looks back")
     dynatemp_range = Number(0, 1e6)
     dynatemp_exponent = Number(0, 1e6)
-    samplers = Samplers("names, or llama.cpp's letters")
+    samplers = Samplers("names, or llama.cpp's letters; `tfs_z`, which llama.cpp removed, is skipped")
     min_tokens = Count(0, "max_tokens")
     ignore_eos = Flag()
     lora = Lora('[{"id", "scale"}]: the adapters to use, by number or name')

@@ -79,6 +79,7 @@ def test_sampling_that_was_not_given_stays_away():
         ({"samplers": ["top-k", "temp", "top_k"]}, {"samplers": ("top_k", "temperature")}),
         ({"samplers": "top-k;adaptive-p", "adaptive_target": 0.4, "adaptive_decay": 0.5},
          {"samplers": ("top_k", "adaptive_p"), "adaptive_target": 0.4, "adaptive_decay": 0.5}),
+        ({"samplers": ["top_k", "tfs_z", "top_p", "infill"]}, {"samplers": ("top_k", "top_p", "infill")}),
         ({"samplers": "kt"}, {"samplers": ("top_k", "temperature")}),
         ({"samplers": "penalties;nucleus"}, {"samplers": ("penalties", "top_p")}),
         ({"dry_sequence_breakers": "\n"}, {"dry_sequence_breakers": ("\n",)}),
