@@ -199,7 +199,7 @@ FLAGS: tuple[Flag, ...] = (
     no("--spm-infill", "infill uses the order that the model's own tokens ask for"),
     # Embeddings
     same("--pooling {none,mean,cls,last,rank}", "engine.pooling", "LLAMA_ARG_POOLING"),
-    no("--embd-normalize N", "send embd_normalize with the request", ok=("2",)),
+    same("--embd-normalize N", "model.embd_normalize"),
     same("--embedding, --embeddings", "engine.embeddings", "LLAMA_ARG_EMBEDDINGS"),
     maps("--rerank, --reranking", "--pooling rank", lambda text: {"engine_pooling": "rank"}, "LLAMA_ARG_RERANKING"),
     # Media

@@ -71,6 +71,11 @@ class ModelSection:
         "text", None, "--reasoning-budget-message",
         help="Text that the model reads, and says, before its reasoning block is closed because the budget is used up.",
     )  # fmt: skip
+    embd_normalize: int | None = _model(
+        "int", None, "--embd-normalize", low=-1, high=1000,
+        help="Normalisation of vectors where a request does not say. -1: none, 0: largest absolute value, 2: Euclidean,"
+        " p: the p-norm (2; without pooling -1).",
+    )  # fmt: skip
     hf_repo: str | None = _model(
         "text", None, "-hf", "-hfr", "--hf-repo",
         help="Hugging Face repository to serve, OWNER/REPO[:QUANT]. Downloaded first unless it is already there.",

@@ -90,6 +90,7 @@ class Model:
         chat_template: str | None = None,
         chat_defaults: ChatDefaults | None = None,
         tags: tuple[str, ...] = (),
+        embd_normalise: int | None = None,
         default_tokens: int | None = None,
         max_tokens: int | None = None,
         shares_prefixes: bool = False,
@@ -104,6 +105,7 @@ class Model:
         self.sampling: Mapping[str, Any] = sampling or {}  # the operator's defaults, names of SamplingParams
         self.chat_template = chat_template  # Jinja source that replaces the model's own
         self.chat_defaults = chat_defaults or ChatDefaults()  # the operator's, for what requests leave open
+        self.embd_normalise = embd_normalise  # of its vectors, where a request does not say; None: as pooling has it
         self.tags = tags  # told with its name, and used for nothing
         self.default_tokens = default_tokens  # of one choice, where neither the request nor its own file says
         self.max_tokens = max_tokens  # most tokens of one choice, also where a request asks for more
@@ -251,6 +253,7 @@ class Model:
         """Take over the other's names and defaults; it is the same model, loaded in the same way."""
         self.aliases, self.sampling, self.chat_template = other.aliases, other.sampling, other.chat_template
         self.chat_defaults, self.tags = other.chat_defaults, other.tags
+        self.embd_normalise = other.embd_normalise
         self.default_tokens = other.default_tokens
         self.max_tokens, self.at_start, self._details = other.max_tokens, other.at_start, other._details
         self.shares_prefixes = other.shares_prefixes

@@ -130,12 +130,12 @@ class EmbeddingWork(Work):
         inputs = off_hub(encode) if size > LONG_TEXT else encode()
         super().__init__(served, inputs, timeout=request.timeout, media=spans)
         self._request, self._pooling, self._size = request, backend.pooling, dimensions or backend.size
-        self._fingerprint = served.fingerprint
+        self._fingerprint, self._default = served.fingerprint, served.model.embd_normalise
 
     def result(self) -> Embeddings:
         """Wait for it. Raises what went wrong."""
         request = self._request
-        how = request.normalise
+        how = self._default if request.normalise is None else request.normalise
         if how is None:
             how = AS_IT_IS if self._pooling == "none" else EUCLIDEAN
         vectors = [finished(v, dimensions=request.dimensions, normalise=how) for v in self._wait()]

@@ -158,6 +158,7 @@ def test_notes_and_refusals_are_written_as_parts_of_a_line():
         (["-rea", "enabled"], "model.reasoning", "on"),
         (["-ub", "4096"], "engine.batch_size", 4096),
         (["--no-warmup"], "engine.warmup", False),
+        (["--embd-normalize", "-1"], "model.embd_normalize", -1),
         (["-hft", "hf_x"], "model.hf_token", "hf_x"),
         (["-devd", "none"], "engine.draft_n_gpu_layers", 0),
         (["--reasoning-budget-message", "Time is up."], "model.reasoning_budget_message", "Time is up."),

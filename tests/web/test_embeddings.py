@@ -36,6 +36,14 @@ def test_llama_cpps_routes_answer_in_its_shape(embedding, path):
     assert [one["index"] for one in body] == [0, 1] and len(body[0]["embedding"][0]) == 32
 
 
+def test_the_operator_says_how_vectors_are_normalised_and_a_request_goes_before(start):
+    """--embd-normalize was refused."""
+    client = start(pooling="mean", model={"embd_normalise": 0}).client
+    ask = lambda **body: client.post("/v1/embeddings", json={"input": "abc", **body}).get_json()["data"][0]["embedding"]  # noqa: E731
+    assert max(abs(x) for x in ask()) != pytest.approx(1) and ask() != ask(embd_normalize=2) != ask(embd_normalize=-1)
+    assert ask() == ask(embd_normalize=0)
+
+
 def test_a_body_of_openais_is_answered_in_openais_shape_without_the_v1_too(embedding):
     """OpenAI's client with a base URL that lacks the /v1 died of an array."""
     body = {"input": ["abc", "x"], "model": "alias"}
