@@ -99,12 +99,22 @@ class Lines(WireField):
         return tuple(out)
 
 
+class Stops(Names):
+    """Empty strings among them are dropped, as llama.cpp drops them."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
+        if type(value) in (str, list):
+            value = [text for text in ([value] if type(value) is str else value) if text != ""]
+        return super()._deserialize(value, attr, data, **kwargs)
+
+
 class NativeSchema(SamplingSchema):
     """The fields that both endpoints understand. Numbers that llama.cpp clamps are clamped here, too."""
 
     temperature = Clamped(0, 1e6, "absent: the model's own default")
     top_p = Clamped(0, 1, "absent: the model's own default")
     min_p = Clamped(0, 1)
+    stop = Stops("stops", "stop_chars", "a string or an array; in addition to the model's own end")
     n_predict = Count(0, "max_tokens", "-1, absent: until the model ends; 0: only the prompt is computed", also=(-1,))
     max_tokens = Count(0, "max_tokens", "the same as `n_predict`", also=(-1,))
     max_completion_tokens = Count(0, "max_tokens", "the same as `n_predict`", also=(-1,))

@@ -84,7 +84,8 @@ def test_prompts_have_every_shape_of_llama_cpp(prompt, expected):
         ({"prompt": "a", "n_predict": -2}, "n_predict"),
         ({"prompt": "a", "n_cmpl": 0}, "n_cmpl"),
         ({"prompt": "a", "n_probs": 21}, "n_probs"),
-        ({"prompt": "a", "stop": [""]}, "stop[0]"),
+        ({"prompt": "a", "stop": ["b", 5]}, "stop[1]"),
+        ({"prompt": "a", "stop": 5}, "stop"),
     ],
 )
 def test_what_cannot_be_right_is_refused_by_name(body, param):
@@ -102,6 +103,12 @@ def test_what_cannot_be_right_is_refused_by_name(body, param):
 def test_what_would_change_the_answer_and_cannot_be_done_is_refused(body):
     with pytest.raises(Unsupported):
         completion.parse({"prompt": "a", **body})
+
+
+@pytest.mark.parametrize(("stop", "kept"), [("", ()), ([""], ()), (["", "b", ""], ("b",)), ("b", ("b",)), ([], ())])
+def test_empty_stops_are_dropped_as_llama_cpp_drops_them(stop, kept):
+    """Clients that send an empty list of theirs as [""] got a 400."""
+    assert completion.parse({"prompt": "a", "stop": stop})[0].stop == kept
 
 
 def test_fields_that_are_off_are_fine():
