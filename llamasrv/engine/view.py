@@ -16,7 +16,7 @@ from llamasrv.engine.kv.pins import Pins
 from llamasrv.engine.options import Status
 from llamasrv.engine.sequence import Sequence
 
-VIEW_SECONDS = 0.005  # that a view may be old while nobody comes or goes
+VIEW_SECONDS = 0.05  # that a view may be old while nobody comes or goes
 SHOWN_WAITING = 50  # of those that wait, so many are shown
 
 

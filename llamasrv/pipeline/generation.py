@@ -150,11 +150,13 @@ class Generation:
 def _usage_of(end: End, choice: Detokenizer) -> Usage:
     return Usage(
         end.num_prompt, end.num_reused, end.num_generated, choice.num_reasoning, end.queue_seconds,
-        end.prefill_seconds, end.decode_seconds, end.num_forgotten, end.drafts,
+        end.prefill_seconds, end.decode_seconds, end.num_forgotten, end.drafts, tuple(end.pinned),
     )  # fmt: skip
 
 
 def _usage(ends: list[End], choices: Sequence[Detokenizer], each: int) -> Usage:
+    if len(ends) == 1:
+        return _usage_of(ends[0], choices[0])
     prompts = range(len(choices) // each)
     reused = [min((e.num_reused for e in ends if e.index // each == p), default=0) for p in prompts]
     return Usage(

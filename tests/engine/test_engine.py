@@ -12,6 +12,7 @@ from llamasrv.engine.sequence import State
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.fake import BOS
 from llamasrv.engine.interface import DecodeFailed, OutOfCells
+from llamasrv.engine.view import VIEW_SECONDS
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
 # answers
@@ -693,7 +694,9 @@ def test_a_snapshot_tells_what_runs_and_waits(drive):
     driver = drive(parallel=1)
     driver.submit(chat("runs"))
     driver.submit(chat("waits"))
-    driver.turn(3)
+    driver.turn(2)
+    driver.now += VIEW_SECONDS
+    driver.turn()
     shot = driver.engine.snapshot()
     assert shot["num_waiting"] == 1 and shot["running"][0]["num_generated"] == 3
     assert shot["cells"]["held"] == shot["running"][0]["num_computed"]

@@ -12,7 +12,9 @@ def test_it_shows_who_runs_and_who_waits(drive):
     driver = drive(parallel=1)
     driver.submit(chat("runs"), max_tokens=9)
     driver.submit(chat("waits"))
-    driver.turn(3)
+    driver.turn(2)
+    driver.now += VIEW_SECONDS
+    driver.turn()
     view = driver.engine.view
     (running,), (waiting,) = view.running, view.waiting
     assert (running.id, running.num_generated, running.max_tokens) == (driver.sequences[0].id, 3, 9)
@@ -60,5 +62,6 @@ def test_of_a_long_queue_it_shows_the_first(drive):
 def test_a_turn_that_takes_long_shows(drive):
     driver = drive()
     assert driver.engine.stalled_seconds == 0
+    driver.now += VIEW_SECONDS
     driver.turn()
     assert driver.engine.view.at == driver.now

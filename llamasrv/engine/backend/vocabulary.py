@@ -17,6 +17,7 @@ _to_piece = fast.llama_token_to_piece
 _to_piece.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_bool]
 _to_piece.restype = ctypes.c_int32
 _ROOM = 256  # bytes that nearly all pieces fit in
+_Buffer = ctypes.c_char * _ROOM
 
 
 class LlamaVocabulary:
@@ -88,12 +89,12 @@ class Pieces(dict[int, bytes]):
         if not 0 <= token < self._size:  # the library would abort
             raise IndexError(f"token {token} of {self._size}")
         # A buffer of its own: another thread may ask at the same time.
-        buffer = ctypes.create_string_buffer(_ROOM)
+        buffer: Any = _Buffer()
         n = _to_piece(self._vocab, token, buffer, _ROOM, 0, False)
         if n < 0:
             buffer = ctypes.create_string_buffer(-n)
             n = _to_piece(self._vocab, token, buffer, -n, 0, False)
-        piece = self[token] = buffer.raw[:n]
+        piece = self[token] = buffer[:n]
         return piece
 
     def all(self) -> list[bytes]:
