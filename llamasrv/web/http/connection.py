@@ -178,7 +178,7 @@ class _HeadHolder:
     """A socket that holds its first send back until the second one comes."""
 
     def __init__(self, sock: Any) -> None:
-        self._send = sock.sendall
+        self._sock = sock
         self._head: bytes | None = None
 
     def sendall(self, data: bytes) -> None:
@@ -186,7 +186,11 @@ class _HeadHolder:
             self._head = data
             return
         head, self._head = self._head, b""
-        self._send(head + data)
+        data = head + data
+        # A token is sent at once. `sendall` asks for the size of the buffer and for the time before it sends anything.
+        sent = self._sock.send(data) if data else 0
+        if sent < len(data):
+            self._sock.sendall(data[sent:])
 
     def flush(self) -> None:
         if self._head:
