@@ -55,10 +55,15 @@ class Socket:
     def __init__(self, sock):
         self._sock = sock
         self.heard = lambda what, *args: None
+        self.most = None  # bytes that it takes at once
 
     def recv(self, size):
         self.heard("recv")
         return self._sock.recv(size)
+
+    def send(self, data):
+        self.heard("send", data)
+        return self._sock.send(data[: self.most])
 
     def sendall(self, data):
         self.heard("sendall", data)
@@ -178,6 +183,13 @@ def test_head_and_first_bytes_go_out_together(connect):
     client.connection.sock.heard = lambda what, *data: sends.extend(data)
     client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     assert [send.count(b"HTTP/1.1") for send in sends] == [1, 0, 0] and sends[0].endswith(b"\r\n1\r\na\r\n")
+
+
+def test_what_the_socket_does_not_take_at_once_follows(connect):
+    client = connect(lambda environ: [b"a", b"b" * 100])
+    client.connection.sock.most = 5
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    assert client.rest().endswith(b"\r\n\r\na" + b"b" * 100)
 
 
 def test_a_head_without_a_body_goes_out_too(connect):
