@@ -25,6 +25,8 @@ Spans = dict[int, tuple[MediaSpan, ...]]
 """Images and sounds of inputs, by their place in the request."""
 
 NOT_ENABLED = "This model was not started for embeddings. Start the server with --embeddings."
+NO_RANKS = "This model cannot rank documents. Use a reranking model, or --pooling rank."
+NO_CLASSES = "This model cannot classify texts: it has no classification head."
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +150,9 @@ class RankingWork(Work):
     """A RerankRequest in progress."""
 
     def __init__(self, served: LoadedModel, request: RerankRequest) -> None:
-        backend = _backend(served)
+        backend = _backend(served, NO_RANKS)
         if backend.pooling != "rank":
-            raise Unsupported(
-                "This model cannot rank documents. Use a reranking model, or --pooling rank.", param="model"
-            )
+            raise Unsupported(NO_RANKS, param="model")
         size = sum(len(query) + len(document) for query, document in request.pairs)
         encode = partial(_pairs, served, backend, request)
         inputs = off_hub(encode) if size > LONG_TEXT else encode()
@@ -169,9 +169,9 @@ class ClassificationWork(Work):
     """A ClassifyRequest in progress."""
 
     def __init__(self, served: LoadedModel, request: ClassifyRequest) -> None:
-        backend = _backend(served)
+        backend = _backend(served, NO_CLASSES)
         if backend.pooling != "rank":
-            raise Unsupported("This model cannot classify texts: it has no classification head.", param="model")
+            raise Unsupported(NO_CLASSES, param="model")
         prompts = EmbedRequest(tuple(map(TextPrompt, request.texts)), truncate=request.truncate)
         encode = partial(_tokens, served, backend, prompts, NO_MEDIA, {})
         inputs = off_hub(encode) if sum(map(len, request.texts)) > LONG_TEXT else encode()
@@ -204,10 +204,11 @@ def _sigmoid(value: float) -> float:
     return 1 / (1 + math.exp(-value)) if value >= 0 else 1 - 1 / (1 + math.exp(value))
 
 
-def _backend(served: LoadedModel) -> EmbeddingBackend:
+def _backend(served: LoadedModel, without: str = NOT_ENABLED) -> EmbeddingBackend:
+    """`without` is what a caller is told of a model that only generates. Raises Unsupported."""
     backend = served.engine.embedder.backend
     if backend is None:
-        raise Unsupported(NOT_ENABLED, param="model")
+        raise Unsupported(without, param="model")
     return backend
 
 
