@@ -26,8 +26,8 @@ from llamasrv.chat.guard import FIRST_STAND_IN
 MAX_TEXT = 1 << 24  # characters of one string that a template builds
 MAX_OUTPUT = 1 << 26  # characters of a prompt, or of what a macro writes
 MAX_WORK = 1 << 30  # what one rendering may do, in nanoseconds or so
-COST_OF_TURN = 32  # of a loop
-COST_OF_TEXT = 1  # two characters cost one: a shift
+COST_OF_TURN = 64  # of a loop
+COST_OF_TEXT = 2  # of a character: it may be kept, and fresh memory costs more than the copy
 LIST_METHODS = ("append", "pop", "extend", "insert")  # beyond what the immutable sandbox allows
 
 
@@ -51,7 +51,7 @@ class _Budget(Context):
         """Charge for a text of that size."""
         if size > MAX_TEXT:
             raise TooCostly("the chat template builds a string that is too large")
-        self.spend(size >> COST_OF_TEXT)
+        self.spend(size * COST_OF_TEXT)
 
     def spend(self, amount: int) -> None:
         self.left -= amount
