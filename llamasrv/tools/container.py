@@ -83,8 +83,8 @@ class Container:
                 time.sleep(LOOK)
         process.close()
         process.wait(1.0)
-        lines = process.last_words.decode("utf-8", "replace").strip().splitlines()
-        raise NoContainer("the container cannot be started" + (f": {lines[-1][:200]}" if lines else ""))
+        said = process.last_words[:200]
+        raise NoContainer("the container cannot be started" + (f": {said}" if said else ""))
 
 
 def _content(file: str) -> str:

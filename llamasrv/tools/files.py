@@ -18,6 +18,13 @@ def shown(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
+def lines_of(content: bytes) -> list[str]:
+    lines = content.decode("utf-8", "replace").split("\n")
+    if lines[-1] == "":  # behind the end of the last line
+        lines.pop()
+    return lines
+
+
 def read_file(params: dict[str, Any], place: Place) -> dict[str, Any]:
     path, first, last = params["path"], params.get("start_line", 1), params.get("end_line", -1)
     content = place.read(path)
@@ -25,9 +32,7 @@ def read_file(params: dict[str, Any], place: Place) -> dict[str, Any]:
         raise Refused(
             f"file too large ({len(content)} bytes, max {MOST_TEXT}). Use start_line/end_line to read a portion."
         )
-    lines = content.decode("utf-8", "replace").split("\n")
-    if lines[-1] == "":
-        lines.pop()
+    lines = lines_of(content)
     wanted = lines[max(0, first - 1) : None if last == -1 else max(0, last)]
     out, size = [], 0
     for number, line in enumerate(wanted, max(1, first)):

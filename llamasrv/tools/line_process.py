@@ -37,7 +37,7 @@ class LineProcess:
         self._writing = threading.Lock()
         self._ended = threading.Event()
         self.is_alive = True
-        self.last_words = b""
+        self._last_words = b""
         theirs, ours = _pipes()
         self._stdin, self._stdout, self._stderr, self._wake, self._waker = ours
         try:
@@ -56,6 +56,12 @@ class LineProcess:
     @property
     def exit_code(self) -> int | None:
         return self._process.returncode
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it wrote to standard error; "" if none."""
+        lines = self._last_words.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else ""
 
     def send(self, line: bytes, deadline: float) -> None:
         """Write one line, without its end. Raises OSError if the program is gone, TimeoutError if it does not read."""
@@ -134,7 +140,7 @@ class LineProcess:
         return True
 
     def _hear(self, data: bytes) -> None:
-        self.last_words = (self.last_words + data)[-LAST_WORDS:]
+        self._last_words = (self._last_words + data)[-LAST_WORDS:]
         log.debug("process %d: %s", self._process.pid, data.decode("utf-8", "replace").rstrip())
 
     def _end(self) -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 class Refused(Exception):
     """What a tool cannot do, in words for a model."""
 
+
 SECONDS = 12.0  # then what has been found so far is the answer
 MOST_ENTRIES = 200_000
 
@@ -50,8 +51,8 @@ def entries_below(base: str, *, files: bool, folders: bool, depth: int = 0) -> L
     if files and not folders:
         known = _known_to_git(base)
         if known is not None:
-            near = (path for path in known if not depth or path.count("/") < depth)
-            return bounded((Entry(path, False) for path in near if os.path.isfile(os.path.join(base, path))), deadline)
+            near = listed_by_git(known, depth)
+            return bounded((one for one in near if os.path.isfile(os.path.join(base, one.path))), deadline)
     found = (one for one in _walk(base, depth, deadline) if (folders if one.is_folder else files))
     return bounded(found, deadline)
 
@@ -65,8 +66,14 @@ def bounded(found: Iterable[Entry], deadline: float = math.inf) -> Listing:
     return Listing(entries, time.monotonic() <= deadline)
 
 
-def _known_to_git(base: str) -> list[str] | None:
-    """None outside of a repository, or without git."""
+def listed_by_git(output: bytes, depth: int) -> Iterator[Entry]:
+    """The files in the output of GIT_LIST, down to `depth` levels; 0: all."""
+    paths = sorted(set(map(os.fsdecode, output.split(b"\0"))) - {""})
+    return (Entry(path, False) for path in paths if not depth or path.count("/") < depth)
+
+
+def _known_to_git(base: str) -> bytes | None:
+    """The output of GIT_LIST; None outside of a repository, or without git."""
     try:
         done = subprocess.run(
             [*GIT, "-C", base, *GIT_LIST],
@@ -75,7 +82,7 @@ def _known_to_git(base: str) -> list[str] | None:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    return sorted(set(map(os.fsdecode, done.stdout.split(b"\0"))) - {""})
+    return done.stdout
 
 
 def _walk(base: str, depth: int, deadline: float) -> Iterator[Entry]:

@@ -60,9 +60,7 @@ class Peer:
 
     @property
     def last_words(self) -> str:
-        """The last line that it wrote to standard error; "" if none."""
-        lines = self._process.last_words.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else ""
+        return self._process.last_words
 
     def tools(self, deadline: float, stop: Stop) -> list[dict[str, Any]]:
         """Its tools, as it lists them. Raises McpError."""

@@ -127,9 +127,7 @@ class There:
         if files and not folders:
             known = self._run('cd "$1" && ' + " ".join([*listing.GIT, *listing.GIT_LIST]), base)
             if known is not None:
-                paths = sorted(set(map(os.fsdecode, known.split(b"\0"))) - {""})
-                near = (path for path in paths if not depth or path.count("/") < depth)
-                return listing.bounded(listing.Entry(path, False) for path in near)
+                return listing.bounded(listing.listed_by_git(known, depth))
         found = [*self._found(base, "d", depth)] if folders else []
         found += [*self._found(base, "f", depth)] if files else []
         return listing.bounded(found)

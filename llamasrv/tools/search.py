@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from llamasrv.tools import listing
-from llamasrv.tools.files import shown
+from llamasrv.tools.files import lines_of, shown
 from llamasrv.tools.listing import Refused, matches
 from llamasrv.tools.places import Place
 
@@ -97,9 +97,7 @@ class Grep:
             return
         if b"\0" in content[:8192]:
             return
-        lines = content.decode("utf-8", "replace").split("\n")
-        if lines[-1] == "":
-            lines.pop()
+        lines = lines_of(content)
         for at, line in enumerate(lines):
             if self.is_full:
                 return

@@ -7,6 +7,7 @@ import json
 import socket
 import time
 import urllib.request
+from pathlib import Path
 
 
 def post(server, path, body, *, timeout=30):
@@ -36,6 +37,14 @@ def figure(server, name, **labels):
             if line.startswith(name + "{") and all(f'{k}="{v}"' in line for k, v in labels.items()):
                 return float(line.rpartition(" ")[2])
     return 0.0
+
+
+def is_running(pid):
+    """A zombie, which is its new parent's to bury, runs no more."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
 
 
 def wait_for(condition, timeout=10.0):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from clients.conftest import wait_until_ready
-from clients.talk import figure, open_request, post, wait_for
+from clients.talk import figure, is_running, open_request, post, wait_for
 from conftest import ServerProcess
 from faults.front import body_of, descriptors, free_port, request, status_of, talk, worker_of
 from gunicorn.config import Config
@@ -32,13 +32,6 @@ LONG = {"prompt": "x", "ignore_eos": True, "stream": True}
 
 def alive(server):
     return status_of(talk(server.address, request(TEXT, SHORT))) == 200
-
-
-def is_running(pid):
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
 
 
 def times_served(server):

@@ -1,8 +1,8 @@
-"""An MCP server that does what a test wants: `python fake_mcp.py [--pages N] [--deaf METHOD] [--die-at-start]`.
+"""An MCP server that does what a test wants: `python fake_mcp.py [--pages N] [--deaf METHOD] [--die-at-start] [--more NAME]`.
 
 Its tools: say (gives `text` back), wait (`seconds`), die, fail, where (its folder and the variable FAKE), noise (other
 lines and a notification before the reply), ask (asks its client for a ping and for something unknown, and tells what it
-got), long (a line without an end).
+got), long (a line without an end). Those of --more tell its process id.
 """
 
 import argparse
@@ -38,6 +38,8 @@ def text_of(tool, arguments):
         write({"id": "a", "method": "ping"}, {"id": "b", "method": "roots/list"})
         replies = [json.loads(sys.stdin.readline()) for _ in range(2)]
         return json.dumps([reply.get("result", reply.get("error", {}).get("code")) for reply in replies])
+    if tool != "long":
+        return str(os.getpid())
     os.write(1, b"x" * 65_536)
     time.sleep(60)
 
@@ -47,7 +49,9 @@ def main():
     parser.add_argument("--pages", type=int, default=1)
     parser.add_argument("--deaf")
     parser.add_argument("--die-at-start", action="store_true")
+    parser.add_argument("--more", action="append", default=[])
     options = parser.parse_args()
+    known = [*NAMES, *options.more]
     if options.die_at_start:
         sys.exit("no configuration was found")
     while line := sys.stdin.readline():
@@ -60,13 +64,13 @@ def main():
         elif method == "tools/list":
             page = int(params.get("cursor", 0))
             schema = {"type": "object", "properties": {"text": {"type": "string"}}}
-            names = NAMES[page :: options.pages]
+            names = known[page :: options.pages]
             result = {"tools": [{"name": name, "description": f"to {name}", "inputSchema": schema} for name in names]}
             if page + 1 < options.pages:
                 result["nextCursor"] = str(page + 1)
         elif params["name"] == "fail":
             result = {"isError": True, "content": [{"type": "text", "text": "it did not work"}]}
-        elif params["name"] not in NAMES:
+        elif params["name"] not in known:
             write({"id": id, "error": {"code": -32602, "message": "no such tool"}})
             continue
         else:

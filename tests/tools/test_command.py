@@ -6,6 +6,7 @@ import os
 import time
 
 import pytest
+from clients.talk import is_running, wait_for
 
 from llamasrv.tools.command import Command
 
@@ -67,18 +68,7 @@ def test_what_it_leaves_in_the_background_ends_with_it():
     began = time.monotonic()
     pid = int(b"".join(command.output()))
     assert time.monotonic() - began < 10 and command.exit_code == 0
-    end = time.monotonic() + 10
-    while is_running(pid):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    wait_for(lambda: not is_running(pid))
 
 
 def test_one_that_closes_its_output_is_waited_for():

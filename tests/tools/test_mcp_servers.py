@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from clients.talk import is_running, wait_for
 
 from llamasrv.tools import line_process, mcp_servers
 from llamasrv.tools.mcp_servers import as_response, as_tool
@@ -18,12 +19,9 @@ def call(servers, name, stop=lambda: False, **arguments):
     return servers.call(tool, arguments, stop)
 
 
-def peer_of(servers, name="fake"):
-    return servers._peers[name]
-
-
 def pid_of(servers):
-    return peer_of(servers)._process._process.pid
+    """Of one with the tool pid."""
+    return int(call(servers, "pid")["plain_text_response"])
 
 
 def is_gone(pid):
@@ -50,8 +48,7 @@ def test_a_tool_gives_its_text(run_servers, fake):
 
 
 def test_a_server_stays_for_the_next_call(run_servers, fake):
-    servers = run_servers(fake())
-    call(servers, "say", text="x")
+    servers = run_servers(fake("--more", "pid"))
     first = pid_of(servers)
     call(servers, "say", text="y")
     assert pid_of(servers) == first
@@ -79,9 +76,8 @@ def test_it_runs_in_its_folder_with_its_variables_and_without_our_keys(run_serve
 
 
 def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_is_answered(run_servers, fake):
-    servers = run_servers(fake(seconds=0.3))
-    assert call(servers, "wait", seconds=0.5) == {"error": "request timed out"}
-    servers._definitions["fake"] = fake(seconds=30)
+    servers = run_servers(fake(seconds=2))
+    assert call(servers, "wait", seconds=2.5) == {"error": "request timed out"}
     assert call(servers, "say", text="x") == {"plain_text_response": "x"}
 
 
@@ -109,8 +105,10 @@ def test_calls_at_once_each_get_their_own_reply(run_servers, fake):
     assert replies == [{"plain_text_response": str(n)} for n in range(24)]
 
 
-def test_a_command_that_cannot_be_started_is_one_line_and_costs_the_others_nothing(run_servers, fake, caplog, monkeypatch):
-    bad = fake(name="bad")
+def test_a_command_that_cannot_be_started_is_one_line_and_costs_the_others_nothing(
+    run_servers, fake, caplog, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     servers = run_servers(mcp_servers.Definition("bad", "no-such-program-here"), fake())
     assert {tool.server for tool in servers.tools()} == {"fake"}
     assert [record.message for record in caplog.records if "bad" in record.message] == [
@@ -119,7 +117,9 @@ def test_a_command_that_cannot_be_started_is_one_line_and_costs_the_others_nothi
     tool = as_tool("bad", {"name": "say"})
     unavailable = {"error": "MCP server unavailable: bad"}
     assert servers.call(tool, {"text": "x"}, lambda: False) == unavailable
-    servers._definitions["bad"] = bad
+    program = tmp_path / "no-such-program-here"
+    program.write_text(f"#!/bin/sh\nexec {fake().command} {fake().args[0]}\n")
+    program.chmod(0o755)
     assert servers.call(tool, {"text": "x"}, lambda: False) == unavailable  # not tried again so soon
     monkeypatch.setattr(mcp_servers, "COOLDOWN", 0.0)
     assert servers.call(tool, {"text": "x"}, lambda: False) == {"plain_text_response": "x"}
@@ -147,7 +147,6 @@ def test_a_server_that_does_not_read_holds_up_nobody(run_servers, fake, tmp_path
     reader = tmp_path / "reader.py"
     reader.write_text("import time; time.sleep(60)")
     servers = run_servers(mcp_servers.Definition("stuck", fake().command, (str(reader),), seconds=0.3))
-    servers._listers.clear()
     tool = as_tool("stuck", {"name": "say"})
     start = time.monotonic()
     assert "request timed out" in servers.call(tool, {"text": "x" * 300_000}, lambda: False)["error"]
@@ -155,8 +154,7 @@ def test_a_server_that_does_not_read_holds_up_nobody(run_servers, fake, tmp_path
 
 
 def test_close_ends_them_and_what_waits_for_them(run_servers, fake):
-    servers = run_servers(fake())
-    call(servers, "say", text="x")
+    servers = run_servers(fake("--more", "pid"))
     pid = pid_of(servers)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(call, servers, "wait", seconds=20)
@@ -180,19 +178,7 @@ def test_what_a_server_has_started_ends_with_it(run_servers, tmp_path, fake):
     assert call(servers, "say", text="x") == {"plain_text_response": "x"}
     grandchild = int((tmp_path / "pid").read_text())
     servers.close()
-    end = time.monotonic() + 10
-    while is_running(grandchild):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def is_running(pid):
-    """A zombie, which is its new parent's to bury, runs no more."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    wait_for(lambda: not is_running(grandchild))
 
 
 @pytest.mark.parametrize(

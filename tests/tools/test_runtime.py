@@ -7,6 +7,7 @@ import os
 import time
 
 import pytest
+from clients.talk import is_running, wait_for
 
 from llamasrv.errors import Forbidden, LlamasrvError
 from llamasrv.tools import container
@@ -30,7 +31,9 @@ while [ $# -gt 2 ]; do
 done
 [ "$1" = broken ] && { echo "no such image" >&2; exit 125; }
 printf 0123456789abcdef > "$file"
-exec "$2"
+echo $$ > "$(dirname "$0")/pid"
+"$2"
+echo $? > "$(dirname "$0")/ended"
 """
 
 SSH = """#!/bin/sh
@@ -145,16 +148,19 @@ def test_a_container_is_started_comes_back_and_ends(programs):
     tools.start()
     first = Runtime("podman", "0123456789abcdef")
     assert tools.runtime("") == first == tools.runtime("")
-    process = tools._place._process
-    os.kill(process._process.pid, 9)
-    process.wait(10)
-    assert tools.runtime("") == first and tools._place._process is not process
-    calls = (programs / "calls").read_text().splitlines()
-    assert len(calls) == 2 and calls[0].startswith("run --rm -i --cidfile ") and calls[0].endswith(" alpine sh")
+    os.killpg(int((programs / "pid").read_text()), 9)
+
+    def calls():
+        assert tools.runtime("") == first
+        return (programs / "calls").read_text().splitlines()
+
+    wait_for(lambda: len(calls()) == 2)
+    made = calls()
+    assert len(made) == 2 and made[0].startswith("run --rm -i --cidfile ") and made[0].endswith(" alpine sh")
     began = time.monotonic()
     tools.close()
-    assert not tools._place._process.is_alive and time.monotonic() - began < 10
-    assert tools._place._process.exit_code == 0  # by itself: its input was closed
+    assert not is_running(int((programs / "pid").read_text())) and time.monotonic() - began < 10
+    assert (programs / "ended").read_text() == "0\n"  # by itself: its input was closed
 
 
 def test_a_container_that_cannot_be_started_says_why(programs, monkeypatch, tmp_path):

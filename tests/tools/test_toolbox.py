@@ -11,7 +11,6 @@ import pytest
 from llamasrv.errors import InvalidRequest, NotFound, QueueFull, Unavailable
 from llamasrv.tools import file_tools
 from llamasrv.tools.catalogue import NAMES
-from llamasrv.tools.mcp_servers import as_tool
 from llamasrv.tools.tool import Invocation
 from llamasrv.tools.toolbox import MOST_AT_ONCE, Toolbox, checked
 
@@ -140,7 +139,8 @@ def test_parameters_that_a_model_makes_up_are_left_out(tools):
 
 def test_a_built_in_tool_keeps_its_name(fake, caplog):
     caplog.set_level("DEBUG")
-    tools = Toolbox(("all",), [fake(name="read")])
-    tools.mcp._found["read"] = [as_tool("read", {"name": "file"}), as_tool("read", {"name": "other"})]
+    tools = Toolbox(("all",), [fake("--more", "file", "--more", "other", name="read")])
+    tools.start()
     assert [tool.kind for tool in tools.tools() if tool.name == "read_file"] == ["server"]
     assert tools.find("read_other").kind == "mcp" and "the name is taken" in caplog.text
+    tools.close()
