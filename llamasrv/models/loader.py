@@ -18,12 +18,13 @@ import threading
 import time
 from collections.abc import Callable
 
+from llamasrv.engine.allocator import give_back
 from llamasrv.engine.channels import Notice, off_hub
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.failures import Failures
-from llamasrv.models.memory import as_gib, available_memory, give_back, resident_memory
+from llamasrv.models.memory import as_gib, available_memory, resident_memory
 from llamasrv.models.model import Model
 from llamasrv.models.prefix_limit import PrefixLimit
 from llamasrv.models.remote import reach_all

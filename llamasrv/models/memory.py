@@ -6,11 +6,9 @@ llama.cpp; reads only /proc and /sys.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -331,18 +329,6 @@ def resident_memory(root: Path = Path("/")) -> int:
     """Bytes of physical memory that this process holds, mapped files included."""
     found = words(root / "proc/self/statm")
     return int(found[1]) * int(os.sysconf("SC_PAGE_SIZE")) if len(found) > 1 else 0
-
-
-def give_back() -> None:
-    """Have the allocator return unused memory to the system, if it can."""
-    trim = _trimmer()
-    if trim is not None:
-        trim(0)
-
-
-@lru_cache(maxsize=1)
-def _trimmer() -> Any:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def _cached(group: Path) -> int:
