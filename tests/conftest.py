@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -13,6 +14,18 @@ import time
 import pytest
 
 from llamasrv.config.option import PREFIX
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported and collected stays; the garbage collector would look through it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 class ServerProcess:
