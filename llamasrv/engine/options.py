@@ -90,7 +90,7 @@ class EngineOptions:
     disk_bytes: int = 0  # disk for prefixes that several prompts had
     disk_folder: Path | None = None
     digest: str = ""  # of the model; without it nothing is kept on disk
-    coalesce: float = 0.002  # seconds within which the tokens of short steps may share a wake-up
+    coalesce: float = 0.005  # seconds within which the tokens of short steps may share a wake-up
     unread_tokens: int = 10_000  # tokens of a choice that may wait for their reader; beyond, it counts as gone
     idle_cells: int | None = None  # cells that idle prefixes may keep in the pool; None: chosen by the back end
     adapters: tuple[Adapter, ...] = ()  # LoRA adapters to load beside the model
