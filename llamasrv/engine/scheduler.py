@@ -126,10 +126,13 @@ class Scheduler:
             lacking = [s for s, _ in plan.encode]
             able = [s for s in decodes + prompts if s not in lacking]
             return self._one_alone(plan, able, starts, pool.max_outputs)
+        # The last rows have just kept the streams from a token: what follows them waits for one more step.
+        after_rows = not media and self._media.end()
         if media and self._rows_next(plan, media, decodes, prompts, cells):
             return plan
         prompts = self._put_in_decodes(plan, decodes, [s for s in prompts if s not in media])
-        self._put_in_prompts(plan, prompts, starts, budget, cells, pool.max_outputs - plan.num_decodes, now)
+        if not (after_rows and decodes):
+            self._put_in_prompts(plan, prompts, starts, budget, cells, pool.max_outputs - plan.num_decodes, now)
         return plan
 
     def _put_in_decodes(self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:

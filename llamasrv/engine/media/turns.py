@@ -57,6 +57,11 @@ class MediaTurns:
         self._had_turn = bool(parts)
         return parts
 
+    def end(self) -> bool:
+        """No rows are to be computed. Whether the last step did."""
+        had_turn, self._had_turn = self._had_turn, False
+        return had_turn
+
 
 def _span(seq: Sequence) -> MediaSpan:
     assert seq.media is not None

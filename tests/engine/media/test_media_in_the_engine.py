@@ -126,9 +126,9 @@ def test_streams_go_on_between_pieces_of_a_large_image(see):
     driver.finish()
 
 
-def test_beside_a_large_image_a_stream_s_gap_is_two_steps_and_50_ms(see):
+def test_beside_a_large_image_and_text_a_stream_s_gap_is_within_three_steps_and_50_ms(see):
     """With the times of the 0.5B shape. A step of rows was as long as two of theirs: with the next one that made three, and
-    nothing was left for whatever else the machine did."""
+    nothing was left for whatever else the machine did; and text behind the image came with the step after its last rows."""
     driver = see(batch_size=512, ubatch_size=512, context=4000, spec="off")
     backend, decode = driver.backend, driver.backend.decode
 
@@ -141,7 +141,7 @@ def test_beside_a_large_image_a_stream_s_gap_is_two_steps_and_50_ms(see):
     backend.decode = timed
     streams = [ask(driver, "a" * (90 + n), max_tokens=300) for n in range(3)]
     driver.turn(40)
-    ask(driver, picture("large", 1024, 1024), max_tokens=1)
+    ask(driver, picture("large", 1024, 1024), "b" * 40, max_tokens=1)
     told, rows = [], []
     while driver.engine.num_open > 3:
         driver.turn()
@@ -151,7 +151,7 @@ def test_beside_a_large_image_a_stream_s_gap_is_two_steps_and_50_ms(see):
             told.append(driver.now)
     gaps = [after - before for before, after in zip(told, told[1:])]
     assert sum(rows) == 256 and min(rows[:-1]) >= 16
-    assert max(gaps[:-1]) < 2 * (0.057 + 0.01) + 0.05 + 0.005  # a turn of this driver takes 10 ms more; the last step has text
+    assert max(gaps) < 3 * 0.057 + 0.05
     driver.finish()
 
 
