@@ -62,6 +62,7 @@ class HandEngine(Engine):
         return self.core.turn(**settings)
 
     def take_mail(self, seconds=0):
-        """Follow what is in the mailbox, without a step."""
+        """Follow what is in the mailbox, without a step; who waits for an answer is woken as at a step's end."""
         for act, argument in self._mailbox.take(seconds):
             act(self.core, argument)
+        self.doorbell.ring()
