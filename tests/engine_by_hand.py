@@ -46,6 +46,10 @@ class HandEngine(Engine):
         self._board.set_status(status)
 
     @property
+    def has_mail(self):
+        return not self._mailbox.is_empty
+
+    @property
     def pool(self):
         return self._host.shared.pool
 

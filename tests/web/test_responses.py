@@ -70,11 +70,12 @@ class Held:
     """Keeps the model from computing until it is let go."""
 
     def __init__(self, service):
-        self._go = threading.Event()
+        self._go, self._asked, self._engine = threading.Event(), threading.Event(), service.engine
         backend = service.backend
         decode = backend.decode
 
         def held():
+            self._asked.set()
             assert self._go.wait(20)
             decode()
 
@@ -82,6 +83,12 @@ class Held:
 
     def let_go(self):
         self._go.set()
+
+    def let_go_with_mail(self):
+        """As soon as the engine, which is in a step, has been told something."""
+        assert self._asked.wait(10)
+        wait_until(lambda: self._engine.has_mail)
+        self.let_go()
 
 
 @pytest.fixture
@@ -562,8 +569,10 @@ def test_what_a_client_did_not_wait_for_is_not_stored(start, tmp_path):
     held = Held(service)
     response = create(service.client, stream=True)
     assert next(iter(response.response)) == b": ping\n\n"
-    response.close()
-    held.let_go()
+    told = threading.Thread(target=held.let_go_with_mail)
+    told.start()
+    response.close()  # waits for the end of what it cancels
+    told.join(10)
     wait_until(lambda: service.engine.num_open == 0)
     with closing(sqlite3.connect(tmp_path / "responses.db")) as db:
         assert db.execute("SELECT count(*) FROM responses").fetchone() == (0,)
