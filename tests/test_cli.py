@@ -315,7 +315,7 @@ def test_ctrl_c_in_chat_stops_the_answer_and_not_the_conversation(serve):
 
 
 def test_bench_compares_the_kernels_with_the_server(tiny):
-    done = command("bench", tiny, "--sequences", "1,2", "--tokens", "8", "-c", "512")
+    done = command("bench", tiny, "--sequences", "1,2", "--tokens", "8", "-c", "512", "-t", "1")
     assert done.returncode == 0, done.stderr
     assert "kernels, tokens/s" in done.stdout and "over HTTP, tokens/s" in done.stdout
     rows = re.findall(r"│\s+(\d+) │\s+([\d,.]+) │\s+([\d,.]+) │\s+([\d.]+) │", done.stdout)
@@ -336,7 +336,7 @@ def test_bench_loads_a_model_once_at_a_time_where_two_do_not_fit(run, tiny, monk
     monkeypatch.setattr(bench.memory, "available_memory", lambda: 0)
     monkeypatch.setattr(context, "open_model", open_and_count)
     monkeypatch.setattr(server, "running", lambda settings: beside.append(len(loaded)) or running(settings))
-    code, out, err = run("bench", tiny, "--sequences", "1,2", "--tokens", "8", "-c", "512", "-np", "2")
+    code, out, err = run("bench", tiny, "--sequences", "1,2", "--tokens", "8", "-c", "512", "-np", "2", "-t", "1")
     assert code == 0 and beside and not any(beside), err
     assert len(re.findall(r"│\s+\d+ │", out)) == 2
 

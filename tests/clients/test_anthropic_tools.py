@@ -20,7 +20,7 @@ OPTIONS = {"model": "claude-haiku-4-5", "max_tokens": 300, "extra_body": {"tempe
 def server():
     if paths.demo_model() is None:
         pytest.skip("there is no small chat model here")
-    server = ServerProcess(["--port", "0"])
+    server = ServerProcess(["--port", "0", "--threads", "1"])
     yield wait_until_ready(server)
     server.end()
 
@@ -129,7 +129,7 @@ def test_errors_of_threads_are_of_their_class(client):
 
 
 def test_where_nothing_is_stored_a_runner_goes_on_without_a_thread(serve):
-    server = wait_until_ready(serve("--store", "none"))
+    server = wait_until_ready(serve("--store", "none", "--threads", "1"))
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
         runner = client.beta.messages.tool_runner(tools=[get_weather], messages=ASK, **OPTIONS)
         assert [reply.stop_reason for reply in runner] == ["tool_use", "end_turn"]

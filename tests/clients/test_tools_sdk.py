@@ -25,7 +25,7 @@ def server():
     model = paths.demo_model() or TRIAL
     if not model.is_file():
         pytest.skip("there is no small chat model here")
-    server = ServerProcess(["--port", "0", "--model", str(model), "--alias", "demo"])
+    server = ServerProcess(["--port", "0", "--model", str(model), "--alias", "demo", "--threads", "1"])
     yield wait_until_ready(server)
     server.end()
 

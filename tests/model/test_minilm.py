@@ -44,7 +44,7 @@ def post(server, path, **body):
 
 
 def test_vectors_over_http_are_those_of_an_independent_implementation(serve, model, reference):
-    server = serve("--model", str(model))
+    server = serve("--model", str(model), "--threads", "1")
     reply = post(server, "/v1/embeddings", input=TEXTS)
     tokens = [reference.tokens(text) for text in TEXTS]
     assert reply["usage"]["prompt_tokens"] == sum(map(len, tokens))

@@ -80,7 +80,7 @@ def test_200_mixed_requests_with_memory_for_two(serve, files, tmp_path):
     size = {m.name: m.memory for m in model_list.models(config.load(environ={}, config=path))}
     limit = size["large"] + max(size["chat"], size["embed"]) + 2**20
     assert limit < sum(size.values())
-    server = serve("--config", write(path, files, limit), "--no-log-requests", "--no-check-models")
+    server = serve("--config", write(path, files, limit), "--no-log-requests", "--no-check-models", "--threads", "1")
     for name in ("chat", "embed", "large"):  # what is made once for all is made now
         post(server, ASK[name][0], {"model": name, **ASK[name][1]})
     warm = resident(server) - sum(size[name] for name, on in figures(server, "llamasrv_model_loaded").items() if on)
@@ -117,7 +117,7 @@ def test_200_mixed_requests_with_memory_for_two(serve, files, tmp_path):
 
 def test_sighup_does_not_disturb_what_runs(serve, files, tmp_path):
     path = write(tmp_path / "c.toml", {"chat": files["chat"]}, 0)
-    server = serve("--config", path, "--no-check-models")
+    server = serve("--config", path, "--no-check-models", "--threads", "1")
     request = urllib.request.Request(
         server.url + "/v1/completions",
         json.dumps({"prompt": "Once", "max_tokens": 500, "stream": True, "ignore_eos": True}).encode(),
@@ -158,7 +158,7 @@ def test_a_file_that_makes_the_library_abort_takes_nobody_down(serve, files, tmp
     at = data.index(key) + len(key) + 4
     data[at : at + 4] = bytes(4)
     (folder / "bad.gguf").write_bytes(data)
-    server = serve("--models-dir", folder, environ={"XDG_CACHE_HOME": str(tmp_path)})
+    server = serve("--models-dir", folder, "--threads", "1", environ={"XDG_CACHE_HOME": str(tmp_path)})
     server.wait_for("serves on demand")
     with pytest.raises(urllib.error.HTTPError) as caught:
         post(server, *_named("bad", "chat"))
