@@ -14,6 +14,7 @@ import numpy as np
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
+from llamasrv.engine.allocator import drop_zeros
 from llamasrv.engine.backend.context_params import context_params, state_facts
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.bound_batch import BoundBatch
@@ -137,6 +138,9 @@ class LlamaBackend(LaneMemory):
         # (tiny). GPUs skip masked tiles.
         self._on_gpu = on_gpu(options)
         self.idle_cells = options.idle_cells or (self.num_cells if self._on_gpu else 0)
+        if not self._on_gpu and (address := _get_logits(self._context)):
+            # The library clears rows of logits for all lanes, also for those that will only ever hold prefixes.
+            drop_zeros(address, C.llama_n_seq_max(self._context) * self.vocab.size * 4)
         self.ubatch_size = C.llama_n_ubatch(self._context)
         self._bound = BoundBatch(self.batch)
         self._llama_batch = self._bound.native
