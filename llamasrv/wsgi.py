@@ -5,9 +5,10 @@ Importing this module starts the engines, so it belongs in the worker, never in 
 
 from __future__ import annotations
 
-from llamasrv import config, startup
+from llamasrv import config
+from llamasrv.startup.service import build
 
-service = startup.build(config.current())
+service = build(config.current())
 
 from llamasrv.web.app import create_app  # noqa: E402 (the model loads meanwhile)
 

@@ -9,16 +9,18 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.batch import Batch
-from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.engine.options import Adapter as Adapter
 from llamasrv.engine.use import Refused
+
+if TYPE_CHECKING:  # the process that only checks models does without them
+    import numpy as np
+
+    from llamasrv.engine.batch import Batch
+    from llamasrv.engine.media.timeline import MediaTimeline
 
 Progress = Callable[[float], bool]
 """Told the loaded share (0 to 1) now and then; False from it gives up loading."""

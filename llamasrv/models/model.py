@@ -7,17 +7,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.domain.defaults import ChatDefaults
-from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.engine.interface import Adapter, Backend, Progress, Projector
-from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.engine.options import EngineOptions
 from llamasrv.errors import InvalidRequest, ModelUnavailable, Unavailable
 from llamasrv.models.details import Details
 from llamasrv.models.made import Made
+
+if TYPE_CHECKING:  # describing a model takes no engine
+    from llamasrv.engine.engine import Engine
+    from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 
 FOR_EVER = -1.0  # of `keep_alive`: any negative number
 
@@ -117,7 +121,6 @@ class Model:
         self.key = key  # equal for two models made from the same options and files
         self.created = int(time.time())
         self.metrics = engine.metrics if engine is not None else EngineMetrics()  # of all its engines, in turn
-        self.prefixes = KeptPrefixes()  # of its last engine, while it has none
         self.keep_alive = keep_alive  # seconds that it stays without a request; negative: for ever
         self.stay = keep_alive  # the same, as the last request wished
         self.current = engine
@@ -134,6 +137,13 @@ class Model:
         # One entry for each; adding to them and taking from them are atomic.
         self.awaited: deque[None] = deque()  # requests that wait until it is loaded
         self._leases: deque[None] = deque()
+
+    @cached_property
+    def prefixes(self) -> KeptPrefixes:
+        """Of its last engine, while it has none."""
+        from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
+
+        return KeptPrefixes()
 
     @property
     def engine(self) -> Engine:

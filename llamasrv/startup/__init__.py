@@ -1,5 +1,8 @@
-"""From settings to a running service: the models, their options, and progress for the operator and systemd."""
+"""From settings to a running service: the models, their options, and progress for the operator and systemd.
 
-from llamasrv.startup.service import build, configure_log, prepare, update, filled_in
+`llamasrv.startup.service` makes it. It is imported apart, by the process that serves.
+"""
 
-__all__ = ["build", "configure_log", "prepare", "update", "filled_in"]
+from llamasrv.startup.preparation import configure_log, filled_in, prepare
+
+__all__ = ["configure_log", "filled_in", "prepare"]

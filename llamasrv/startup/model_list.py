@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from llamasrv.chat.template import fallback_source
 from llamasrv.config import ModelTable, Settings, paths
 from llamasrv.config.option import nearest
 from llamasrv.engine.interface import Adapter, Progress
@@ -149,6 +148,8 @@ def _of_made(settings: Settings, one: Made, path: Path) -> Model:
     model.made = one
     model.sampling = {**model.sampling, **one.parameters}
     if one.system or one.messages:
+        from llamasrv.chat.template import fallback_source  # with Jinja, which few lists need
+
         model.chat_template = one.with_preamble(model.chat_template or header.chat_template or fallback_source())
     return model
 

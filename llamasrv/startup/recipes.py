@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.config import Settings
-from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed, NoMemory, Progress
-from llamasrv.engine.options import DEFAULT_PLACES
+from llamasrv.engine.options import DEFAULT_PLACES, EngineOptions
 from llamasrv.engine.placement_rules import NO_DEVICE, needs_devices, refusal
 from llamasrv.engine.tensor_names import DENSE, EXPERTS
 from llamasrv.engine.use import HOST

@@ -1,6 +1,5 @@
 """From settings to a running service.
 
-`prepare` checks, before any process is forked, what a start would fail on later: model files, their parts, the memory.
 `build` makes the registry, its loader and the service, in the process that will serve. Knows no HTTP.
 """
 
@@ -16,10 +15,8 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
-from llamasrv import log
 from llamasrv.config import Settings, keys, load_again, paths
 from llamasrv.engine.channels import off_hub
-from llamasrv.engine import machine
 from llamasrv.errors import ConfigError, InvalidRequest
 from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources
@@ -30,59 +27,12 @@ from llamasrv.models.registry import Registry
 from llamasrv.models.trial import Trials
 from llamasrv.pipeline.media import MediaOptions
 from llamasrv.protocols.limits import Limits
-from llamasrv.startup import model_list, recipes, tls, tools
-from llamasrv.startup.model_options import with_pulled
+from llamasrv.startup import filled_in, model_list, tools
 from llamasrv.store import DAY, Store, StoreOptions, open_store
 from llamasrv.web.service import Service, WebOptions
 
 
 NEVER = 1e9  # seconds
-
-
-def configure_log(settings: Settings) -> None:
-    """Raises ConfigError if the log file cannot be written."""
-    try:
-        log.configure(
-            level="debug" if settings.log.verbose else settings.log.level,
-            form=settings.log.format,
-            requests=settings.log.requests,
-            llama=settings.log.llama or settings.log.verbose,
-            path=settings.log.file,
-        )
-    except OSError as error:
-        raise ConfigError(f"log.file = {str(settings.log.file)!r}: {error.strerror or error}") from None
-    for note in settings.notes:
-        logging.getLogger("llamasrv").debug("%s", note)
-
-
-def prepare(settings: Settings) -> Settings:
-    """The settings with everything filled in that depends on the machine and the model. Raises ConfigError."""
-    keys.of(settings)
-    tls.check(settings)
-    tools.opened(settings)
-    settings = filled_in(settings)
-    models = model_list.models(settings)
-    for own in (settings, *map(settings.of, settings.tables)):
-        recipes.check_devices(own)
-    if len(models) > 1 or model_list.names_several(settings) or models[0].details.path is None:
-        return settings
-    only, recipe = models[0], models[0].recipe
-    assert recipe is not None
-    if recipe.fit is not None:
-        return settings.having(model={"path": only.details.path})  # chosen when it is loaded
-    cells = recipe.options.context_cells
-    places = recipe.options.places
-    if cells is not None and settings.engine.deterministic:
-        cells *= places
-    fewer = {} if places == settings.engine.places else {"parallel": places}
-    return settings.having(model={"path": only.details.path}, engine={"context_cells": cells, **fewer})
-
-
-def filled_in(settings: Settings) -> Settings:
-    """A thread for each core unless given, and the file of the repository that is named."""
-    settings = with_pulled(settings)
-    threads = settings.engine.threads or machine.available_cores()
-    return settings.having(engine={"threads": threads, "threads_batch": settings.engine.threads_batch or threads})
 
 
 def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:

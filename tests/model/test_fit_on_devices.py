@@ -16,7 +16,6 @@ import pytest
 from model.test_rpc import Helper, with_rpc
 from model import tiny_models
 
-from llamasrv import startup
 from llamasrv.config import load
 from llamasrv.engine.backend import breakdown as library
 from llamasrv.engine.backend.measure import measure
@@ -26,6 +25,7 @@ from llamasrv.engine.interface import LoadFailed, NoMemory
 from llamasrv.engine.use import HOST
 from llamasrv.models import fit, gguf
 from llamasrv.startup import recipes
+from llamasrv.startup import service as startup_service
 
 SMALL = {"batch_size": 256, "ubatch_size": 128, "threads": 1, "threads_batch": 1, "parallel": 4}
 MIB = 2**20
@@ -71,7 +71,7 @@ def test_what_is_loaded_is_counted_as_the_library_says(kind, tmp_path, monkeypat
     path = Path(kind) if os.sep in kind else tiny_models.KINDS[kind](tmp_path / "m.gguf")
     values = {f"engine_{name}": value for name, value in SMALL.items()}
     settings = load({"model_path": path, "engine_ctx_size": 2048, "cache_checkpoints": 0, "store_url": "none", **values}, environ={})
-    registry = startup.build(settings).registry
+    registry = startup_service.build(settings).registry
     loader, (model,) = registry.loader, registry.models
     try:
         assert loader.wait(model, 60), model.failure
@@ -255,7 +255,7 @@ batch_size = 256
 ubatch_size = 128
 fit_target = [{target}]
 {tables}""")
-    service = startup.build(load(config=config, environ={}))
+    service = startup_service.build(load(config=config, environ={}))
     registry = service.registry
     try:
         def bring(name):

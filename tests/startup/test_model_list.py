@@ -13,6 +13,7 @@ from serving import wait_until
 from llamasrv import config, startup
 from llamasrv.config import paths
 from llamasrv.startup import model_list
+from llamasrv.startup import service as startup_service
 from llamasrv.config import Settings
 from llamasrv.engine.interface import LoadFailed, NoMemory
 from llamasrv.engine.use import HOST, Refused
@@ -182,7 +183,7 @@ def serving(settings, monkeypatch):
     services = []
 
     def start(text):
-        services.append(startup.build(settings(text).having(models={"check": False}, store={"url": "none"})))
+        services.append(startup_service.build(settings(text).having(models={"check": False}, store={"url": "none"})))
         return services[-1].registry
 
     yield start
@@ -202,7 +203,7 @@ def test_models_come_change_and_go_and_the_others_do_not_notice(serving, setting
         load(model, registry)
     stays, goes, changes = registry.models
     engine = stays.current
-    startup.service.update_models(
+    startup_service.update_models(
         registry,
         settings(table.format("stays") + "temp = 0.5\n" + table.format("changes") + "ctx_size = 256\n" + table.format("comes")),
     )
@@ -218,7 +219,7 @@ def test_models_come_change_and_go_and_the_others_do_not_notice(serving, setting
 def test_aliases_change_too(serving, settings, tiny):
     text = f'[models.m]\npath = "{tiny}"\n'
     registry = serving(text + '[aliases]\n"old" = "m"')
-    startup.service.update_models(registry, settings(text + '[aliases]\n"new" = "m"\n"*" = "m"'))
+    startup_service.update_models(registry, settings(text + '[aliases]\n"new" = "m"\n"*" = "m"'))
     assert registry.find("new").name == registry.find("anything").name == "m"
 
 
@@ -226,7 +227,7 @@ def test_wrong_settings_change_nothing(serving, settings, tiny):
     registry = serving(f'[models.m]\npath = "{tiny}"\n')
     before = registry.models
     with pytest.raises(ConfigError):
-        startup.service.update_models(registry, settings('[models.m]\npath = "/no/such.gguf"'))
+        startup_service.update_models(registry, settings('[models.m]\npath = "/no/such.gguf"'))
     assert registry.models is before
 
 
@@ -234,7 +235,7 @@ def test_the_last_of_two_changes_at_once_wins(serving, settings, tiny, monkeypat
     """Listing the models of a large folder takes a while; one that began before a change and ended after it undid it."""
     table = f'[models.{{}}]\npath = "{tiny}"\n'
     registry = serving(table.format("first"))
-    updates = startup.service.ModelUpdates(registry, settings(table.format("first")))
+    updates = startup_service.ModelUpdates(registry, settings(table.format("first")))
     listing, go_on = threading.Event(), threading.Event()
     models = model_list.models
 
@@ -263,7 +264,7 @@ def test_new_models_of_the_start_are_loaded_at_once(serving, settings, tiny):
     text = f'[models.m]\npath = "{tiny}"\n'
     registry = serving(text)
     assert registry.readiness().state == "ready" and registry.default.state == "unloaded"
-    startup.service.update_models(registry, settings(text + "load = true"))
+    startup_service.update_models(registry, settings(text + "load = true"))
     wait_until(lambda: registry.default.state == "loaded")
 
 
@@ -415,7 +416,7 @@ def test_a_preset_is_read_again_where_that_is_asked_for(cached, tmp_path):
     preset_of("one", "two")
     settings = config.load({"models_preset": file, "models_dir": hub}, environ={})
     registry = Registry(model_list.models(settings), loader=Loader())
-    updates = startup.service.ModelUpdates(registry, settings)
+    updates = startup_service.ModelUpdates(registry, settings)
     preset_of("two", "three")
     updates.reread()
     assert [model.name for model in registry.models] == ["two", "three", "o/a:F32"]

@@ -8,10 +8,11 @@ import pytest
 from model import tiny_projectors
 from options import settings_with
 
-from llamasrv import config, startup
+from llamasrv import config
 from llamasrv.config import paths
 from llamasrv.errors import ConfigError
 from llamasrv.startup import model_list
+from llamasrv.startup import service as startup_service
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +94,13 @@ def test_bodies_may_be_larger_where_there_is_one(files):
     text = files / "cat" / "Cat-1B-Q8_0.gguf"
     for given, size in (({}, 32 << 20), ({"model_mmproj_auto": False}, 4 << 20)):
         settings = settings_with(model_path=text, **given)
-        options = startup.service.web_options(settings, takes_media=startup.service.takes_media(settings, model_list.models(settings)))
+        options = startup_service.web_options(settings, takes_media=startup_service.takes_media(settings, model_list.models(settings)))
         assert options.limits.body_bytes == size
 
 
 def test_the_marker_is_drawn_anew_unless_it_is_given(monkeypatch):
     def marker(**given):
-        return startup.service.web_options(settings_with(**given)).limits.media_marker
+        return startup_service.web_options(settings_with(**given)).limits.media_marker
 
     assert marker() != marker() and marker(media_marker="<img>") == "<img>"
     monkeypatch.setenv("LLAMA_MEDIA_MARKER", "<__media__>")

@@ -10,6 +10,7 @@ from llamasrv import startup
 from llamasrv.config import load
 from llamasrv.errors import ConfigError
 from llamasrv.startup import tools
+from llamasrv.startup import service as startup_service
 from llamasrv.tools.runtime import Image
 
 MCP = {"mcpServers": {"one": {"command": "x"}, "two": {"command": "y"}}}
@@ -21,12 +22,12 @@ def loaded(**flags):
 
 def test_without_an_option_nothing_runs():
     settings = loaded()
-    made = startup.service.web_options(settings)
+    made = startup_service.web_options(settings)
     assert (made.tools, made.mcp_servers, made.origins, tools.opened(settings)) == ((), (), (), None)
 
 
 def test_tools_are_named():
-    made = startup.service.web_options(loaded(tools_names="read_file, get_info"))
+    made = startup_service.web_options(loaded(tools_names="read_file, get_info"))
     assert made.tools == ("read_file", "get_info")
     with pytest.raises(ConfigError, match="tools.names: 'read_fil' is none of all, .*; did you mean read_file?"):
         startup.prepare(loaded(tools_names="read_fil"))
@@ -34,7 +35,7 @@ def test_tools_are_named():
 
 def test_a_runtime_is_read_at_the_start():
     settings = loaded(tools_names="get_info", tools_runtime="docker:alpine")
-    assert startup.service.web_options(settings).tools_runtime == Image("docker", "alpine")
+    assert startup_service.web_options(settings).tools_runtime == Image("docker", "alpine")
     assert tools.opened(settings) == "use the tools get_info in docker:alpine"
     for flags, reason in (
         ({"tools_runtime": "docker:alpine"}, "--tools names none"),
@@ -89,7 +90,7 @@ def test_pages_of_other_sites_have_to_be_named(given, keys, origins):
     settings = loaded(tools_names="all", server_cors_origins=given, server_api_key=keys)
     lines = []
     tools.opened(settings, lines.append)
-    assert startup.service.web_options(settings).origins == origins
+    assert startup_service.web_options(settings).origins == origins
     assert bool(lines) == ("*" in given and not keys)
 
 

@@ -11,6 +11,7 @@ from options import settings_with
 from llamasrv import startup
 from llamasrv.config import paths
 from llamasrv.startup import model_options
+from llamasrv.startup import service as startup_service
 from llamasrv.config import Settings, load
 from llamasrv.domain.key import Key
 from llamasrv.engine.engine import EngineOptions
@@ -23,7 +24,7 @@ def tiny(tmp_path_factory):
 
 
 def test_context_and_threads_are_filled_in(tiny, monkeypatch):
-    monkeypatch.setattr(startup.service.machine, "available_cores", lambda: 5)
+    monkeypatch.setattr(startup.preparation.machine, "available_cores", lambda: 5)
     settings = startup.prepare(settings_with(model_path=tiny))
     assert settings.engine.context_cells == 4 * 2048
     assert (settings.engine.threads, settings.engine.threads_batch) == (5, 5)
@@ -67,7 +68,7 @@ def test_a_model_is_called_by_its_first_alias_or_its_file(tmp_path, file, aliase
 
 
 def test_all_names_of_a_model_find_it():
-    service = startup.build(settings_with(model_fake=True, model_alias=("first", "second", "*")))
+    service = startup_service.build(settings_with(model_fake=True, model_alias=("first", "second", "*")))
     try:
         for name in ("first", "second", "fake", "anything", None):
             assert service.registry.find(name).name == "first"
@@ -127,7 +128,7 @@ def test_without_settings_the_engine_runs_on_its_own_defaults():
 def test_limits_keys_and_times_reach_the_web(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("two\n")
-    options = startup.service.web_options(
+    options = startup_service.web_options(
         settings_with(
             limits_stops=3, limits_body_bytes=4096, limits_timeout=None, server_api_key=("one",), server_api_key_file=keys
         )
@@ -137,15 +138,15 @@ def test_limits_keys_and_times_reach_the_web(tmp_path):
 
 
 def test_routes_and_comments_are_as_the_options_say():
-    made = startup.service.web_options(settings_with(server_slots=False, server_props=True, server_keepalive=None))
+    made = startup_service.web_options(settings_with(server_slots=False, server_props=True, server_keepalive=None))
     assert (made.slots, made.props) == (False, True) and made.keepalive > 1e6
-    made = startup.service.web_options(Settings())
+    made = startup_service.web_options(Settings())
     assert (made.slots, made.props, made.keepalive) == (True, False, 15.0)
 
 
 def test_verbose_is_debug_and_what_the_library_says(monkeypatch):
     seen = []
-    monkeypatch.setattr(startup.service.log, "configure", lambda **options: seen.append(options))
+    monkeypatch.setattr(startup.preparation.log, "configure", lambda **options: seen.append(options))
     startup.configure_log(settings_with(log_verbose=True))
     startup.configure_log(Settings())
     assert [(one["level"], one["llama"]) for one in seen] == [("debug", True), ("info", False)]

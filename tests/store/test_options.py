@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from llamasrv import config, startup
+from llamasrv import config
+from llamasrv.startup import service as startup_service
 from llamasrv.errors import ConfigError
 from llamasrv.store import DAY, Entry
 
 
 def store(**flags):
-    return startup.service.response_store(config.load(flags, environ={}))
+    return startup_service.response_store(config.load(flags, environ={}))
 
 
 def test_without_a_word_it_is_a_file_of_the_user(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 from gevent.event import Event
@@ -37,18 +37,20 @@ from gunicorn.workers.ggevent import GeventWorker
 from llamasrv import __version__, config, startup
 from llamasrv.config import Settings, keys, paths
 from llamasrv.config.check import is_open
-from llamasrv.engine.engine import Engine
 from llamasrv.errors import ConfigError, EngineFailure
 from llamasrv.log import reopen
-from llamasrv.models.model import Model
-from llamasrv.models.registry import Registry
 from llamasrv.startup import systemd, tools
 from llamasrv.startup.progress import LoadingDisplay
 from llamasrv.web.http.connection import Connection, Times, refuse, status_of
 from llamasrv.web.http.gate import Gate
 from llamasrv.web.ops import diagnostics
 from llamasrv.web.ops.spans import Spans
-from llamasrv.web.service import Service
+
+if TYPE_CHECKING:  # the master has no use for them
+    from llamasrv.engine.engine import Engine
+    from llamasrv.models.model import Model
+    from llamasrv.models.registry import Registry
+    from llamasrv.web.service import Service
 
 log = logging.getLogger("llamasrv")
 
@@ -263,9 +265,11 @@ class Worker(GeventWorker):
 
     def _reload(self) -> None:
         """Read the options again. If they are invalid, everything stays as it is."""
+        from llamasrv.startup.service import update
+
         try:
             settings = config.load_again(config.current())
-            startup.update(self.service, settings)
+            update(self.service, settings)
         except ConfigError as error:
             log.error("the new configuration was rejected and the old one stays in use: %s", error)
             return

@@ -9,11 +9,12 @@ import logging
 import sys
 from collections import Counter
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gevent import Greenlet
 
-from llamasrv.web.service import Service
+if TYPE_CHECKING:
+    from llamasrv.web.service import Service
 
 log = logging.getLogger("llamasrv")
 

@@ -7,10 +7,12 @@ OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER ...). A client's `traceparent` makes it p
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llamasrv.errors import ConfigError
-from llamasrv.web.ops.request_log import RequestLog
+
+if TYPE_CHECKING:
+    from llamasrv.web.ops.request_log import RequestLog
 
 NEEDED = "log.spans needs OpenTelemetry: pip install 'llamasrv[otel]'"
 
