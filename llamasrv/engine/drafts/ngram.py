@@ -1,7 +1,8 @@
 """Drafts from existing text: the sequence's own prompt and answer, or a client's prediction.
 
 Where the last tokens of a sequence stand in that text, what follows them there may follow here. The longest match wins,
-the newest of equals; a copy that has just been interrupted goes on beside where it was. Indexing costs O(1) a token,
+the newest of equals; a copy that has just been interrupted goes on beside where it was, also right behind one token
+that was replaced. Indexing costs O(1) a token,
 and nobody's text is seen by another sequence. Knows no engine.
 """
 
@@ -16,8 +17,9 @@ from llamasrv.engine.drafts.draft import Draft
 
 ORDER = 3  # tokens that a place in the index shares with the end of the sequence
 MOST_CANDIDATES = 4  # places looked at, the newest first
-LENGTHS = (20, 10, 6, 4, 3, 2, 1)  # of matches; a guess is of the kind of the first that it reaches
-PRIORS = (0.95, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4)  # chance of a token by the length of the match that found it
+LENGTHS = (20, 10, 6, 4, 3, 2, 1, 0)  # of matches; a guess is of the kind of the first that it reaches
+PRIORS = (0.95, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # chance of a token by the length of the match that found it
+COPIED = 6  # tokens in front of one that differs, for a match of length 0
 _INDEXED = LENGTHS.index(ORDER)
 _AT_ONCE = 64  # tokens; fewer are indexed one by one
 _BITS = 20  # of a token in a key
@@ -136,6 +138,9 @@ def _kind(text: array[int], place: int, tail: array[int], below: int, otherwise:
     """The kind of the longest match before a place, if it is better than `below`; else `otherwise`."""
     for kind in range(below):
         length = LENGTHS[kind]
+        if not length:
+            copied = text[place - 1 - COPIED : place - 1] if place > COPIED else None
+            return kind if copied == tail[-1 - COPIED : -1] else otherwise
         if length <= place and length <= len(tail) and text[place - length : place] == tail[-length:]:
             return kind
     return otherwise

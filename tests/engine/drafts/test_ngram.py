@@ -85,6 +85,17 @@ def test_a_copy_goes_on_beside_where_it_was_interrupted():
     assert bytes(lookup.propose(timeline, 6, Acceptance()).tokens) == b" + two"
 
 
+def test_a_copy_goes_on_right_behind_a_token_that_was_replaced():
+    timeline = tokens("prompt: ")
+    lookup = Lookup("prediction", tokens("value = one + two + one"), len(timeline))
+    timeline.extend(tokens("value = "))
+    lookup.propose(timeline, 8, Acceptance())
+    timeline.extend(tokens("X"))
+    assert bytes(lookup.propose(timeline, 4, Acceptance()).tokens) == b"ne +"
+    timeline.extend(tokens("YZ"))
+    assert lookup.propose(timeline, 6, Acceptance()) is None  # more than one: it is another text
+
+
 def test_chances_fall_and_grow_with_the_match():
     long, short = (tokens(f"{text} and then {text}") for text in ("a long text that is copied", "abc"))
     acceptance = Acceptance()
