@@ -1,8 +1,12 @@
-"""How likely a drafted token is right, learned per sequence from the outcome of its drafts."""
+"""How likely a drafted token is right, learned per sequence from the outcome of its drafts.
+
+What the drafts of all sequences came to is what a new one starts from: prose and new code are not drafted for at first
+only because edits would be. Counts alone are shared, no text.
+"""
 
 from __future__ import annotations
 
-_FORGET = 0.97  # for each token seen
+_FORGET, _FORGET_OF_ALL = 0.97, 0.995  # for each token seen: of one sequence, of all of them
 _PRIOR_WEIGHT = 3.0  # observations
 _MOST = 0.99  # nothing is certain
 
@@ -10,15 +14,22 @@ _MOST = 0.99  # nothing is certain
 class Acceptance:
     """Acceptance by source and kind of guess. Until a kind has been seen, its prior stands for it."""
 
-    __slots__ = ("_seen",)
+    __slots__ = ("_seen", "_of_all", "_forget")
 
-    def __init__(self) -> None:
+    def __init__(self, of_all: Acceptance | None = None) -> None:
+        """`of_all`: that of all sequences, for one of them."""
+        self._of_all = of_all
+        self._forget = _FORGET_OF_ALL if of_all is None else _FORGET
         self._seen: dict[tuple[str, int], tuple[float, float]] = {}  # (right, all)
 
     def chance(self, source: str, kind: int, prior: float) -> float:
+        if self._of_all is not None:
+            prior = self._of_all.chance(source, kind, prior)
         right, seen = self._seen.get((source, kind), (0.0, 0.0))
         return min(_MOST, (prior * _PRIOR_WEIGHT + right) / (_PRIOR_WEIGHT + seen))
 
     def learn(self, source: str, kind: int, is_right: bool) -> None:
         right, seen = self._seen.get((source, kind), (0.0, 0.0))
-        self._seen[source, kind] = (right * _FORGET + is_right, seen * _FORGET + 1.0)
+        self._seen[source, kind] = (right * self._forget + is_right, seen * self._forget + 1.0)
+        if self._of_all is not None:
+            self._of_all.learn(source, kind, is_right)

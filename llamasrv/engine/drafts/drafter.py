@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from llamasrv.engine.drafts.acceptance import Acceptance
 from llamasrv.engine.drafts.draft import Draft
 from llamasrv.engine.drafts.model_source import ModelSource
 from llamasrv.engine.drafts.policy import Guard, share
@@ -39,6 +40,7 @@ class Drafter:
         self._metrics = metrics
         self._clock = clock
         self._guard = Guard()
+        self._acceptance = Acceptance()  # of all sequences
         self._warm: set[int] = set()  # sequences that are asked in every step, by id
         self._next_asking = 0.0  # of everybody, on the clock
         self._ask_seconds = 1e-5  # of one sequence
@@ -112,7 +114,7 @@ class Drafter:
         for seq, _ in plan.parts[: plan.num_decodes]:
             if seq.state is State.DECODE and not seq.draft and seq.media is None:
                 if seq.drafts is None:
-                    seq.drafts = SequenceDrafts(seq.spec.prediction, ngram=self._ngram)
+                    seq.drafts = self._begin(seq)
                 sequences.append(seq)
         num_rows = plan.num_decodes + plan.num_drafted
         found = model.propose(sequences, num_rows=num_rows, room=room, margin=self._guard.margin)
@@ -181,9 +183,12 @@ class Drafter:
             self._lanes.reclaimable_cells - rows,
         )  # fmt: skip
 
+    def _begin(self, seq: Sequence) -> SequenceDrafts:
+        return SequenceDrafts(seq.spec.prediction, ngram=self._ngram, of_all=self._acceptance)
+
     def _propose(self, seq: Sequence, most: int) -> Draft | None:
         if seq.drafts is None:
-            seq.drafts = SequenceDrafts(seq.spec.prediction, ngram=self._ngram)
+            seq.drafts = self._begin(seq)
         assert seq.sampling is not None
         most = min(most, seq.sampling.num_left - 1)
         if most < 1:

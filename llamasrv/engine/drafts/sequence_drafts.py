@@ -21,11 +21,11 @@ class SequenceDrafts:
         "acceptance", "counts", "warm", "tried", "_prediction", "_ngram", "_sources", "_num_forgotten", "_shadow",
     )  # fmt: skip
 
-    def __init__(self, prediction: array[int] | None, *, ngram: bool) -> None:
+    def __init__(self, prediction: array[int] | None, *, ngram: bool, of_all: Acceptance) -> None:
         self._prediction, self._ngram = prediction, ngram
         self._sources: list[Lookup] | None = None
         self._num_forgotten = 0
-        self.acceptance = Acceptance()
+        self.acceptance = Acceptance(of_all)
         self.counts = DraftCounts()
         self.warm = WARM if prediction else 0
         self.tried: Draft | None = None  # in this step

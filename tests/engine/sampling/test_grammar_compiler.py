@@ -97,10 +97,17 @@ def test_the_tokenizer_is_made_for_the_first_grammar_and_once(drive, monkeypatch
 
 @pytest.fixture
 def sliced(monkeypatch):
-    """One entry for each tokenizer that got slices."""
-    made, slices = [], llguidance.LLTokenizer.general_slices
-    monkeypatch.setattr(llguidance.LLTokenizer, "general_slices", lambda: made.append(1) or slices())
-    return made
+    """The tokenizers of this test that got slices: engines of earlier tests may still be at theirs."""
+    own, sliced = [], []
+    make, slice_ = grammar_compiler._tokenizer, llguidance.LLTokenizer.with_slices
+    monkeypatch.setattr(grammar_compiler, "_tokenizer", lambda *given: own.append(make(*given)) or own[-1])
+
+    def with_slices(tokenizer, slices):
+        sliced.extend(one for one in own if one is tokenizer)
+        return slice_(tokenizer, slices)
+
+    monkeypatch.setattr(llguidance.LLTokenizer, "with_slices", with_slices)
+    return sliced
 
 
 def test_the_vocabulary_is_sliced_once_a_grammar_was_asked_for(compiler, sliced):
