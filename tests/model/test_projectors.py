@@ -137,14 +137,23 @@ def difference(result, row):
     return max(abs(top[token] - row[token]) for token in top)
 
 
+def reference(library, media):
+    """The helper's log-probabilities behind the image, and the number of tokens. It reads rows that nobody wrote with
+    some kinds, and about every third time they are NaN."""
+    for _ in range(10):
+        row, count = library.log_probabilities(BEFORE, media, AFTER)
+        if not np.isnan(row).any():
+            return row, count
+    pytest.skip("the library's own helper has read rows that nobody wrote")
+
+
+
 @pytest.mark.parametrize("kind", tiny_projectors.KINDS)
 def test_logits_are_those_of_the_helper(seeing, helper, kind):
     """Alone, beside others, after sharing with one that runs and with one that has ended, and after giving way."""
     real, library = seeing(kind), helper(kind)
     media = media_of(kind)
-    row, count = library.log_probabilities(BEFORE, media, AFTER)
-    if np.isnan(row).any():
-        pytest.skip("the library's own helper has read rows that nobody wrote")
+    row, count = reference(library, media)
 
     def ask(*more):
         return prompt(real, BEFORE, media, AFTER, *more)
@@ -320,7 +329,7 @@ def test_after_a_restart_an_image_comes_from_disk(seeing, helper, kind, tmp_path
     monkeypatch.setattr("os.fsync", lambda fd: None)  # what only a power cut could lose is not waited for
     monkeypatch.setattr("llamasrv.engine.kv.disk_tier.PATIENCE", 60.0)  # however busy the machine is
     media, settings = image(), {"disk_bytes": 1 << 26, "disk_folder": tmp_path, "digest": kind}
-    row, _ = helper(kind).log_probabilities(BEFORE, media, AFTER)
+    row, _ = reference(helper(kind), media)
     engines = [seeing(kind, **settings)]
     engines[0].core.scheduler.cost.prompt_seconds = lambda count: count * 0.01  # as if the model were large
     for tail in (" one", " two"):
