@@ -70,7 +70,7 @@ NEIGHBOURS = {
     "protocols/openai/test_responses_events.py": "protocols/openai/responses/events protocols/openai/responses/reply"
     " protocols/openai/responses/stored",
     "protocols/test_writer.py": "protocols/fold protocols/reader",
-    "startup/test_service.py": "startup/model_options",
+    "startup/test_service.py": "startup/model_options startup/preparation",
     "store/test_batches.py": "store/folder_shelf store/postgres_shelf store/redis_shelf store/shelf",
     "store/test_store.py": "store/postgres store/redis store/sql store/sqlite",
     "test_check_drafts.py": "commands/check",

@@ -147,7 +147,6 @@ def reference(library, media):
     pytest.skip("the library's own helper has read rows that nobody wrote")
 
 
-
 @pytest.mark.parametrize("kind", tiny_projectors.KINDS)
 def test_logits_are_those_of_the_helper(seeing, helper, kind):
     """Alone, beside others, after sharing with one that runs and with one that has ended, and after giving way."""
