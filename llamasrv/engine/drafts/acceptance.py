@@ -1,11 +1,12 @@
 """How likely a drafted token is right, learned per sequence from the outcome of its drafts.
 
-What the drafts of all sequences came to is what a new one starts from: prose and new code are not drafted for at first
-only because edits would be. Counts alone are shared, no text.
+What lookups in the texts of all sequences came to is what a new one starts from: prose and new code are not drafted for
+at first only because edits would be. Counts alone are shared, no text.
 """
 
 from __future__ import annotations
 
+NGRAM = "ngram"  # the source that all sequences have
 _FORGET, _FORGET_OF_ALL = 0.97, 0.995  # for each token seen: of one sequence, of all of them
 _PRIOR_WEIGHT = 3.0  # observations
 _MOST = 0.99  # nothing is certain
@@ -23,7 +24,7 @@ class Acceptance:
         self._seen: dict[tuple[str, int], tuple[float, float]] = {}  # (right, all)
 
     def chance(self, source: str, kind: int, prior: float) -> float:
-        if self._of_all is not None:
+        if self._of_all is not None and source == NGRAM:
             prior = self._of_all.chance(source, kind, prior)
         right, seen = self._seen.get((source, kind), (0.0, 0.0))
         return min(_MOST, (prior * _PRIOR_WEIGHT + right) / (_PRIOR_WEIGHT + seen))
@@ -31,5 +32,5 @@ class Acceptance:
     def learn(self, source: str, kind: int, is_right: bool) -> None:
         right, seen = self._seen.get((source, kind), (0.0, 0.0))
         self._seen[source, kind] = (right * self._forget + is_right, seen * self._forget + 1.0)
-        if self._of_all is not None:
+        if self._of_all is not None and source == NGRAM:
             self._of_all.learn(source, kind, is_right)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 
 from llamasrv.domain.events import DraftCounts
-from llamasrv.engine.drafts.acceptance import Acceptance
+from llamasrv.engine.drafts.acceptance import NGRAM, Acceptance
 from llamasrv.engine.drafts.draft import Draft
 from llamasrv.engine.drafts.ngram import Lookup
 from llamasrv.engine.sequence import Sequence
 
-NGRAM, PREDICTION, GRAMMAR = "ngram", "prediction", "grammar"
+PREDICTION, GRAMMAR = "prediction", "grammar"
 WARM = 16  # steps that a source is asked in, whatever that costs, after a draft was taken
 
 
