@@ -25,7 +25,7 @@ def reliable(*skills):
 
 @pytest.fixture(scope="module")
 def server():
-    started = ServerProcess(("--port", "0", "--threads", "1"))
+    started = ServerProcess(("--port", "0", "--threads", "1", "--coalesce-ms", "0"))
     yield started
     started.end()
 
