@@ -148,6 +148,7 @@ def test_a_container_is_started_comes_back_and_ends(programs):
     tools.start()
     first = Runtime("podman", "0123456789abcdef")
     assert tools.runtime("") == first == tools.runtime("")
+    wait_for(lambda: (programs / "pid").exists() and (programs / "pid").read_text())  # it names its container first
     os.killpg(int((programs / "pid").read_text()), 9)
 
     def calls():
