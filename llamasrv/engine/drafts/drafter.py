@@ -113,8 +113,7 @@ class Drafter:
         sequences = []
         for seq, _ in plan.parts[: plan.num_decodes]:
             if seq.state is State.DECODE and not seq.draft and seq.media is None:
-                if seq.drafts is None:
-                    seq.drafts = self._begin(seq)
+                self._drafts_of(seq)
                 sequences.append(seq)
         num_rows = plan.num_decodes + plan.num_drafted
         found = model.propose(sequences, num_rows=num_rows, room=room, margin=self._guard.margin)
@@ -183,19 +182,21 @@ class Drafter:
             self._lanes.reclaimable_cells - rows,
         )  # fmt: skip
 
-    def _begin(self, seq: Sequence) -> SequenceDrafts:
-        return SequenceDrafts(seq.spec.prediction, ngram=self._ngram, of_all=self._acceptance)
+    def _drafts_of(self, seq: Sequence) -> SequenceDrafts:
+        """Made when it is asked for the first time."""
+        if seq.drafts is None:
+            seq.drafts = SequenceDrafts(seq.spec.prediction, ngram=self._ngram, of_all=self._acceptance)
+        return seq.drafts
 
     def _propose(self, seq: Sequence, most: int) -> Draft | None:
-        if seq.drafts is None:
-            seq.drafts = self._begin(seq)
+        drafts = self._drafts_of(seq)
         assert seq.sampling is not None
         most = min(most, seq.sampling.num_left - 1)
         if most < 1:
             return None
         started = self._clock()
-        draft = seq.drafts.propose(seq, most)
-        if not seq.drafts.warm:
+        draft = drafts.propose(seq, most)
+        if not drafts.warm:
             self._warm.discard(seq.id)
         if draft is not None and seq.constraint is not None:
             draft = draft.first(seq.constraint.num_allowed(draft.tokens))

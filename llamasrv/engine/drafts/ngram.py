@@ -2,8 +2,7 @@
 
 Where the last tokens of a sequence stand in that text, what follows them there may follow here. The longest match wins,
 the newest of equals; a copy that has just been interrupted goes on beside where it was, also right behind one token
-that was replaced. Indexing costs O(1) a token,
-and nobody's text is seen by another sequence. Knows no engine.
+that was replaced. Indexing costs O(1) a token, and nobody's text is seen by another sequence. Knows no engine.
 """
 
 from __future__ import annotations

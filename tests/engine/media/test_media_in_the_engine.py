@@ -147,11 +147,13 @@ def test_beside_a_large_image_and_text_a_stream_s_gap_is_within_three_steps_and_
         driver.turn()
         if backend.batch.media is not None:
             rows.append(backend.batch.num_rows)
+            text = len(told)
         if streams[0].take():
             told.append(driver.now)
     gaps = [after - before for before, after in zip(told, told[1:])]
     assert sum(rows) == 256 and min(rows[:-1]) >= 16
-    assert max(gaps) < 3 * 0.057 + 0.05
+    assert max(gaps[:text]) < 2 * (0.057 + 0.01) + 0.05 + 0.005  # a turn of this driver takes 10 ms more
+    assert max(gaps[text:]) < 3 * 0.057 + 0.05
     driver.finish()
 
 
