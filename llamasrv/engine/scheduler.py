@@ -28,7 +28,7 @@ from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
 from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.preemption import WayBack, growth, left, victim
-from llamasrv.engine.step_length import LONG_SECONDS, round_down, seconds_beside
+from llamasrv.engine.step_length import LONG_SECONDS, round_rows, seconds_beside
 
 FOLLOW = 16  # so many tokens under way elsewhere are worth waiting for
 LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue costs little
@@ -114,7 +114,8 @@ class Scheduler:
         rests = [s.owed for s in prompts] + [s.owed for s in waiting[:places]]
         only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
         target = min(self.target, self._deferred_seconds(now)) if only_deferrable else None
-        budget = self._prompt_budget(decodes, rests, target, now)
+        longest = max([s.num_tokens - s.reused for s in prompts] + [s.num_tokens for s in waiting[:places]], default=0)
+        budget = self._prompt_budget(decodes, rests, longest, target, now)
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
             if len(plan.admit) < min(len(waiting), places):
@@ -250,9 +251,11 @@ class Scheduler:
         """The longest step for deferrable sequences."""
         return DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
 
-    def _prompt_budget(self, decodes: list[Sequence], rests: list[int], target: float | None, now: float) -> int:
-        """Prompt tokens for this step, given the remaining tokens of the seated prompts. `target`: the step keeps
-        within that many seconds in any case.
+    def _prompt_budget(
+        self, decodes: list[Sequence], rests: list[int], longest: int, target: float | None, now: float
+    ) -> int:
+        """Prompt tokens for this step, given the remaining tokens of the seated prompts, and how many the longest has
+        from its beginning. `target`: the step keeps within that many seconds in any case.
 
         Beside decodes: what keeps the step within the target, or a little above it for a long prompt. But if more short
         prompts wait than sequences decode, a long step serves more of them than it delays, and a batch that fills up
@@ -272,10 +275,14 @@ class Scheduler:
         if len(short) > num_decodes and target is None:
             seconds = min(CROWDED_SECONDS, self.target * (len(short) / num_decodes) ** 2)
             fits = max(fits, min(sum(short), within(seconds, num_decodes)))
-        if target is None and max(rests, default=0) > within(LONG_SECONDS, 0):
-            fits = max(fits, within(seconds_beside(decodes, self.target, now), num_decodes))
-        # The decodes are filled up to whole blocks by themselves.
-        return min(room, round_down(max(SMALLEST_CHUNK, fits), self.row_multiple))
+        seconds = self.target
+        if target is None and longest > within(LONG_SECONDS, 0):
+            seconds = seconds_beside(decodes, self.target, now)
+            fits = max(fits, within(seconds, num_decodes))
+        fits = max(SMALLEST_CHUNK, fits)
+        if sum(rests) > fits:
+            fits = round_rows(fits, num_decodes, self.row_multiple, fill_up=seconds > self.target)
+        return min(room, fits)
 
     def _admit(
         self, plan: Plan, waiting: list[Sequence], decodes: list[Sequence], prompts: list[Sequence],

@@ -13,6 +13,7 @@ from llamasrv.engine.sequence import Sequence
 READING_SECONDS = 0.25  # that one token lasts a reader: some 180 words a minute
 LONGER = 0.5  # of the target: so much more a step may take
 LONG_SECONDS = 1.25  # a prompt that alone would take no longer is not worth anybody's wait
+TILE = 64  # rows that attention on a CPU computes at once
 
 
 def seconds_beside(decodes: Iterable[Sequence], target: float, now: float) -> float:
@@ -24,8 +25,17 @@ def seconds_beside(decodes: Iterable[Sequence], target: float, now: float) -> fl
     return target + min(LONGER * target, max(0.0, at_hand - target))
 
 
-def round_down(tokens: int, multiple: int) -> int:
-    """To whole kernel blocks; and above 64 by up to an eighth, to few different shapes, so that the graph is reused."""
-    if tokens > 64:
-        multiple = max(multiple, 1 << tokens.bit_length() - 4)
-    return tokens - tokens % multiple
+def round_rows(tokens: int, num_decodes: int, multiple: int, *, fill_up: bool = False) -> int:
+    """So many prompt tokens, near `tokens`, that the step's rows come in few different shapes, for which the graph is
+    reused, and in whole kernel blocks.
+
+    Attention on a CPU takes a tile of rows at once, where there are so many. Beside three streams and behind 600 tokens
+    61 more take 250 ms, and make up a tile with them; 48 take 242, and 64, which begin a second one, 287 (0.5B, Q8_0).
+    With `fill_up` what nearly fills the first tile does so.
+    """
+    rows = tokens + num_decodes
+    if fill_up and TILE * 3 // 4 <= rows < TILE:
+        rows = TILE
+    if rows < TILE:
+        return tokens - tokens % multiple
+    return rows - rows % max(multiple, TILE // 4, 1 << rows.bit_length() - 4) - num_decodes
