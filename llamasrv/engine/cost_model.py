@@ -85,6 +85,7 @@ class RowTimes:
     """
 
     BLOCK = 4
+    _IN_CACHE = 0.002  # seconds; the weights of so fast a model are in the processor's caches
     _UNSEEN = 0.04  # growth of the time by each row, where only one number of rows was seen
     _AGEING, _MOST_AGEING = 1e-4, 0.6
     _LEVEL_RATE, _TIME_RATE, _FIRST = 0.15, 0.1, 4
@@ -118,7 +119,7 @@ class RowTimes:
             else:
                 low, high = keys[i - 1], keys[i]
                 share = (key - low) / (high - low)
-                if low < self.BLOCK:
+                if low < self.BLOCK and times[low] > self._IN_CACHE:
                     share = math.sqrt(share)  # the second row costs most: one alone is bound by memory
                 time = times[low] + (times[high] - times[low]) * share
         else:

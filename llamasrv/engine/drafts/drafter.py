@@ -22,7 +22,7 @@ from llamasrv.engine.sequence import Sequence, State
 
 MOST_TOKENS = 31  # of one draft
 MOST_ROWS = 63  # of a step: from 64 on CPU kernels attend to all cells of all lanes at once
-ASKING_SHARE = 0.004  # of the time, for sources of which nothing is known
+ASKING_SHARE = 0.01  # of the time, for sources of which nothing is known
 RANKED = 256  # tokens that the policy looks at
 
 
@@ -99,7 +99,7 @@ class Drafter:
         if everybody:
             ended = self._clock()
             # What is indexed once is not to keep anybody from being asked for long.
-            seconds = min(ended - started, 4 * len(decoding) * self._ask_seconds)
+            seconds = min(ended - started, 2 * len(decoding) * self._ask_seconds)
             self._next_asking = ended + seconds / ASKING_SHARE
 
     def _try_out(self, plan: Plan, asked: list[Sequence], drafts: list[Draft], counts: list[int]) -> None:

@@ -86,6 +86,13 @@ def test_times_go_by_blocks_and_unknown_ones_are_taken_for_cheap():
     assert RowTimes().predict(1) > 0
 
 
+@pytest.mark.parametrize("slower, tried", [(1, True), (60, False)])
+def test_short_drafts_that_were_never_tried_are_tried_where_weights_are_in_the_cache(slower, tried):
+    """Elsewhere one row alone is bound by memory, and the second one costs most."""
+    rows = times({1: 0.34 * slower, 16: 2.9 * slower})
+    assert (share([draft(0.8, length=3)], num_decodes=1, room=60, rows=rows) != [0]) is tried
+
+
 def test_times_follow_what_changes_for_all():
     """Longer contexts and other load make steps slower whatever their rows."""
     rows = times({1: 20, 8: 90})
