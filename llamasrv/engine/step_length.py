@@ -36,6 +36,7 @@ def round_rows(tokens: int, num_decodes: int, multiple: int, *, fill_up: bool = 
     rows = tokens + num_decodes
     if fill_up and TILE * 3 // 4 <= rows < TILE:
         rows = TILE
-    if rows < TILE:
+    whole = rows - rows % max(multiple, TILE // 4, 1 << rows.bit_length() - 4) - num_decodes
+    if rows < TILE or whole < tokens * 3 // 4:  # beside many streams a piece that is small already stays as it is
         return tokens - tokens % multiple
-    return rows - rows % max(multiple, TILE // 4, 1 << rows.bit_length() - 4) - num_decodes
+    return whole

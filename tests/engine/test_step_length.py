@@ -45,6 +45,8 @@ def test_the_stream_that_has_least_at_hand_counts():
         (64, 3, 4, 61),  # a little more than one: no second one for that
         (80, 3, 4, 77),
         (135, 1, 4, 127),
+        (16, 60, 4, 16),  # beside many streams: not a few of few
+        (16, 240, 4, 16),
         (700, 0, 1, 640),
     ],
 )
