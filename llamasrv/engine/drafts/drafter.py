@@ -19,9 +19,10 @@ from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.scheduler import Plan, Scheduler
 from llamasrv.engine.sequence import Sequence, State
+from llamasrv.engine.step_length import TILE
 
 MOST_TOKENS = 31  # of one draft
-MOST_ROWS = 63  # of a step: from 64 on CPU kernels attend to all cells of all lanes at once
+MOST_ROWS = TILE - 1  # of a step: a whole tile attends to all cells of all lanes
 ASKING_SHARE = 0.01  # of the time, for sources of which nothing is known
 RANKED = 256  # tokens that the policy looks at
 
