@@ -27,7 +27,7 @@ class CostModel:
         self._p = [[1e2, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1e1]]
         self._num_learnt = 0
         self.rows = RowTimes()
-        self._level = 1.0  # what the last steps with prompts took, of what the fit says
+        self._levels = [1.0, 1.0]  # what the last steps with prompts took, of what the fit says: alone, beside decodes
         self._token_seconds = 0.0  # of large steps, everything they did included
 
     def predict(self, num_prompt: int, num_decodes: int) -> float:
@@ -37,7 +37,7 @@ class CostModel:
     def prompt_tokens_within(self, seconds: float, num_decodes: int) -> int:
         """How many prompt tokens still fit beside these decodes; at least 0."""
         a, b, c = self._w
-        seconds /= self._level
+        seconds /= self._levels[num_decodes > 0]
         return int(max(0.0, min(1e6, (seconds - max(0.0, a) - max(0.0, c) * num_decodes) / max(b, 1e-7))))
 
     def prompt_seconds(self, num_prompt: int) -> float:
@@ -54,8 +54,9 @@ class CostModel:
             self._token_seconds += (rate - self._token_seconds) * (0.1 if self._token_seconds else 1.0)
         if num_prompt and self._num_learnt > _FITTED:
             ratio = seconds / self.predict(num_prompt, num_decodes)
-            ratio = min(self._level * _MOST_AT_ONCE, max(self._level / _MOST_AT_ONCE, ratio))
-            self._level = min(4.0, max(0.25, self._level + _LEVEL_RATE * (ratio - self._level)))
+            level = self._levels[num_decodes > 0]
+            ratio = min(level * _MOST_AT_ONCE, max(level / _MOST_AT_ONCE, ratio))
+            self._levels[num_decodes > 0] = min(4.0, max(0.25, level + _LEVEL_RATE * (ratio - level)))
         if self._num_learnt > 50:
             if not num_prompt and self._num_learnt % 8:
                 return  # decodes alone are plenty; prompts are what must stay in memory

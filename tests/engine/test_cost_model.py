@@ -67,6 +67,17 @@ def test_how_many_prompt_tokens_fit_goes_by_the_last_few_steps():
     assert all(0.18 < seconds < 0.22 for seconds in steps[8:12] + steps[17:24] + steps[31:36]), steps
 
 
+def test_what_prompts_cost_beside_decodes_does_not_change_how_many_fit_alone():
+    """Where they take turns, steps of both kinds follow each other."""
+    model = CostModel()
+    train(model, 0.02, 0.003, 0.01)
+    alone = model.prompt_tokens_within(0.2, 0)
+    for _ in range(6):
+        model.learn(40, 3, 0.05 + 40 * 0.006)
+    assert model.prompt_tokens_within(0.2, 3) < 35
+    assert model.prompt_tokens_within(0.2, 0) > 0.75 * alone
+
+
 def test_one_stall_hardly_changes_how_many_prompt_tokens_fit():
     model = CostModel()
     train(model, 0.02, 0.003, 0.01)
