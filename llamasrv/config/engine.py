@@ -303,7 +303,8 @@ _DECLARED: Mapping[str, Option] = {
     "step_target": _engine(
         "step_target_ms", "ms", "--step-target-ms", low=1.0, high=60_000.0,
         help="Target duration of a step, in milliseconds, while streams are decoding: long prompts are split to fit. "
-        "Half as much again while every stream is ahead of its reader.",
+        "Half as much again while every stream is ahead of its reader, up to two and a half times while several long "
+        "prompts wait.",
     ),
     "coalesce": _engine(
         "coalesce_ms", "ms", "--coalesce-ms", low=0.0, high=1000.0,

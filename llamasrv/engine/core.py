@@ -193,7 +193,8 @@ class EngineCore:
         lanes, waiting = self.memory.lanes, self.waiting
         if self._outputs.late or (self.encoder is not None and self.encoder.num_waiting):
             waiting = [s for s in waiting if s.state is State.WAITING]
-        pool = Pool(lanes.reclaimable_cells, len(lanes.free) + len(lanes.resident), self.backend.max_outputs)
+        num_lanes = len(lanes.free) + len(lanes.resident)
+        pool = Pool(lanes.reclaimable_cells, num_lanes, self.backend.max_outputs, lanes.held_cells)
         return self.scheduler.plan(waiting, self.running, pool, now, self.memory.lookup, self.memory.common)
 
     def _carry_out(self, plan: Plan) -> None:

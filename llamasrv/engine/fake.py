@@ -124,6 +124,7 @@ class FakeBackend:
     host_bytes: int | None = None
     max_outputs = 64
     row_multiple = 1
+    cell_share = 0.0
 
     def __init__(
         self,

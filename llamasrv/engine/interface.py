@@ -261,6 +261,7 @@ class Backend(Protocol):
     batch: Batch  # rows to decode; `decode` reads them from here
     ubatch_size: int
     row_multiple: int  # batches of a multiple of so many rows are computed best
+    cell_share: float  # what another sequence's cell adds to a row's work, as a part of all of it; see prompt_turns.py
     max_outputs: int  # most rows with logits in one batch
     can_share: bool  # a prefix of one lane can be given to another
     can_cut: bool  # a lane can be cut back to any length

@@ -3,7 +3,8 @@
 A pure decision: from the sequences that wait and run, and the cells and lanes at hand, to a Plan. Holds no lock, no
 clock, no thread and no library; the engine carries the plan out.
 
-    1. every running sequence that owes one token goes in: decodes never wait for prompts
+    1. every running sequence that owes one token goes in: decodes never wait for prompts, but for one step where both
+       cost less in turns (prompt_turns.py)
     2. prompt tokens fill up what the latency target leaves
     3. new sequences by priority, then fair share per owner, then age; followers of a prefix that is just being
        computed wait for it
@@ -28,7 +29,8 @@ from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
 from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.preemption import WayBack, growth, left, victim
-from llamasrv.engine.step_length import LONG_SECONDS, round_rows, seconds_beside
+from llamasrv.engine.prompt_turns import PromptTurns
+from llamasrv.engine.step_length import LONG_SECONDS, TILE, longest_step, round_rows, seconds_beside, seconds_for
 
 FOLLOW = 16  # so many tokens under way elsewhere are worth waiting for
 LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue costs little
@@ -44,11 +46,13 @@ CROWDED_SECONDS = 1.0  # longest step while far more short prompts wait than seq
 
 
 class Pool(NamedTuple):
-    """The cells and lanes available now. `reclaimable` counts free cells and those that eviction would free."""
+    """The cells and lanes available now. `reclaimable` counts free cells and those that eviction would free, `held`
+    those of running sequences."""
 
     reclaimable_cells: int
     available_lanes: int
     max_outputs: int
+    held_cells: int = 0
 
 
 @dataclass(slots=True)
@@ -81,6 +85,7 @@ class Scheduler:
         row_multiple: int = 1,
         deterministic: bool = False,
         one_prompt: bool = False,
+        cell_share: float = 0.0,
     ) -> None:
         self.parallel = parallel
         self.one_prompt = one_prompt  # no step computes several tokens of more than one sequence
@@ -94,6 +99,7 @@ class Scheduler:
         self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
         self._turn = 0
         self._media = MediaTurns(batch_size=batch_size, ubatch_size=ubatch_size)
+        self._turns = PromptTurns(cell_share)
         self._any_deferrable = False  # whether somebody who can be deferred may be there
         self.holds_until = -inf  # on the engine's clock: up to then nothing is computed for those, somebody is coming
         self._line: list[Adapters] = []  # sets of adapters that are at work: whose turn is next, first
@@ -115,7 +121,12 @@ class Scheduler:
         only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
         target = min(self.target, self._deferred_seconds(now)) if only_deferrable else None
         longest = max([s.num_tokens - s.reused for s in prompts] + [s.num_tokens for s in waiting[:places]], default=0)
-        budget = self._prompt_budget(decodes, rests, longest, target, now)
+        is_long = bool(decodes) and target is None and longest > (long := self.cost.prompt_tokens_within(LONG_SECONDS, 0))
+        seconds = target or self.target
+        if is_long:
+            num_long = sum(rest > long for rest in rests)
+            seconds = max(seconds_beside(decodes, seconds, now), seconds_for(num_long, seconds))
+        budget = self._prompt_budget(len(decodes), rests, target, seconds)
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
             if len(plan.admit) < min(len(waiting), places):
@@ -129,12 +140,39 @@ class Scheduler:
             return self._one_alone(plan, able, starts, pool.max_outputs)
         # The last rows have just kept the streams from a token: what follows them waits for one more step.
         after_rows = not media and self._media.end()
+        after_prompts = self._turns.take()
         if media and self._rows_next(plan, media, decodes, prompts, cells):
             return plan
         prompts = self._put_in_decodes(plan, decodes, [s for s in prompts if s not in media])
-        if not (after_rows and decodes):
-            self._put_in_prompts(plan, prompts, starts, budget, cells, pool.max_outputs - plan.num_decodes, now)
+        if decodes and (after_rows or after_prompts):
+            return plan
+        decoding, alone = plan.parts, 0
+        if is_long and decoding:
+            alone = self._prompts_alone(len(decoding), rests, seconds, pool.held_cells, prompts)
+        if alone:
+            plan.parts, plan.num_decodes = [], 0
+        self._put_in_prompts(plan, prompts, starts, alone or budget, cells, pool.max_outputs - plan.num_decodes, now)
+        if alone and plan.parts:
+            self._turns.give()
+        elif alone:
+            plan.parts, plan.num_decodes = decoding, len(decoding)
         return plan
+
+    def _prompts_alone(
+        self, num_decodes: int, rests: list[int], seconds: float, held: int, prompts: list[Sequence]
+    ) -> int:
+        """Prompt tokens for a step that leaves these decodes to the next one; 0 if it has them. `seconds`: for both."""
+        most = min(self.batch_size, sum(rests))
+        decode_seconds, row_seconds = self.cost.rows.predict(num_decodes), self.cost.prompt_seconds(1)
+        if most < TILE or decode_seconds + TILE * row_seconds > longest_step(self.target):
+            return 0
+        fits = self.cost.prompt_tokens_within(seconds - decode_seconds, 0)
+        tokens = min(most, round_rows(fits, 0, self.row_multiple)) if fits > TILE else TILE
+        cells = held - sum(s.num_computed for s in prompts)
+        pays = self._turns.pay(
+            tokens, cells, row_seconds=row_seconds, decode_seconds=decode_seconds, num_decodes=num_decodes
+        )
+        return tokens if pays else 0
 
     def _put_in_decodes(self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
         """Add all decodes with the adapters of this step. Returns the prompts that use the same adapters."""
@@ -251,20 +289,17 @@ class Scheduler:
         """The longest step for deferrable sequences."""
         return DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
 
-    def _prompt_budget(
-        self, decodes: list[Sequence], rests: list[int], longest: int, target: float | None, now: float
-    ) -> int:
-        """Prompt tokens for this step, given the remaining tokens of the seated prompts, and how many the longest has
-        from its beginning. `target`: the step keeps within that many seconds in any case.
+    def _prompt_budget(self, num_decodes: int, rests: list[int], target: float | None, seconds: float) -> int:
+        """Prompt tokens for this step, given the remaining tokens of the seated prompts. `target`: the step keeps
+        within that many seconds in any case.
 
-        Beside decodes: what keeps the step within the target, or a little above it for a long prompt. But if more short
-        prompts wait than sequences decode, a long step serves more of them than it delays, and a batch that fills up
-        sooner serves all: each one by which they outnumber the decodes stretches the target.
+        Beside decodes: what keeps the step within its `seconds`. But if more short prompts wait than sequences decode,
+        a long step serves more of them than it delays, and a batch that fills up sooner serves all: each one by which
+        they outnumber the decodes stretches the target.
 
         With no decodes, a small remainder is not left for later: it would keep its sequence a step behind the others
         from then on.
         """
-        num_decodes = len(decodes)
         room = self.batch_size - num_decodes
         within = self.cost.prompt_tokens_within
         if not num_decodes and target is None:
@@ -273,11 +308,9 @@ class Scheduler:
         fits = within(target or self.target, num_decodes)
         short = [rest for rest in rests if rest <= 2 * fits]
         if len(short) > num_decodes and target is None:
-            seconds = min(CROWDED_SECONDS, self.target * (len(short) / num_decodes) ** 2)
-            fits = max(fits, min(sum(short), within(seconds, num_decodes)))
-        seconds = self.target
-        if target is None and longest > within(LONG_SECONDS, 0):
-            seconds = seconds_beside(decodes, self.target, now)
+            crowded = min(CROWDED_SECONDS, self.target * (len(short) / num_decodes) ** 2)
+            fits = max(fits, min(sum(short), within(crowded, num_decodes)))
+        if seconds > self.target:
             fits = max(fits, within(seconds, num_decodes))
         fits = max(SMALLEST_CHUNK, fits)
         if sum(rests) > fits:
@@ -401,6 +434,7 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
         row_multiple=backend.row_multiple,
         deterministic=options.deterministic or backend.together is Together.ONE_LANE,
         one_prompt=backend.together is Together.ONE_PROMPT,
+        cell_share=backend.cell_share,
     )
 
 

@@ -1,7 +1,8 @@
 """How long a step with prompt tokens may be beside streams, in seconds and in tokens.
 
 What counts is what a reader sees. Text that a stream has written ahead of its reader bridges a longer step; so a long
-prompt's steps are longer while everybody has such text at hand, and within the target from then on.
+prompt's steps are longer while everybody has such text at hand, and within the target from then on; unless prompts pile
+up, whose readers see nothing at all.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from llamasrv.engine.sequence import Sequence
 READING_SECONDS = 0.25  # that one token lasts a reader: some 180 words a minute
 LONGER = 0.5  # of the target: so much more a step may take
 LONG_SECONDS = 1.25  # a prompt that alone would take no longer is not worth anybody's wait
+MOST_LONGER = 1.5  # of the target: so much more where several long prompts wait
 TILE = 64  # rows that attention on a CPU computes at once
 
 
@@ -23,6 +25,17 @@ def seconds_beside(decodes: Iterable[Sequence], target: float, now: float) -> fl
         for s in decodes
     )
     return target + min(LONGER * target, max(0.0, at_hand - target))
+
+
+def seconds_for(num_long: int, target: float) -> float:
+    """For a step beside so many long prompts: each further one adds a target. The decodes of each step keep all of them
+    waiting, the more so the shorter the steps are."""
+    return min(longest_step(target), target * max(1, num_long))
+
+
+def longest_step(target: float) -> float:
+    """Beside decodes, however long others wait; one of theirs included where the two take turns."""
+    return target * (1 + MOST_LONGER)
 
 
 def round_rows(tokens: int, num_decodes: int, multiple: int, *, fill_up: bool = False) -> int:

@@ -13,8 +13,9 @@ import tiny_models
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend import library
 from llamasrv.engine.backend.context import LlamaBackend, open_model
+from llamasrv.engine.backend.model_info import cell_share
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed, OutOfCells
+from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed, ModelInfo, OutOfCells
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler
 from llamasrv.models.details import describe
 from llamasrv.models.gguf import read_header
@@ -37,6 +38,36 @@ def compute(backend, lane, tokens, start=0):
     b.num_rows, b.num_outputs = n, 1
     backend.decode()
     return backend.logits(1)[0].copy()
+
+
+# what others' cells cost
+
+
+QWEN = ModelInfo("0.5b", architecture="qwen2", num_params=494_000_000, n_embd=896, n_layer=24, n_vocab=151_936)
+
+
+def test_what_another_cell_costs_goes_by_the_width_of_the_layers_and_the_size_of_the_weights():
+    assert cell_share(QWEN, windows=False) == pytest.approx(1.6e-4, rel=0.05)
+    assert cell_share(QWEN, windows=True) == pytest.approx(0.4e-4, rel=0.05)
+
+
+def test_the_weights_of_experts_count_as_far_as_they_are_used():
+    experts = {"qwen2.expert_count": "8", "qwen2.expert_used_count": "2"}
+    mixed = dataclasses.replace(QWEN, metadata=experts)
+    assert cell_share(mixed, windows=False) == pytest.approx(4 * cell_share(QWEN, windows=False))
+
+
+@pytest.mark.parametrize("kind, counts", [("llama", True), ("swa", True), ("moe", True), ("hybrid", False), ("mamba", False)])
+def test_cells_of_others_cost_where_there_is_one_pool_of_them(model_path, kind, counts):
+    backend = open_model(model_path(kind), OPTIONS, lambda share: True)
+    assert (backend.cell_share > 0) is counts
+    backend.close()
+
+
+def test_cells_of_others_cost_nothing_where_every_lane_has_its_own(model_path):
+    backend = open_model(model_path("llama"), dataclasses.replace(OPTIONS, deterministic=True), lambda share: True)
+    assert backend.cell_share == 0
+    backend.close()
 
 
 # loading

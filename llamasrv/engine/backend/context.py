@@ -27,7 +27,7 @@ from llamasrv.engine.backend.library import C, fast, forget_errors, reason
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.lane_memory import LaneMemory
 from llamasrv.engine.backend.memory_kind import kind_of
-from llamasrv.engine.backend.model_info import info_of
+from llamasrv.engine.backend.model_info import cell_share, info_of
 from llamasrv.engine.backend.mtp import LlamaMtp
 from llamasrv.engine.backend.padding import BLOCK, Padding, fill
 from llamasrv.engine.backend.media_rows import decode_rows
@@ -112,7 +112,7 @@ class LlamaBackend(LaneMemory):
         if not self.generates and self.embeddings is not None:
             # No context to generate with; the figures say that there is room for nothing.
             self.context, self.num_lanes, self.num_cells = self.embeddings.context, 1, 1
-            self.ubatch_size, self.idle_cells, self.max_outputs = 1, 0, 1
+            self.ubatch_size, self.idle_cells, self.max_outputs, self.cell_share = 1, 0, 1, 0.0
             return
         self._open_to_generate(options)
 
@@ -138,6 +138,8 @@ class LlamaBackend(LaneMemory):
         # (tiny). GPUs skip masked tiles.
         self._on_gpu = on_gpu(options)
         self.idle_cells = options.idle_cells or (self.num_cells if self._on_gpu else 0)
+        others_count = not (self._on_gpu or own_cells or self._stateful)
+        self.cell_share = cell_share(self.info, windows=bool(self._n_swa)) if others_count else 0.0
         if not self._on_gpu and (address := _get_logits(self._context)):
             # The library clears rows of logits for all lanes, also for those that will only ever hold prefixes.
             drop_zeros(address, C.llama_n_seq_max(self._context) * self.vocab.size * 4)

@@ -53,3 +53,14 @@ def _metadata(model: Any) -> dict[str, str]:
         if C.llama_model_meta_val_str_by_index(model, i, buffer, len(buffer)) >= 0 and key != "tokenizer.chat_template":
             out[key] = buffer.value.decode("utf-8", "replace")
     return out
+
+
+def cell_share(info: ModelInfo, *, windows: bool) -> float:
+    """How much work one more cell is in attention over tiles of rows, as a part of a row's multiplications with the
+    weights: 2 * width of each layer, and a third more, since they are multiplied as 32-bit floats (0.5B, Q8_0).
+    `windows`: most layers see the last tokens only."""
+    weights = info.num_params - info.n_vocab * info.n_embd  # the output layer has few rows of a prompt
+    used, there = (int(info.metadata.get(f"{info.architecture}.{key}", 0)) for key in ("expert_used_count", "expert_count"))
+    if there:
+        weights = weights * used // there  # nearly all of them are experts'
+    return 4 / 3 * 2 * info.n_layer * info.n_embd / max(1, weights) / (4 if windows else 1)
