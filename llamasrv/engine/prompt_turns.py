@@ -2,8 +2,8 @@
 
 Attention on a CPU computes a tile of rows at once, and each of them passes over the cells of every sequence that has a
 row in the tile. Beside four streams of 1,000 tokens 60 tokens of a prompt take 387 ms; by themselves 64 take 253, and
-the streams' 77 (0.5B, Q8_0). With few cells it is the other way round: beside a prompt the decodes cost next to nothing,
-and by themselves a pass over the weights.
+the streams' 77 (0.5B, Q8_0). With few cells it is the other way round: beside a prompt the decodes cost next to
+nothing, and by themselves a pass over the weights.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from llamasrv.engine.step_length import TILE
 
 
 class PromptTurns:
-    """`cell_share`: what another cell adds to a row's work, as a part of all of it; 0 where a row passes over the cells
-    of its own sequence only."""
+    """`cell_share`: what a cell of another sequence adds to a row's work, as a part of all of it; 0 where a row passes
+    over its own sequence's only."""
 
     def __init__(self, cell_share: float) -> None:
         self._cell_share = cell_share
@@ -31,7 +31,7 @@ class PromptTurns:
     def pay(self, rows: int, cells: int, *, row_seconds: float, decode_seconds: float, num_decodes: int) -> bool:
         """Whether so many rows of prompts are better computed without the decodes, which have so many `cells`.
         `decode_seconds`: of a step that has only these decodes."""
-        if rows < TILE:  # those are computed one by one
-            return False
+        if rows < TILE:
+            return False  # those are computed one by one, each over its own cells
         spared = rows * cells * self._cell_share * row_seconds
         return spared > decode_seconds - num_decodes * row_seconds

@@ -121,8 +121,8 @@ class Scheduler:
         only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
         target = min(self.target, self._deferred_seconds(now)) if only_deferrable else None
         longest = max([s.num_tokens - s.reused for s in prompts] + [s.num_tokens for s in waiting[:places]], default=0)
-        is_long = bool(decodes) and target is None and longest > (long := self.cost.prompt_tokens_within(LONG_SECONDS, 0))
-        seconds = target or self.target
+        seconds, long = target or self.target, self.cost.prompt_tokens_within(LONG_SECONDS, 0)
+        is_long = bool(decodes) and target is None and longest > long
         if is_long:
             num_long = sum(rest > long for rest in rests)
             seconds = max(seconds_beside(decodes, seconds, now), seconds_for(num_long, seconds))
@@ -144,27 +144,29 @@ class Scheduler:
         if media and self._rows_next(plan, media, decodes, prompts, cells):
             return plan
         prompts = self._put_in_decodes(plan, decodes, [s for s in prompts if s not in media])
-        if decodes and (after_rows or after_prompts):
+        if plan.parts and (after_rows or after_prompts):
             return plan
-        decoding, alone = plan.parts, 0
-        if is_long and decoding:
-            alone = self._prompts_alone(len(decoding), rests, seconds, pool.held_cells, prompts)
-        if alone:
-            plan.parts, plan.num_decodes = [], 0
-        self._put_in_prompts(plan, prompts, starts, alone or budget, cells, pool.max_outputs - plan.num_decodes, now)
-        if alone and plan.parts:
-            self._turns.give()
-        elif alone:
-            plan.parts, plan.num_decodes = decoding, len(decoding)
+        outputs = pool.max_outputs - plan.num_decodes
+        if is_long and (alone := self._prompts_alone(plan.num_decodes, rests, seconds, pool.held_cells, prompts)):
+            left_out, plan.parts = plan.parts, []
+            self._put_in_prompts(plan, prompts, starts, alone, cells, outputs, now)
+            if plan.parts:
+                plan.num_decodes = 0
+                self._turns.give()
+            else:
+                plan.parts = left_out
+            return plan
+        self._put_in_prompts(plan, prompts, starts, budget, cells, outputs, now)
         return plan
 
     def _prompts_alone(
         self, num_decodes: int, rests: list[int], seconds: float, held: int, prompts: list[Sequence]
     ) -> int:
         """Prompt tokens for a step that leaves these decodes to the next one; 0 if it has them. `seconds`: for both."""
-        most = min(self.batch_size, sum(rests))
+        if not num_decodes or (most := min(self.batch_size, sum(rests))) < TILE:
+            return 0
         decode_seconds, row_seconds = self.cost.rows.predict(num_decodes), self.cost.prompt_seconds(1)
-        if most < TILE or decode_seconds + TILE * row_seconds > longest_step(self.target):
+        if decode_seconds + TILE * row_seconds > longest_step(self.target):
             return 0
         fits = self.cost.prompt_tokens_within(seconds - decode_seconds, 0)
         tokens = min(most, round_rows(fits, 0, self.row_multiple)) if fits > TILE else TILE

@@ -60,7 +60,7 @@ def cell_share(info: ModelInfo, *, windows: bool) -> float:
     weights: 2 * width of each layer, and a third more, since they are multiplied as 32-bit floats (0.5B, Q8_0).
     `windows`: most layers see the last tokens only."""
     weights = info.num_params - info.n_vocab * info.n_embd  # the output layer has few rows of a prompt
-    used, there = (int(info.metadata.get(f"{info.architecture}.{key}", 0)) for key in ("expert_used_count", "expert_count"))
-    if there:
-        weights = weights * used // there  # nearly all of them are experts'
+    if experts := int(info.metadata.get(f"{info.architecture}.expert_count", 0)):
+        used = int(info.metadata.get(f"{info.architecture}.expert_used_count", experts))
+        weights = weights * used // experts  # nearly all of them are experts'
     return 4 / 3 * 2 * info.n_layer * info.n_embd / max(1, weights) / (4 if windows else 1)
