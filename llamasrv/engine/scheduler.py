@@ -124,8 +124,8 @@ class Scheduler:
         seconds, long = target or self.target, self.cost.prompt_tokens_within(LONG_SECONDS, 0)
         is_long = bool(decodes) and target is None and longest > long
         if is_long:
-            num_long = sum(rest > long for rest in rests)
-            seconds = max(seconds_beside(decodes, seconds, now), seconds_for(num_long, seconds))
+            num_long, decode_seconds = sum(rest > long for rest in rests), self.cost.rows.predict(len(decodes))
+            seconds = max(seconds_beside(decodes, seconds, now), seconds_for(num_long, decode_seconds, seconds))
         budget = self._prompt_budget(len(decodes), rests, target, seconds)
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)

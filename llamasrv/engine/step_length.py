@@ -15,6 +15,7 @@ READING_SECONDS = 0.25  # that one token lasts a reader: some 180 words a minute
 LONGER = 0.5  # of the target: so much more a step may take
 LONG_SECONDS = 1.25  # a prompt that alone would take no longer is not worth anybody's wait
 MOST_LONGER = 1.5  # of the target: so much more where several long prompts wait
+DECODE_SHARE = 0.2  # of a step beside several long prompts
 TILE = 64  # rows that attention on a CPU computes at once
 
 
@@ -27,10 +28,10 @@ def seconds_beside(decodes: Iterable[Sequence], target: float, now: float) -> fl
     return target + min(LONGER * target, max(0.0, at_hand - target))
 
 
-def seconds_for(num_long: int, target: float) -> float:
-    """For a step beside so many long prompts: each further one adds a target. The decodes of each step keep all of them
-    waiting, the more so the shorter the steps are."""
-    return min(longest_step(target), target * max(1, num_long))
+def seconds_for(num_long: int, decode_seconds: float, target: float) -> float:
+    """For a step beside so many long prompts and decodes that take so long by themselves: where several wait, the
+    decodes get a fifth of it. Each of them is kept waiting by what every step spends on the decodes."""
+    return min(longest_step(target), max(target, decode_seconds / DECODE_SHARE)) if num_long > 1 else target
 
 
 def longest_step(target: float) -> float:

@@ -8,7 +8,7 @@ from recording_backend import RecordingBackend
 
 from llamasrv.engine.prompt_turns import PromptTurns
 from llamasrv.engine.scheduler import Pool, Scheduler
-from llamasrv.engine.step_length import MOST_LONGER, TILE, longest_step, seconds_for
+from llamasrv.engine.step_length import LONGER, MOST_LONGER, TILE, longest_step, seconds_for
 
 TARGET = 0.2
 SHARE = 1.6e-4  # of the 0.5B shape
@@ -103,11 +103,18 @@ def test_beside_streams_of_few_cells_no_step_leaves_them_out():
     assert all(decodes for decodes, _ in Company(share=SHARE, cells=100).plans)
 
 
-def test_a_step_is_longer_the_more_long_prompts_wait():
-    assert [seconds_for(n, TARGET) for n in range(5)] == pytest.approx([TARGET, TARGET, 0.4, 0.5, 0.5])
+@pytest.mark.parametrize(
+    "num_long, decode_seconds, seconds",
+    [(1, 0.1, TARGET), (2, 0.02, TARGET), (2, 0.06, 0.3), (4, 0.06, 0.3), (2, 0.3, TARGET * (1 + MOST_LONGER))],
+)
+def test_several_long_prompts_have_steps_in_which_decodes_take_a_fifth(num_long, decode_seconds, seconds):
+    assert seconds_for(num_long, decode_seconds, TARGET) == pytest.approx(seconds)
     assert longest_step(TARGET) == TARGET * (1 + MOST_LONGER)
+
+
+def test_one_long_prompt_makes_no_step_longer_than_its_readers_wait_in_any_case():
     one, four = Company(share=0.0, cells=100), Company(share=0.0, cells=100, prompts=4)
-    assert max(one.gaps) < 1.1 * TARGET * 1.5
+    assert max(one.gaps) < 1.1 * TARGET * (1 + LONGER)
     assert sum(four.first_tokens) / 4 < 2.5 * sum(one.first_tokens)
 
 
