@@ -17,6 +17,7 @@ from llamasrv.engine.machine import available_cpus
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.admission import Admission
 from llamasrv.engine.channels import Doorbell, Mailbox, Stream
+from llamasrv.engine.compaction import Compaction
 from llamasrv.engine.context_shift import shift
 from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.kv.checkpointing import stop_at_checkpoints
@@ -93,6 +94,8 @@ class EngineCore:
             self.end(seq, Ending(FinishReason.DEADLINE, error=DeadlineExceeded("The request timed out.")))
         for seq, outcome in self._outputs.overdue() if self._outputs.late else ():
             self._advance(seq, outcome)
+        for seq in self.compaction.before_step(self.waiting, self.running):
+            self.preempt(seq, save=False)
         plan = self._plan(started)
         self._carry_out(plan)
         self._pace.burst = max(self._pace.burst, len(self.running))
@@ -324,6 +327,7 @@ class EngineCore:
         self.drafter.leave(seq)
         seq.ended = self.clock()
         self.admission.leave(seq, keep=ending.reason is not FinishReason.FAILED)
+        self.compaction.note_end(seq, len(self.running))
         seq.enter(State.ENDED)
         end = end_of(seq, ending)
         self.metrics.note_end(seq, end)
@@ -347,6 +351,7 @@ class EngineCore:
         self.admission = Admission(
             self.memory, self.backend, self.options, self.metrics, self.scheduler.way_back, self.clock
         )
+        self.compaction = Compaction(self.memory, self.backend, self.scheduler, self.metrics, self.clock)
         self.drafter = Drafter(self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock)
 
 

@@ -62,6 +62,7 @@ class EngineMetrics:
         self.swaps = 0
         self.context_shifts = 0
         self.evictions = 0
+        self.compactions = 0
         self.prefixes_read = 0  # from disk
         self.prefixes_written = 0
         self.chunks_encoded = 0  # of images and sounds

@@ -33,11 +33,11 @@ class WayBack:
         """The time to bring back a timeline of that many tokens."""
         size = num_tokens * self._token_bytes
         again = self._cost.prompt_seconds(num_tokens)
-        return min(again, self._copying(size)) if 0 < self.room >= size else again
+        return min(again, self.copying(size)) if 0 < self.room >= size else again
 
     def copies(self, num_tokens: int, size: int) -> bool:
         """Whether its KV of `size` bytes is kept; otherwise it is computed again."""
-        return 0 < self.room >= size and self._copying(size) <= self._cost.prompt_seconds(num_tokens)
+        return 0 < self.room >= size and self.copying(size) <= self._cost.prompt_seconds(num_tokens)
 
     def copied(self, num_tokens: int, size: int, seconds: float) -> None:
         """Learn from a copy."""
@@ -56,8 +56,9 @@ class WayBack:
         steps = self.seconds(num_tokens) / spared if spared > 0 else MOST_STEPS
         return math.ceil(max(FEWEST_STEPS, min(steps, MOST_STEPS)))
 
-    def _copying(self, size: float) -> float:
-        return 2 * size * self._byte_seconds  # there and back
+    def copying(self, size: float) -> float:
+        """Seconds for a copy of that many bytes, there and back."""
+        return 2 * size * self._byte_seconds
 
 
 def victim(sequences: Iterable[Sequence], seconds: Callable[[int], float]) -> Sequence:

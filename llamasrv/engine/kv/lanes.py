@@ -109,6 +109,14 @@ class LaneTable:
         self.lengths[lane] -= count
         self._drop(cells[start : start + count], held=True)
 
+    def unshare(self, lane: int) -> None:
+        """A held lane gets cells of its own in place of those that it shared."""
+        assert lane in self.held
+        cells, self._cells[lane] = self._cells[lane], _NONE
+        self._drop(cells, held=True)
+        self.used_cells += len(cells)
+        self.held_cells += len(cells)
+
     def is_own(self, lane: int, start: int) -> bool:
         """Whether no other lane refers to this one's cells from `start` on."""
         return bool((self._refs[self._cells[lane][start:]] == 1).all())

@@ -234,6 +234,16 @@ class KVCacheManager:
         self.lanes.remove(lane, keep, count)
         self.cache.put(lane, self.cache.tokens(lane)[:keep], self.cache.cache_key(lane))
 
+    def compact(self) -> list[int]:
+        """Lay out the cells of the held lanes anew, each lane's in one piece; what they shared each has for itself
+        then. Returns the lanes whose state the library did not take back: they are empty there."""
+        lanes = self.lanes
+        saved = [(lane, self.backend.save(lane)) for lane in sorted(lanes.held) if lanes.lengths[lane]]
+        for lane, _ in saved:
+            self.backend.clear(lane)
+            lanes.unshare(lane)
+        return [lane for lane, state in saved if not self.backend.restore(lane, state)]
+
     def trim(self, lane: int, length: int, position: int) -> None:
         """A held lane keeps its first `length` tokens, those before a `position`."""
         self.backend.cut(lane, position)

@@ -137,6 +137,7 @@ class ServiceCollector(Collector):
             ("checkpoints", "Checkpoints kept where prompts diverge.", m.checkpoints),
             ("pins", "Prefixes kept because a client asked for it.", m.pins),
             ("evictions", "Prefixes dropped to make room.", m.evictions),
+            ("compactions", "Times the cells of running sequences were laid out anew.", m.compactions),
             ("prefixes_read", "Prefixes read from disk.", m.prefixes_read),
             ("prefixes_written", "Prefixes written to disk.", m.prefixes_written),
             ("media_encoded", "Images, image slices and audio windows encoded for answers.", m.chunks_encoded),
