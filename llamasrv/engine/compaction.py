@@ -46,15 +46,17 @@ class Compaction:
         state was lost, if the library did not take it back."""
         if not self._holes or len(running) < 2:
             return []
-        lengths = self._memory.lanes.lengths
-        tokens, cells = self._tokens_to_come(waiting, running), sum(lengths)
-        if not tokens or cells + tokens > self._memory.lanes.num_cells or not self._pays(tokens, running):
+        tokens = self._tokens_to_come(waiting, running)
+        if not tokens or not self._pays(tokens, running):
             return []
+        lanes = self._memory.lanes
+        held = sum(lanes.lengths[lane] for lane in lanes.held)
+        if held > lanes.held_cells and sum(lanes.lengths) + tokens > lanes.num_cells:
+            return []  # what is shared does not fit for each
         if any(seq.num_exact is not None for seq in running):
             return []  # what was shifted is moved by the next decode, and cannot be copied before
         started = self._clock()
         lost = self._memory.compact()
-        held = sum(lengths[lane] for lane in self._memory.lanes.held)
         self._scheduler.way_back.copied(held, int(held * self._token_bytes), (self._clock() - started) / 2)
         self._metrics.compactions += 1
         self._holes = 0

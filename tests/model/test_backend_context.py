@@ -3,6 +3,7 @@ import os
 import pathlib
 import random
 import threading
+import time
 from array import array
 
 import gguf
@@ -14,8 +15,12 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend import library
 from llamasrv.engine.backend.context import LlamaBackend, open_model
 from llamasrv.engine.backend.model_info import cell_share
+from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed, ModelInfo, OutOfCells
+from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
+from llamasrv.engine.kv.manager import KVCacheManager
+from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler
 from llamasrv.models.details import describe
 from llamasrv.models.gguf import read_header
@@ -294,6 +299,29 @@ def test_a_saved_state_is_restored_exactly(backend):
     backend.clear(0)
     assert backend.restore(0, saved)
     assert np.array_equal(compute(backend, 0, [99], 40), expected)
+
+
+def test_lanes_that_were_computed_side_by_side_go_on_after_they_were_laid_out_anew(backend):
+    manager = KVCacheManager(
+        backend, prefixes=KeptPrefixes().open(backend, OPTIONS, time.monotonic), time=CostModel(), metrics=EngineMetrics()
+    )  # fmt: skip
+    lanes = [manager.seat(None) for _ in range(3)]
+    b = backend.batch
+    for position in range(40):
+        b.token[:3], b.position[:3], b.lane[:3] = [10 + position, 60 + position, 110 + position], position, lanes
+        b.wants_logits[:3], b.num_rows, b.num_outputs = 0, 3, 0
+        backend.decode()
+        for lane in lanes:
+            manager.lanes.extend(lane, 1)
+    expected = []
+    for lane in lanes:
+        expected.append(compute(backend, lane, [7], 40))
+        assert backend.cut(lane, 40)
+    assert manager.compact() == []
+    manager.lanes.check()
+    for lane, row in zip(lanes, expected):
+        assert backend.length(lane) == manager.lanes.lengths[lane] == 40
+        assert np.allclose(compute(backend, lane, [7], 40), row, atol=0.15)
 
 
 def test_a_lane_is_cut_back(backend):

@@ -1,0 +1,147 @@
+"""Cells of running sequences are laid out anew where long prompts would be computed among those of others."""
+
+from __future__ import annotations
+
+import pytest
+from engine_driver import text_of
+from recording_backend import RecordingBackend
+
+from llamasrv.domain.params import SamplingParams
+
+LONG, SHORT = 450, 60  # tokens of a prompt; on this machine one of more than 250 counts as long
+
+
+class Machine(RecordingBackend):
+    """5 ms for a row, by the clock of whoever drives it. `saved`: how often a lane was copied out."""
+
+    def __init__(self, *, cell_share=1.0, **settings):
+        super().__init__(**{"num_cells": 16_384, "batch_size": 512, "idle_cells": 0, **settings})
+        self.cell_share, self.saved, self.loses, self.driver = cell_share, 0, False, None
+
+    def decode(self):
+        self.driver.now += 0.01 + 0.005 * self.batch.num_rows
+        super().decode()
+
+    def save(self, lane):
+        self.saved += 1
+        return super().save(lane)
+
+    def restore(self, lane, saved):
+        if self.loses and self.saved:
+            self.loses = False
+            return False
+        return super().restore(lane, saved)
+
+
+@pytest.fixture
+def start(drive):
+    """Streams that write 200 tokens, and one beside them that ends after 40."""
+
+    def begin(prompt="{} " * 100, shorter=40, **settings):
+        driver = drive(Machine(**settings), parallel=8, cache_bytes=0, swap_bytes=2**30, spec="off")
+        driver.backend.driver = driver
+        driver.streams = [
+            driver.submit(prompt.replace("{}", str(i)), max_tokens=shorter if i == 3 else 200,
+                          params=SamplingParams(temperature=0, ignore_eos=True))
+            for i in range(4)
+        ]  # fmt: skip
+        while any(seq.num_generated < min(50, seq.spec.max_tokens) for seq in driver.sequences):
+            driver.turn()
+        return driver
+
+    return begin
+
+
+def finish(driver, length=LONG):
+    """A prompt of that many tokens comes; the texts of all."""
+    driver.streams.append(driver.submit(("abcdefg" * LONG)[:length], max_tokens=5))
+    driver.finish()
+    return [text_of(stream.take()) for stream in driver.streams]
+
+
+def compactions(driver):
+    return driver.core.metrics.compactions
+
+
+def test_before_a_long_prompt_the_sequences_are_copied_out_and_back_once(start):
+    driver = start()
+    finish(driver)
+    assert compactions(driver) == 1 and driver.backend.saved == 3
+
+
+def test_texts_are_what_they_are_without(start):
+    plain, compact = start(cell_share=0.0), start()
+    assert finish(compact) == finish(plain)
+    assert (compactions(plain), compactions(compact)) == (0, 1)
+
+
+def test_what_sequences_shared_each_has_for_itself(start):
+    driver = start(prompt="All of them begin with these words, which is where {} differs.")
+    before = driver.core.memory.lanes.used_cells
+    driver.streams.append(driver.submit("abcdefg" * 64, max_tokens=5))
+    driver.turn()
+    lanes = driver.core.memory.lanes
+    assert compactions(driver) == 1
+    assert lanes.used_cells - before > 2 * 38 and lanes.used_cells == driver.backend.used_cells
+    driver.finish()
+    assert all(text_of(stream.take()) for stream in driver.streams)
+
+
+def test_a_sequence_whose_state_is_not_taken_back_is_computed_again(start):
+    plain, driver = start(cell_share=0.0), start()
+    driver.backend.loses = True
+    assert finish(driver) == finish(plain)
+    assert compactions(driver) == 1 and not driver.backend.loses
+
+
+def test_a_short_prompt_is_computed_among_the_others(start):
+    driver = start()
+    finish(driver, SHORT)
+    assert compactions(driver) == 0
+
+
+def test_where_nobody_left_holes_everything_stays_where_it_is(start):
+    driver = start(shorter=200)
+    finish(driver)
+    assert compactions(driver) == 0
+
+
+def test_of_holes_that_are_filled_with_nobody_beside_nothing_is_left(start):
+    driver = start()
+    driver.finish()
+    finish(driver)
+    assert compactions(driver) == 0
+
+
+def test_cells_that_are_shared_stay_shared_where_there_are_no_others(start):
+    prompt = "All of them begin with these many words. " * 20 + "{}"
+    driver = start(prompt=prompt, num_cells=2048)
+    assert all(finish(driver))
+    assert compactions(driver) == 0
+
+
+def test_where_nothing_is_shared_the_pool_may_be_full(start):
+    driver = start(num_cells=1100)
+    driver.submit("abcdefg" * 64, max_tokens=5)
+    driver.turn()
+    assert compactions(driver) == 1
+    driver.finish()
+
+
+@pytest.mark.parametrize("settings", [{"cell_share": 0.0}, {"can_cut": False}])
+def test_other_memories_have_no_tiles_to_fill(start, settings):
+    driver = start(**settings)
+    finish(driver)
+    assert compactions(driver) == 0
+
+
+def test_a_sequence_that_was_shifted_keeps_all_where_they_are(drive):
+    driver = drive(Machine(context=256), parallel=8, cache_bytes=0, spec="off", context_shift=True)
+    driver.backend.driver = driver
+    endless = SamplingParams(temperature=0, ignore_eos=True)
+    streams = [driver.submit(f"{i} " * 100, max_tokens=40 if i == 3 else 150, params=endless) for i in range(4)]
+    while driver.core.metrics.context_shifts < 3:
+        driver.turn()
+    streams.append(driver.submit("abcde" * 51, max_tokens=1))
+    driver.finish()
+    assert compactions(driver) == 0 and all(text_of(stream.take()) for stream in streams)
