@@ -31,6 +31,7 @@ NEIGHBOURS = {
     "engine/sampling/test_sampler.py": "domain/params",
     "engine/test_engine.py": "engine/core engine/fake engine/interface engine/outputs engine/refused_steps"
     " domain/sequence_spec",
+    "engine/test_scheduler.py": "engine/step_budget",
     "faults/test_input.py": "web/http/body",
     "media/test_decoder.py": "media/child media/pictures media/sniff media/sounds",
     "model/test_backend_context.py": "engine/backend/bound_batch engine/backend/context"

@@ -29,20 +29,16 @@ from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
 from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.preemption import WayBack, growth, left, victim
-from llamasrv.engine.prompt_turns import PromptTurns
-from llamasrv.engine.step_length import LONG_SECONDS, TILE, longest_step, round_rows, seconds_beside, seconds_for
+from llamasrv.engine.step_budget import CHUNK_SECONDS, SMALLEST_CHUNK, StepBudget
 
 FOLLOW = 16  # so many tokens under way elsewhere are worth waiting for
 LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue costs little
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
-SMALLEST_CHUNK = 16  # prompt tokens a step at least, so that prompts advance beside any load
 GUESTS = 4  # one place more for so many, for owners who would have none
 ROWS_BESIDE = 0.035  # seconds that a step of rows may take beside decodes, and a step of theirs
-CHUNK_SECONDS = 0.5  # longest step while nobody decodes: newcomers are noticed, cancels heard
 DEFERRED_SECONDS = 0.05  # longest step for those who can be deferred: whoever comes waits for its end
 BESIDE_SECONDS = 0.003  # the same where somebody was there in the last QUIET_SECONDS
 QUIET_SECONDS = 5.0
-CROWDED_SECONDS = 1.0  # longest step while far more short prompts wait than sequences decode
 
 
 class Pool(NamedTuple):
@@ -99,7 +95,10 @@ class Scheduler:
         self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
         self._turn = 0
         self._media = MediaTurns(batch_size=batch_size, ubatch_size=ubatch_size)
-        self._turns = PromptTurns(cell_share)
+        self._budget = StepBudget(
+            self.cost, batch_size=batch_size, ubatch_size=ubatch_size, target=target, row_multiple=row_multiple,
+            cell_share=cell_share,
+        )  # fmt: skip
         self._any_deferrable = False  # whether somebody who can be deferred may be there
         self.holds_until = -inf  # on the engine's clock: up to then nothing is computed for those, somebody is coming
         self._line: list[Adapters] = []  # sets of adapters that are at work: whose turn is next, first
@@ -119,16 +118,11 @@ class Scheduler:
         places = max(0, self.parallel - len(decodes) - len(prompts))
         rests = [s.owed for s in prompts] + [s.owed for s in waiting[:places]]
         only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
-        target = min(self.target, self._deferred_seconds(now)) if only_deferrable else None
+        most_seconds = min(self.target, self._deferred_seconds(now)) if only_deferrable else None
         longest = max([s.num_tokens - s.reused for s in prompts] + [s.num_tokens for s in waiting[:places]], default=0)
-        seconds, long = target or self.target, self.cost.prompt_tokens_within(LONG_SECONDS, 0)
-        is_long = bool(decodes) and target is None and longest > long
-        if is_long:
-            num_long, decode_seconds = sum(rest > long for rest in rests), self.cost.rows.predict(len(decodes))
-            seconds = max(seconds_beside(decodes, seconds, now), seconds_for(num_long, decode_seconds, seconds))
-        budget = self._prompt_budget(len(decodes), rests, target, seconds)
+        budget = self._budget.plan(decodes, rests, longest, now, most_seconds)
         if not plan.preempt:  # who had to give way must not be let in again at once
-            self._admit(plan, waiting, decodes, prompts, cells, budget, pool, now, lookup, common)
+            self._admit(plan, waiting, decodes, prompts, cells, budget.tokens, pool, now, lookup, common)
             if len(plan.admit) < min(len(waiting), places):
                 plan.preempt += deferred
         starts = {s.id: _start(s, m) for s, m in plan.admit}
@@ -140,41 +134,24 @@ class Scheduler:
             return self._one_alone(plan, able, starts, pool.max_outputs)
         # The last rows have just kept the streams from a token: what follows them waits for one more step.
         after_rows = not media and self._media.end()
-        after_prompts = self._turns.take()
+        after_prompts = self._budget.turns.take()
         if media and self._rows_next(plan, media, decodes, prompts, cells):
             return plan
         prompts = self._put_in_decodes(plan, decodes, [s for s in prompts if s not in media])
         if plan.parts and (after_rows or after_prompts):
             return plan
         outputs = pool.max_outputs - plan.num_decodes
-        if is_long and (alone := self._prompts_alone(plan.num_decodes, rests, seconds, pool.held_cells, prompts)):
+        if alone := self._budget.alone(budget, plan.num_decodes, rests, prompts, pool.held_cells):
             left_out, plan.parts = plan.parts, []
             self._put_in_prompts(plan, prompts, starts, alone, cells, outputs, now)
             if plan.parts:
                 plan.num_decodes = 0
-                self._turns.give()
+                self._budget.turns.give()
             else:
                 plan.parts = left_out
             return plan
-        self._put_in_prompts(plan, prompts, starts, budget, cells, outputs, now)
+        self._put_in_prompts(plan, prompts, starts, budget.tokens, cells, outputs, now)
         return plan
-
-    def _prompts_alone(
-        self, num_decodes: int, rests: list[int], seconds: float, held: int, prompts: list[Sequence]
-    ) -> int:
-        """Prompt tokens for a step that leaves these decodes to the next one; 0 if it has them. `seconds`: for both."""
-        if not num_decodes or (most := min(self.batch_size, sum(rests))) < TILE:
-            return 0
-        decode_seconds, row_seconds = self.cost.rows.predict(num_decodes), self.cost.prompt_seconds(1)
-        if decode_seconds + TILE * row_seconds > longest_step(self.target):
-            return 0
-        fits = self.cost.prompt_tokens_within(seconds - decode_seconds, 0)
-        tokens = min(most, round_rows(fits, 0, self.row_multiple)) if fits > TILE else TILE
-        cells = held - sum(s.num_computed for s in prompts)
-        pays = self._turns.pay(
-            tokens, cells, row_seconds=row_seconds, decode_seconds=decode_seconds, num_decodes=num_decodes
-        )
-        return tokens if pays else 0
 
     def _put_in_decodes(self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
         """Add all decodes with the adapters of this step. Returns the prompts that use the same adapters."""
@@ -290,34 +267,6 @@ class Scheduler:
     def _deferred_seconds(self, now: float) -> float:
         """The longest step for deferrable sequences."""
         return DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
-
-    def _prompt_budget(self, num_decodes: int, rests: list[int], target: float | None, seconds: float) -> int:
-        """Prompt tokens for this step, given the remaining tokens of the seated prompts. `target`: the step keeps
-        within that many seconds in any case.
-
-        Beside decodes: what keeps the step within its `seconds`. But if more short prompts wait than sequences decode,
-        a long step serves more of them than it delays, and a batch that fills up sooner serves all: each one by which
-        they outnumber the decodes stretches the target.
-
-        With no decodes, a small remainder is not left for later: it would keep its sequence a step behind the others
-        from then on.
-        """
-        room = self.batch_size - num_decodes
-        within = self.cost.prompt_tokens_within
-        if not num_decodes and target is None:
-            fits = max(self.ubatch_size, within(CHUNK_SECONDS, 0) // self.ubatch_size * self.ubatch_size)
-            return min(room, sum(rests) if sum(rests) <= fits + self.ubatch_size // 4 else fits)
-        fits = within(target or self.target, num_decodes)
-        short = [rest for rest in rests if rest <= 2 * fits]
-        if len(short) > num_decodes and target is None:
-            crowded = min(CROWDED_SECONDS, self.target * (len(short) / num_decodes) ** 2)
-            fits = max(fits, min(sum(short), within(crowded, num_decodes)))
-        if seconds > self.target:
-            fits = max(fits, within(seconds, num_decodes))
-        fits = max(SMALLEST_CHUNK, fits)
-        if sum(rests) > fits:
-            fits = round_rows(fits, num_decodes, self.row_multiple, fill_up=seconds > self.target)
-        return min(room, fits)
 
     def _admit(
         self, plan: Plan, waiting: list[Sequence], decodes: list[Sequence], prompts: list[Sequence],
