@@ -44,7 +44,7 @@ class Compaction:
     def before_step(self, waiting: list[Sequence], running: list[Sequence]) -> list[Sequence]:
         """Lay the cells out anew if that pays for the prompts that are to be computed. Returns the sequences whose
         state was lost, if the library did not take it back."""
-        if not self._holes or len(running) < 2:
+        if not self._holes:
             return []
         tokens = self._tokens_to_come(waiting, running)
         if not tokens or not self._pays(tokens, running):
@@ -72,12 +72,12 @@ class Compaction:
         """Whether the time for passing over others' cells is more than that of the copies."""
         backend, cost, way_back = self._backend, self._scheduler.cost, self._scheduler.way_back
         held = [seq for seq in running if seq.lane is not None and seq.num_computed]
-        others = sum(seq.num_computed for seq in held)
-        # The prompt lies in as many tiles more as it fills such holes; on average half of it is there.
-        passed = min(others, min(self._holes, tokens) * len(running)) / 2
+        beside = [seq.num_computed for seq in held if seq.owed <= 1]
+        # Each hole that a prompt fills lies among as many cells as sequences write; on average half of it is there.
+        passed = min(sum(beside), min(self._holes, tokens) * len(beside)) / 2
         spared = tokens * passed * backend.cell_share * cost.prompt_seconds(1)
         if not self._token_bytes and held and held[0].lane is not None:
             self._token_bytes = backend.saved_size(held[0].lane) / held[0].num_computed
-        size = others * self._token_bytes
+        size = sum(seq.num_computed for seq in held) * self._token_bytes
         seconds = way_back.copying(size)
         return spared > seconds and size <= way_back.room and seconds <= longest_step(self._scheduler.target)

@@ -7,6 +7,7 @@ from engine_driver import text_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.sequence import State
 
 LONG, SHORT = 450, 60  # tokens of a prompt; on this machine one of more than 250 counts as long
 
@@ -35,13 +36,13 @@ class Machine(RecordingBackend):
 
 @pytest.fixture
 def start(drive):
-    """Streams that write 200 tokens, and one beside them that ends after 40."""
+    """Streams that write 200 tokens, and one beside them that ends after 40; 50 tokens after their beginning."""
 
-    def begin(prompt="{} " * 100, shorter=40, **settings):
+    def begin(prompt="{} " * 100, shorter=40, longer=200, **settings):
         driver = drive(Machine(**settings), parallel=8, cache_bytes=0, swap_bytes=2**30, spec="off")
         driver.backend.driver = driver
         driver.streams = [
-            driver.submit(prompt.replace("{}", str(i)), max_tokens=shorter if i == 3 else 200,
+            driver.submit(prompt.replace("{}", str(i)), max_tokens=shorter if i == 3 else longer,
                           params=SamplingParams(temperature=0, ignore_eos=True))
             for i in range(4)
         ]  # fmt: skip
@@ -111,6 +112,17 @@ def test_of_holes_that_are_filled_with_nobody_beside_nothing_is_left(start):
     driver.finish()
     finish(driver)
     assert compactions(driver) == 0
+
+
+def test_a_prompt_that_is_alone_with_its_holes_goes_on_where_it_is(start):
+    driver = start(shorter=59, longer=60)
+    driver.streams.append(driver.submit("abcdefg" * 1000, max_tokens=5))
+    while any(seq.state is not State.ENDED for seq in driver.sequences[:4]):
+        driver.turn()
+    assert driver.sequences[4].owed > 1000
+    before = compactions(driver)
+    driver.finish()
+    assert compactions(driver) == before
 
 
 def test_cells_that_are_shared_stay_shared_where_there_are_no_others(start):
