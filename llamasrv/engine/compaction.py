@@ -73,7 +73,7 @@ class Compaction:
         backend, cost, way_back = self._backend, self._scheduler.cost, self._scheduler.way_back
         held = [seq for seq in running if seq.lane is not None and seq.num_computed]
         beside = [seq.num_computed for seq in held if seq.owed <= 1]
-        # Each hole that a prompt fills lies among as many cells as sequences write; on average half of it is there.
+        # For a hole that it fills, a prompt passes over a cell of each that writes; on average half of it is there.
         passed = min(sum(beside), min(self._holes, tokens) * len(beside)) / 2
         spared = tokens * passed * backend.cell_share * cost.prompt_seconds(1)
         if not self._token_bytes and held and held[0].lane is not None:
