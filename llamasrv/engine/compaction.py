@@ -33,7 +33,6 @@ class Compaction:
         self._metrics = metrics
         self._clock = clock
         self._holes = 0  # cells between those of others that sequences have left
-        self._token_bytes = 0.0  # of a saved state
         # A restored lane may lack what a draft model or a sliding window needs.
         self._is_on = bool(backend.cell_share) and backend.can_cut_saved and backend.draft_model is None
 
@@ -46,18 +45,18 @@ class Compaction:
         state was lost, if the library did not take it back."""
         if not self._holes:
             return []
-        tokens = self._tokens_to_come(waiting, running)
-        if not tokens or not self._pays(tokens, running):
+        tokens, lanes = self._tokens_to_come(waiting, running), self._memory.lanes
+        if not tokens or any(seq.num_exact is not None for seq in running):
+            return []  # what was shifted is moved by the next decode, and cannot be copied before
+        size = sum(self._backend.saved_size(lane) for lane in lanes.held)
+        if not self._pays(tokens, size, running):
             return []
-        lanes = self._memory.lanes
         held = sum(lanes.lengths[lane] for lane in lanes.held)
         if held > lanes.held_cells and sum(lanes.lengths) + tokens > lanes.num_cells:
             return []  # what is shared does not fit for each
-        if any(seq.num_exact is not None for seq in running):
-            return []  # what was shifted is moved by the next decode, and cannot be copied before
         started = self._clock()
         lost = self._memory.compact()
-        self._scheduler.way_back.copied(held, int(held * self._token_bytes), (self._clock() - started) / 2)
+        self._scheduler.way_back.copied(held, size, (self._clock() - started) / 2)
         self._metrics.compactions += 1
         self._holes = 0
         return [seq for seq in running if seq.lane in lost]
@@ -68,16 +67,12 @@ class Compaction:
         owed = (seq.owed for seq in (*running, *islice(waiting, self._scheduler.parallel)))
         return sum(count for count in owed if count > long)
 
-    def _pays(self, tokens: int, running: list[Sequence]) -> bool:
-        """Whether the time for passing over others' cells is more than that of the copies."""
-        backend, cost, way_back = self._backend, self._scheduler.cost, self._scheduler.way_back
-        held = [seq for seq in running if seq.lane is not None and seq.num_computed]
-        beside = [seq.num_computed for seq in held if seq.owed <= 1]
+    def _pays(self, tokens: int, size: int, running: list[Sequence]) -> bool:
+        """Whether the time for passing over others' cells is more than that of copies of `size` bytes."""
+        way_back = self._scheduler.way_back
+        beside = [seq.num_computed for seq in running if seq.owed <= 1]
         # For a hole that it fills, a prompt passes over a cell of each that writes; on average half of it is there.
         passed = min(sum(beside), min(self._holes, tokens) * len(beside)) / 2
-        spared = tokens * passed * backend.cell_share * cost.prompt_seconds(1)
-        if not self._token_bytes and held and held[0].lane is not None:
-            self._token_bytes = backend.saved_size(held[0].lane) / held[0].num_computed
-        size = sum(seq.num_computed for seq in held) * self._token_bytes
+        spared = tokens * passed * self._backend.cell_share * self._scheduler.cost.prompt_seconds(1)
         seconds = way_back.copying(size)
         return spared > seconds and size <= way_back.room and seconds <= longest_step(self._scheduler.target)
