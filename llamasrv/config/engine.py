@@ -304,7 +304,7 @@ _DECLARED: Mapping[str, Option] = {
         "step_target_ms", "ms", "--step-target-ms", low=1.0, high=60_000.0,
         help="Target duration of a step, in milliseconds, while streams are decoding: long prompts are split to fit. "
         "Half as much again while every stream is ahead of its reader, up to two and a half times while several long "
-        "prompts wait.",
+        "prompts wait or one gets on much faster in steps of 64 rows.",
     ),
     "coalesce": _engine(
         "coalesce_ms", "ms", "--coalesce-ms", low=0.0, high=1000.0,

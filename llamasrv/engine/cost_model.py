@@ -1,4 +1,5 @@
-"""Predicts step times: a + b * prompt tokens + c * decoded rows, fitted online.
+"""Predicts step times: a + b * prompt tokens + c * decoded rows, fitted online. A token counts for more behind many
+others (prompt_work.py).
 
 Recursive least squares with forgetting (Ljung, System Identification, 11.2), three unknowns, no arrays. That is good
 enough for prompts; what a few more rows cost goes by steps and is kept in a table (`RowTimes`). The fit needs dozens of
@@ -30,7 +31,7 @@ class CostModel:
         self._levels = [1.0, 1.0]  # what the last steps with prompts took, of what the fit says: alone, beside decodes
         self._token_seconds = 0.0  # of large steps, everything they did included
 
-    def predict(self, num_prompt: int, num_decodes: int) -> float:
+    def predict(self, num_prompt: float, num_decodes: int) -> float:
         a, b, c = self._w
         return max(1e-6, a + b * num_prompt + c * num_decodes)
 
@@ -40,12 +41,12 @@ class CostModel:
         seconds /= self._levels[num_decodes > 0]
         return int(max(0.0, min(1e6, (seconds - max(0.0, a) - max(0.0, c) * num_decodes) / max(b, 1e-7))))
 
-    def prompt_seconds(self, num_prompt: int) -> float:
+    def prompt_seconds(self, num_prompt: float) -> float:
         """What that many more prompt tokens cost; negative for fewer. After a few steps on a busy machine the fit may
         say that they cost nothing; so a good part of the time of large steps is attributed to them."""
         return max(self._w[1], self._token_seconds / 4) * num_prompt
 
-    def learn(self, num_prompt: int, num_decodes: int, seconds: float) -> None:
+    def learn(self, num_prompt: float, num_decodes: int, seconds: float) -> None:
         if not num_prompt:
             self.rows.learn(num_decodes, seconds)
         self._num_learnt += 1

@@ -8,7 +8,7 @@ nothing, and by themselves a pass over the weights.
 
 from __future__ import annotations
 
-from llamasrv.engine.step_length import TILE
+from llamasrv.engine.prompt_work import TILE
 
 
 class PromptTurns:

@@ -58,10 +58,16 @@ class Plan:
     parts: list[Part] = field(default_factory=list)
     num_decodes: int = 0  # the first parts: one owed token each
     num_prompt: int = 0  # prompt tokens in the other parts
+    token_work: float = 1.0  # of each of those, in rows; see prompt_work.py
     num_drafted: int = 0  # rows more, for drafts of the decodes
     draft_seconds: float = 0.0  # that a draft model took
     adapters: Adapters = ()  # of all parts
     encode: list[tuple[Sequence, int]] = field(default_factory=list)  # who needs rows, from which cell on
+
+    @property
+    def work(self) -> float:
+        """Of the prompt tokens."""
+        return self.num_prompt * self.token_work
 
 
 Lookup = Callable[[Sequence], "Match | None"]
@@ -116,11 +122,11 @@ class Scheduler:
             self._put_in_decodes(plan, decodes, prompts)  # most steps: there is nothing to share out
             return plan
         places = max(0, self.parallel - len(decodes) - len(prompts))
-        rests = [s.owed for s in prompts] + [s.owed for s in waiting[:places]]
+        pieces = [(s.owed, s.num_computed) for s in (*prompts, *waiting[:places])]
         only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
         most_seconds = min(self.target, self._deferred_seconds(now)) if only_deferrable else None
         longest = max([s.num_tokens - s.reused for s in prompts] + [s.num_tokens for s in waiting[:places]], default=0)
-        budget = self._budget.plan(decodes, rests, longest, now, most_seconds)
+        budget = self._budget.plan(decodes, pieces, longest, now, most_seconds)
         if not plan.preempt:  # who had to give way must not be let in again at once
             self._admit(plan, waiting, decodes, prompts, cells, budget.tokens, pool, now, lookup, common)
             if len(plan.admit) < min(len(waiting), places):
@@ -141,14 +147,13 @@ class Scheduler:
         if plan.parts and (after_rows or after_prompts):
             return plan
         outputs = pool.max_outputs - plan.num_decodes
-        if alone := self._budget.alone(budget, plan.num_decodes, rests, prompts, pool.held_cells):
-            left_out, plan.parts = plan.parts, []
+        if alone := self._budget.alone(budget, plan.num_decodes, pieces, pool.held_cells):
+            left_out, plan.parts, plan.num_decodes = plan.parts, [], 0
             self._put_in_prompts(plan, prompts, starts, alone, cells, outputs, now)
             if plan.parts:
-                plan.num_decodes = 0
                 self._budget.turns.give()
             else:
-                plan.parts = left_out
+                plan.parts, plan.num_decodes = left_out, len(left_out)
             return plan
         self._put_in_prompts(plan, prompts, starts, budget.tokens, cells, outputs, now)
         return plan
@@ -186,6 +191,9 @@ class Scheduler:
             shares[seq.spec.owner] -= count
             cells -= count
             outputs -= rows_out
+        if plan.num_prompt:
+            pieces = [(count, starts.get(s.id, s.num_computed)) for s, count in plan.parts[plan.num_decodes :]]
+            plan.token_work = self._budget.work.of(pieces, plan.num_decodes) / plan.num_prompt
 
     def _rows_next(
         self, plan: Plan, media: list[Sequence], decodes: list[Sequence], prompts: list[Sequence], cells: int
@@ -216,7 +224,7 @@ class Scheduler:
 
     def account(self, plan: Plan, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
-        self.cost.learn(plan.num_prompt, plan.num_decodes + plan.num_drafted, seconds - plan.draft_seconds)
+        self.cost.learn(plan.work, plan.num_decodes + plan.num_drafted, seconds - plan.draft_seconds)
         for seq, count in plan.parts:
             self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + count
 

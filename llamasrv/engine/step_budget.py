@@ -1,21 +1,22 @@
 """How many prompt tokens a step computes beside its decodes, and whether it leaves these to the next one.
 
 Pure: from the lengths of prompts, the decodes and the cost model's predictions. step_length.py has what readers notice,
-prompt_turns.py what attention costs.
+prompt_work.py and prompt_turns.py what attention costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.prompt_turns import PromptTurns
+from llamasrv.engine.prompt_work import TILE, Piece, PromptWork
 from llamasrv.engine.sequence import Sequence
-from llamasrv.engine.step_length import LONG_SECONDS, TILE, longest_step, round_rows, seconds_beside, seconds_for
+from llamasrv.engine.step_length import LONG_SECONDS, LONGER, longest_step, round_rows, seconds_beside, seconds_for
 
 SMALLEST_CHUNK = 16  # prompt tokens a step at least, so that prompts advance beside any load
 CHUNK_SECONDS = 0.5  # longest step while nobody decodes: newcomers are noticed, cancels heard
+WORTH_WAITING = 1.3  # times as many prompt tokens a second in whole tiles
 CROWDED_SECONDS = 1.0  # longest step while far more short prompts wait than sequences decode
 
 
@@ -39,20 +40,40 @@ class StepBudget:
         self._target = target
         self._row_multiple = row_multiple
         self.turns = PromptTurns(cell_share)
+        self.work = PromptWork(cell_share)
 
     def plan(
-        self, decodes: list[Sequence], rests: list[int], longest: int, now: float, most_seconds: float | None
+        self, decodes: list[Sequence], prompts: list[Piece], longest: int, now: float, most_seconds: float | None
     ) -> Budget:
-        """`rests`: what is left of each prompt; `longest`: the whole length of the longest, but for what was reused.
-        `most_seconds`: within which the step keeps in any case."""
+        """`prompts`: what is left of each, and how much is there; `longest`: the whole length of the longest, but for
+        what was reused. `most_seconds`: within which the step keeps in any case."""
         seconds, long = most_seconds or self._target, self._cost.prompt_tokens_within(LONG_SECONDS, 0)
         is_long = bool(decodes) and most_seconds is None and longest > long
         if is_long:
-            num_long, decode_seconds = sum(rest > long for rest in rests), self._cost.rows.predict(len(decodes))
+            num_long, decode_seconds = sum(rest > long for rest, _ in prompts), self._cost.rows.predict(len(decodes))
             seconds = max(seconds_beside(decodes, seconds, now), seconds_for(num_long, decode_seconds, seconds))
-        return Budget(self._tokens(len(decodes), rests, most_seconds, seconds), seconds, is_long)
+        tokens = self._tokens(len(decodes), prompts, most_seconds, seconds)
+        tile = TILE - len(decodes)
+        if is_long and self.work.cell_share and tokens < tile <= sum(rest for rest, _ in prompts):
+            if self._tile_pays(tokens, prompts, len(decodes)):
+                tokens = tile
+        return Budget(tokens, seconds, is_long)
 
-    def _tokens(self, num_decodes: int, rests: list[int], most_seconds: float | None, seconds: float) -> int:
+    def _tile_pays(self, tokens: int, prompts: list[Piece], num_decodes: int) -> bool:
+        """Whether prompts get on so much faster in whole tiles than in steps of `tokens` that streams wait for it. They
+        do only for what is in front of the tile."""
+        behind, tile = max(behind for _, behind in prompts), TILE - num_decodes
+        usual, longest = self._target * (1 + LONGER), longest_step(self._target)
+        if min(self._within(usual, [(tile, 0)], num_decodes), self._within(longest, prompts, num_decodes)) < tile:
+            return False
+        seconds = [self._cost.predict(self.work.of([(n, behind)], num_decodes), num_decodes) for n in (tile, tokens)]
+        return tile / seconds[0] > tokens / seconds[1] * WORTH_WAITING
+
+    def _within(self, seconds: float, prompts: list[Piece], num_decodes: int) -> int:
+        """Tokens of these prompts that a step of so many seconds has time for."""
+        return self.work.rows_within(self._cost.prompt_tokens_within(seconds, num_decodes), prompts, num_decodes)
+
+    def _tokens(self, num_decodes: int, prompts: list[Piece], most_seconds: float | None, seconds: float) -> int:
         """Beside decodes: what keeps the step within its `seconds`. But if more short prompts wait than sequences
         decode, a long step serves more of them than it delays, and a batch that fills up sooner serves all: each one
         by which they outnumber the decodes stretches the target.
@@ -61,35 +82,36 @@ class StepBudget:
         from then on.
         """
         room = self._batch_size - num_decodes
-        within = self._cost.prompt_tokens_within
+        rests = [rest for rest, _ in prompts]
         if not num_decodes and most_seconds is None:
-            fits = max(self._ubatch_size, within(CHUNK_SECONDS, 0) // self._ubatch_size * self._ubatch_size)
+            fits = self._within(CHUNK_SECONDS, prompts, 0)
+            fits = max(self._ubatch_size, fits // self._ubatch_size * self._ubatch_size)
             return min(room, sum(rests) if sum(rests) <= fits + self._ubatch_size // 4 else fits)
-        fits = within(most_seconds or self._target, num_decodes)
+        fits = self._within(most_seconds or self._target, prompts, num_decodes)
         short = [rest for rest in rests if rest <= 2 * fits]
         if len(short) > num_decodes and most_seconds is None:
             crowded = min(CROWDED_SECONDS, self._target * (len(short) / num_decodes) ** 2)
-            fits = max(fits, min(sum(short), within(crowded, num_decodes)))
+            fits = max(fits, min(sum(short), self._within(crowded, prompts, num_decodes)))
         if seconds > self._target:
-            fits = max(fits, within(seconds, num_decodes))
+            fits = max(fits, self._within(seconds, prompts, num_decodes))
         fits = max(SMALLEST_CHUNK, fits)
         if sum(rests) > fits:
             fits = round_rows(fits, num_decodes, self._row_multiple, fill_up=seconds > self._target)
         return min(room, fits)
 
-    def alone(
-        self, budget: Budget, num_decodes: int, rests: list[int], prompts: Iterable[Sequence], held_cells: int
-    ) -> int:
+    def alone(self, budget: Budget, num_decodes: int, prompts: list[Piece], held_cells: int) -> int:
         """Prompt tokens for a step that leaves these decodes to the next one; 0 if it has them. `held_cells`: those of
         all that run."""
-        if not (budget.is_long and num_decodes) or (most := min(self._batch_size, sum(rests))) < TILE:
+        most = min(self._batch_size, sum(rest for rest, _ in prompts))
+        if not (budget.is_long and num_decodes) or most < TILE:
             return 0
         decode_seconds, row_seconds = self._cost.rows.predict(num_decodes), self._cost.prompt_seconds(1)
-        if decode_seconds + TILE * row_seconds > longest_step(self._target):
+        tile = self.work.of([(TILE, max(behind for _, behind in prompts))])
+        if decode_seconds + tile * row_seconds > longest_step(self._target):
             return 0
-        fits = self._cost.prompt_tokens_within(budget.seconds - decode_seconds, 0)
+        fits = self._within(budget.seconds - decode_seconds, prompts, 0)
         tokens = min(most, round_rows(fits, 0, self._row_multiple)) if fits > TILE else TILE
-        cells = held_cells - sum(s.num_computed for s in prompts)
+        cells = held_cells - sum(behind for _, behind in prompts)
         pays = self.turns.pay(
             tokens, cells, row_seconds=row_seconds, decode_seconds=decode_seconds, num_decodes=num_decodes
         )

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from llamasrv.engine.prompt_work import TILE
 from llamasrv.engine.sequence import Sequence
 
 READING_SECONDS = 0.25  # that one token lasts a reader: some 180 words a minute
 LONGER = 0.5  # of the target: so much more a step may take
 LONG_SECONDS = 1.25  # a prompt that alone would take no longer is not worth anybody's wait
-MOST_LONGER = 1.5  # of the target: so much more where several long prompts wait
+MOST_LONGER = 1.5  # of the target: so much more where several long prompts wait, or one fills a tile
 DECODE_SHARE = 0.2  # of a step beside several long prompts
-TILE = 64  # rows that attention on a CPU computes at once
 
 
 def seconds_beside(decodes: Iterable[Sequence], target: float, now: float) -> float:

@@ -15,7 +15,7 @@ LONG, SHORT = 450, 60  # tokens of a prompt; on this machine one of more than 25
 class Machine(RecordingBackend):
     """5 ms for a row, by the clock of whoever drives it. `saved`: how often a lane was copied out."""
 
-    def __init__(self, *, cell_share=1.0, **settings):
+    def __init__(self, *, cell_share=0.001, **settings):
         super().__init__(**{"num_cells": 16_384, "batch_size": 512, "idle_cells": 0, **settings})
         self.cell_share, self.saved, self.loses, self.driver = cell_share, 0, False, None
 

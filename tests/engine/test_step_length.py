@@ -6,9 +6,11 @@ import pytest
 from engine_driver import sequence
 
 from llamasrv.engine.scheduler import Pool, Scheduler
-from llamasrv.engine.step_length import LONGER, READING_SECONDS, TILE, round_rows, seconds_beside
+from llamasrv.engine.step_length import LONGER, READING_SECONDS, longest_step, round_rows, seconds_beside
+from llamasrv.engine.prompt_work import TILE
 
 TARGET = 0.2
+SHARE = 1.6e-4  # of the 0.5B shape
 
 
 def stream(written, *, since=0.0):
@@ -63,8 +65,10 @@ class Beside:
     """A prompt beside three streams, on a machine with about the times of the 0.5B shape: 57 ms for three tokens, 2.8 ms
     and more for one of a prompt, the more the longer it is; less where a tile of rows is full."""
 
-    def __init__(self, length, *, written, since=0.0, target=TARGET):
-        scheduler = Scheduler(parallel=4, batch_size=2048, ubatch_size=512, target=target, row_multiple=4)
+    def __init__(self, length, *, written, since=0.0, target=TARGET, share=0.0):
+        scheduler = Scheduler(
+            parallel=4, batch_size=2048, ubatch_size=512, target=target, row_multiple=4, cell_share=share
+        )
         for _ in range(20):
             scheduler.cost.learn(32, 0, 0.13)
             scheduler.cost.learn(0, 3, 0.057)
@@ -75,7 +79,7 @@ class Beside:
         while prompt.owed:
             plan = scheduler.plan([], [*self.streams, prompt], Pool(10_000, 8, 64), self.now, lambda seq: None, lambda a, b: 0)
             count = dict((id(seq), count) for seq, count in plan.parts)[id(prompt)]
-            a_cell = 0.8e-6 if count + 3 >= TILE else 2e-6
+            a_cell = 1e-6 if count + 3 >= TILE else 2.2e-6
             seconds = 0.027 + 3 * 0.01 + count * (0.0028 + (prompt.num_computed + count / 2) * a_cell)
             scheduler.account(plan, seconds)
             self.steps.append(seconds)
@@ -106,3 +110,19 @@ def test_the_operator_s_target_moves_all_of_it():
     sooner, smoother = (Beside(1350, written=16, target=target) for target in (0.4, 0.1))
     assert sooner.now < 0.75 * smoother.now
     assert max(smoother.steps) < 1.1 * 0.1 * (1 + LONGER)
+
+
+def test_a_prompt_that_is_very_long_is_computed_in_whole_tiles_whatever_text_is_at_hand():
+    """Rows one by one over all these cells would take nearly twice as long."""
+    tiles, pieces = (Beside(4000, written=1, since=-100.0, share=share) for share in (SHARE, 0.0))
+    assert tiles.now - 1 < 0.75 * (pieces.now - 1)
+    assert max(tiles.steps) < 1.1 * longest_step(TARGET)
+
+
+def test_a_tile_that_would_take_too_long_is_left_to_smaller_steps():
+    deep = Beside(9000, written=1, since=-100.0, share=SHARE)
+    assert max(deep.steps) < 1.1 * longest_step(TARGET)
+
+
+def test_on_other_machines_nothing_is_known_of_tiles():
+    assert max(Beside(4000, written=1, since=-100.0).steps) < 1.1 * TARGET * (1 + LONGER)

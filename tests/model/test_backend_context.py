@@ -75,6 +75,42 @@ def test_cells_of_others_cost_nothing_where_every_lane_has_its_own(model_path):
     backend.close()
 
 
+@pytest.mark.parametrize(
+    "settings, counts",
+    [
+        ({"cache_type_k": "f32", "cache_type_v": "f32"}, True),
+        ({"cache_type_k": "bf16", "cache_type_v": "bf16"}, False),
+        ({"cache_type_k": "f32", "cache_type_v": "f16"}, False),
+        ({"flash_attn": "off"}, False),
+        ({"ubatch_size": 32}, False),
+    ],
+)
+def test_cells_of_others_cost_where_attention_takes_rows_together(model_path, settings, counts):
+    backend = open_model(model_path("llama"), dataclasses.replace(OPTIONS, **settings), lambda share: True)
+    assert (backend.cell_share > 0) is counts
+    backend.close()
+
+
+def test_the_end_of_a_long_prompt_is_filled_up_to_a_tile_and_says_the_same(backend, model_path):
+    plain = open_model(model_path("llama"), dataclasses.replace(OPTIONS, cache_type_k="f32"), lambda share: True)
+    rows, tokens = [], list(range(10, 266))
+    for one in (backend, plain):
+        compute(one, 0, tokens[:200])
+        compute(one, 0, tokens[200:], 200)
+        rows.append(compute(one, 0, [300], 256))
+    assert backend.cell_share > 0 == plain.cell_share
+    np.testing.assert_allclose(*rows, atol=0.02)
+    plain.close()
+
+
+def test_rows_that_only_fill_up_take_no_cells_from_those_that_count(model_path):
+    backend = open_model(model_path("llama"), dataclasses.replace(OPTIONS, context_cells=256), lambda share: True)
+    compute(backend, 0, list(range(10, 205)))
+    compute(backend, 0, list(range(10, 67)), 195)  # seven more would not fit
+    assert backend.length(0) == 252
+    backend.close()
+
+
 # loading
 
 

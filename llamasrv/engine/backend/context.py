@@ -15,7 +15,7 @@ import numpy as np
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.allocator import drop_zeros
-from llamasrv.engine.backend.context_params import context_params, state_facts
+from llamasrv.engine.backend.context_params import context_params, state_facts, tiles
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.breakdown import host_bytes
@@ -29,7 +29,7 @@ from llamasrv.engine.backend.lane_memory import LaneMemory
 from llamasrv.engine.backend.memory_kind import kind_of
 from llamasrv.engine.backend.model_info import cell_share, info_of
 from llamasrv.engine.backend.mtp import LlamaMtp
-from llamasrv.engine.backend.padding import BLOCK, Padding, fill
+from llamasrv.engine.backend.padding import BLOCK, Padding, fill, fills_tile
 from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import failed, load_model, on_gpu
 from llamasrv.engine.backend.projector import LlamaProjector
@@ -41,6 +41,7 @@ from llamasrv.engine.batch import Batch
 from llamasrv.engine.interface import Chain, Checkpoints, DecodeFailed, LoadFailed, OutOfCells, Progress
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import Adapter, EngineOptions, stretched
+from llamasrv.engine.prompt_work import PromptWork
 
 MAX_LANES = 256  # LLAMA_MAX_SEQ
 
@@ -138,12 +139,13 @@ class LlamaBackend(LaneMemory):
         # (tiny). GPUs skip masked tiles.
         self._on_gpu = on_gpu(options)
         self.idle_cells = options.idle_cells or (self.num_cells if self._on_gpu else 0)
-        others_count = not (self._on_gpu or own_cells or self._stateful)
+        self.ubatch_size = C.llama_n_ubatch(self._context)
+        others_count = not (self._on_gpu or own_cells or self._stateful) and tiles(options, self.ubatch_size)
         self.cell_share = cell_share(self.info, windows=bool(self._n_swa)) if others_count else 0.0
+        self._work = PromptWork(self.cell_share)
         if not self._on_gpu and (address := _get_logits(self._context)):
             # The library clears rows of logits for all lanes, also for those that will only ever hold prefixes.
             drop_zeros(address, C.llama_n_seq_max(self._context) * self.vocab.size * 4)
-        self.ubatch_size = C.llama_n_ubatch(self._context)
         self._bound = BoundBatch(self.batch)
         self._llama_batch = self._bound.native
 
@@ -207,13 +209,19 @@ class LlamaBackend(LaneMemory):
         # Without its sign a negative lane is too large.
         assert np.maximum.reduce(batch.lane[:n].view(np.uint32)) < self.num_lanes
         media = batch.media
-        pads = media is None and self._spare_lane and self.padding.choose(n, batch.num_outputs)
-        padded = fill(batch, self.num_lanes, self.max_outputs) if pads else 0
+        padded = 0
+        if media is None and self._spare_lane:
+            tile = fills_tile(batch, self._work)
+            if tile or self.padding.choose(n, batch.num_outputs):
+                padded = fill(batch, self.num_lanes, self.max_outputs, tile=tile)
         self._llama_batch.n_tokens = n + padded
         self._share_threads()
         start = time.perf_counter()
         if media is None:
             code = C.llama_decode(self._context, self._llama_batch)
+            if code == 1 and padded:  # the cells may be enough for those that count
+                self._llama_batch.n_tokens = n
+                code = C.llama_decode(self._context, self._llama_batch)
         else:
             p = self.projector
             assert p is not None

@@ -9,6 +9,7 @@ from llamasrv.engine.backend.memory_kind import rollback_wanted
 from llamasrv.engine.backend.placement import place_context
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.prompt_work import TILE
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7}
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
@@ -34,6 +35,12 @@ def context_params(
     p.no_perf = True
     place_context(p, o)
     return p
+
+
+def tiles(o: EngineOptions, ubatch_size: int) -> bool:
+    """Whether attention on a CPU takes a tile of rows at once (ggml-cpu/ops.cpp, flash attention)."""
+    plain = {"f32", "f16"} >= {o.cache_type_k, o.cache_type_v} and o.cache_type_k == o.cache_type_v
+    return o.flash_attn != "off" and plain and ubatch_size >= TILE
 
 
 def state_facts(o: EngineOptions) -> dict[str, object]:

@@ -17,9 +17,9 @@ from llamasrv.engine.interface import Backend
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.prompt_work import TILE
 from llamasrv.engine.scheduler import Plan, Scheduler
 from llamasrv.engine.sequence import Sequence, State
-from llamasrv.engine.step_length import TILE
 
 MOST_TOKENS = 31  # of one draft
 MOST_ROWS = TILE - 1  # of a step: a whole tile attends to all cells of all lanes
@@ -91,7 +91,7 @@ class Drafter:
         proposed = [(seq, draft) for seq in decoding if (draft := self._propose(seq, most)) is not None]
         if proposed:
             asked, drafts = [seq for seq, _ in proposed], [draft for _, draft in proposed]
-            beside = self._scheduler.cost.prompt_seconds(plan.num_prompt)
+            beside = self._scheduler.cost.prompt_seconds(plan.work)
             counts = share(
                 drafts, num_decodes=plan.num_decodes, room=room, rows=self._rows, beside=beside,
                 margin=self._guard.margin,

@@ -1,5 +1,8 @@
-from llamasrv.engine.backend.padding import AGAIN, TRIALS, Padding, fill
+import pytest
+
+from llamasrv.engine.backend.padding import AGAIN, TRIALS, Padding, fill, fills_tile
 from llamasrv.engine.batch import Batch
+from llamasrv.engine.prompt_work import TILE, PromptWork
 
 
 def run(padding, num_rows, steps, plain, padded):
@@ -73,3 +76,39 @@ def test_where_there_is_no_room_it_is_left_as_it_is():
     batch = Batch(16)
     batch.num_rows, batch.num_outputs = 6, 5
     assert fill(batch, lane=9, most_outputs=7) == 0
+
+
+def batch_of(*parts, capacity=128):
+    """Parts of a step: first position, rows. The last row of each has logits."""
+    batch = Batch(capacity)
+    for lane, (start, rows) in enumerate(parts):
+        here = slice(batch.num_rows, batch.num_rows + rows)
+        batch.position[here], batch.lane[here] = range(start, start + rows), lane
+        batch.num_rows += rows
+        batch.wants_logits[batch.num_rows - 1] = 1
+    batch.num_outputs = len(parts)
+    return batch
+
+
+@pytest.mark.parametrize(
+    "parts, fills",
+    [
+        ([(1200, 56)], True),
+        ([(300, 1), (400, 1), (1200, 54)], True),
+        ([(1200, 16)], False),  # many rows more for that
+        ([(0, 48)], False),  # few cells
+        ([(1200, 64)], False),
+        ([(4000, 1), (6000, 1), (100, 54)], False),  # a tile passes over the cells of all
+        ([(1200, 1)] * 56, False),  # decodes
+    ],
+)
+def test_what_nearly_fills_a_tile_of_attention_fills_it_behind_many_tokens(parts, fills):
+    assert fills_tile(batch_of(*parts), PromptWork(1.6e-4)) is fills
+    assert not fills_tile(batch_of(*parts), PromptWork(0.0))
+
+
+def test_a_batch_is_filled_up_to_a_tile_where_there_is_room():
+    batch = batch_of((1200, 45))
+    assert fill(batch, lane=9, most_outputs=64, tile=True) == TILE - 45
+    assert batch.lane[45:TILE].tolist() == [9] * 19 and batch.position[45:TILE].tolist() == list(range(19))
+    assert fill(batch_of((0, 45), capacity=60), lane=9, most_outputs=64, tile=True) == 0
