@@ -53,21 +53,25 @@ class StepBudget:
             num_long, decode_seconds = sum(rest > long for rest, _ in prompts), self._cost.rows.predict(len(decodes))
             seconds = max(seconds_beside(decodes, seconds, now), seconds_for(num_long, decode_seconds, seconds))
         tokens = self._tokens(len(decodes), prompts, most_seconds, seconds)
-        tile = TILE - len(decodes)
-        if is_long and self.work.cell_share and tokens < tile <= sum(rest for rest, _ in prompts):
-            if self._tile_pays(tokens, prompts, len(decodes)):
-                tokens = tile
+        if is_long and self.work.cell_share:
+            tokens = self._or_a_tile(tokens, prompts, len(decodes))
         return Budget(tokens, seconds, is_long)
 
-    def _tile_pays(self, tokens: int, prompts: list[Piece], num_decodes: int) -> bool:
-        """Whether prompts get on so much faster in whole tiles than in steps of `tokens` that streams wait for it. They
-        do only for what is in front of the tile."""
-        behind, tile = max(behind for _, behind in prompts), TILE - num_decodes
+    def _or_a_tile(self, tokens: int, prompts: list[Piece], num_decodes: int) -> int:
+        """As many tokens as fill a tile, where prompts get on so much faster in tiles than in steps of `tokens` that
+        streams wait for it. They do only for what is in front of the tile."""
+        tile = TILE - num_decodes
+        if not tokens < tile <= sum(rest for rest, _ in prompts):
+            return tokens
         usual, longest = self._target * (1 + LONGER), longest_step(self._target)
         if min(self._within(usual, [(tile, 0)], num_decodes), self._within(longest, prompts, num_decodes)) < tile:
-            return False
-        seconds = [self._cost.predict(self.work.of([(n, behind)], num_decodes), num_decodes) for n in (tile, tokens)]
-        return tile / seconds[0] > tokens / seconds[1] * WORTH_WAITING
+            return tokens
+        behind = max(behind for _, behind in prompts)
+
+        def rate(count: int) -> float:
+            return count / self._cost.predict(self.work.of([(count, behind)], num_decodes), num_decodes)
+
+        return tile if rate(tile) > rate(tokens) * WORTH_WAITING else tokens
 
     def _within(self, seconds: float, prompts: list[Piece], num_decodes: int) -> int:
         """Tokens of these prompts that a step of so many seconds has time for."""
