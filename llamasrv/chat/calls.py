@@ -42,13 +42,14 @@ class CallReader(Scanner):
         raise NotImplementedError
 
     def section(self, calls: Calls, mark: str, *, written: bool = True, lost: Give | None = None) -> Steps:
-        """Read from the first mark of a call until something follows that is not part of a call; that goes to
-        `lost`."""
+        """Read from the first mark of a call, perhaps with the gap before it, until something follows that is not part
+        of a call; that goes to `lost`."""
         ends = closers(calls)
         known = marks(*ends, *openers_of(calls))
         ready = ready_mark(calls)
         notation = notation_of(calls)
         self.trail = [mark] if written else []
+        mark = mark.removeprefix(calls.gap)
         made = 0
         while True:
             if not (yield from self.skip_space()):

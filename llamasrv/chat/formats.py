@@ -77,6 +77,7 @@ class Calls:
     call_start: str = ""
     call_end: str = ""
     separator: str = ""
+    gap: str = ""  # white space between a text and the first mark: part of neither
     parallel: bool = True
     # JSON
     array: bool = False

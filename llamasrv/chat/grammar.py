@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 from llamasrv.chat import structural_tag
 from llamasrv.chat.argument_rules import after
+from llamasrv.chat.client_grammars import MAX_LENGTH, check_fixed, check_lark, check_pattern
 from llamasrv.chat.formats import Calls, ChatFormat, pieces
 from llamasrv.chat.notations import notation_of
 from llamasrv.chat.rules import TEXT, RuleWriter, escaped
+from llamasrv.chat.schema_references import check_references
 from llamasrv.chat.schema_termination import has_an_end
 from llamasrv.domain.request import Content, Tool
 from llamasrv.errors import InvalidRequest
@@ -142,10 +144,16 @@ def _form(rules: RuleWriter, content: Content) -> str:
         schema = {"type": "object"} if content.value is None else content.value
         return rules.schema(schema, lenient=False)
     if content.kind == "choice":
+        check_fixed(max(map(len, content.value)))
+        if sum(map(len, content.value)) > MAX_LENGTH:
+            raise InvalidRequest(f"The choices are longer than {MAX_LENGTH} characters.", param="content")
         return rules.rule(" | ".join(json.dumps(choice, ensure_ascii=False) for choice in content.value))
     if content.kind == "regex":
+        check_pattern(content.value)
         return rules.rule(f"/{escaped(content.value)}/")
     if content.kind == "lark":
+        for schema in check_lark(content.value):
+            rules.admit(schema, "content")
         return rules.rule(f"%lark {{\n{content.value}\n}}")
     if content.kind == "tags":
         return rules.rule(structural_tag.rule(rules, content.value))
@@ -250,4 +258,5 @@ def _call(rules: RuleWriter, calls: Calls, tool: Tool) -> str:
         name = tool.name[:64]
         message = f"Nothing satisfies the parameters of the tool '{name}': they refer to themselves endlessly."
         raise InvalidRequest(message, param="tools")
+    check_references(tool.parameters, "tools")  # also of what the notation writes as text
     return notation_of(calls).rule(rules, calls, tool)

@@ -193,7 +193,9 @@ class Parser(ThoughtReader):
         format, thought = self.format, self.format.reasoning
         silent = (*format.silent, *format.stray, *self.unclosed)
         again = (thought.start.strip(),) if thought and thought.anywhere and self.split else ()
-        late = marks(*openers, *silent, *again, *format.role_ends)
+        # As one mark, the gap is held back until it is known whether a call follows.
+        apart = tuple(calls.gap + word for word in openers) if calls is not None and calls.gap else ()
+        late = marks(*openers, *apart, *silent, *again, *format.role_ends)
         if continues is None and not self._seen_content:
             mark = yield from self._opening(calls, openers)
             if mark is None:

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from llamasrv.chat.call_marks import openers_of
 from llamasrv.chat.families import GENERIC_CALLS, THINK, known_family
 from llamasrv.chat.formats import Calls, ChatFormat, Headers, Reasoning
 from llamasrv.chat.notations import learn, trial
@@ -59,7 +60,7 @@ def describe(template: Template) -> ChatFormat:
         return _format_of_messages(shown, headers)
     text = _learn_text(shown)
     reasoning = _learn_reasoning(template, shown, text)
-    calls = _learn_calls(template, shown.answer) if template.traits.calls else None
+    calls = _learn_calls(template, shown.answer, reasoning) if template.traits.calls else None
     silent: tuple[str, ...] = tuple(mark for mark in (text.start.strip(), text.end.strip()) if mark)
     if calls is not None and calls.bare and _PYTHON_TAG in template.source:
         silent += (_PYTHON_TAG,)
@@ -73,6 +74,19 @@ def describe(template: Template) -> ChatFormat:
         role_ends=_role_ends(template, shown, calls),
         learned=calls is not None,
     )
+
+
+def with_gap(template: Template, format: ChatFormat) -> ChatFormat:
+    """The format with the white space between a text and a call. The template must know the format by now: where it
+    shows no calls, they are written for it."""
+    calls = format.calls
+    if calls is None or format.headers is not None:
+        return format
+    after = _show(template, _call(1, "zqanswer")).rpartition("zqanswer")[2]
+    gap = after[: len(after) - len(after.lstrip())]
+    if not gap or not after[len(gap) :].startswith(openers_of(calls)):
+        return format
+    return replace(format, calls=replace(calls, gap=gap))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +119,10 @@ def _show(template: Template, *messages: Message, prompt: bool = False) -> str:
         return ""
 
 
-def _call(count: int) -> Message:
+def _call(count: int, content: str | None = None) -> Message:
     text = json.dumps(trial.ARGUMENTS)
     made = (ToolCall(trial.IDS[n], trial.NAMES[n], text) for n in range(count))
-    return Message("assistant", None, tool_calls=tuple(made))
+    return Message("assistant", content, tool_calls=tuple(made))
 
 
 # ---------------------------------------------------------------- text
@@ -261,7 +275,7 @@ def _learn_reasoning(template: Template, shown: _Shown, text: _Text) -> Reasonin
 # ---------------------------------------------------------------- calls
 
 
-def _learn_calls(template: Template, answer: str) -> Calls | None:
+def _learn_calls(template: Template, answer: str, reasoning: Reasoning) -> Calls | None:
     turn = _show(template, _call(2))
     parallel = template.traits.parallel_calls and all(name in turn for name in trial.NAMES)
     if not parallel:
@@ -271,7 +285,7 @@ def _learn_calls(template: Template, answer: str) -> Calls | None:
     first = learn(turn, begin, 0)
     if first is None:
         return None
-    before, end = turn[begin : first.start], _turn_end(turn, answer)
+    before, end = _behind_thought(turn[begin : first.start], reasoning), _turn_end(turn, answer)
     if not parallel:
         calls = replace(first.calls, call_start=before, call_end=turn[first.end : end], parallel=False)
     else:
@@ -282,6 +296,12 @@ def _learn_calls(template: Template, answer: str) -> Calls | None:
     array = calls.section_start.rstrip().endswith("[")
     bare = calls.notation == "json" and not (calls.section_start.strip(" \n[") or calls.call_start.strip())
     return replace(calls, array=array, bare=bare, cdata=cdata)
+
+
+def _behind_thought(text: str, reasoning: Reasoning) -> str:
+    """What follows a thought that the template closes in front of a call: its end mark is no mark of the call."""
+    end = reasoning.end.strip()
+    return text.rpartition(end)[2].lstrip() if end and end in text else text
 
 
 def _common_start(text: str, other: str) -> int:

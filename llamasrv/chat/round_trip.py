@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from llamasrv.chat.formats import ChatFormat
@@ -21,6 +21,7 @@ from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
 
 OK, NOT_SHOWN, LOST = "ok", "not shown", "lost"
+TEXT_AND_CALL = "text and call"
 
 
 class Template(Protocol):
@@ -44,6 +45,7 @@ KINDS: Mapping[str, tuple[tuple[Message, ...], Message]] = {
     "text": ((_USER,), Message("assistant", _SAID)),
     "thought": ((_USER,), Message("assistant", _SAID, reasoning=_THOUGHT)),
     "call": ((_USER,), _CALLED),
+    TEXT_AND_CALL: ((_USER,), Message("assistant", _SAID, tool_calls=_CALLS[:1])),
     "two calls": ((_USER,), Message("assistant", None, tool_calls=_CALLS)),
     "thought and call": ((_USER,), Message("assistant", None, reasoning=_THOUGHT, tool_calls=_CALLS[:1])),
     "after a result": ((_USER, _CALLED, _RESULT), Message("assistant", _SAID)),
@@ -74,11 +76,12 @@ def round_trip(template: Template) -> dict[str, Trip]:
         shown = _written(template, before, turn)
         if kind == "text" and shown is not None:
             ending = shown.output.rpartition(_SAID)[2].removeprefix(template.format.content_end)
-        if shown is None or not _is_shown(turn, shown.output):
+        together = kind != TEXT_AND_CALL or (shown is not None and _is_together(template.format, shown, ending))
+        if shown is None or not together or not _is_shown(turn, shown.output):
             trips[kind] = Trip(kind, NOT_SHOWN)
             continue
         comes_back = any(
-            _read(template.format, prompt, shown.turns(template.format, ending)) == _expected(turn)
+            _is_same(template, before, turn, _read(template.format, prompt, shown.turns(template.format, ending)))
             for prompt in dict.fromkeys((shown.prompt, shown.asked))
         )
         trips[kind] = Trip(kind, OK if comes_back else LOST, shown.prompt, shown.output)
@@ -109,7 +112,7 @@ class _Written:
 def _written(template: Template, before: tuple[Message, ...], turn: Message) -> _Written | None:
     try:
         past, asked, whole = (
-            str(template.render(ChatPrompt(messages, tools=probe_tools(), add_generation_prompt=goes_on)).text)
+            _rendered(template, messages, goes_on)
             for messages, goes_on in ((before, False), (before, True), ((*before, turn), False))
         )
     except InvalidRequest:
@@ -120,10 +123,14 @@ def _written(template: Template, before: tuple[Message, ...], turn: Message) -> 
     size = len(os.path.commonprefix((asked, whole)))
     cut = re.search(r"(<[^<>]*|\[[A-Z_/]*)\Z", whole[:size])
     size = cut.start() if cut else size
-    late = whole.find(head.strip(), size) if head.strip() else -1
-    if late >= 0 and "zq" not in whole[size:late]:  # they part before the turn begins
-        size = late + len(head.strip())
+    begun = re.compile(r"\s*".join(map(re.escape, head.split()))).search(whole, size) if head.strip() else None
+    if begun is not None and "zq" not in whole[size : begun.start()]:  # they part before the turn begins
+        size = begun.end()
     return _Written(whole[:size], asked, head, whole[size:])
+
+
+def _rendered(template: Template, messages: tuple[Message, ...], goes_on: bool) -> str:
+    return str(template.render(ChatPrompt(messages, tools=probe_tools(), add_generation_prompt=goes_on)).text)
 
 
 def probe_tools() -> tuple[Tool, ...]:
@@ -147,12 +154,35 @@ def _is_shown(turn: Message, output: str) -> bool:
     return bool(output) and all(word in output for word in words if isinstance(word, str))
 
 
-def _expected(turn: Message) -> dict[str, Any]:
-    calls = [(call.name, json.loads(call.arguments)) for call in turn.tool_calls]
-    return {"content": turn.content or "", "reasoning": turn.reasoning or "", "calls": calls}
+def _is_together(format: ChatFormat, shown: _Written, ending: str) -> bool:
+    """Whether the text stands before the call in one turn, as a model writes them that says what it will do. Without
+    marks a call is one at the start of an answer only."""
+    _, text, call = shown.output.partition(_SAID)
+    between = call[: call.find(trial.NAMES[0])]
+    apart = [mark.strip() for mark in (shown.head, ending) if mark.strip()]
+    bare = format.calls is not None and format.calls.bare
+    return bool(text) and trial.NAMES[0] in call and not bare and not any(mark in between for mark in apart)
 
 
-def _read(format: ChatFormat, prompt: str, outputs: list[str]) -> dict[str, Any]:
+def _is_same(template: Template, before: tuple[Message, ...], turn: Message, read: Message) -> bool:
+    """Whether what was read is the turn. A text before a call must also be written as it was: white space that is left
+    at its end would stand there twice, and the next prompt parts there from what the model wrote."""
+    if _facts(turn) != _facts(read):
+        return False
+    if not (turn.content and turn.tool_calls):
+        return True
+    read = replace(read, content=str(read.content).lstrip())  # what is before it belongs to the head of the turn
+    return _rendered(template, (*before, turn), False) == _rendered(template, (*before, read), False) and (
+        turn.content == read.content
+    )
+
+
+def _facts(message: Message) -> tuple[Any, ...]:
+    calls = [(call.name, _as_json(call.arguments)) for call in message.tool_calls]
+    return (str(message.content or "").strip(), (message.reasoning or "").strip(), calls)
+
+
+def _read(format: ChatFormat, prompt: str, outputs: list[str]) -> Message:
     content, thought, names, arguments = "", "", [], []
     for output in outputs:
         parser = Parser(format, prompt=prompt, tools=probe_tools())
@@ -168,8 +198,8 @@ def _read(format: ChatFormat, prompt: str, outputs: list[str]) -> dict[str, Any]
                 arguments[-1] += event.fragment
     if format.reasoning is not None:
         thought = thought.removeprefix(format.reasoning.opening)  # the prompt's words
-    calls = [(name, _as_json(text)) for name, text in zip(names, arguments, strict=True)]
-    return {"content": content.strip(), "reasoning": thought.strip(), "calls": calls}
+    calls = (ToolCall(id, *call) for id, call in zip(trial.IDS, zip(names, arguments)))
+    return Message("assistant", content, reasoning=thought, tool_calls=tuple(calls))
 
 
 def _closed(format: ChatFormat, prompt: str, output: str) -> str:

@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from llamasrv.chat.schema_closing import closed
 from llamasrv.chat.schema_limits import SchemaBounds
+from llamasrv.chat.schema_references import check_references
 from llamasrv.chat.schema_termination import has_an_end
 from llamasrv.errors import InvalidRequest
 
@@ -93,11 +95,23 @@ class RuleWriter:
         begun = self.rule(f"{TEXT} {self.literal(mark[: found.start()])}", lazy=True)
         return f"{begun} {self.literal(mark[found.start() :])}"
 
+    def admit(self, schema: Any, param: str) -> None:
+        """Count a schema of the grammar. Raises InvalidRequest where that becomes too much."""
+        self._bounds.add(schema, param)
+        check_references(schema, param)
+
+    def constant(self, text: str, param: str = "content") -> str:
+        """A client's fixed text, which counts."""
+        self._bounds.add({"const": text}, param)
+        return self.literal(text)
+
     def schema(self, schema: Any, *, lenient: bool = True, separators: tuple[str, str] = (", ?", ": ?")) -> str:
-        """A JSON value. Spaces as the templates write them, or none."""
+        """A JSON value whose objects are closed. Spaces as the templates write them, or none."""
         options = {
             "whitespace_flexible": False, "item_separator": separators[0], "key_separator": separators[1],
             "lenient": lenient,
+            # Else \u allows control characters alone: a model that begins \u00e9 is led to another character.
+            "json_allow_general_unicode_escapes": True,
         }  # fmt: skip
         param = "tools" if lenient else "content"
         if schema is False:
@@ -105,7 +119,8 @@ class RuleWriter:
         self._bounds.add(schema, param)
         if not has_an_end(schema):
             raise InvalidRequest("Nothing satisfies the schema: it refers to itself endlessly.", param=param)
-        body = dict(schema) if isinstance(schema, Mapping) else {}
+        check_references(schema, param)
+        body = closed(schema, param) if isinstance(schema, Mapping) else {}
         return self.rule(f"%json {json.dumps({**body, 'x-guidance': options}, ensure_ascii=False, default=dict)}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llamasrv.errors import InvalidRequest
@@ -10,6 +10,9 @@ from llamasrv.errors import InvalidRequest
 MAX_PARTS = 200_000  # objects, arrays and values of all schemas together
 MAX_PROPERTIES = 1_500  # together: compiling takes the square of their number
 MAX_CHOICES = 30_000  # values of `enum`, together
+MAX_CONSTANTS = 64 * 1024  # characters of `const`, and of names and values of `enum` that are long, together
+MAX_PATTERNS = 128 * 1024  # characters of `pattern`, together
+_LONG = 256  # characters
 MAX_MULTIPLE = 10_000  # of an integer's `multipleOf`: a state for each remainder
 MAX_MULTIPLES = 20_000  # together
 
@@ -18,7 +21,8 @@ class SchemaBounds:
     """Adds up the cost of the schemas in one grammar."""
 
     def __init__(self) -> None:
-        self._parts = self._properties = self._choices = self._multiples = 0
+        self._parts = self._properties = self._choices = self._multiples = self._constants = 0
+        self._patterns = 0
 
     def add(self, schema: Any, param: str) -> None:
         """Raises InvalidRequest, naming the keyword, if the total becomes too much."""
@@ -40,13 +44,38 @@ class SchemaBounds:
         if isinstance(properties, Mapping):
             self._properties += len(properties)
             _check("properties", self._properties, MAX_PROPERTIES, param)
+            self._count_long(properties, "properties", param)
         if isinstance(choices, (list, tuple)):
             self._choices += len(choices)
             _check("enum", self._choices, MAX_CHOICES, param)
+            self._count_long(choices, "enum", param)
+        if "const" in part:
+            self._count_constant(part["const"], param)
+        if isinstance(pattern := part.get("pattern"), str):
+            self._patterns += len(pattern)
+            _check("pattern", self._patterns, MAX_PATTERNS, param)
         if isinstance(multiple, (int, float)):
             _check("multipleOf", int(abs(multiple)), MAX_MULTIPLE, param)
             self._multiples += int(abs(multiple))
             _check("multipleOf", self._multiples, MAX_MULTIPLES, param)
+
+
+    def _count_long(self, texts: Iterable[Any], keyword: str, param: str) -> None:
+        self._constants += sum(len(text) for text in texts if isinstance(text, str) and len(text) > _LONG)
+        _check(keyword, self._constants, MAX_CONSTANTS, param)
+
+    def _count_constant(self, value: Any, param: str) -> None:
+        left = [value]
+        while left:
+            one = left.pop()
+            if isinstance(one, str):
+                self._constants += len(one)
+            elif isinstance(one, Mapping):
+                left += one
+                left += one.values()
+            elif isinstance(one, (list, tuple)):
+                left += one
+        _check("const", self._constants, MAX_CONSTANTS, param)
 
 
 def _check(keyword: str, found: int, most: int, param: str) -> None:

@@ -62,7 +62,7 @@ class _Graph:
     def _needs_of(self, part: Mapping[str, Any]) -> None:
         number = self._numbers[id(part)]
         needs = [self._number(one) for one in _all_of(part)]
-        target = self._target(part.get("$ref"))
+        target = target_of(self._root, part.get("$ref"))
         if target is not None:
             needs.append(self._number(target))
         for name in ("anyOf", "oneOf"):
@@ -82,20 +82,21 @@ class _Graph:
             self._users[self._number(branch)].append(choice)
         return choice
 
-    def _target(self, reference: Any) -> Any:
-        """The target of a reference within the schema; None if it is not one."""
-        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+
+def target_of(root: Any, reference: Any) -> Any:
+    """The target of a reference within the schema; None if it is not one."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return None
+    place = root
+    for step in reference.split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(place, Mapping) and step in place:
+            place = place[step]
+        elif isinstance(place, (list, tuple)) and step.isdecimal() and int(step) < len(place):
+            place = place[int(step)]
+        else:
             return None
-        place = self._root
-        for step in reference.split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(place, Mapping) and step in place:
-                place = place[step]
-            elif isinstance(place, (list, tuple)) and step.isdecimal() and int(step) < len(place):
-                place = place[int(step)]
-            else:
-                return None
-        return place
+    return place
 
 
 def _all_of(part: Mapping[str, Any]) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from llamasrv.chat.client_grammars import check_pattern
 from llamasrv.chat.rules import TEXT, RuleWriter, escaped
 
 Layout = Mapping[str, Any]
@@ -20,7 +21,7 @@ def rule(rules: RuleWriter, layout: Layout) -> str:
 
 
 def _const(rules: RuleWriter, layout: Layout) -> str:
-    return rules.literal(layout["value"])
+    return rules.constant(layout["value"])
 
 
 def _schema(rules: RuleWriter, layout: Layout) -> str:
@@ -28,6 +29,7 @@ def _schema(rules: RuleWriter, layout: Layout) -> str:
 
 
 def _regex(rules: RuleWriter, layout: Layout) -> str:
+    check_pattern(layout["pattern"])
     return rules.rule(f"/{escaped(layout['pattern'])}/")
 
 
@@ -41,11 +43,11 @@ def _choice(rules: RuleWriter, layout: Layout) -> str:
 
 def _tag(rules: RuleWriter, tag: Layout, begun: str = "") -> str:
     """A tag whose part `begun` is already written."""
-    begin = rules.literal(tag["begin"][len(begun) :]) if len(tag["begin"]) > len(begun) else ""
+    begin = rules.constant(tag["begin"][len(begun) :]) if len(tag["begin"]) > len(begun) else ""
     content, end = tag["content"], tag["end"]
     if content["type"] == "any_text":
         return f"{begin} {rules.until(end)}"
-    return f"{begin} {rules.rule(rule(rules, content))} {rules.literal(end)}"
+    return f"{begin} {rules.rule(rule(rules, content))} {rules.constant(end)}"
 
 
 def _triggered(rules: RuleWriter, layout: Layout) -> str:

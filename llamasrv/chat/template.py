@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,15 @@ from llamasrv.chat.guard import END, LOOKS_SPECIAL, MEDIA, STAND_INS, Guard, Seg
 from llamasrv.chat.media import marked, media_of
 from llamasrv.chat.round_trip import round_trip, unsure
 from llamasrv.chat.sandbox import (
-    LIST_METHODS,
-    MAX_WORK,
-    TooCostly,
-    environment,
-    joined,
-    strftime_now,
-)
+    LIST_METHODS, MAX_WORK, TRIAL_WORK, TooCostly, environment, joined, strftime_now,
+)  # fmt: skip
 from llamasrv.chat.traits import Traits, examine, tools_elsewhere
 from llamasrv.domain.request import ChatPrompt
 from llamasrv.errors import InvalidRequest
 
 MAX_SOURCE = 1 << 20  # characters of a template
 MAX_SECONDS = 5.0
-MAX_PIECES = 1 << 22  # that a rendering consists of
+MAX_REASON = 2000  # characters of a template's own error message
 RESERVED = frozenset(
     ("messages", "tools", "functions", "add_generation_prompt", "continue_final_message", "chat_template",
      "tokenize", "bos_token", "eos_token", "raise_exception", "strftime_now", "namespace", "range", "dict", "lipsum",
@@ -52,7 +46,11 @@ _DATES = {"date_string": "%d %b %Y", "datetime": "%b %d %Y"}
 
 
 class TemplateError(Exception):
-    """A template that cannot be compiled. The message names the line."""
+    """A template that cannot be compiled, or costs too much. The message names the line or the limit."""
+
+
+class TemplateTooLarge(TemplateError):
+    """There is no memory for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,9 @@ def _compile(source: str) -> tuple[jinja2.Template, frozenset[str], frozenset[st
         return sandbox.from_string(source), frozenset(meta.find_undeclared_variables(tree)), _words_looked_for(tree)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"the chat template has an error in line {error.lineno}: {error.message}") from None
-    except (RecursionError, ValueError, SyntaxError, MemoryError) as error:
+    except MemoryError:
+        raise TemplateTooLarge("the chat template takes too much memory to be compiled") from None
+    except (RecursionError, ValueError, SyntaxError) as error:
         raise TemplateError(f"the chat template cannot be compiled: {error}") from None
 
 
@@ -113,7 +113,7 @@ class ChatTemplate:
             self._special = re.compile("|".join(([any_of(words)] if words else []) + [STAND_INS, END, MEDIA]))
         self._looked_for = looked_for
         self._copies_input = any(f".{method}(" in source for method in LIST_METHODS)
-        self._environment = environment()
+        self._work = MAX_WORK  # of each rendering
         self._given = {"bos_token": bos_token, "eos_token": eos_token}
         self._dates = {name: form for name, form in _DATES.items() if name in self.variables}
         self._traits: Traits | None = None
@@ -121,20 +121,29 @@ class ChatTemplate:
 
     @property
     def traits(self) -> Traits:
-        """What this template accepts and shows. The first access renders a few dozen trial conversations."""
+        """What this template accepts and shows. The first access renders a few dozen trial conversations; it
+        raises TemplateError where they cost too much."""
         if self._traits is None:
-            self._traits = examine(self)
+            self._traits = examine(self._on_trial())
         return self._traits
 
     @property
     def format(self) -> ChatFormat:
         """How this template's model writes reasoning and calls. Learned, and tried, at the first access."""
         if self._format is None:
-            trial = copy.copy(self)
+            _ = self.traits
+            trial = self._on_trial()
             trial._format = GENERIC  # while it is learned; others may render meanwhile
             trial._format = probe.describe(trial)
+            trial._format = probe.with_gap(trial, trial._format)
             self._format = replace(trial._format, unsure=unsure(round_trip(trial)))
         return self._format
+
+    def _on_trial(self) -> ChatTemplate:
+        """The same for short conversations: one of them that costs much is refused with TemplateError."""
+        trial = copy.copy(self)
+        trial._work = TRIAL_WORK
+        return trial
 
     def render(self, prompt: ChatPrompt) -> Rendered:
         """The prompt of a conversation. Raises InvalidRequest with the template's own message if it refuses."""
@@ -198,8 +207,6 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
         guarded: Sequence[str] = (),
-        *,
-        work: int = MAX_WORK,
     ) -> str:
         """Exactly what the template makes of these messages; raises InvalidRequest if it fails."""
         if self._copies_input:
@@ -216,21 +223,22 @@ class ChatTemplate:
             given.setdefault(name, strftime_now(form))
         context: Any = self._template.new_context(given)  # a _Budget
         context.guarded = guarded
-        context.left = work
+        context.left = self._work
         context.deadline = time.monotonic() + MAX_SECONDS
-        pieces: list[str] = []
         try:
-            pieces.extend(islice(self._template.root_render_func(context), MAX_PIECES + 1))
-            if len(pieces) > MAX_PIECES:
-                raise TooCostly("the chat template's output is too large for these messages")
-            text = joined(pieces)
-        except (jinja2.TemplateError, TooCostly) as error:
-            raise InvalidRequest(str(error) or "The chat template refused these messages.", param="messages") from None
+            return joined(self._template.root_render_func(context))
+        except TooCostly as error:
+            if self._work < MAX_WORK:
+                raise TemplateError(f"{error}, although these are a few words") from None
+            raise InvalidRequest(str(error), param="messages") from None
+        except jinja2.TemplateError as error:
+            reason = str(error)[:MAX_REASON] or "The chat template refused these messages."
+            raise InvalidRequest(reason, param="messages") from None
+        except MemoryError:
+            raise
         except Exception as error:  # a template can fail in every way that Python can
-            raise InvalidRequest(
-                f"The chat template cannot render these messages: {type(error).__name__}: {error}", param="messages"
-            ) from None
-        return text
+            reason = f"The chat template cannot render these messages: {type(error).__name__}: {error}"
+            raise InvalidRequest(reason[:MAX_REASON], param="messages") from None
 
     def _allowed(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
         """Only variables that the template reads are passed on; variables that would replace the conversation are

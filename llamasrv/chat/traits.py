@@ -26,8 +26,6 @@ class Renders(Protocol):
         tools: list[Any] | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
-        *,
-        work: int = ...,
     ) -> str: ...
 
 
@@ -86,7 +84,6 @@ _SYSTEM = {"role": "system", "content": "zqsystem"}
 _SYSTEM2 = {"role": "system", "content": "zqlate"}
 _ANSWER = {"role": "assistant", "content": "zqanswer"}
 _ANSWER2 = {"role": "assistant", "content": "zqmore"}
-_TRIAL_WORK = 1 << 24  # nanoseconds or so: a template that needs more for a short chat is hostile
 NO_CONTENT: dict[str, Dict] = {"null": {"content": None}, "empty": {"content": ""}, "absent": {}}
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
@@ -108,7 +105,7 @@ def examine(template: Renders) -> Traits:
     def show(messages: list[Dict], tools: list[Dict] | None = None, prompt: bool = True, **variables: Any) -> str:
         try:
             copies = [dict(m) for m in messages]
-            return template.render_plain(copies, tools, prompt, {**always, **variables}, work=_TRIAL_WORK)
+            return template.render_plain(copies, tools, prompt, {**always, **variables})
         except InvalidRequest:
             return ""
 

@@ -28,6 +28,9 @@ HERMES = """{{- bos_token -}}
 {%- endif -%}
 """
 
+HERMES_APART = HERMES.replace("'<tool_call>", "'\\n<tool_call>")  # with a line break before each call
+
+
 STRICT = """{%- if messages[0].role == 'system' -%}{{- raise_exception('System role not supported') -}}{%- endif -%}
 {%- for message in messages -%}
     {%- if (message.role == 'user') != (loop.index0 % 2 == 0) -%}

@@ -5,9 +5,30 @@ from __future__ import annotations
 import pytest
 from vectors import COLLECTION
 
+NOT_LEARNED = {
+    "test_every_template_of_the_collection_has_its_format": (
+        "Command-A-Reasoning", "FunctionGemma-270m", "GigaChat3.5", "Hunyuan-A13B-Instruct", "HyperCLOVAX-SEED-Think-14B",
+        "Inkling", "Llama-3.2-pythonic", "Llama-4-pythonic", "Phi-4-mini", "xLAM-2-qwen",
+    ),
+    "test_every_kind_that_a_template_of_the_collection_shows_comes_back": (
+        "DeepSeek-V3.1-vllm", "FunctionGemma-270m", "GigaChat3.5", "Hunyuan-A13B-Instruct", "HyperCLOVAX-SEED-Think-14B",
+        "Inkling", "Phi-4-mini",
+    ),
+    "test_every_template_of_the_collection_yields_a_working_grammar": ("Phi-4-mini",),
+    "test_every_template_of_the_collection_accepts_and_shows": ("Hunyuan-A13B-Instruct",),
+}  # fmt: skip
+"""Templates whose format is not learned, by test. A test that passes all the same fails: take it off the list."""
+
+SOME_CASES = ("test_every_template_of_the_collection_accepts_and_shows",)  # of these, only some cases fail
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`template_file` runs over the collection; without it, the test is skipped."""
     if "template_file" in metafunc.fixturenames:
         files = sorted(COLLECTION.glob("*.jinja")) if COLLECTION.is_dir() else []
-        metafunc.parametrize("template_file", files, ids=lambda path: path.stem)
+        test = metafunc.function.__name__
+        mark = pytest.mark.xfail(reason="this format is not learned", strict=test not in SOME_CASES)
+        metafunc.parametrize("template_file", [
+            pytest.param(path, id=path.stem, marks=mark if path.stem in NOT_LEARNED.get(test, ()) else ())
+            for path in files
+        ])  # fmt: skip

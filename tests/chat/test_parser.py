@@ -7,7 +7,7 @@ import random
 import time
 
 import pytest
-from chat_samples import FAMILIES
+from chat_samples import FAMILIES, HERMES_APART
 from vectors import message_of
 
 from llamasrv.chat import families
@@ -81,6 +81,40 @@ def test_words_before_a_call_are_content(name, format):
     text = write_calls(format.calls, [("ping", "{}")])
     content, _, calls, _ = outcome(format, "Let me look.\n" + text.lstrip("\n"))
     assert content.strip() == "Let me look." and calls == [("ping", "{}")]
+
+
+CALL = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    "text, content, calls",
+    [
+        ("Let me look.\n" + CALL, "Let me look.", 1),
+        ("Let me look.\n\n" + CALL, "Let me look.\n", 1),
+        ("Let me look." + CALL, "Let me look.", 1),
+        ("Let me look. " + CALL, "Let me look. ", 1),
+        ("One.\n" + CALL + "\nTwo.\n" + CALL, "One.Two.", 2),
+        ("A list:\n- a\n- b\n" + CALL, "A list:\n- a\n- b", 1),
+        ("It is written\n<tool_call> like this", "It is written\n<tool_call> like this", 0),
+        ("It begins with\n<tool", "It begins with\n<tool", 0),
+        ("Just a text.\n", "Just a text.\n", 0),
+    ],
+)
+def test_the_line_break_between_a_text_and_a_call_belongs_to_neither(text, content, calls):
+    """It came back as content: users saw an empty line, and as the template writes its own, the next prompt parted from
+    what the model had written right behind the text, so that the call was computed again."""
+    format = ChatTemplate(HERMES_APART).format
+    assert format.calls.gap == "\n"
+    found = outcome(format, text)
+    assert (found[0], len(found[2])) == (content, calls)
+
+
+def test_a_line_break_is_held_back_until_the_next_letter_only():
+    parser = Parser(ChatTemplate(HERMES_APART).format, tools=TOOLS)
+    parser.feed("One")
+    assert parser.feed(" line\n") == [Text(0, " line")]
+    assert parser.feed("t") == [Text(0, "\nt")]
+    assert parser.feed("wo") == [Text(0, "wo")]
 
 
 @pytest.mark.parametrize("name, format", list(all_formats()))

@@ -6,7 +6,10 @@ import pytest
 from chat_samples import FAMILIES, HERMES, STRICT
 
 from llamasrv.chat.families import TABLE
+from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate, fallback_source
+from llamasrv.domain.events import Text
+from llamasrv.domain.request import Tool
 
 LEARNED = {
     "objects between tags": {"notation": "json", "call_start": "<call>\n", "call_end": "\n</call>", "separator": "\n"},
@@ -79,6 +82,25 @@ def test_it_knows_which_special_tokens_are_part_of_its_marks():
 def test_a_tag_before_a_call_alone_says_nothing():
     source = FAMILIES["an object alone"] + "{# <|python_tag|> #}"
     assert ChatTemplate(source).format.silent == ("<|python_tag|>",)
+
+
+def test_the_end_of_a_thought_in_front_of_a_call_is_no_mark_of_the_call():
+    """Learned with it, the mark of the section was never found alone, and stayed in the content before every call."""
+    source = (
+        "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}"
+        "{% if m.role == 'assistant' and m.tool_calls %}  <|bot|></think>    {{ m.content or '' }}"
+        "{% for c in m.tool_calls %}{{ '<calls>' if loop.first }}<call>{{ c.function.name }}<sep>"
+        "{{ c.function.arguments | tojson }}</call>{% endfor %}  </calls><end>"
+        "{% elif m.role == 'assistant' %}<|bot|> </think> {{ m.content }}<end>"
+        "{% else %}<|{{ m.role }}|>{{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|bot|></think>{% endif %}"
+    )
+    format = ChatTemplate(source).format
+    assert (format.calls.section_start, format.calls.call_start) == ("<calls>", "<call>")
+    parser = Parser(format, prompt="<|bot|></think>", tools=(Tool("look", "", {}),))
+    events = parser.feed("Now.<calls><call>look<sep>{}</call></calls>") + parser.finish()
+    assert "".join(event.text for event in events if isinstance(event, Text)) == "Now."
+    assert parser.complete_calls == 1
 
 
 def test_a_format_is_derived_once():

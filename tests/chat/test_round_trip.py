@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
-from chat_samples import FAMILIES, HERMES, LEARNED_BY_MARKS
+from chat_samples import FAMILIES, HERMES, HERMES_APART, LEARNED_BY_MARKS
 
 from llamasrv.chat.families import GENERIC
-from llamasrv.chat.round_trip import KINDS, LOST, NOT_SHOWN, OK, round_trip
+from llamasrv.chat.parser import Parser
+from llamasrv.chat.round_trip import KINDS, LOST, NOT_SHOWN, OK, probe_tools, round_trip
 from llamasrv.chat.template import ChatTemplate, fallback_source
+from llamasrv.domain.events import Text
 
 
 def verdicts(source: str) -> dict[str, str]:
@@ -34,6 +37,42 @@ def test_every_kind_that_a_template_of_the_collection_shows_comes_back(template_
     trips = round_trip(template)
     assert [trip for trip in trips.values() if trip.verdict == LOST] == []
     assert trips["text"].verdict == OK and template.format.unsure == ()
+
+
+ONE_AFTER_THE_OTHER = {
+    "a line break": "\n<tool_call>",
+    "two": "\n\n<tool_call>",
+    "a space": " <tool_call>",
+    "nothing": "<tool_call>",
+}
+
+
+@pytest.mark.parametrize("mark", ONE_AFTER_THE_OTHER.values(), ids=ONE_AFTER_THE_OTHER)
+@pytest.mark.parametrize("trims", [False, True])
+def test_a_text_and_a_call_are_written_again_as_the_model_wrote_them(mark, trims):
+    """The next prompt has to begin with what is computed already: the last one and the answer."""
+    content = "m.content | trim" if trims else "m.content"
+    source = (
+        "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}<|{{ m.role }}|>"
+        f"{{% if m.content %}}{{{{ {content} }}}}{{% endif %}}"
+        f"{{% for c in m.tool_calls or [] %}}{{{{ {mark!r} }}}}{{{{ c.function | tojson }}}}</tool_call>{{% endfor %}}"
+        "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    template = ChatTemplate(source)
+    assert template.format.calls.gap == mark.removesuffix("<tool_call>")
+    trips = round_trip(template)
+    assert trips["text and call"].verdict == OK
+    written = trips["text and call"].output.removesuffix("<|end|>")
+    parser = Parser(template.format, tools=probe_tools(), new_id=lambda: "1")
+    said = "".join(event.text for event in parser.feed(written) + parser.finish() if isinstance(event, Text))
+    assert written.startswith(said + mark)
+
+
+def test_white_space_that_stays_with_a_text_before_a_call_is_a_loss(monkeypatch):
+    template = ChatTemplate(HERMES_APART)
+    whole = template.format
+    monkeypatch.setattr(ChatTemplate, "format", replace(whole, calls=replace(whole.calls, gap="")))
+    assert round_trip(template)["text and call"].verdict == LOST
 
 
 def test_what_is_not_shown_is_not_tried():

@@ -2,7 +2,15 @@
 
 import pytest
 
-from llamasrv.chat.schema_limits import MAX_CHOICES, MAX_MULTIPLE, MAX_MULTIPLES, MAX_PARTS, MAX_PROPERTIES, SchemaBounds
+from llamasrv.chat.schema_limits import (
+    MAX_CHOICES,
+    MAX_CONSTANTS,
+    MAX_MULTIPLE,
+    MAX_MULTIPLES,
+    MAX_PARTS,
+    MAX_PROPERTIES,
+    SchemaBounds,
+)
 from llamasrv.errors import InvalidRequest
 
 
@@ -16,6 +24,11 @@ def properties(number, prefix="p"):
     ({"multipleOf": MAX_MULTIPLE + 1}, "'multipleOf' is too large: 10001"),
     ({"multipleOf": -1e300}, "'multipleOf' is too large"),
     ({"x": [None] * (MAX_PARTS + 1)}, "The schema is too large"),
+    ({"items": {"const": "x" * (MAX_CONSTANTS + 1)}}, "'const' is too large: 65537"),
+    ({"const": [{"a": "x" * 40_000}, "y" * 40_000]}, "'const' is too large: 80001"),
+    ({"enum": ["x" * 40_000, "y" * 40_000]}, "'enum' is too large: 80000"),
+    ({"properties": {"x" * 70_000: {}}}, "'properties' is too large: 70000"),
+    ({"anyOf": [{"pattern": "a*" * 20_000}] * 4}, "'pattern' is too large: 160000"),
 ])  # fmt: skip
 def test_too_much_is_refused_by_its_keyword(schema, found):
     with pytest.raises(InvalidRequest, match=found) as refused:

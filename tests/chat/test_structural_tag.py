@@ -21,7 +21,7 @@ TAG = {"begin": "<x>", "content": {"type": "regex", "pattern": "[a-c]+"}, "end":
 
 
 def constraint(value):
-    return constrain(ChatFormat("plain"), content=structural_tag(value))
+    return constrain(ChatFormat("plain"), content=structural_tag(value, 100))
 
 
 @pytest.mark.parametrize("value", [OLD, json.dumps(OLD)], ids=["object", "text"])

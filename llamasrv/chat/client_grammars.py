@@ -1,0 +1,240 @@
+"""Bounds on the grammars that clients write, in Lark or in llama.cpp's notation (GBNF).
+
+Reads of them what the bounds need: rules, what they refer to, and how much text they fix. The grammar library calls
+itself for each reference and each parenthesis, and writes out a text that leaves no choice in one piece, however often
+it is repeated. Whether a grammar is right is not decided here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from llamasrv.chat.references import MAX_REFERENCES, longest_chain
+from llamasrv.errors import InvalidRequest
+
+MAX_LENGTH = 256 * 1024  # characters
+MAX_PATTERN = 64 * 1024  # characters of one regular expression
+MAX_RULES = 2_000
+FEW_RULES = 200  # that are converted fast in any order
+MAX_NESTING = 200  # parentheses
+MAX_FIXED = 32 * 1024  # characters of a text that leaves no choice: some 50 ms of the engine's thread
+
+_STRING = r'"(?:\\.|[^"\\\n])*"'
+# In all of these a mark whose end is missing is "bad", and reading ends: else each would be looked for to the end.
+_COUNT = r"\{[ \t]{0,8}(?P<least>\d{1,12})?[ \t]{0,8}(?:,[ \t]{0,8}\d{0,12}[ \t]{0,8})?\}"
+_LARK = re.compile(
+    rf"""
+      (?P<comment>//[^\n]*|\#[^\n]*)
+    | (?P<json>%(?:json|regex)\s*(?=\{{))
+    | (?P<string>{_STRING}i?)
+    | (?P<regex>/(?:\\.|\[(?:\\.|[^\]\\\n])+\]|[^/\\\n\[])+/[a-z]*)
+    | ^[ \t]*[?!]?(?P<head>\w+)[ \t]*(?:\[[^\]\n]*\])?(?:::\w+)?(?:\.\d+)?[ \t]*:(?!:)
+    | {_COUNT} | ~\s*(?P<times>\d{{1,12}})
+    | (?P<special><[^\n>]*>)
+    | (?P<bad>["/<])
+    | (?P<open>[(\[]) | (?P<close>[)\]]) | (?P<or>\|) | (?P<word>%?\w+)
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+_GBNF = re.compile(
+    rf"""
+      (?P<comment>\#[^\n]*)
+    | (?P<string>"(?:\\.|[^"\\])*")
+    | (?P<special>\[(?:\\.|[^\]\\])*\]|\.|<[^\n>]*>)
+    | (?P<bad>["\[<])
+    | (?P<head>[\w-]+)\s*::=
+    | {_COUNT}
+    | (?P<open>\() | (?P<close>\)) | (?P<or>\|) | (?P<word>[\w-]+)
+    """,
+    re.VERBOSE,
+)
+_REGEX = re.compile(
+    r"""
+      (?P<special>\\(?:[pP](?:\{[^}]{0,64}\}|.)|[xu](?:\{[^}]{0,64}\}|[0-9a-fA-F]+)|.)|\[\^?\]?(?:\\.|[^\]\\])*\])
+    | \{(?P<least>\d{1,12})(?:,\d*)?\}
+    | (?P<open>\((?:\?(?:[a-zA-Z-]{0,16}:|P?<[^>]{0,64}>|[=!]|<[=!])?)?) | (?P<close>\)) | (?P<or>\|)
+    | (?P<quantifier>[*+?])
+    | (?P<bad>[\[\\])
+    | (?P<char>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class _Op(NamedTuple):
+    """A piece of a rule: text of a `size`, a reference to a rule (`name`), or "(", ")", "|", or a repetition."""
+
+    kind: str
+    size: int = 0
+    name: str = ""
+
+
+@dataclass(slots=True)
+class _Rule:
+    start: int  # where it stands
+    ops: list[_Op] = field(default_factory=list)
+
+
+def check_lark(text: str) -> list[Any]:
+    """The JSON schemas inside, which have bounds of their own. Raises InvalidRequest."""
+    rules, schemas = _read(text, _LARK)
+    _check(rules, "start")
+    return schemas
+
+
+def check_gbnf(text: str) -> str:
+    """The same grammar, each rule behind those that it refers to where that can be: the converter passes over all rules
+    again and again, until none that stands before its parts is left. Raises InvalidRequest."""
+    rules, _ = _read(text, _GBNF)
+    order = _check(rules, "root")
+    by_place = sorted(rule.start for rule in rules.values())
+    ends = dict(zip(by_place, [*by_place[1:], len(text)]))
+    if len(rules) <= FEW_RULES:
+        return text  # whatever is wrong with it is then told with its own line
+    parts = [text[rules[name].start : ends[rules[name].start]].rstrip() for name in order if name in rules]
+    return "\n".join(filter(None, [text[: by_place[0]].rstrip(), *parts])) + "\n"
+
+
+def check_pattern(pattern: str, param: str = "content") -> int:
+    """How much text a regular expression may fix. Raises InvalidRequest."""
+    if len(pattern) > MAX_PATTERN:
+        raise InvalidRequest(f"A pattern is longer than {MAX_PATTERN} characters.", param=param)
+    return check_fixed(_fixed(_pattern_ops(pattern), {}), param)
+
+
+def check_fixed(size: int, param: str = "content") -> int:
+    if size > MAX_FIXED:
+        message = f"The schema or grammar fixes a text of more than {MAX_FIXED} characters, repetitions included."
+        raise InvalidRequest(message, param=param)
+    return size
+
+
+def _read(text: str, tokens: re.Pattern[str]) -> tuple[dict[str, _Rule], list[Any]]:
+    if len(text) > MAX_LENGTH:
+        raise InvalidRequest(f"The grammar is longer than {MAX_LENGTH} characters.", param="content")
+    rules: dict[str, _Rule] = {}
+    schemas: list[Any] = []
+    ops: list[_Op] = []  # what stands before the first rule binds nothing
+    depth = position = 0
+    while (found := tokens.search(text, position)) is not None:
+        position = found.end()
+        kind = found.lastgroup
+        if kind == "head":
+            name = found["head"]
+            depth = 0
+            rule = rules.setdefault(name, _Rule(found.start()))
+            ops = rule.ops
+            if len(rules) > MAX_RULES:
+                raise InvalidRequest(f"The grammar has more than {MAX_RULES} rules.", param="content")
+        elif kind == "string":
+            ops.append(_Op("text", len(found[0]) - 2))
+        elif kind == "special":
+            ops.append(_Op("text", 1))
+        elif kind == "regex":
+            ops.append(_Op("text", _fixed(_pattern_ops(found[0][1:].rpartition("/")[0]), {})))
+        elif kind == "json":
+            value, position = _json_at(text, position)
+            if found[0].startswith("%json"):
+                schemas.append(value)
+            ops.append(_Op("text", 0))
+        elif kind == "word":
+            ops.append(_Op("name", name=found[0]))
+        elif kind in ("open", "close", "or"):
+            depth += (kind == "open") - (kind == "close")
+            if depth > MAX_NESTING:
+                raise InvalidRequest("The grammar is nested too deeply.", param="content")
+            ops.append(_Op({"open": "(", "close": ")", "or": "|"}[kind]))
+        elif kind in ("least", "times"):
+            ops.append(_Op("times", int(found[kind])))
+        elif kind == "bad":
+            line = text.count("\n", 0, position) + 1
+            raise InvalidRequest(f"The grammar cannot be read: line {line}: {found[0]} has no end.", param="content")
+    return rules, schemas
+
+
+def _json_at(text: str, position: int) -> tuple[Any, int]:
+    try:
+        return json.JSONDecoder().raw_decode(text, position)
+    except ValueError:
+        raise InvalidRequest("The grammar holds JSON that cannot be read.", param="content") from None
+    except RecursionError:
+        raise InvalidRequest("The grammar is nested too deeply.", param="content") from None
+
+
+def _check(rules: dict[str, _Rule], start: str) -> list[str]:
+    """Check depths and sizes; the names of the rules, each behind those that it refers to where that can be."""
+    graph = {name: {op.name: 1 for op in rule.ops if op.name in rules} for name, rule in rules.items()}
+    graph[""] = dict.fromkeys(rules, 0)  # also what `start` does not lead to is read
+    if longest_chain(graph, "") > MAX_REFERENCES:
+        message = f"The grammar's rules refer to each other more than {MAX_REFERENCES} levels deep."
+        raise InvalidRequest(message, param="content")
+    order = list(_behind_their_parts(graph, start))
+    sizes: dict[str, int] = {}
+    for name in order:
+        sizes[name] = check_fixed(_fixed(rules[name].ops, sizes)) if name in rules else 0
+    return order
+
+
+def _behind_their_parts(graph: dict[str, dict[str, int]], start: str) -> Iterator[str]:
+    seen = {""}
+    for first in (start, *graph):
+        if first in seen or first not in graph:
+            continue
+        seen.add(first)
+        path = [(first, iter(graph[first]))]
+        while path:
+            name, targets = path[-1]
+            below = next((target for target in targets if target not in seen), None)
+            if below is None:
+                path.pop()
+                yield name
+            else:
+                seen.add(below)
+                path.append((below, iter(graph[below])))
+
+
+def _pattern_ops(pattern: str) -> list[_Op]:
+    ops: list[_Op] = []
+    depth = 0
+    for found in _REGEX.finditer(pattern):
+        kind = found.lastgroup
+        if kind == "least":
+            ops.append(_Op("times", int(found["least"])))
+        elif kind in ("special", "char"):
+            ops.append(_Op("text", 1))
+        elif kind == "bad":
+            raise InvalidRequest(f"A pattern cannot be read: {found[0]} has no end.", param="content")
+        elif kind in ("open", "close", "or"):
+            depth += (kind == "open") - (kind == "close")
+            if depth > MAX_NESTING:
+                raise InvalidRequest("A pattern is nested too deeply.", param="content")
+            ops.append(_Op({"open": "(", "close": ")", "or": "|"}[kind]))
+    return ops
+
+
+def _fixed(ops: Sequence[_Op], sizes: dict[str, int]) -> int:
+    """The length of the longest text that this may fix. Rules in `sizes` are known; others are taken as empty, since
+    what refers to itself leaves a choice."""
+    frames = [[0, 0, 0]]  # the longest branch, the current one, and its last part, for each open parenthesis
+    for kind, size, name in ops:
+        frame = frames[-1]
+        if kind in ("text", "name"):
+            frame[2] = size if kind == "text" else sizes.get(name, 0)
+            frame[1] += frame[2]
+        elif kind == "(":
+            frames.append([0, 0, 0])
+        elif kind == ")":
+            if len(frames) > 1:
+                frames.pop()
+                frames[-1][2] = max(frame[0], frame[1])
+                frames[-1][1] += frames[-1][2]
+        elif kind == "|":
+            frame[0], frame[1], frame[2] = max(frame[0], frame[1]), 0, 0
+        else:
+            frame[1] += frame[2] * (max(size, 1) - 1)
+            frame[2] *= max(size, 1)
+    return max(frames[0][0], sum(frame[1] for frame in frames))

@@ -1,0 +1,153 @@
+"""Closes a JSON schema's objects: names that an object does not declare may not be written.
+
+JSON Schema lets an object have any further property; who writes a schema by hand or with Pydantic means those that are
+declared, and a small model goes on inventing names until its tokens run out. So an object that declares properties and
+says nothing of `additionalProperties` (or `unevaluatedProperties`) is closed; one that declares none stays free.
+
+    properties, required, patternProperties    what is declared; beside `allOf`, `anyOf`, `oneOf` and `$ref` the names
+                                               of all branches count together, and no branch is closed by itself
+    a branch that says `additionalProperties`, `if`, `dependentSchemas`, or refers elsewhere: nothing is closed there
+
+Annotations are left out: they bind nothing, and would be most of a grammar's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llamasrv.chat.schema_termination import target_of
+from llamasrv.errors import InvalidRequest
+
+MAX_DEPTH = 400  # of a schema: each level is one of the interpreter's calls
+_ANNOTATIONS = frozenset((
+    "title", "description", "default", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly",
+))  # fmt: skip
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
+_SINGLE = ("items", "additionalProperties", "additionalItems", "contains", "propertyNames")
+_BRANCHES = ("allOf", "anyOf", "oneOf")
+_SAYS = frozenset((
+    "additionalProperties", "unevaluatedProperties", "if", "then", "else", "dependentSchemas", "$dynamicRef",
+))  # fmt: skip
+
+
+def closed(schema: Any, param: str) -> Any:
+    """The schema with its objects closed. Raises InvalidRequest if it is nested too deeply."""
+    if not isinstance(schema, Mapping):
+        return schema
+    return _Closing(schema, param).whole()
+
+
+class _Closing:
+    def __init__(self, root: Mapping[str, Any], param: str) -> None:
+        self._root, self._param = root, param
+        self._open: dict[int, str] = {}  # names of definitions that are not closed by themselves, by identity
+        self._added: dict[str, Any] = {}  # those definitions
+
+    def whole(self) -> dict[str, Any]:
+        made = self._part(self._root, 0)
+        assert isinstance(made, dict)
+        if self._added:
+            definitions = made.get("$defs")
+            made["$defs"] = {**(definitions if isinstance(definitions, Mapping) else {}), **self._added}
+        return made
+
+    def _part(self, part: Any, depth: int, *, is_branch: bool = False) -> Any:
+        """A part of the schema. A branch is not closed by itself: its object has other names, too."""
+        if not isinstance(part, Mapping):
+            return part
+        if depth > MAX_DEPTH:
+            raise InvalidRequest("The schema is nested too deeply.", param=self._param)
+        names = None if is_branch else self._names_of(part)
+        joined = is_branch or _is_joined(part)
+        made: dict[str, Any] = {}
+        for key, value in part.items():
+            if key in _ANNOTATIONS:
+                continue
+            if key in _MAPS and isinstance(value, Mapping):
+                value = {name: self._part(inner, depth + 1) for name, inner in value.items()}
+            elif key in _LISTS and isinstance(value, (list, tuple)):
+                within = joined and key in _BRANCHES
+                value = [self._part(inner, depth + 1, is_branch=within) for inner in value]
+            elif key in _SINGLE:
+                value = self._part(value, depth + 1)
+            elif key == "$ref" and joined:
+                value = self._open_reference(value, depth)
+            made[key] = value
+        if names is not None:
+            self._close(made, *names)
+        return made
+
+    @staticmethod
+    def _close(made: dict[str, Any], names: dict[str, None], patterns: dict[str, None]) -> None:
+        made.pop("unevaluatedProperties", None)
+        declared = made.get("properties")
+        declared = declared if isinstance(declared, dict) else {}
+        made["properties"] = {**declared, **{name: True for name in names if name not in declared}}
+        known = made.get("patternProperties")
+        known = known if isinstance(known, dict) else {}
+        if patterns or known:
+            made["patternProperties"] = {**known, **{name: True for name in patterns if name not in known}}
+        made["additionalProperties"] = False
+
+    def _open_reference(self, reference: Any, depth: int) -> Any:
+        """The reference to a definition that is not closed by itself."""
+        target = target_of(self._root, reference)
+        if not isinstance(target, Mapping):
+            return reference
+        name = self._open.get(id(target))
+        if name is None:
+            name = self._open[id(target)] = f"llamasrv-open-{len(self._open)}"
+            self._added[name] = self._part(target, depth + 1, is_branch=True)
+        return f"#/$defs/{name}"
+
+    def _names_of(self, part: Mapping[str, Any]) -> tuple[dict[str, None], dict[str, None]] | None:
+        """The names, and patterns of names, that an object declares together with its branches; None if it is not to
+        be closed."""
+        if not (part.get("properties") or _is_joined(part)) or not _is_closable(part):
+            return None
+        names: dict[str, None] = {}
+        patterns: dict[str, None] = {}
+        declares = False
+        seen: set[int] = set()
+        left = [part]
+        while left:
+            branch = left.pop()
+            if id(branch) in seen:
+                continue
+            seen.add(id(branch))
+            if branch is not part and (_SAYS & branch.keys() or not _is_closable(branch)):
+                return None
+            declared, required = branch.get("properties"), branch.get("required")
+            if isinstance(declared, Mapping):
+                declares = declares or bool(declared)
+                names.update(dict.fromkeys(declared))
+            if isinstance(required, (list, tuple)):  # a name without a schema of its own can be anything
+                names.update(dict.fromkeys(name for name in required if isinstance(name, str)))
+            if isinstance(found := branch.get("patternProperties"), Mapping):
+                patterns.update(dict.fromkeys(found))
+            left += reversed(list(_branches(branch)))
+            if "$ref" in branch:
+                target = target_of(self._root, branch["$ref"])
+                if not isinstance(target, Mapping):
+                    return None
+                left.append(target)
+        return (names, patterns) if declares else None
+
+
+def _is_joined(part: Mapping[str, Any]) -> bool:
+    """Whether a value has to satisfy several parts of it at once; a single `anyOf` or `$ref` stands for itself."""
+    return bool(part.get("allOf")) or sum(bool(part.get(key)) for key in ("properties", "anyOf", "oneOf", "$ref")) > 1
+
+
+def _is_closable(part: Mapping[str, Any]) -> bool:
+    """Whether it says nothing of further names, or that there are none."""
+    return not (_SAYS - {"unevaluatedProperties"}) & part.keys() and part.get("unevaluatedProperties") in (None, False)
+
+
+def _branches(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for key in _BRANCHES:
+        value = part.get(key)
+        if isinstance(value, (list, tuple)):
+            yield from (one for one in value if isinstance(one, Mapping))

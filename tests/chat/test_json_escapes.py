@@ -1,0 +1,65 @@
+"""JSON as programs write it, with every character outside of ASCII escaped, passes every grammar."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings, strategies
+from test_grammar import FORMATS, PLAIN, accepts, matcher
+
+from llamasrv.chat.grammar import constrain
+from llamasrv.chat.notations import write_calls
+from llamasrv.domain.request import Content, Tool
+
+TEXTS = strategies.text(max_size=30)
+JSON = strategies.recursive(
+    strategies.none() | strategies.booleans() | strategies.integers(-(10**6), 10**6) | TEXTS,
+    lambda inner: strategies.lists(inner, max_size=4) | strategies.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+ANY_OBJECT = matcher(constrain(PLAIN, content=Content("json")))
+ANYTHING = matcher(constrain(PLAIN, content=Content("json", {})))
+NOTE = matcher(constrain(PLAIN, content=Content("json", {
+    "type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "integer"}}, "required": ["text"],
+})))  # fmt: skip
+DAMAGED = 'caf\u00e9 <b> \u65e5\u672c \U0001f600 "\\ \x00\x1f\x7f\u2028'
+
+ESCAPED = json.dumps(DAMAGED)[1:-1].replace("<", "\\u003c")
+
+
+def passes(compiled, text):
+    found = compiled.deep_copy()
+    tokens = list(text.encode())
+    return found.try_consume_tokens(tokens) == len(tokens) and found.is_accepting()
+
+
+@settings(max_examples=200, deadline=None)
+@given(value=JSON)
+def test_whatever_json_dumps_writes_is_taken(value):
+    """After \\u only control characters were allowed: \\u00e9 became \\u0019, and files that agents wrote were damaged."""
+    assert passes(ANYTHING, json.dumps(value, ensure_ascii=True))
+    assert passes(ANY_OBJECT, json.dumps({"a": value}, ensure_ascii=True))
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=TEXTS)
+def test_a_schema_s_texts_may_be_escaped(text):
+    assert passes(NOTE, json.dumps({"text": text}, ensure_ascii=True))
+    assert passes(NOTE, json.dumps({"text": text, "n": 1}, ensure_ascii=True))
+
+
+@pytest.mark.parametrize("name, format", FORMATS)
+@pytest.mark.parametrize("escaped", [ESCAPED, ESCAPED.upper().replace("\\U", "\\u")])
+def test_calls_may_be_escaped_in_every_notation(name, format, escaped):
+    tool = Tool("f", "", {"type": "object", "properties": {
+        "s": {"type": "string"}, "o": {"type": "object", "properties": {"a": {"type": "string"}}},
+        "l": {"type": "array", "items": {"type": "string"}},
+    }, "required": ["s"]})  # fmt: skip
+    written = write_calls(format.calls, [("f", json.dumps({"s": "HERE", "o": {"a": "HERE"}, "l": ["HERE"]}))])
+    assert accepts(constrain(format, tools=(tool,), must_call=True), written.lstrip("\n").replace("HERE", escaped))
+
+
+def test_a_length_counts_what_an_escape_stands_for():
+    five = constrain(PLAIN, content=Content("json", {"type": "string", "minLength": 5, "maxLength": 5}))
+    assert accepts(five, json.dumps("\u00e9\u65e5<b>")) and not accepts(five, json.dumps("\u00e9"))

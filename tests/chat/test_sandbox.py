@@ -1,0 +1,78 @@
+"""What a hostile template may cost, and what the limits leave as it is."""
+
+from __future__ import annotations
+
+import pytest
+from template_attacks import ATTACKS, measured
+
+from llamasrv.chat.template import ChatTemplate, TemplateError
+from llamasrv.errors import InvalidRequest
+
+MOST_CPU = 25  # seconds, where a machine is busy; unbounded they take minutes or never end
+MOST_MEMORY = 700  # MiB; unbounded they take all there is
+
+
+def plain(source: str, **variables) -> str:
+    return ChatTemplate(source).render_plain([{"role": "user", "content": "Hi"}], variables=variables)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_no_template_takes_the_server_down(name):
+    """A model file's template took gigabytes or held the interpreter for minutes, beside other models' streams: only
+    methods of exact strings and some filters were charged, and nothing that nests."""
+    found, seconds, grown = measured(ATTACKS[name])
+    assert found.startswith(("InvalidRequest", "TemplateError")) or found.endswith(" characters"), found
+    assert len(found) < 500  # what is wrong is said in a sentence
+    assert seconds < MOST_CPU
+    assert grown < MOST_MEMORY
+
+
+@pytest.mark.parametrize("source", ["{{ 'x' * 99999999 }}", "{% for i in range(99999) %}{{ i ** 2 }}{% endfor %}" * 99])
+def test_a_template_that_is_costly_for_a_few_words_is_refused_as_a_whole(source):
+    with pytest.raises(TemplateError, match="although these are a few words"):
+        _ = ChatTemplate(source).traits
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ '<{}{a}>'.format('x', a=1) }}{{ '{:>4}'.format(7) }}", "<x1>   7"),
+        ("{{ '%c' % 233 }}{{ 7 % 4 }}{{ 2 ** 10 }}{{ 3 * 'ab' }}{{ [1] * 2 }}", "é31024ababab[1, 1]"),
+        ("{% autoescape true %}{{ '<' }}{{ '<'|e }}{% endautoescape %}{{ '<'|e ~ '<' }}", "<&lt;&lt;<"),
+        ("{{ [1, 2] in [[1, 2]] }}{{ [1] == [1] }}{{ 1 < 2 < 3 }}{{ 'a' not in 'b' }}", "TrueTrueTrueTrue"),
+        ("{{ messages[0] == messages[-1] }}{{ messages[0] in messages }}{{ messages[0].role in ['user'] }}", "TrueTrueTrue"),
+        ("{{ [3, 1, 2]|sort }}{{ 'bab'|unique|join }}{{ [1, 2, 3]|sum }}{{ [[1, 'a']]|map('last')|list }}", "[1, 2, 3]ba6['a']"),
+        ("{{ range(5)|batch(2, 0)|list }}{{ range(5)|slice(2)|list }}", "[[0, 1], [2, 3], [4, 0]][[0, 1, 2], [3, 4]]"),
+        ("{% for a in [[1], [2]] recursive %}{{ loop(a) if a is sequence else a }}{% endfor %}", "12"),
+        ("{% for i in range(99) %}{% if loop.last %}{{ loop.length }} {{ loop.revindex }}{% endif %}{% endfor %}", "99 1"),
+        ("{{ 'a b'.split()[1] }}{{ 'abcd'[1:3] }}{{ [1, 2, 3][::-1] }}{{ 'x,y'.rsplit(',', 1) }}", "bbc[3, 2, 1]['x', 'y']"),
+        ("{{ {'a': none, 'b': [true, 1.5]} }}{{ (1, 'a') }}{{ missing }}{{ none }}", "{'a': None, 'b': [True, 1.5]}(1, 'a')None"),
+        ("{% set d = {'k': 1} %}{% for k, v in d|items %}{{ k }}{{ v }}{% endfor %}{{ d.get('k') }}{{ d[d.keys()|first] }}", "k111"),
+        ("{% set n = namespace(l=[]) %}{% set _ = n.l.append(n) %}{{ n.l|length }}", "1"),
+        ("{% if messages|selectattr('role', 'equalto', 'tool') %}a generator is true{% endif %}", "a generator is true"),
+        ("{% macro m() %}{{ caller('x') }}{{ varargs }}{% endmacro %}{% call(y) m(1) %}{{ y }}{% endcall %}", "x(1,)"),
+        ("{{ '  a '|trim }}{{ 'aXa'|trim('a') }}{{ '42.5'|int }}{{ 'x'|int(-1) }}{{ 2.567|round(1) }}", "aX42-12.6"),
+        ("{{ [{'a': [1]}]|tojson(indent=1) }}", '[\n {\n  "a": [\n   1\n  ]\n }\n]'),
+    ],
+)  # fmt: skip
+def test_what_templates_do_stays_as_it_is(source, text):
+    assert plain(source) == text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a'.encode() }}", "{{ (1).to_bytes(2, 'big') }}", "{{ dict.fromkeys('ab') }}", "{{ {}.keys() - [] }}",
+        "{{ 'a'.translate({97: 'b'}) }}", "{{ '{:{}}'.format(1, 2) }}", "{{ 'a'|wordwrap(3) }}", "{{ lipsum() }}",
+        "{% include 'x' %}", "{% import 'x' as y %}", "{{ [[1]]|sum(start=[]) }}", "{{ {[1]: 2} }}", "{{ '%s' % 'a' }}",
+    ],
+)  # fmt: skip
+def test_what_is_not_listed_is_refused(source):
+    with pytest.raises(InvalidRequest):
+        plain(source)
+
+
+def test_an_error_of_a_template_is_a_sentence_and_not_its_data():
+    with pytest.raises(InvalidRequest) as caught:
+        plain("{{ raise_exception('x' * 999999) }}")
+    assert len(str(caught.value)) < 3000
