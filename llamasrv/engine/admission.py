@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from llamasrv.engine.interface import Backend
-from llamasrv.engine.kv.manager import KVCacheManager
+from llamasrv.engine.kv.manager import KVCacheManager, Unclean
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.preemption import WayBack
 from llamasrv.engine.kv.prefix_index import Match
+from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.on_device import DeviceSampler, is_eligible
 from llamasrv.engine.sampling.state import SamplingState
 from llamasrv.engine.sequence import Sequence, State
@@ -39,29 +40,35 @@ class Admission:
 
     def __init__(
         self, memory: KVCacheManager, backend: Backend, options: EngineOptions, metrics: EngineMetrics,
-        way_back: WayBack, clock: Callable[[], float],
+        way_back: WayBack, clock: Callable[[], float], chains: ChainMaker, sequences: Iterable[Sequence] = (),
     ) -> None:  # fmt: skip
+        """`sequences`: those that outlive the context before this one, with their copies and slots."""
         self.memory = memory
         self._way_back, self._clock = way_back, clock
-        way_back.room = options.swap_bytes
         self.slots = SavedSlots(options.places)
         self.swapped_bytes = 0
         self._backend = backend
+        self._chains = chains
         self._options = options
         self._metrics = metrics
+        sequences = list(sequences)
+        self._swapped(sum(seq.saved.data.nbytes for seq in sequences if seq.saved is not None))
+        for seq in sequences:
+            if seq.slot is not None:
+                self.slots.take(seq.slot, None)
 
     def seat_all(
         self, admitted: Iterable[tuple[Sequence, Match | None]], clock: Callable[[], float]
     ) -> tuple[list[Sequence], list[Sequence]]:
         """Seat the sequences that a plan admits. Returns those that are seated, and those that could not be: each
-        fails alone."""
+        fails alone. Raises Unclean."""
         seated: list[Sequence] = []
         failed: list[Sequence] = []
-        for i, (seq, match) in enumerate(admitted):
+        for seq, match in admitted:
             try:
-                if i and match is not None:
-                    match = self.memory.lookup(seq)  # an admission before this one may have moved what was matched
                 self.seat(seq, match, clock())
+            except Unclean:
+                raise
             except Exception:
                 log.exception("sequence %d cannot be admitted", seq.id)
                 failed.append(seq)
@@ -72,6 +79,8 @@ class Admission:
     def seat(self, seq: Sequence, match: Match | None, now: float) -> None:
         """Give a waiting sequence a lane that starts with the match. Raises whatever prevents that."""
         memory = self.memory
+        if match is not None and memory.is_stale(match):  # a preemption or admission of this step has moved it
+            match = memory.lookup(seq)
         branches = memory.branches(match)
         with self._lease(seq, match) as lease:
             if branches:  # the lane holds what is shared, and nothing else yet
@@ -81,6 +90,7 @@ class Admission:
                 seq.sampling = SamplingState(
                     seq.spec, seq.tokens, seq.constraint, self._backend,
                     shifts=self._options.context_shift and seq.media is None,  # an image cannot be moved
+                    chains=self._chains,
                 )  # fmt: skip
                 if not self._options.deterministic:
                     seq.sampling.jump_with_prompt()
@@ -89,6 +99,7 @@ class Admission:
         seq.lane, seq.num_computed = lease
         seq.enter(State.PREFILL)
         self.forget_saved(seq)
+        self.memory.release(seq)
         if seq.admitted is None:
             seq.slot = self.slots.take(seq.spec.slot, None if match is None else match.lane)
             seq.reused = seq.stream.reused[seq.spec.index] = seq.num_computed
@@ -120,7 +131,8 @@ class Admission:
                 length = memory.restore(lane, match.saved, match)
             yield Lease(lane, length)
         except BaseException:
-            memory.drop(lane)
+            if lane in memory.lanes.held:
+                memory.drop(lane)
             raise
 
     def preempt(self, seq: Sequence) -> None:

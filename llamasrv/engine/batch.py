@@ -52,7 +52,7 @@ class Batch:
             return
         single = 0  # the decodes come first: laid out together
         for seq, count in parts:
-            if count != 1 or len(seq.tokens) - seq.num_computed != 1 or seq.draft or seq.spec.prompt_logprobs:
+            if count != 1 or len(seq.tokens) - seq.num_computed != 1 or seq.draft or seq.is_scored:
                 break
             single += 1
         if single:
@@ -66,7 +66,13 @@ class Batch:
         for seq, count in parts[single:]:
             row = self._fill_part(seq, count, row)
         self.num_rows = row
-        self.num_outputs = single + sum([count for _, count in outputs[single:]])
+        self._count_outputs(single + sum([count for _, count in outputs[single:]]))
+
+    def _count_outputs(self, owned: int) -> None:
+        """The rows of logits are handed out by what `outputs` says: a row that belongs to nobody would shift all that
+        follow it to a stranger."""
+        self.num_outputs = int(np.count_nonzero(self.wants_logits[: self.num_rows]))
+        assert self.num_outputs == owned, "rows with logits that belong to nobody"
 
     def _fill_part(self, seq: Sequence, count: int, row: int) -> int:
         start = seq.num_computed
@@ -82,7 +88,8 @@ class Batch:
         self.position[row:end] = np.arange(first, first + end - row)
         assert seq.lane is not None, seq
         self.lane[row:end] = seq.lane
-        if seq.spec.prompt_logprobs and start < seq.num_prompt:
+        if seq.is_scored:
+            assert not seq.draft, seq
             self.wants_logits[row:end] = 1
             self.outputs.append((seq, count))
         else:
@@ -118,4 +125,4 @@ class Batch:
             row = end
         self.media = MediaRows(np.concatenate(embeddings), np.concatenate(positions, axis=1), whole)
         self.num_rows = row
-        self.num_outputs = len(self.outputs)
+        self._count_outputs(len(self.outputs))

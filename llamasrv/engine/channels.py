@@ -12,25 +12,31 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from time import perf_counter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from gevent import Timeout as GeventTimeout
 from gevent import get_hub, getcurrent, monkey
 from gevent.event import Event
+from gevent.threadpool import ThreadPool
 
 from llamasrv.domain.events import DraftCounts, FinishReason, TokenLogprob
 from llamasrv.errors import LlamasrvError
 
 _start_new_thread = monkey.get_original("_thread", "start_new_thread")
 _allocate_lock = monkey.get_original("_thread", "allocate_lock")
+_stack_size = monkey.get_original("_thread", "stack_size")
+_starting = _allocate_lock()
 _SimpleQueue = monkey.get_original("queue", "SimpleQueue")
 _Empty = monkey.get_original("queue", "Empty")
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+COMPUTING = 2  # threads beside the hub that hold the interpreter
 GATHERED = 128  # items that wake a reader who gathers
 WAKE_SECONDS = 0.004  # so long readers are woken one after another before the hub looks at anything else
 
@@ -106,7 +112,9 @@ def native_lock() -> Lock:
 class RealThread:
     """A real OS thread, also where `threading` is patched. `target` must not raise."""
 
-    def __init__(self, target: Callable[[], None]) -> None:
+    def __init__(self, target: Callable[[], None], *, stack_bytes: int = 0) -> None:
+        """`stack_bytes`: address space for its stack, of which only what is used takes memory; 0: the system's size."""
+        self._stack_bytes = stack_bytes
         self._done = _allocate_lock()
         self._target: Callable[[], None] | None = target
         self.alive = False
@@ -114,7 +122,12 @@ class RealThread:
     def start(self) -> None:
         self._done.acquire()
         self.alive = True
-        _start_new_thread(self._run, ())
+        with _starting:  # the size holds for all threads that are started
+            before = _stack_size(self._stack_bytes)
+            try:
+                _start_new_thread(self._run, ())
+            finally:
+                _stack_size(before)
 
     def _run(self) -> None:
         # Its owner, whose method it mostly is, must not live on because of it.
@@ -381,12 +394,52 @@ class Notice:
         return True
 
 
+_thread = monkey.get_original("threading", "local")()
+
+
+@contextmanager
+def within(seconds: float, error: Exception) -> Iterator[None]:
+    """Raise this error in the block if it waits on sockets or for others longer than that, on the hub. Elsewhere
+    nothing can interrupt it."""
+    if not monkey.is_module_patched("threading") or getattr(_thread, "is_away", False):
+        yield
+        return
+    with GeventTimeout(seconds, error):
+        yield
+
+
 def off_hub(function: Callable[..., R], *args: object) -> R:
-    """Call the function on a native thread where `threading` is patched, so that long work does not block the hub."""
-    if not monkey.is_module_patched("threading"):
+    """Call the function on a native thread where `threading` is patched, so that long work does not block the hub. On
+    such a thread it is called at once."""
+    if not _is_on_hub():
         return function(*args)
+    return _applied(get_hub().threadpool, function, args)
+
+
+def compute_off_hub(function: Callable[[], R]) -> R:
+    """The same for work that holds the interpreter, on few threads: whenever the hub wants the interpreter it waits
+    half a millisecond for each of them."""
+    if not _is_on_hub():
+        return function()
+    if not _computing:
+        _computing.append(ThreadPool(COMPUTING))
+    return _applied(_computing[0], function, ())
+
+
+_computing: list[ThreadPool] = []  # made when it is needed, in the worker
+
+
+def _is_on_hub() -> bool:
+    return _has_hub() and not getattr(_thread, "is_away", False)
+
+
+def _has_hub() -> bool:
+    return bool(monkey.is_module_patched("threading"))
+
+
+def _applied(pool: ThreadPool, function: Callable[..., R], args: tuple[object, ...]) -> R:
     results: list[R] = []
-    error: BaseException | None = get_hub().threadpool.apply(_caught, (function, args, results))
+    error: BaseException | None = pool.apply(_caught, (function, args, results))
     if error is not None:
         raise error
     return results[0]
@@ -394,8 +447,11 @@ def off_hub(function: Callable[..., R], *args: object) -> R:
 
 def _caught(function: Callable[..., R], args: tuple[object, ...], results: list[R]) -> BaseException | None:
     """An exception as a value: the pool would log a traceback for each, and a client's mistake is not a bug."""
+    _thread.is_away = True
     try:
         results.append(function(*args))
         return None
     except BaseException as error:
         return error
+    finally:
+        _thread.is_away = False

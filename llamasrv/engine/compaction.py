@@ -32,6 +32,7 @@ class Compaction:
         self._scheduler = scheduler
         self._metrics = metrics
         self._clock = clock
+        self._refused: tuple[int, int, int] | None = None  # holes, tokens and lanes for which it did not pay
         self._holes = 0  # cells between those of others that sequences have left
         # A restored lane may lack what a draft model or a sliding window needs.
         self._is_on = bool(backend.cell_share) and backend.can_cut_saved and backend.draft_model is None
@@ -48,8 +49,13 @@ class Compaction:
         tokens, lanes = self._tokens_to_come(waiting, running), self._memory.lanes
         if not tokens or any(seq.num_exact is not None for seq in running):
             return []  # what was shifted is moved by the next decode, and cannot be copied before
+        # It pays less with fewer tokens, and the library is not asked for sizes again unless something else changed.
+        if self._refused is not None and self._refused[0::2] == (self._holes, len(lanes.held)):
+            if tokens <= self._refused[1]:
+                return []
         size = sum(self._backend.saved_size(lane) for lane in lanes.held)
         if not self._pays(tokens, size, running):
+            self._refused = self._holes, tokens, len(lanes.held)
             return []
         held = sum(lanes.lengths[lane] for lane in lanes.held)
         if held > lanes.held_cells and sum(lanes.lengths) + tokens > lanes.num_cells:

@@ -37,6 +37,8 @@ def shift(core: EngineCore, seq: Sequence) -> None:
         core.admission.forget_saved(seq)
     assert seq.sampling is not None, seq
     seq.sampling.forget(keep, count)
+    seq.commons.clear()
+    seq.found = None
     seq.num_forgotten += count
     core.metrics.context_shifts += 1
 

@@ -10,6 +10,7 @@ Knows tokens and bytes; knows no protocol, no HTTP and no chat. README.md in thi
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -21,15 +22,16 @@ from llamasrv.engine.compaction import Compaction
 from llamasrv.engine.context_shift import shift
 from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.kv.checkpointing import stop_at_checkpoints
+from llamasrv.engine.kv.disk_reads import DiskReads
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.disk_writer import DiskWriter
 from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells
-from llamasrv.engine.kv.manager import KVCacheManager
+from llamasrv.engine.kv.manager import KVCacheManager, Unclean
 from llamasrv.engine.media.encoder import Encoded, Encoder
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.options import EngineOptions, Status
 from llamasrv.engine.outputs import Outputs
 from llamasrv.engine.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pace
 from llamasrv.engine.queue_places import QueuePlaces
@@ -38,10 +40,13 @@ from llamasrv.engine.sampling.state import Choice, Ending
 from llamasrv.engine.sampling.step_sampler import StepSampler
 from llamasrv.engine.scheduler import Plan, Pool, scheduler_for
 from llamasrv.engine.sequence import Sequence, State, end_of, tell_progress
+from llamasrv.engine.step_watch import StepWatch
 from llamasrv.engine.view import Board
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow
 
 log = logging.getLogger("llamasrv.engine")
+
+CHECK_EVERY = 64  # steps between two looks at whether a lane is as long as the books say: 2 µs each
 
 Mail = tuple[Callable[..., None], object]
 """What is called with the core, between two steps, and its argument: a method of EngineCore, `answer` or `call`."""
@@ -64,6 +69,7 @@ class EngineCore:
         self.scheduler = scheduler_for(backend, options)
         self.waiting: list[Sequence] = []  # for a place, or a preempted one for its mask; in the order of arrival
         self.running: list[Sequence] = []  # those that hold a lane
+        self._mail: deque[Mail] = deque()  # taken and not carried out: what follows a command that failed is not lost
         self._sampler = StepSampler(pool, options.threads or available_cpus(), backend.vocab.size)
         self.places = QueuePlaces(self.scheduler)
         self._outputs = Outputs(self._sampler, backend, self._note_first_token)
@@ -71,14 +77,20 @@ class EngineCore:
         self._doorbell, self._board = doorbell, board
         self._refused = RefusedSteps(self)
         self._deadlines = Deadlines()
+        self._watch = StepWatch(metrics.slow_parts, clock)
         self.encoder = _open_encoder(self)
         self.disk = _open_disk(self, pool)
-        self._forget_context()
+        self.reads = None if self.disk is None else DiskReads(
+            self.disk, clock,
+            keep=lambda state: self.memory.take_back(state), reserve=lambda size: self.memory.host.reserve(size),
+        )  # fmt: skip
+        self._open_books()
         self._publish()  # from now on a turn that does not end is noticed
 
     def turn(self, *, wait: bool = False) -> bool:
         """One turn of the loop; with `wait`, sleep while there is nothing to do. True when something was computed."""
         self._take_mail(wait)
+        self._watch.begin()
         worked = bool(self.waiting or self.running) and self.step()
         if self._writer is not None:
             self._writer.tick(self.clock(), self.running)
@@ -86,10 +98,12 @@ class EngineCore:
         self._publish()
         if not (worked and self.running):
             self._doorbell.ring()  # else the next step does it
+        self._watch.mark("deliver")
         return worked
 
     def step(self) -> bool:
         started = self.clock()
+        self.scheduler.note_owners(started, self.waiting, self.running)
         for seq in self._deadlines.passed(started, self.running, self.waiting):
             self.end(seq, Ending(FinishReason.DEADLINE, error=DeadlineExceeded("The request timed out.")))
         for seq, outcome in self._outputs.overdue() if self._outputs.late else ():
@@ -97,6 +111,7 @@ class EngineCore:
         for seq in self.compaction.before_step(self.waiting, self.running):
             self.preempt(seq, save=False)
         plan = self._plan(started)
+        self._watch.mark("plan")
         self._carry_out(plan)
         self._pace.burst = max(self._pace.burst, len(self.running))
         if not plan.parts:
@@ -104,12 +119,21 @@ class EngineCore:
                 self._outputs.wait_for_masks(MASK_CHECK)
             return bool(plan.preempt or self._outputs.late)
         self.backend.batch.fill(plan.parts)
+        self._watch.mark("fill")
         filled = self.clock()
-        if not self._decode(plan):
+        computed = self._decode(plan)
+        self._watch.begin()
+        if not computed:
             return True
         decoded = self.clock()
         for seq, outcome in self._outputs.take(self.drafter):
             self._advance(seq, outcome)
+        if self._outputs.spoiled:
+            spoiled, self._outputs.spoiled = self._outputs.spoiled, []
+            self._refused.spoiled(spoiled)
+        elif self._refused.num_spoiled and self.backend.batch.num_outputs:
+            self._refused.sound()
+        self._watch.mark("sample")
         ended = self.clock()
         self.scheduler.account(plan, ended - started)
         self.drafter.account(plan, ended - started)
@@ -117,11 +141,16 @@ class EngineCore:
         return True
 
     def reset(self) -> None:
-        """Start over with a fresh context. No sequence may be seated."""
+        """Start over with a fresh context and new books. Sequences that are open go on from the tokens that they have:
+        they keep what Sequence.lose_context says, and whoever had a lane waits for one."""
+        self.waiting, self.running = [*self.running, *self.waiting], []
+        for seq in self.waiting:
+            seq.lose_context()
         self.backend.reset()
         self.prefixes.clear()
-        self._forget_context()
+        self._open_books()
         self._refused.in_a_row = 0
+        self._board.is_stale = True
 
     def close(self, error: LlamasrvError, *, keep: bool = True) -> None:
         """Fail everything that is open, including what is in the mailbox. Nothing more is accepted. With `keep`, what
@@ -129,11 +158,17 @@ class EngineCore:
         self._take_mail(wait=False)
         self.fail_all(error)
         if keep and self.backend.generates and not self.backend.split:
-            self.memory.save_all()
-            if self._writer is not None:
-                self._writer.write_all()
+            try:
+                self._keep_prefixes()
+            except Exception:
+                log.exception("what was computed cannot be kept")
         self._publish()
         self._doorbell.ring()
+
+    def _keep_prefixes(self) -> None:
+        self.memory.save_all()
+        if self._writer is not None:
+            self._writer.write_all()
 
     def discard(self) -> None:
         """After `close`: finish pending writes to disk, and free the context."""
@@ -141,6 +176,7 @@ class EngineCore:
             self.encoder.close()
         if self.disk is not None:
             self.disk.close()
+        self._sampler.chains.close()
         self.backend.close()
 
     # commands: what the mailbox brings, as (method, argument)
@@ -169,6 +205,33 @@ class EngineCore:
         for seq in [*self.running, *self.waiting]:
             self.end(seq, Ending(FinishReason.FAILED, error=error.but()))
 
+    def abandon_all(self, error: LlamasrvError) -> None:
+        """After the loop has failed: end every open sequence without the books and the context, which may be what
+        failed. `reset` makes both anew."""
+        left = [*self.running, *self.waiting]
+        self.running, self.waiting = [], []
+        for seq in left:
+            if seq.state is not State.ENDED:
+                self._finish(seq, Ending(FinishReason.FAILED, error=error.but()))
+        if self.encoder is not None:
+            self.encoder.forget_all()
+        if self.reads is not None:
+            self.reads.forget_all()
+        self._outputs.late.clear()
+        for seq in left:
+            seq.lose_context()
+            seq.saved = None
+            if seq.sampling is not None:
+                try:
+                    seq.sampling.close()
+                except Exception:
+                    log.exception("the sampler of sequence %d cannot be closed", seq.id)
+
+    def give_up(self, reason: str) -> None:
+        """Nothing can be computed any more: everything fails, and nothing is accepted."""
+        self.fail_all(EngineFailure("The model cannot compute this request."))
+        self._board.set_status(Status("failed", reason=reason))
+
     # mail
 
     def _take_mail(self, wait: bool) -> None:
@@ -177,10 +240,17 @@ class EngineCore:
         if not self.running and not self.waiting and self.mailbox.is_empty:
             pace.come_and_gone = 0
         while True:
-            seconds = pace.sleep_seconds(self.running, self.waiting, places, self.clock) if wait else 0.0
+            seconds = 0.0
+            if wait and not self._mail:
+                seconds = pace.sleep_seconds(self.running, self.waiting, places, self.clock)
             mail = self.mailbox.take(seconds)
-            for act, argument in mail:
-                act(self, argument)
+            if mail or self._mail:
+                self._watch.begin()
+                self._mail.extend(mail)
+                while self._mail:
+                    act, argument = self._mail.popleft()
+                    act(self, argument)
+                self._watch.mark("mail")
             pace.stuck = pace.stuck and not mail
             if not mail or not seconds or not self.waiting:
                 break  # what was asked of an idle engine is answered at the turn's end, not after the next sleep
@@ -188,13 +258,16 @@ class EngineCore:
             pace.burst = 0  # the next start is a new one
             if not mail and seconds == IDLE_CHECK:
                 self.memory.lanes.check()
-                self.scheduler.forget_owners(self.waiting, self.running)
+                self.scheduler.forget_owners()
 
     # plan and its consequences
 
     def _plan(self, now: float) -> Plan:
         lanes, waiting = self.memory.lanes, self.waiting
-        if self._outputs.late or (self.encoder is not None and self.encoder.num_waiting):
+        reads = self.reads
+        if reads is not None and reads.num_waiting:
+            reads.tick(now)
+        if self._outputs.late or reads and reads.num_waiting or self.encoder and self.encoder.num_waiting:
             waiting = [s for s in waiting if s.state is State.WAITING]
         num_lanes = len(lanes.free) + len(lanes.resident)
         pool = Pool(lanes.reclaimable_cells, num_lanes, self.backend.max_outputs, lanes.held_cells)
@@ -205,6 +278,8 @@ class EngineCore:
             self.preempt(seq)
         for seq, cell in plan.encode:
             self._encode(seq, cell)
+        for seq, match in plan.read:
+            self.memory.read(seq, match)
         if plan.admit:
             self._admit(plan)
             _add_forced(plan, self.scheduler.batch_size)
@@ -214,7 +289,9 @@ class EngineCore:
             stop_at_checkpoints(plan)
         if self.running:
             self.memory.clear_idle()
+        self._watch.mark("seat")
         self.drafter.draft(plan)
+        self._watch.begin()  # a draft model computes
         self.memory.make_room(plan.num_decodes + plan.num_prompt + plan.num_drafted)
 
     def _admit(self, plan: Plan) -> None:
@@ -279,12 +356,21 @@ class EngineCore:
         for seq, count in plan.parts:
             seq.num_computed += count
             extend(seq.lane, count)  # type: ignore[arg-type]  # all are seated
-            if seq.checkpoints:
+            if seq.checkpoints and not seq.draft:  # with one the lane holds rows that nobody has verified
                 self.memory.come_to_place(seq)
             if seq.state is State.PREFILL:
                 self._note_prompt(seq)
+        if not self.metrics.steps % CHECK_EVERY:
+            self._check_lane(plan)
         self._sampler.wait_for_masks(masks)
         return True
+
+    def _check_lane(self, plan: Plan) -> None:
+        """Compare the books with the back end, for one of the sequences that were just computed."""
+        seq, _ = plan.parts[self.metrics.steps // CHECK_EVERY % len(plan.parts)]
+        if seq.media is None and seq.lane is not None:
+            length, expected = self.backend.length(seq.lane), seq.num_computed + len(seq.draft)
+            assert length == expected, f"lane {seq.lane} has {length} tokens, and {expected} in the books"
 
     # deliver
 
@@ -309,6 +395,7 @@ class EngineCore:
         if ending is not None:
             if ending.error is not None:
                 log.warning("sequence %d failed: %s", seq.id, ending.error)
+            self.drafter.settle(seq)
             self.end(seq, ending)
 
     def _note_first_token(self, seq: Sequence) -> None:
@@ -316,18 +403,24 @@ class EngineCore:
         self._pace.urgent = True
 
     def end(self, seq: Sequence, ending: Ending) -> None:
-        """Every sequence ends here, exactly once; its client is told."""
-        (self.waiting if seq.lane is None else self.running).remove(seq)
+        """End an open sequence. Its client is told first: whatever the books do, nobody waits for an end."""
+        if seq.sampling is not None and ending.reason is not FinishReason.STOP_STRING:
+            seq.sampling.flush(seq.stream.put)
+        self._finish(seq, ending)
+        group = self.waiting if seq.lane is None else self.running
         if self.encoder is not None:
             self.encoder.forget(seq)
-        if seq.sampling is not None:
-            if ending.reason is not FinishReason.STOP_STRING:
-                seq.sampling.flush(seq.stream.put)
-            seq.sampling.close()
+        self.memory.release(seq)
         self.drafter.leave(seq)
-        seq.ended = self.clock()
         self.admission.leave(seq, keep=ending.reason is not FinishReason.FAILED)
+        if seq.sampling is not None:
+            seq.sampling.close()
+        group.remove(seq)
         self.compaction.note_end(seq, len(self.running))
+
+    def _finish(self, seq: Sequence, ending: Ending) -> None:
+        """Every sequence ends here, exactly once. Touches nothing but the sequence and counters."""
+        seq.ended = self.clock()
         seq.enter(State.ENDED)
         end = end_of(seq, ending)
         self.metrics.note_end(seq, end)
@@ -342,26 +435,34 @@ class EngineCore:
         memory, swapped = self.memory, self.admission.swapped_bytes
         self._board.publish(self.clock(), self.running, self.waiting, memory.lanes, swapped, memory.host.pins)
 
-    def _forget_context(self) -> None:
+    def _open_books(self) -> None:
+        """The books of a fresh context: all that is kept of one, made as a whole."""
         self.memory = KVCacheManager(
             self.backend, prefixes=self.prefixes.open(self.backend, self.options, self.clock),
-            time=self.scheduler.cost, metrics=self.metrics, disk=self.disk,
+            time=self.scheduler.cost, way_back=self.scheduler.way_back, metrics=self.metrics, disk=self.disk,
+            reads=self.reads,
         )  # fmt: skip
         self._writer = None if self.disk is None else DiskWriter(self.memory, self.disk, self.scheduler.cost)
         self.admission = Admission(
-            self.memory, self.backend, self.options, self.metrics, self.scheduler.way_back, self.clock
+            self.memory, self.backend, self.options, self.metrics, self.scheduler.way_back, self.clock,
+            self._sampler.chains, self.waiting,
         )
         self.compaction = Compaction(self.memory, self.backend, self.scheduler, self.metrics, self.clock)
         self.drafter = Drafter(self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock)
 
 
 def answer(core: EngineCore, question: tuple[Callable[[EngineCore], object], Stream]) -> None:
-    """Put the result of a function of the core into the stream, or what it raised."""
+    """Put the result of a function of the core into the stream, or what it raised: that is the asker's alone."""
     act, stream = question
     try:
         stream.put(act(core))
     except LlamasrvError as error:
         stream.put(error)
+    except Exception as error:
+        log.exception("a question to the engine failed")
+        stream.put(EngineFailure("The engine could not do this; the server's log has the cause."))
+        if isinstance(error, Unclean):
+            raise
 
 
 def call(core: EngineCore, act: Callable[[], None]) -> None:
@@ -395,7 +496,7 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
         facts={"model": options.digest, **backend.state_facts}, largest=options.cache_bytes,
         adapter_digests=tuple(adapter.digest for adapter in backend.adapters), can_cut=backend.can_cut_saved,
         work=pool.queue(1).put, post=lambda mail: core.mailbox.put((call, partial(mail[0], mail[1]))),
-        give=lambda state: core.memory.take_back(state), metrics=core.metrics,
+        clock=core.clock, metrics=core.metrics,
     )  # fmt: skip
 
 

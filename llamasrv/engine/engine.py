@@ -28,7 +28,8 @@ from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import Adapter, EngineOptions, Status
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
-from llamasrv.engine.sequence import Sequence
+from llamasrv.engine.sampling.state import Ending
+from llamasrv.engine.sequence import Sequence, end_of
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.view import Board, ModelFacts, View, Snapshot
@@ -55,6 +56,7 @@ class Engine:
         metrics: EngineMetrics | None = None,
         prefixes: KeptPrefixes | None = None,
         on_status: Callable[[], None] | None = None,
+        pool: NativePool | None = None,
     ) -> None:
         """`metrics` and `prefixes` of a previous engine are continued; `on_status` is called, on any thread, whenever
         the status changes."""
@@ -63,7 +65,7 @@ class Engine:
         self.metrics = metrics or EngineMetrics()
         self.clock = clock
         self.embedder = Embedder(clock=clock)
-        pool = NativePool()
+        pool = pool or NativePool()
         self.grammars = GrammarCompiler(pool)
         self._on_status = on_status
         self._mailbox: Mailbox[Mail] = Mailbox()
@@ -168,8 +170,8 @@ class Engine:
     ) -> Stream:
         """Hand in the choices of one request, each with its constraint; they share the stream that is returned."""
         status = self.status
-        if status.state != "ready":
-            raise _unavailable(status)
+        if status.state != "ready" or self._stopping:
+            raise _unavailable(status) if not self._stopping else Unavailable(STOPPING)
         if not self.model.generates:
             raise Unsupported("This is an embedding model; it cannot generate text. Use /v1/embeddings.", param="model")
         for spec in specs:
@@ -192,7 +194,20 @@ class Engine:
         ]
         self._num_submitted += len(sequences)
         self._mailbox.put((EngineCore.arrive, sequences))
+        if self._board.status.state == "stopped":
+            self._refuse_mail()  # its thread may have taken the last mail before this
         return stream
+
+    def _refuse_mail(self) -> None:
+        """After the thread's end, for what nobody takes any more."""
+        for act, argument in self._mailbox.take():
+            if act is EngineCore.arrive:
+                for seq in cast("list[Sequence]", argument):
+                    seq.stream.finish(end_of(seq, Ending(FinishReason.FAILED, error=Unavailable(STOPPING))))
+            elif act is answer:
+                _, stream = cast("tuple[object, Stream]", argument)
+                stream.put(Unavailable(STOPPING))
+        self._doorbell.ring()
 
     def cancel(self, stream: Stream) -> None:
         """Cancel what is still open of a request. Each open choice still gets its End. Idempotent."""
@@ -228,7 +243,8 @@ class Engine:
             raise InvalidRequest(f"A token id is outside the vocabulary (0 to {size - 1}).", param="prompt")
         if any(not 0 <= number < model.num_adapters for number, _ in spec.cache_key.adapters):
             raise InvalidRequest(f"There are {model.num_adapters} adapters (0 is the first).", param="lora")
-        if any(not 0 <= token < size for token, _ in spec.params.logit_bias):
+        biased = spec.params.logit_bias.tokens  # ascending
+        if biased and not 0 <= biased[0] <= biased[-1] < size:
             raise InvalidRequest(f"A token id is outside the vocabulary (0 to {size - 1}).", param="logit_bias")
 
     # saved slots
@@ -273,6 +289,8 @@ class Engine:
             raise _unavailable(status)
         stream = Stream(self._doorbell)
         self._mailbox.put((answer, (act, stream)))
+        if self._board.status.state == "stopped":
+            self._refuse_mail()
         if not stream.wait(timeout):
             raise Unavailable("The engine is busy.")
         result = cast("R | LlamasrvError", stream.take()[0])

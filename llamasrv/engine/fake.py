@@ -70,6 +70,12 @@ class FakeVocabulary:
     def is_control(self, token: int) -> bool:
         return token >= 256
 
+    def hold(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
 
 class FakeChain:
     """Temperature, top_k, top_p and min_p with a seeded generator; the other samplers need the real backend."""
@@ -264,6 +270,10 @@ class FakeBackend:
             if chain is not None:
                 self._sampled[number] = chain.choose(np.arange(N_VOCAB), row.copy())
                 row[:] = np.nan
+
+    def length(self, lane: int) -> int:
+        places = self._places[lane]
+        return places[-1] + 1 if places else 0
 
     def usable(self, lane: int, position: int) -> bool:
         length = self._length(lane, position)

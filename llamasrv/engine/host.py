@@ -111,18 +111,22 @@ class EngineHost:
         )  # fmt: skip
         board.set_status(Status("ready", 1.0))
 
-    def turn(self) -> bool:
+    def turn(self, *, wait: bool = True) -> bool:
         """Run a turn of the core. If it fails, fail all requests and start over; returns False if that fails, too."""
         try:
-            self.core.turn(wait=True)
+            self.core.turn(wait=wait)
             return True
         except Exception:
             log.exception("the engine loop failed; recreating its context")
+        return self.recover()
+
+    def recover(self) -> bool:
+        """Fail all requests and start over; returns False if that fails, too."""
         shared, board = self.shared, self.shared.board
         shared.metrics.restarts += 1
         board.set_status(Status("failed", reason="the engine loop failed and is being restarted"))
         try:
-            self.core.fail_all(EngineFailure("The engine failed while working on this request."))
+            self.core.abandon_all(EngineFailure("The engine failed while working on this request."))
             shared.doorbell.ring()
             self.core.reset()
         except Exception:
@@ -136,8 +140,8 @@ class EngineHost:
     def close(self) -> None:
         """Fail what is open, and free everything."""
         shared = self.shared
+        shared.board.set_status(Status("stopped"))  # before the last mail: who puts more knows that nobody takes it
         self.core.close(Unavailable(STOPPING), keep=not self._broken)
-        shared.board.set_status(Status("stopped"))
         shared.embedder.close()
         shared.grammars.close()  # before the vocabulary that it reads is gone
         self.core.discard()

@@ -114,6 +114,12 @@ class Vocabulary(Protocol):
 
     def is_control(self, token: int) -> bool: ...
 
+    def hold(self) -> bool:
+        """Keep the model that it belongs to from being freed until `release`. False if it already is. For jobs that
+        may outlive the engine."""
+
+    def release(self) -> None: ...
+
 
 class Chain(Protocol):
     """A native sampler chain of one sequence: chooses among candidates, remembers what it accepted."""
@@ -296,6 +302,9 @@ class Backend(Protocol):
     def sampled(self, row: int) -> int | None:
         """The token chosen from this row of logits of the batch, for a lane that has a chain; its logits are unknown.
         None if there was nothing to choose from."""
+
+    def length(self, lane: int) -> int:
+        """The position behind the last token of a lane; 0 if it is empty."""
 
     def usable(self, lane: int, position: int) -> bool:
         """Whether this lane can be cut back to this position, or ends there. After an M-RoPE image a position is less

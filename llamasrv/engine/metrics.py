@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+from llamasrv.engine.step_watch import PARTS
+
 if TYPE_CHECKING:
     from llamasrv.engine.channels import End
     from llamasrv.engine.scheduler import Plan
@@ -70,6 +72,7 @@ class EngineMetrics:
         self.encode_seconds = 0.0
         self.failed_steps = 0
         self.restarts = 0
+        self.spoiled_rows = 0  # of logits, that were not numbers
         self.longest_sequence = 0
         self.queue_time = Histogram(SECONDS)
         self.last_wait = 0.0  # seconds that the last one to be admitted had waited
@@ -79,6 +82,7 @@ class EngineMetrics:
         self.batch_rows = Histogram(ROWS)
         # The parts of a step: deciding and filling the batch, the library, choosing tokens and delivering them.
         self.parts = {part: Histogram(PART_SECONDS) for part in ("plan", "decode", "sample")}
+        self.slow_parts = dict.fromkeys(PARTS, 0)  # that kept all sequences waiting
         self.drafted: dict[str, int] = {}  # tokens tried, by the source of the draft
         self.accepted: dict[str, int] = {}  # those of them that were taken
         self.drafts = 0  # sequences' steps with a draft

@@ -18,6 +18,8 @@ from llamasrv.engine.channels import Mailbox, RealThread, native_lock
 
 log = logging.getLogger("llamasrv.engine")
 
+STACK_BYTES = 64 << 20  # address space: a library that reads what clients write calls itself once a level
+
 Job = Callable[[], None]
 T = TypeVar("T")
 R = TypeVar("R")
@@ -51,7 +53,7 @@ class NativePool:
         if self.num_idle:
             self.num_idle -= 1
         else:
-            RealThread(self._serve).start()
+            RealThread(self._serve, stack_bytes=STACK_BYTES).start()
             self.num_threads += 1
         self._calls.put(queue)
 
@@ -92,7 +94,7 @@ class JobQueue:
         ended. Raises the exception of the first item that failed."""
         left = deque(enumerate(items))
         results: dict[int, R] = {}
-        failed: dict[int, Exception] = {}
+        failed: dict[int, BaseException] = {}
         ended: Mailbox[int] = Mailbox()
 
         def share(hand: int) -> None:
@@ -103,7 +105,7 @@ class JobQueue:
                     return
                 try:
                     results[at] = act(item, hand)
-                except Exception as error:
+                except BaseException as error:
                     failed[at] = error
 
         def help_as(hand: int) -> None:
@@ -132,6 +134,6 @@ class JobQueue:
                 job = self._jobs.popleft()
             try:
                 job()
-            except Exception:
+            except BaseException:  # a panic of a native library is no Exception; the thread must not end by it
                 log.exception("a job of the native pool failed")
             del job

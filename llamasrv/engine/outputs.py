@@ -31,10 +31,12 @@ _COMPUTED = Ending(FinishReason.LENGTH)
 
 
 class Outputs:
-    """`late`: the sequences whose logits are kept until their mask is there."""
+    """`late`: the sequences whose logits are kept until their mask is there. `spoiled`: those that failed since it was
+    emptied because their logits are no numbers."""
 
     def __init__(self, sampler: StepSampler, backend: Backend, note_first_token: Callable[[Sequence], None]) -> None:
         self.late: list[Sequence] = []
+        self.spoiled: list[Sequence] = []
         self._sampler = sampler
         self._backend = backend
         self._note_first_token = note_first_token
@@ -56,7 +58,7 @@ class Outputs:
                 drafted.append((seq, logits[start:end]))
                 count = 1  # of the others nothing is known yet
             spec = seq.spec
-            if spec.prompt_logprobs and len(seq.scores) < seq.num_prompt:
+            if seq.is_scored:
                 self._score(seq, logits[start : start + count], seq.num_computed - count)
             if seq.num_computed < len(seq.tokens):
                 continue
@@ -68,7 +70,7 @@ class Outputs:
                 outcomes.append((seq, self._sampled(seq, start + count - 1)))
             elif state.num_undelivered and (ending := self._deliver_forced(seq, state)) is not None:
                 outcomes.append((seq, ending))
-            elif seq.constraint is not None and state.is_late:
+            elif state.is_late:
                 self._keep(seq, state, logits[start + count - 1])
             else:
                 ready.append((seq, (state, logits[start + count - 1])))
@@ -106,8 +108,8 @@ class Outputs:
 
     def _choose(self, ready: list[tuple[Sequence, Row]]) -> Iterator[Outcome]:
         choices = self._sampler.choose([row for _, row in ready])
-        for (seq, _), choice in zip(ready, choices):
-            yield seq, choice or _nothing(seq)
+        for (seq, (_, row)), choice in zip(ready, choices):
+            yield seq, choice or self._nothing(seq, row)
 
     def _keep(self, seq: Sequence, state: SamplingState, row: np.ndarray) -> None:
         """Keep the logits until the mask is there."""
@@ -129,11 +131,21 @@ class Outputs:
             row, state.late_row = state.late_row, None
             seq.enter(State.WAITING if seq.lane is None else State.DECODE)
             (choice,) = self._sampler.choose([(state, row)])
-            yield seq, choice or _nothing(seq)
+            yield seq, choice or self._nothing(seq, row)
+
+    def _nothing(self, seq: Sequence, row: np.ndarray) -> Ending:
+        """Why there was nothing to choose from in a row of logits, with its bans applied."""
+        if np.isnan(row).any() or np.isposinf(row).any():
+            self.spoiled.append(seq)
+        return _nothing(seq)
 
     def wait_for_masks(self, timeout: float) -> None:
-        """Wait for the masks of sequences that wait for nothing else, for at most that many seconds."""
-        self._sampler.wait_for_masks(self._begin_masks(self.late), timeout)
+        """Wait for the masks, or the chains, of sequences that wait for nothing else, for at most that many seconds."""
+        matchers = self._begin_masks(self.late)
+        if any(matcher.pending for matcher in matchers):
+            self._sampler.wait_for_masks(matchers, timeout)
+        elif all(seq.sampling is not None and seq.sampling.is_late for seq in self.late):
+            self._sampler.chains.wait(timeout)
 
     def _begin_masks(self, sequences: Iterable[Sequence]) -> list[Matcher]:
         return self._sampler.begin_masks([seq.constraint for seq in sequences if seq.constraint is not None])
@@ -158,5 +170,7 @@ class Outputs:
 
 
 def _nothing(seq: Sequence) -> Ending:
+    if seq.constraint is not None and (error := seq.constraint.failure()) is not None:
+        return Ending(FinishReason.FAILED, error=error)
     log.error("sequence %d: the model produced nothing to choose from", seq.id)
     return Ending(FinishReason.FAILED, error=EngineFailure("The model's logits contain no finite value."))

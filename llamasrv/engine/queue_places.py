@@ -36,6 +36,6 @@ class QueuePlaces:
         self._told = news
 
     def _news(self, asking: list[Sequence], waiting: list[Sequence], now: float) -> dict[int, PromptWaits]:
-        line = self._scheduler.in_order([s for s in waiting if s.state is State.WAITING], now)
+        line = self._scheduler.in_order([s for s in waiting if s.state in (State.WAITING, State.AWAITING_DISK)], now)
         places = {seq.id: place for place, seq in enumerate(line, 1)}
         return {s.id: PromptWaits(s.spec.index, places.get(s.id), len(line)) for s in asking}

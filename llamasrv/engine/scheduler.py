@@ -25,15 +25,15 @@ from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.batch import Part
 from llamasrv.engine.interface import Backend, Together
 from llamasrv.engine.options import EngineOptions
-from llamasrv.engine.kv.prefix_index import Match
+from llamasrv.engine.kv.prefix_index import FOLLOW, Match
 from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
 from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.preemption import WayBack, growth, left, victim
 from llamasrv.engine.step_budget import CHUNK_SECONDS, SMALLEST_CHUNK, StepBudget
 
-FOLLOW = 16  # so many tokens under way elsewhere are worth waiting for
 LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue costs little
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
+AWAY = 60.0  # seconds between two looks at who is here
 GUESTS = 4  # one place more for so many, for owners who would have none
 ROWS_BESIDE = 0.035  # seconds that a step of rows may take beside decodes, and a step of theirs
 DEFERRED_SECONDS = 0.05  # longest step for those who can be deferred: whoever comes waits for its end
@@ -63,6 +63,7 @@ class Plan:
     draft_seconds: float = 0.0  # that a draft model took
     adapters: Adapters = ()  # of all parts
     encode: list[tuple[Sequence, int]] = field(default_factory=list)  # who needs rows, from which cell on
+    read: list[tuple[Sequence, Match]] = field(default_factory=list)  # who waits for a file
 
     @property
     def work(self) -> float:
@@ -99,6 +100,7 @@ class Scheduler:
         self.cost = CostModel()
         self.way_back = WayBack(self.cost)
         self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
+        self._next_look, self._were_here = -inf, set[str]()  # at owners: when, and who was here at the last one
         self._turn = 0
         self._media = MediaTurns(batch_size=batch_size, ubatch_size=ubatch_size)
         self._budget = StepBudget(
@@ -127,10 +129,15 @@ class Scheduler:
         most_seconds = min(self.target, self._deferred_seconds(now)) if only_deferrable else None
         longest = max([s.num_tokens - s.reused for s in prompts] + [s.num_tokens for s in waiting[:places]], default=0)
         budget = self._budget.plan(decodes, pieces, longest, now, most_seconds)
-        if not plan.preempt:  # who had to give way must not be let in again at once
-            self._admit(plan, waiting, decodes, prompts, cells, budget.tokens, pool, now, lookup, common)
-            if len(plan.admit) < min(len(waiting), places):
+        if not plan.preempt:  # do not re-admit what was just preempted
+            resting = {s.lane for s in deferred}
+            kept_out = self._admit(
+                plan, waiting, decodes, prompts, cells, budget.tokens, pool, now, lookup, common, resting
+            )
+            if kept_out and deferred:
+                # A plan that takes lanes away admits nobody: newcomers are looked up again once it is carried out.
                 plan.preempt += deferred
+                plan.admit.clear()
         starts = {s.id: _start(s, m) for s, m in plan.admit}
         prompts += [s for s, _ in plan.admit if s.media is None]  # where media begin is known once they are seated
         plan.encode += [(s, s.num_computed) for s in media if lacks_rows(s, s.num_computed) and s not in plan.preempt]
@@ -180,7 +187,7 @@ class Scheduler:
         for seq in prompts:
             count = min(rest[seq.id], shares[seq.spec.owner], cells)
             rows_out = 1
-            if seq.spec.prompt_logprobs and seq.num_computed < seq.num_prompt:
+            if seq.is_scored:
                 count = rows_out = min(count, outputs)
             if count < 1 or outputs < 1:
                 continue
@@ -232,10 +239,18 @@ class Scheduler:
         """The step computed more tokens of a sequence than its part says."""
         self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + tokens
 
-    def forget_owners(self, waiting: list[Sequence], running: list[Sequence]) -> None:
-        """Forget owners that have nothing here: no one may save up credit while away, and the table must not grow."""
+    def forget_owners(self) -> None:
+        """Nobody is here: no one may save up credit while away, and the table must not grow."""
+        self.served.clear()
+
+    def note_owners(self, now: float, waiting: list[Sequence], running: list[Sequence]) -> None:
+        """The same while others are here, for those who were not at two looks in a row."""
+        if now < self._next_look:
+            return
+        self._next_look = now + AWAY
         here = {s.spec.owner for s in waiting} | {s.spec.owner for s in running}
-        self.served = {owner: served for owner, served in self.served.items() if owner in here}
+        self.served = {owner: served for owner, served in self.served.items() if owner in here | self._were_here}
+        self._were_here = here
 
     def arrive(self, seq: Sequence) -> None:
         """A newcomer starts level with the owner that was served least."""
@@ -278,27 +293,37 @@ class Scheduler:
 
     def _admit(
         self, plan: Plan, waiting: list[Sequence], decodes: list[Sequence], prompts: list[Sequence],
-        cells: int, budget: int, pool: Pool, now: float, lookup: Lookup, common: Common,
-    ) -> None:  # fmt: skip
+        cells: int, budget: int, pool: Pool, now: float, lookup: Lookup, common: Common, resting: set[int | None],
+    ) -> bool:  # fmt: skip
+        """Choose newcomers. Returns whether lanes or cells keep any of them out: what others could give up. `resting`:
+        lanes that nothing is computed in, so nobody waits for what is coming there."""
         num_running = len(decodes) + len(prompts)
         places = self.parallel - num_running
         if places <= 0 and len(self.served) > 1:
             waiting = _left_out(waiting, [*decodes, *prompts])
             most = min(self.parallel + -(-self.parallel // GUESTS), self.batch_size, pool.max_outputs)
             places = most - num_running
-        places = min(places, pool.available_lanes)
         if places <= 0 or not waiting:
-            return
+            return False
+        lacks_lanes = pool.available_lanes < places
+        places = min(places, pool.available_lanes)
+        if not places:
+            return True
         owed = sum(s.owed for s in prompts)
         budget -= owed
         cells -= owed
         growing = [(left(s), s.num_tokens - s.reused) for s in (*decodes, *prompts)]
         for seq in self._in_order(waiting, now, places * LOOK_AHEAD):
-            if not places or (budget <= 0 and plan.admit):
-                return
+            if not places:
+                return lacks_lanes
+            if budget <= 0 and plan.admit:
+                return False
             match = None if seq.saved is not None else lookup(seq)
             have = _start(seq, match)
-            if match and match.coming >= FOLLOW:
+            if match and match.file is not None:
+                plan.read.append((seq, match))
+                continue
+            if match and match.coming >= FOLLOW and match.lane not in resting:
                 continue
             if seq.media is not None and lacks_rows(seq, have):
                 plan.encode.append((seq, have))
@@ -310,11 +335,12 @@ class Scheduler:
             growing.append((left(seq), need))
             ahead = self.way_back.steps_ahead(len(growing) - 1, seq.num_tokens)
             if need + growth(growing, ahead) > cells and not alone:
-                return  # the next in line may be smaller, but would keep this one out for ever
+                return True  # the next in line may be smaller, but would keep this one out for ever
             plan.admit.append((seq, match))
             places -= 1
             cells -= need
             budget -= seq.num_tokens - have
+        return False
 
     def in_order(self, waiting: list[Sequence], now: float) -> list[Sequence]:
         """All that wait for a place, the next one first, as of now."""
@@ -357,7 +383,7 @@ class Scheduler:
             if seq.media is not None and (number := seq.media.at(start)) is not None:
                 span = seq.media.spans[number]
                 count = min(span.end - start, self.ubatch_size - (start - span.start) % self.ubatch_size)
-            if seq.spec.prompt_logprobs:
+            if seq.is_scored:
                 count = min(count, max_outputs)
             plan.parts = [(seq, count)]
             plan.adapters = seq.spec.cache_key.adapters

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from llamasrv.domain.events import DraftCounts, TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.channels import End, PromptComputed, Stream
+from llamasrv.engine.kv.prefix_index import Commons, Match
 from llamasrv.engine.media.timeline import MediaTimeline
 
 if TYPE_CHECKING:
@@ -34,13 +35,15 @@ class State(Enum):
     WAITING = "waiting"  # a place: submitted or preempted
     PREFILL = "prefill"  # steps: seated, and not yet at the end of what it has
     DECODE = "decode"  # a step for the tokens it wrote last
-    AWAITING_MASK = "awaiting a mask"  # its logits are kept; preempted meanwhile, it has no lane
+    AWAITING_MASK = "awaiting a mask"  # or its samplers: its logits are kept; preempted meanwhile, it has no lane
+    AWAITING_DISK = "awaiting a disk"  # a file that its prompt begins with; it has no lane
     AWAITING_ENCODER = "awaiting an encoder"  # rows for its images or sound; it has no lane
     ENDED = "ended"
 
 
 TRANSITIONS = {
-    State.WAITING: (State.PREFILL, State.AWAITING_ENCODER, State.ENDED),
+    State.WAITING: (State.PREFILL, State.AWAITING_DISK, State.AWAITING_ENCODER, State.ENDED),
+    State.AWAITING_DISK: (State.WAITING, State.ENDED),
     State.AWAITING_ENCODER: (State.WAITING, State.ENDED),
     State.PREFILL: (State.DECODE, State.AWAITING_MASK, State.WAITING, State.ENDED),
     State.DECODE: (State.AWAITING_MASK, State.WAITING, State.ENDED),
@@ -56,7 +59,7 @@ class Sequence:
     __slots__ = (
         "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten", "num_exact",
-        "draft", "drafts", "media", "shift", "checkpoints", "source", "pinned", "slot",
+        "draft", "drafts", "media", "shift", "checkpoints", "source", "pinned", "slot", "found", "commons",
     )  # fmt: skip
 
     def __init__(
@@ -88,11 +91,22 @@ class Sequence:
         self.draft: list[int] = []  # behind the timeline, in this step: tokens that nobody was told of
         self.drafts: SequenceDrafts | None = None  # made when it is first asked for any
         self.pinned: list[tuple[float, int]] = []  # seconds for which so many new tokens of it are kept
+        self.found: tuple[int, Match | None] | None = None  # by the last lookup, and the age of the books then
+        self.commons = Commons()
         self.checkpoints: list[int] = []  # positions ahead of it where its state is kept, ascending
 
     def enter(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self} cannot become {state.value}"
         self.state = state
+
+    def lose_context(self) -> None:
+        """Its context is gone, and its lane with it. It keeps its tokens and its sampler, logits that wait for their
+        mask, its slot, and what is outside of the context: its copy in host memory and rows of images."""
+        self.lane, self.num_computed, self.num_exact, self.draft, self.found = None, 0, None, [], None
+        if self.drafts is not None:
+            self.drafts.tried = None
+        if self.state in (State.PREFILL, State.DECODE):
+            self.enter(State.WAITING)
 
     @property
     def num_tokens(self) -> int:
@@ -111,6 +125,12 @@ class Sequence:
     def is_resumed(self) -> bool:
         """Whether it waits for a second time, because it was preempted."""
         return self.saved is not None or self.num_generated > 0
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether log-probabilities of its prompt are still to come: each row that is computed has logits. Not a
+        matter of lengths, since a context that shifts makes a prompt short again."""
+        return self.spec.prompt_logprobs and len(self.scores) < self.num_prompt
 
     @property
     def owed(self) -> int:

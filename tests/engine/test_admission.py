@@ -1,8 +1,9 @@
 """Seating is a transaction."""
 
 import pytest
-from engine_driver import chat, text_of
+from engine_driver import chat, end_of, text_of
 
+from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.sequence import State
@@ -46,3 +47,124 @@ def test_one_that_cannot_be_seated_is_as_it_was_and_so_is_everything_else(drive,
     driver.finish()
     streams = [sequence.stream for sequence in driver.sequences]
     assert all(text_of(stream.take()).startswith("You said: a prompt") for stream in streams)
+
+
+SYSTEM = "<|im_start|>system\nyou are an assistant of few words, and polite<|im_end|>\n"
+
+
+def beside_a_batch(drive, **settings):
+    """A driver with one sequence of a batch that decodes."""
+    driver = drive(num_cells=2048, parallel=4, **settings)
+    batch = driver.submit(SYSTEM + chat("an item of a batch " * 4), deferrable=True)
+    driver.turn(3)
+    assert driver.sequences[0].state is State.DECODE
+    return driver, batch
+
+
+def test_chats_that_begin_like_a_running_batch_are_started(drive):
+    """Two chats that began alike, with the system prompt of a batch that ran: the plan named the batch's lane for the
+    first of them and took that lane away in the same step. It failed with "This request could not be started."."""
+    driver, batch = beside_a_batch(drive)
+    chats = [driver.submit(SYSTEM + chat("tell me of the sea and of its " + what)) for what in ("ships", "fish")]
+    driver.finish()
+    assert [end_of(stream.take()).reason for stream in (*chats, batch)] == [FinishReason.STOP] * 3
+
+
+def test_a_batch_keeps_its_lanes_where_newcomers_only_wait_for_each_other(drive):
+    """Two choices of one prompt threw away what a batch had computed: the second one waited for the first one, and
+    needed neither a lane nor cells."""
+    driver, _ = beside_a_batch(drive)
+    driver.engine.submit([driver.spec(chat("hello " * 20), index=n) for n in range(2)])
+    driver.turn(2)
+    assert driver.engine.metrics.preemptions == 0
+    driver.finish()
+
+
+def test_a_chat_does_not_wait_for_what_a_batch_was_about_to_compute(drive):
+    """A chat began like an item of a batch whose prompt was half computed: the chat waited for that, and the item was set
+    aside for as long as the chat waited."""
+    driver = drive(parallel=4, batch_size=64, num_cells=2048)
+    beginning = SYSTEM + "a long document " * 40
+    batch = driver.submit(beginning + chat("an item"), deferrable=True)
+    driver.turn(2)
+    assert 16 < driver.sequences[0].owed
+    stream = driver.submit(beginning + chat("hello"))
+    for _ in range(200):
+        driver.turn()
+    assert text_of(stream.take()) == "You said: hello"
+    driver.finish()
+    assert end_of(batch.take()).reason is FinishReason.STOP
+
+
+def test_a_batch_gives_up_its_lanes_where_newcomers_have_none(drive):
+    driver = drive(num_lanes=3, parallel=3)
+    batch = [driver.submit(SYSTEM + chat(f"item {n} of a batch " * 4), deferrable=True) for n in range(3)]
+    driver.turn(3)
+    chats = [driver.submit(SYSTEM + chat(f"hello {n}")) for n in range(2)]
+    driver.finish()
+    assert driver.engine.metrics.preemptions >= 3
+    assert {end_of(stream.take()).reason for stream in (*chats, *batch)} == {FinishReason.STOP}
+
+
+def test_a_match_whose_lane_has_changed_hands_is_looked_up_again(drive):
+    """A match was valid for the books that it was made from, and nobody asked whether they were still the same."""
+    driver = drive(parallel=4)
+    driver.answer(SYSTEM + chat("hello"))
+    driver.submit(SYSTEM + chat("and again"))
+    driver.engine.take_mail()
+    seq, memory = driver.sequences[-1], driver.core.memory
+    match = memory.lookup(seq)
+    assert match.length and not memory.is_stale(match)
+    memory.drop(match.lane)
+    assert memory.is_stale(match)
+    ((seated,), failed) = driver.core.admission.seat_all([(seq, match)], driver.core.clock)
+    assert not failed and seated.num_computed == 0
+    driver.core.running.append(seq)
+    driver.core.waiting.remove(seq)
+    driver.finish()
+
+
+def counting(driver):
+    """How often the lanes were searched, as a list of one number."""
+    tier, count = driver.core.memory.tiers[0], [0]
+    match = tier.match
+
+    def counted(*arguments):
+        count[0] += 1
+        return match(*arguments)
+
+    tier.match = counted
+    return count
+
+
+def test_followers_of_a_long_prompt_are_looked_up_when_something_has_changed(drive):
+    """70 followers of one long prompt were looked up in all tiers in every step: up to 165 ms of planning, in the gaps
+    of every stream."""
+    driver = drive(num_cells=8192, num_lanes=96, parallel=20, batch_size=64, step_target=0.05)
+    beginning = SYSTEM + "a long document " * 250
+    streams = [driver.submit(beginning + chat(f"follower {n}"), max_tokens=3) for n in range(60)]
+    driver.turn(2)
+    searched = counting(driver)
+    driver.turn(20)
+    assert driver.core.running[0].owed > 100 and searched[0] == 0
+    driver.finish()
+    assert all(end_of(stream.take()).num_reused > 3000 for stream in streams[1:])
+    assert searched[0] < 60 * 60, "each once for whoever came or went"
+
+
+def test_a_lookup_that_is_remembered_ends_with_what_it_found(drive):
+    """What a newcomer was found to share leaves before it has a place: it is looked up again, and computed."""
+    driver = drive(num_cells=1024, parallel=1)
+    driver.answer(SYSTEM + chat("hello"))
+    driver.submit(chat("somebody else"), params=SamplingParams(temperature=0, ignore_eos=True), max_tokens=60)
+    driver.turn(2)
+    follower = driver.submit(SYSTEM + chat("hello again"))
+    driver.turn(5)
+    seq, memory = driver.sequences[-1], driver.core.memory
+    first = memory.lookup(seq)
+    assert first is not None and memory.lookup(seq) is first
+    while memory.lanes.resident:
+        memory.evict()
+    assert memory.lookup(seq) is not first
+    driver.finish()
+    assert text_of(follower.take()) == "You said: hello again"

@@ -66,3 +66,12 @@ def test_a_batch_that_was_larger_leaves_nothing_behind():
 def test_more_rows_than_it_holds_are_a_mistake_of_ours():
     with pytest.raises(AssertionError, match="more rows than the batch holds"):
         filled((seated([5, 6], 0, computed=1, draft=[7, 8]), 1), capacity=2)
+
+
+def test_a_row_with_logits_that_belongs_to_nobody_is_a_mistake_of_ours():
+    """Rows are handed out in order: one that is not counted gives all that follow it to a stranger."""
+    batch = Batch(16)
+    batch.fill([(seated([5, 6, 7], 0, computed=2), 1)])
+    batch.wants_logits[:2], batch.num_rows = 1, 2
+    with pytest.raises(AssertionError, match="belong to nobody"):
+        batch._count_outputs(1)

@@ -70,6 +70,23 @@ def test_before_a_long_prompt_the_sequences_are_copied_out_and_back_once(start):
     assert compactions(driver) == 1 and driver.backend.saved == 3
 
 
+def test_sizes_are_asked_for_again_only_where_something_has_changed(start):
+    """In each step of a long prompt the library was asked for the sizes of all states, whether or not that could pay."""
+    driver = start()
+    driver.core.scheduler.way_back.copying = lambda size: 1e9
+    size, asked = driver.backend.saved_size, []
+
+    def saved_size(lane):
+        asked.append(lane)
+        return size(lane)
+
+    driver.backend.saved_size = saved_size
+    steps = driver.engine.metrics.steps
+    finish(driver)
+    assert driver.engine.metrics.steps - steps > 20 and compactions(driver) == 0
+    assert 3 <= len(asked) <= 3 * 4, "once for each of three lanes, and where one has ended"
+
+
 def test_texts_are_what_they_are_without(start):
     plain, compact = start(cell_share=0.0), start()
     assert finish(compact) == finish(plain)

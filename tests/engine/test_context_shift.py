@@ -129,3 +129,23 @@ def test_a_prompt_that_does_not_fit_is_refused_as_ever(drive):
     driver = drive(context=64, context_shift=True)
     with pytest.raises(ContextTooLong):
         driver.submit("x" * 64)
+
+
+def test_a_prompt_that_was_scored_is_not_scored_again_behind_a_shift(drive):
+    """A sequence with log-probabilities of its prompt, whose context had shifted below the prompt's length: its next
+    draft took rows of logits that nobody had counted, its neighbours got tokens from a stranger's logits, and it held
+    its lane for ever."""
+    prompt = [65 + n % 20 for n in range(40)]
+
+    def answers(**options):
+        driver = drive(context=64, num_cells=512, parallel=4, context_shift=True, **options)
+        for rows in (1, 2, 4, 8, 16, 32):  # as if more rows cost next to nothing
+            driver.core.scheduler.cost.rows.learn(rows, 0.01 + 1e-6 * rows)
+        streams = [driver.submit(prompt, prompt_logprobs=True, logprobs=1, keep=0, params=ENDLESS, max_tokens=300)]
+        streams += [driver.submit(PROMPT + text, params=ENDLESS, max_tokens=250) for text in ("a b", "c d")]
+        driver.finish(2_000)
+        return [text_of(stream.take()) for stream in streams], driver
+
+    alone, _ = answers(spec="off")
+    beside, driver = answers(spec="ngram")
+    assert beside == alone and sum(driver.engine.metrics.accepted.values()) > 0

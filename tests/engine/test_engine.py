@@ -7,7 +7,7 @@ from engine_driver import GREEDY, chat, end_of, scores_of, spec, text_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.engine.sequence import State
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.fake import BOS
@@ -104,7 +104,7 @@ def test_min_tokens_delays_the_end(drive):
 
 def test_bias_is_obeyed(drive):
     assert (
-        drive().answer("abcdefgh", params=SamplingParams(temperature=0, logit_bias=((65, 100.0),)), max_tokens=3)
+        drive().answer("abcdefgh", params=SamplingParams(temperature=0, logit_bias=LogitBias(((65, 100.0),))), max_tokens=3)
         == "AAA"
     )
 
@@ -112,7 +112,7 @@ def test_bias_is_obeyed(drive):
 def test_a_banned_vocabulary_ends_that_sequence_alone(drive):
     driver = drive()
     banned = tuple((t, -float("inf")) for t in range(driver.backend.vocab.size))
-    bad = driver.submit(chat("bad"), params=SamplingParams(logit_bias=banned))
+    bad = driver.submit(chat("bad"), params=SamplingParams(logit_bias=LogitBias(banned)))
     good = driver.submit(chat("good"))
     driver.finish()
     assert isinstance(end_of(bad.take()).error, EngineFailure)
@@ -612,7 +612,7 @@ def test_prompts_of_no_or_impossible_tokens_are_refused(drive, prompt):
 
 def test_bias_outside_the_vocabulary_is_refused(drive):
     with pytest.raises(InvalidRequest):
-        drive().submit("abc", params=SamplingParams(logit_bias=((263, 1.0),)))
+        drive().submit("abc", params=SamplingParams(logit_bias=LogitBias(((263, 1.0),))))
 
 
 def test_work_is_refused_while_loading_and_while_draining(drive):

@@ -2,11 +2,11 @@
 
 import pytest
 from engine_by_hand import HandEngine
-from engine_driver import chat, end_of, spec
+from engine_driver import chat, end_of, spec, text_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
-from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.interface import DecodeFailed, LoadFailed
 from llamasrv.errors import EngineFailure, Unavailable
 
 
@@ -67,3 +67,138 @@ def test_abandoned_clients_hear_of_it_once_although_the_thread_is_stuck(drive):
     assert end_of(items, 1).error is not error
     assert end_of(waiting.take()).reason is FinishReason.FAILED
     driver.finish()
+
+
+def cheap_rows(driver):
+    """As if more rows of a step cost next to nothing, so that whatever is proposed is tried."""
+    for rows in (1, 2, 4, 8, 16, 32):
+        driver.core.scheduler.cost.rows.learn(rows, 0.01 + 1e-6 * rows)
+
+
+def all_hear_and_it_goes_on(driver, streams):
+    for stream in streams:
+        end = end_of(stream.take())
+        assert end.reason is FinishReason.FAILED and isinstance(end.error, EngineFailure)
+    assert driver.engine.status.state == "ready" and all(chain.closed for chain in driver.backend.chains)
+    assert driver.answer(chat("and now")) == "You said: and now"
+
+
+def test_a_failure_of_a_step_with_drafts_is_one_that_it_recovers_from(drive):
+    """Between the plan and the decode something raised while a sequence had a draft. The recovery took back rows that
+    were never computed, and so failed itself: the model was given up, and one client never heard an end."""
+    driver = drive(parallel=4, idle_cells=0)
+    cheap_rows(driver)
+    streams = [driver.submit(chat("a b c d a b c d a b c d a b c d " * 2)) for _ in range(3)]
+    make_room, failed = driver.core.memory.make_room, []
+
+    def fail(cells):
+        if any(seq.draft for seq in driver.core.running):
+            failed.append(cells)
+            raise MemoryError("no more of it")
+        make_room(cells)
+
+    driver.core.memory.make_room = fail
+    for _ in range(60):
+        assert driver.engine.host.turn(wait=False)
+    assert failed
+    all_hear_and_it_goes_on(driver, streams)
+
+
+@pytest.mark.parametrize("call", ["retire", "drop"])
+def test_books_that_fail_at_an_end_keep_nobody_from_hearing(drive, call):
+    """The sequence whose end raised was in no list any more: its client waited for ever."""
+    driver = drive(parallel=4)
+    streams = [driver.submit(chat("a"), cache_prompt=call != "drop"), driver.submit(chat("a b c d e"))]
+    driver.turn()
+    first = driver.sequences[0]
+
+    def fail(*arguments):
+        raise RuntimeError("the books are wrong")
+
+    driver.turn(5)
+    setattr(driver.core.memory.lanes, call, fail)
+    while first.stream.open_choices:
+        assert driver.engine.host.turn(wait=False)
+    ends = [end_of(stream.take()) for stream in streams]
+    assert ends[1].reason is FinishReason.FAILED and driver.engine.num_open == 0
+    assert driver.answer(chat("and now")) == "You said: and now"
+
+
+def test_a_fatal_step_leaves_no_copy_and_no_slot_uncounted(drive):
+    """Sequences that had given way kept their copies and slots, and the new books knew nothing of them: the bytes of
+    copies became negative, so that more was copied than the limit says, and slots were free while they were taken."""
+    driver = drive(parallel=4, swap_bytes=100_000)
+    streams = [driver.submit(chat(f"number {n} of them")) for n in range(4)]
+    driver.turn(3)
+    cost = driver.core.scheduler.cost
+    cost.prompt_seconds = lambda count: 1.0
+    driver.engine.preempt(driver.sequences[0])
+    copied = driver.core.admission.swapped_bytes
+    assert copied > 0
+    driver.backend.fail_next = [DecodeFailed("as was asked for", fatal=True)]
+    driver.core.scheduler._admit = lambda *arguments: False  # it comes back later
+    driver.turn()
+    del driver.core.scheduler._admit
+    admission = driver.core.admission
+    assert admission.swapped_bytes == copied and driver.core.scheduler.way_back.room == 100_000 - copied
+    assert driver.sequences[0].slot not in admission.slots._free
+    driver.finish()
+    assert end_of(streams[0].take()).reason is FinishReason.STOP and driver.core.admission.swapped_bytes == 0
+
+
+def test_what_a_question_raises_is_the_asker_s_alone(drive):
+    """Any exception while a slot was saved failed all requests, and the asker waited for a minute."""
+    driver = drive()
+    stream = driver.submit(chat("somebody else"))
+    with pytest.raises(EngineFailure, match="could not do this"):
+        driver.engine.ask_by_hand(lambda core: 1 / 0)
+    driver.finish()
+    assert text_of(stream.take()) == "You said: somebody else"
+
+
+def test_books_that_differ_from_the_back_end_are_noticed(drive, monkeypatch):
+    """Nothing but tests compared them: a lane that was not as long as the books said was computed on and shared."""
+    monkeypatch.setattr("llamasrv.engine.core.CHECK_EVERY", 1)
+    driver = drive()
+    stream = driver.submit(chat("somebody"))
+    driver.turn(3)
+    length, driver.backend.length = driver.backend.length, lambda lane: 3
+    assert driver.engine.host.turn(wait=False)
+    driver.backend.length = length
+    assert end_of(stream.take()).reason is FinishReason.FAILED and driver.engine.metrics.restarts == 1
+    assert driver.answer(chat("and now")) == "You said: and now"
+
+
+def test_mail_behind_a_command_that_fails_is_not_lost(drive):
+    """One batch of mail had a command that raised, and requests behind it: nobody ever looked at those."""
+    driver = drive()
+    driver.engine._mailbox.put((lambda core, argument: 1 / 0, None))
+    stream = driver.submit(chat("behind it"))
+    assert driver.engine.host.turn(wait=False) and driver.engine.metrics.restarts == 1
+    driver.finish()
+    assert text_of(stream.take()) == "You said: behind it"
+
+
+def test_nobody_is_taken_in_once_it_stops(drive):
+    """Between the last mail and "stopped" a request was accepted that nobody would ever look at."""
+    driver = drive()
+    driver.engine.stop(0)
+    with pytest.raises(Unavailable):
+        driver.submit(chat("too late"))
+    driver.engine.turn()
+
+
+def test_who_came_while_it_stopped_hears_of_it():
+    """The check was before the last mail, and the request behind it."""
+    engine = HandEngine(lambda progress: RecordingBackend()).open()
+    put = engine._mailbox.put
+
+    def slowly(mail):
+        engine._mailbox.put = put
+        engine.stop(0)
+        engine.host.close()
+        put(mail)
+
+    engine._mailbox.put = slowly
+    stream = engine.submit([spec([1, 2, 3])])
+    assert isinstance(end_of(stream.take()).error, Unavailable)

@@ -166,3 +166,22 @@ def test_the_first_failure_is_raised_after_all_have_ended(pool):
         queue.map(fail, range(6))
     assert sorted(ended) == list(range(6))
     assert queue.map(lambda item, hand: item, range(3)) == [0, 1, 2]
+
+
+class Panic(BaseException):
+    """As llguidance's panics: no Exception."""
+
+
+def panic(*_):
+    raise Panic
+
+
+def test_a_panic_costs_no_thread_and_no_place(pool):
+    """A native library's panic ended the thread: its queue had lost a place for good."""
+    queue, done = pool.queue(1), threading.Event()
+    for _ in range(3):
+        queue.put(panic)
+    queue.put(done.set)
+    assert done.wait(SOON) and pool.num_threads == 1
+    with pytest.raises(Panic):
+        pool.queue(2).map(panic, range(5))

@@ -3,8 +3,8 @@
 import pytest
 from engine_driver import sequence as make_sequence
 
-from llamasrv.engine.kv.prefix_index import Match
-from llamasrv.engine.scheduler import AGEING, FOLLOW, Pool, Scheduler
+from llamasrv.engine.kv.prefix_index import FOLLOW, Match
+from llamasrv.engine.scheduler import AGEING, Pool, Scheduler
 from llamasrv.engine.kv.host_tier import SavedState
 
 
@@ -188,8 +188,33 @@ def test_a_newcomer_has_no_credit_from_before():
     scheduler.served = {"a": 1000.0, "b": 2000.0}
     scheduler.arrive(sequence(5, owner="new"))
     assert scheduler.served["new"] == 1000.0
-    scheduler.forget_owners([sequence(5, owner="a")], [])
-    assert scheduler.served == {"a": 1000.0}
+    scheduler.forget_owners()
+    assert scheduler.served == {}
+
+
+def test_who_was_away_comes_back_without_credit_where_others_never_rest():
+    """Owners were forgotten only where the engine had nothing to do: on a busy server who had been away for days went
+    before all others until it had caught up."""
+    scheduler = make()
+    busy, guest = sequence(10, owner="busy"), sequence(10, owner="guest")
+    for seq in (busy, guest):
+        scheduler.arrive(seq)
+    for minute in range(3):
+        scheduler.charge(busy, 1000)
+        scheduler.note_owners(60.0 * minute, [], [busy, guest] if not minute else [busy])
+    assert scheduler.served == {"busy": 3000.0}
+    scheduler.arrive(guest)
+    assert scheduler.served["guest"] == 3000.0
+
+
+def test_a_pause_between_two_requests_wins_no_place():
+    scheduler = make()
+    scheduler.arrive(sequence(10, owner="a"))
+    scheduler.charge(sequence(10, owner="a"), 500)
+    scheduler.note_owners(0.0, [], [sequence(10, owner="a")])
+    for at in (1.0, 59.0, 60.0):
+        scheduler.note_owners(at, [], [sequence(10, owner="b")])
+    assert scheduler.served == {"a": 500.0}
 
 
 def test_a_reused_prefix_is_not_computed_again():

@@ -21,7 +21,8 @@ from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed, ModelIn
 from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler
+from llamasrv.engine.preemption import WayBack
+from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, is_greedy
 from llamasrv.models.details import describe
 from llamasrv.models.gguf import read_header
 
@@ -339,7 +340,8 @@ def test_a_saved_state_is_restored_exactly(backend):
 
 def test_lanes_that_were_computed_side_by_side_go_on_after_they_were_laid_out_anew(backend):
     manager = KVCacheManager(
-        backend, prefixes=KeptPrefixes().open(backend, OPTIONS, time.monotonic), time=CostModel(), metrics=EngineMetrics()
+        backend, prefixes=KeptPrefixes().open(backend, OPTIONS, time.monotonic), time=(cost := CostModel()),
+        way_back=WayBack(cost), metrics=EngineMetrics(),
     )  # fmt: skip
     lanes = [manager.seat(None) for _ in range(3)]
     b = backend.batch
@@ -484,14 +486,23 @@ def test_adaptive_p_aims_at_a_probability(backend):
     assert found[0] + 0.05 < found[1], found
 
 
-def test_penalties_among_candidates_are_those_among_all(backend):
+@pytest.mark.parametrize("cut", [
+    {"top_k": 5}, {"top_k": 0}, {"top_k": 0, "top_p": 1.0, "min_p": 0.05}, {"top_k": 0, "top_p": 1.0, "min_p": 1e-9},
+    {"top_k": 0, "samplers": ("min_p", "penalties", "top_p"), "min_p": 0.2}, {"top_k": 1024}, {"temperature": 0},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("penalties", [
+    {}, {"repeat_penalty": 1.5, "presence_penalty": -3.0, "frequency_penalty": 0.5, "repeat_last_n": -1},
+    {"dry_multiplier": 5.0}, {"presence_penalty": 40.0},
+], ids=str)  # fmt: skip
+def test_what_is_chosen_among_candidates_is_what_is_chosen_among_all(backend, cut, penalties):
     n = 32_000
     find = CandidateFinder(n)
-    for seed in range(20):
-        params = SamplingParams(seed=seed, repeat_penalty=1.5, presence_penalty=-3.0, frequency_penalty=0.5, top_k=5)
+    for seed in range(6):
+        params = SamplingParams(**{"seed": seed, **cut, **penalties})
         row = np.random.default_rng(seed).standard_normal(n).astype(np.float32) * 3
         prompt = np.random.default_rng(seed + 99).integers(0, 300, 50).tolist()
-        chain = backend.chain(params, greedy=False)
+        row[prompt[:20]] += 9
+        chain = backend.chain(params, greedy=is_greedy(params))
         for token in prompt:
             chain.accept(token)
         expected = chain.choose(np.arange(n), row.copy())
@@ -509,6 +520,27 @@ def test_dry_keeps_a_sequence_from_repeating_itself(backend):
         chain.accept(token)
     assert chain.choose(np.array([53, 54]), np.array([5.0, 4.0], np.float32)) == 54
     chain.close()
+
+
+def test_dry_samplers_are_looked_up_in_the_vocabulary_once(backend, monkeypatch):
+    """Each of 16 choices looked for each breaker in the whole vocabulary, which took minutes where that is large."""
+    made = []
+    C = library.C
+    init = C.llama_sampler_init_dry
+    monkeypatch.setattr(C, "llama_sampler_init_dry", lambda *args: (made.append(args), init(*args))[1])
+    params = SamplingParams(seed=1, temperature=0.0, dry_multiplier=5.0, dry_sequence_breakers=("e", "th", ":"))
+    chains = [backend.chain(params, greedy=True) for _ in range(5)]
+    for number, chain in enumerate(chains):
+        for token in [50, 51, 52, 53, 60, 50, 51, 52][: 4 * number]:
+            chain.accept(token)
+    chosen = [chain.choose(np.array([53, 54]), np.array([5.0, 4.0], np.float32)) for chain in chains]
+    assert chosen == [53, 53, 54, 54, 54] and len(made) == 1, "each has its own past"
+    for _ in range(2):
+        for base in range(2, 12):
+            backend.chain(dataclasses.replace(params, dry_base=float(base)), greedy=True).close()
+    assert len(made) == 21, "the oldest leave"
+    for chain in chains:
+        chain.close()
 
 
 def test_a_chain_can_be_closed_twice_and_grows(backend):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -113,3 +115,44 @@ def test_a_call_that_must_come_comes_and_is_valid(pipeline, names):
         for name, arguments in made:
             jsonschema.Draft202012Validator(BY_NAME[name].parameters).validate(json.loads(arguments))
     assert finished >= 0.9 * AT_ONCE
+
+
+UNLOADED_MEANWHILE = """
+import json, sys, time
+from functools import partial
+from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.engine import Engine, EngineOptions
+from llamasrv.engine.sampling import grammar_compiler
+from llamasrv.errors import InvalidRequest
+
+grammar_compiler.fault_of = lambda text: None
+grammar_compiler.COMPILE_SECONDS = 0.01
+options = EngineOptions(context_cells=256, parallel=1, threads=1)
+engine = Engine(partial(open_model, sys.argv[1], options), options)
+engine.start()
+while engine.status.state != "ready":
+    time.sleep(0.02)
+vocab = engine.vocab
+engine.grammars.is_available()
+try:
+    engine.grammars.compile("start: " + json.dumps("word " * 60_000))
+except InvalidRequest as error:
+    print(error.message)
+assert engine.stop(60)
+engine.discard()
+while vocab.hold():
+    vocab.release()
+    time.sleep(0.02)
+print("freed")
+"""
+
+
+def test_a_model_is_freed_when_the_last_compilation_has_ended(model_path):
+    """A refused request whose schema was still being compiled, and a model that was unloaded meanwhile: the worker ended
+    with SIGSEGV."""
+    done = subprocess.run(
+        [sys.executable, "-c", UNLOADED_MEANWHILE, str(model_path("llama"))], capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    assert "took too long" in done.stdout and done.stdout.endswith("freed\n")

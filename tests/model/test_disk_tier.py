@@ -47,7 +47,10 @@ def test_a_restart_finds_the_common_beginning_and_goes_on_as_if_computed(restart
     assert warm.tokens == cold.tokens and warm.distance_to(cold) < 0.15
 
 
-@pytest.mark.parametrize("options", [{"cache_type_k": "f32"}, {"digest": "another file"}, {"flash_attn": "off"}])
+@pytest.mark.parametrize("options", [
+    {"cache_type_k": "f32"}, {"digest": "another file"}, {"flash_attn": "off"}, {"rope_freq_scale": 0.25},
+    {"rope_freq_base": 5e5},
+], ids=str)  # fmt: skip
 def test_a_restart_with_anything_else_computes_it_again(restart, options):
     first = restart()
     ask(first, 7)

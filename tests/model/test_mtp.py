@@ -44,7 +44,7 @@ def drafting(real, with_mtp):
 
     def make(arch, kind, **options):
         path = with_mtp(arch, kind)
-        engines = [real(path, spec=spec, mtp=spec == "mtp", **SETTINGS, **options) for spec in ("mtp", "off")]
+        engines = [real(path, spec=spec, mtp=spec == "mtp", **SETTINGS | options) for spec in ("mtp", "off")]
         cheap_drafts(engines[0])
         return engines
 
@@ -138,6 +138,32 @@ def test_side_by_side_with_preemptions_and_cancels(drafting, arch):
     alone = [reference.run([one])[0] for one in specs(reference, 4, logprobs=5)]
     assert max(a.distance_to(b) for a, b in zip(alone, both)) < 0.02
     assert [len(result.tokens) for result in both] == [60] * 4 and engine.engine.metrics.accepted["mtp"] > 20
+
+
+@pytest.mark.parametrize("arch", ["qwen35", "glm4moe"])
+def test_a_layer_without_cells_costs_its_drafts_and_nothing_else(drafting, arch):
+    """A newcomer's prompt found no cells in the layer's context: that forgets all lanes, and the next draft looked one of
+    them up. Every request failed, of all clients."""
+    engine, _ = drafting(arch, "agrees")
+    model, refused = engine.backend.draft_model, []
+
+    def without_cells(timeline, most):
+        refused.append(timeline.lane)
+        model._forget(list(model._lanes))  # as where the library computes nothing
+        return False
+
+    model.advance = without_cells
+    asked = [engine.sequence([(5 * i + n) % 300 + 5 for i in range(60)], params=PARAMS[0], max_tokens=60) for n in range(4)]
+    streams, turns = [], 0
+    while engine.engine.num_open or len(streams) < 4:
+        if len(streams) < 4 and turns % 8 == 0:
+            streams.append(engine.engine.submit([asked[len(streams)]]))
+        assert engine.engine.host.turn(wait=False)
+        turns += 1
+    ends = [stream.take()[-1] for stream in streams]
+    assert refused
+    assert [end.reason.value for end in ends] == ["length"] * 4, [end.error for end in ends]
+    assert engine.engine.metrics.restarts == 0 and engine.engine.metrics.drafted["mtp"] > 0
 
 
 def test_choices_of_one_request_share_a_prompt(drafting):

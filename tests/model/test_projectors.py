@@ -161,7 +161,7 @@ def test_logits_are_those_of_the_helper(seeing, helper, kind):
     assert difference(alone, row) < TOLERANCE and alone.end.num_prompt == count
     (again,) = real.run([ask()])
     assert difference(again, row) < TOLERANCE and again.end.num_reused > len(BEFORE)
-    real.core.memory.host.worth = -1.0
+    real.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01  # as if the model were large
     while real.core.memory.lanes.resident:
         real.core.memory.evict()  # to host memory
     (restored,) = real.run([ask()])
@@ -316,7 +316,6 @@ def test_an_image_in_the_file_of_a_slot_is_neither_encoded_nor_computed_again(se
     (result,) = first.run([prompt(first, BEFORE, media, AFTER)])
     files.write("talk", first.core.admission.slots.save(result.end.slot, first.core.memory))
     second.core.admission.slots.restore(0, files.read("talk")[0], second.core.memory)
-    second.core.memory.host.worth = -1.0
     spec = prompt(second, BEFORE, media, AFTER)
     (again,) = second.run([spec])
     assert difference(again, row) < TOLERANCE and again.end.num_reused >= spec.media[-1].end
@@ -326,7 +325,7 @@ def test_an_image_in_the_file_of_a_slot_is_neither_encoded_nor_computed_again(se
 @pytest.mark.parametrize("kind", ["pixtral", "qwen3vl"])
 def test_after_a_restart_an_image_comes_from_disk(seeing, helper, kind, tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda fd: None)  # what only a power cut could lose is not waited for
-    monkeypatch.setattr("llamasrv.engine.kv.disk_tier.PATIENCE", 60.0)  # however busy the machine is
+    monkeypatch.setattr("llamasrv.engine.kv.disk_reads.PATIENCE", 60.0)  # however busy the machine is
     media, settings = image(), {"disk_bytes": 1 << 26, "disk_folder": tmp_path, "digest": kind}
     row, _ = reference(helper(kind), media)
     engines = [seeing(kind, **settings)]

@@ -27,13 +27,14 @@ from llamasrv.engine.backend.library import C, fast, forget_errors, reason
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.lane_memory import LaneMemory
 from llamasrv.engine.backend.memory_kind import kind_of
+from llamasrv.engine.backend.model_handle import ModelHandle
 from llamasrv.engine.backend.model_info import cell_share, info_of
 from llamasrv.engine.backend.mtp import LlamaMtp
 from llamasrv.engine.backend.padding import BLOCK, Padding, fill, fills_tile
 from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import failed, load_model, on_gpu
 from llamasrv.engine.backend.projector import LlamaProjector
-from llamasrv.engine.backend.sampler_chain import LlamaChain, chain_of, sample_lane, sampled_token
+from llamasrv.engine.backend.sampler_chain import DrySamplers, LlamaChain, chain_of, sample_lane, sampled_token
 from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
@@ -60,11 +61,13 @@ class LlamaBackend(LaneMemory):
         """Without weights nothing can be computed: such a backend is only measured. Raises LoadFailed."""
         self._options = options
         self._context: Any = None
+        self._dry: DrySamplers | None = None
         self.embeddings: LlamaEmbeddings | None = None
         self.draft_model: LlamaDraftModel | LlamaMtp | None = None
         self.projector: LlamaProjector | None = None
         settle(options, path)
         self._model = load_model(path, options, progress, weights=weights)
+        self._handle = ModelHandle(self._model, C.llama_model_free)
         try:
             self._open(path, options)
         except BaseException:
@@ -72,7 +75,8 @@ class LlamaBackend(LaneMemory):
             raise
 
     def _open(self, path: str, options: EngineOptions) -> None:
-        self.vocab = LlamaVocabulary(self._model)
+        self.vocab = LlamaVocabulary(self._model, self._handle)
+        self._dry = DrySamplers(self.vocab)
         if not self.vocab.size:
             raise LoadFailed(f"{path}: the model has no vocabulary")
         self.info = info_of(path, self._model, self.vocab)
@@ -255,6 +259,7 @@ class LlamaBackend(LaneMemory):
             C.llama_set_n_threads(self._context, one, many)
 
     def logits(self, num_rows: int) -> np.ndarray:
+        assert num_rows == self.batch.num_outputs, "rows of logits that nobody asked for"
         address = _get_logits(self._context)
         assert address, "logits of a batch without outputs"
         if self._logits_at[0] != address:
@@ -271,7 +276,8 @@ class LlamaBackend(LaneMemory):
         return sampled_token(self._context, self.batch, row)
 
     def chain(self, params: SamplingParams, *, greedy: bool) -> LlamaChain:
-        return chain_of(params, self.vocab, self.info.context_train or self.context, greedy=greedy)
+        assert self._dry is not None
+        return chain_of(params, self.vocab, self.info.context_train or self.context, self._dry, greedy=greedy)
 
     def reset(self) -> None:
         if self._mtp is not None:
@@ -293,12 +299,14 @@ class LlamaBackend(LaneMemory):
         if self.projector is not None:
             self.projector.close()
             self.projector = None
+        if self._dry is not None:
+            self._dry.close()
         if self._context:
             C.llama_free(self._context)
             self._context = None
         if self._model:
-            C.llama_model_free(self._model)
             self._model = None
+            self._handle.release()
 
 
 def open_model(path: str, options: EngineOptions, progress: Progress) -> LlamaBackend:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from llamasrv.engine.backend.library import VERSION, C
@@ -43,10 +44,23 @@ def tiles(o: EngineOptions, ubatch_size: int) -> bool:
     return o.flash_attn != "off" and plain and ubatch_size >= TILE
 
 
+# Options that the bytes of a state do not depend on: who computes, when and how fast, and what else is in memory. The
+# tokens of images name their projector; adapters are part of a prefix's key, and the model's digest of its file's.
+BESIDE_STATES = frozenset({
+    "sequence_tokens", "parallel", "threads", "threads_batch", "batch_size", "ubatch_size", "load_mode", "lazy_mode",
+    "repack", "check_tensors", "warmup", "numa", "cpu_range", "prio", "poll", "devices", "split_mode", "main_gpu",
+    "tensor_split", "override_tensor", "kv_offload", "op_offload", "backend_sampling", "fit", "fit_target",
+    "fit_context", "rpc", "context_shift", "keep", "spec", "draft_model", "draft_gpu_layers", "draft_most", "mtp",
+    "draft_rollback", "queue_limit", "step_target", "swap_bytes", "cache_bytes", "pin_share", "checkpoint_bytes",
+    "disk_bytes", "disk_folder", "digest", "coalesce", "unread_tokens", "idle_cells", "adapters", "mmproj",
+    "mmproj_digest", "mmproj_offload", "image_min_tokens", "image_max_tokens", "media_bytes", "embeddings", "pooling",
+    "embedding_ctx",
+})  # fmt: skip
+
+
 def state_facts(o: EngineOptions) -> dict[str, object]:
-    """What a saved state depends on, besides the model: it can only be restored where these are equal."""
-    return {
-        "library": VERSION, "keys": o.cache_type_k, "values": o.cache_type_v, "flash_attn": o.flash_attn,
-        "gpu_layers": o.gpu_layers, "overrides": list(o.override_kv),
-        "steered": [[one.digest or one.path, one.scale, o.control_vector_layers] for one in o.control_vectors],
-    }  # fmt: skip
+    """What a saved state depends on, besides the model: it can only be restored where these are equal. All options but
+    those that are known not to matter, so that one that is forgotten costs a prefix and not a right answer."""
+    facts = {field.name: getattr(o, field.name) for field in fields(o) if field.name not in BESIDE_STATES}
+    facts["control_vectors"] = [[one.digest or one.path, one.scale] for one in o.control_vectors]
+    return {"library": VERSION, **facts}

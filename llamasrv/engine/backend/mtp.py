@@ -173,7 +173,9 @@ class LlamaMtp:
         while any(number in self._lanes and self._lanes[number].tokens for number in numbers):
             row, counts = 0, {}
             for number in numbers:
-                lane = self._lanes[number]
+                lane = self._lanes.get(number)
+                if lane is None:
+                    continue
                 counts[number] = count = min(len(lane.tokens), self._batch.capacity - row)
                 row = self._fill(row, number, lane, count)
             if not self._decode(row):
@@ -203,8 +205,8 @@ class LlamaMtp:
         row = 0
         active: list[tuple[int, int]] = []  # number of the timeline, and its row
         for i, timeline in enumerate(timelines):
-            lane = self._lanes[timeline.lane]
-            if row + len(lane.tokens) + 1 > self._batch.capacity:
+            lane = self._lanes.get(timeline.lane)  # None: forgotten since it was asked for, with all others
+            if lane is None or row + len(lane.tokens) + 1 > self._batch.capacity:
                 continue
             row = self._fill(row, timeline.lane, lane, len(lane.tokens))
             self._fill_one(row, timeline.lane, timeline.tokens[-1], lane.end, lane.last)

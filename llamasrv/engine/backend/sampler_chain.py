@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend.library import C, fast
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch
+from llamasrv.engine.channels import native_lock
 
 _apply = fast.llama_sampler_apply
 _apply.argtypes, _apply.restype = [ctypes.c_void_p, ctypes.c_void_p], None
@@ -21,6 +23,7 @@ _apply_freely.argtypes, _apply_freely.restype = [ctypes.c_void_p, ctypes.c_void_
 _sampled = fast.llama_get_sampled_token_ith
 _sampled.argtypes, _sampled.restype = [ctypes.c_void_p, ctypes.c_int32], ctypes.c_int32
 _FEW = 4096
+_MOST_DRY = 8  # kinds that are kept
 _MOST_INFILL = 64
 _INFILL_ROOM = 512  # bytes
 
@@ -98,7 +101,43 @@ def sampled_token(context: Any, batch: Batch, row: int) -> int | None:
     return token if token >= 0 else None
 
 
-def chain_of(params: SamplingParams, vocab: LlamaVocabulary, context_train: int, *, greedy: bool) -> LlamaChain:
+class DrySamplers:
+    """Samplers that keep a text from repeating itself. The library looks for each breaker in the whole vocabulary
+    (15 ms for one character and 150,000 tokens), so one of each kind is kept and copied. Any thread may ask."""
+
+    def __init__(self, vocab: LlamaVocabulary) -> None:
+        self._vocab = vocab
+        self._lock = native_lock()
+        self._kept: OrderedDict[tuple[object, ...], Any] = OrderedDict()
+
+    def get(self, p: SamplingParams, last_n: int) -> Any:
+        """A sampler that has seen nothing; the caller owns it."""
+        key = p.dry_sequence_breakers, p.dry_multiplier, p.dry_base, p.dry_allowed_length, last_n
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            else:
+                self._kept[key] = self._make(p, last_n)
+                if len(self._kept) > _MOST_DRY:
+                    C.llama_sampler_free(self._kept.popitem(last=False)[1])
+            return C.llama_sampler_clone(self._kept[key])
+
+    def _make(self, p: SamplingParams, last_n: int) -> Any:
+        breakers = [b.encode("utf-8") for b in p.dry_sequence_breakers]
+        return C.llama_sampler_init_dry(
+            self._vocab.pointer, p.dry_multiplier, p.dry_base, p.dry_allowed_length, last_n,
+            (ctypes.c_char_p * len(breakers))(*breakers), len(breakers),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        with self._lock:
+            while self._kept:
+                C.llama_sampler_free(self._kept.popitem()[1])
+
+
+def chain_of(
+    params: SamplingParams, vocab: LlamaVocabulary, context_train: int, dry: DrySamplers, *, greedy: bool
+) -> LlamaChain:
     """The chain in llama.cpp's order of construction (common/sampling.cpp): the listed samplers, then the choice. Bias
     is not part of it: it is applied to the logits before."""
     p = params
@@ -109,14 +148,9 @@ def chain_of(params: SamplingParams, vocab: LlamaVocabulary, context_train: int,
             else C.llama_sampler_init_mirostat_v2(p.seed, p.mirostat_tau, p.mirostat_eta)
         )
         return LlamaChain([_penalties(p, vocab, context_train), C.llama_sampler_init_temp(p.temperature), pick])
-    breakers = [b.encode("utf-8") for b in p.dry_sequence_breakers]
     make = {
         "penalties": lambda: _penalties(p, vocab, context_train),
-        "dry": lambda: C.llama_sampler_init_dry(
-            vocab.pointer, p.dry_multiplier, p.dry_base, p.dry_allowed_length,
-            _window(p.dry_penalty_last_n, context_train),
-            (ctypes.c_char_p * len(breakers))(*breakers), len(breakers),
-        ),
+        "dry": lambda: dry.get(p, _window(p.dry_penalty_last_n, context_train)),
         "top_n_sigma": lambda: C.llama_sampler_init_top_n_sigma(p.top_n_sigma),
         "top_k": lambda: C.llama_sampler_init_top_k(p.top_k),
         "typ_p": lambda: C.llama_sampler_init_typical(p.typical_p, p.min_keep),

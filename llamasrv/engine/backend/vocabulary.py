@@ -8,6 +8,7 @@ from itertools import compress, repeat
 from typing import Any
 
 from llamasrv.engine.backend.library import C, fast
+from llamasrv.engine.backend.model_handle import ModelHandle
 
 _tokenize = fast.llama_tokenize
 _tokenize.argtypes, _tokenize.restype = C.llama_tokenize.argtypes, C.llama_tokenize.restype
@@ -21,9 +22,10 @@ _Buffer = ctypes.c_char * _ROOM
 
 
 class LlamaVocabulary:
-    """The model's tokenizer. Reads only the vocabulary, so any thread may use it."""
+    """The model's tokenizer. Reads only the vocabulary, so any thread may use it while the model is held."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, handle: ModelHandle) -> None:
+        self.hold, self.release = handle.hold, handle.release
         vocab = self.pointer = C.llama_model_get_vocab(model)
         self.size: int = C.llama_vocab_n_tokens(vocab)
         self.pieces = Pieces(vocab, self.size)

@@ -153,7 +153,7 @@ class Drafter:
 
     def leave(self, seq: Sequence) -> None:
         """A sequence has ended."""
-        self.settle(seq)
+        seq.draft = []
         self._warm.discard(seq.id)
 
     def withdraw(self, plan: Plan) -> None:
@@ -176,7 +176,7 @@ class Drafter:
         outputs = rows = 0
         for seq, count in plan.parts:
             rows += count
-            outputs += count if seq.spec.prompt_logprobs and seq.num_computed < seq.num_prompt else 1
+            outputs += count if seq.is_scored else 1
         backend = self._backend
         return min(
             backend.batch.capacity - rows, backend.max_outputs - outputs, MOST_ROWS - plan.num_decodes,

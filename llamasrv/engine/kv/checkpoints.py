@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import zlib
 from array import array
 from bisect import bisect_right, insort
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Key, Match, key_of
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Commons, Key, Match, key_of
 from llamasrv.engine.kv.tier import Entry
 
 if TYPE_CHECKING:
@@ -47,12 +47,11 @@ class Checkpoints:
     """At most `limit` bytes, keeping what is worth most per byte; 0 keeps nothing. With `whole` they are a tier of
     their own."""
 
-    worth = 0.002  # seconds; a copy takes about as long
-
     def __init__(self, limit: int, *, whole: bool = False) -> None:
         self.limit = limit
         self.whole = whole
         self.used = 0
+        self.changes = 0  # how often what is here has changed
         self._groups: dict[Key, _Group] = {}
         # What was evicted last was worth so much: what is new counts from there, so that old merit fades.
         self._floor = 0.0
@@ -98,6 +97,7 @@ class Checkpoints:
         self._groups.setdefault(point.key, _Group()).add(point)
         self._there[id(point)] = point
         self.used += point.num_bytes
+        self.changes += 1
         self._appraise(point)
 
     def note_use(self, point: Checkpoint) -> None:
@@ -109,6 +109,7 @@ class Checkpoints:
         if self._there.pop(id(point), None) is None:
             return
         self.used -= point.num_bytes
+        self.changes += 1
         group = self._groups[point.key]
         group.remove(point)
         if not group.lengths:
@@ -117,15 +118,20 @@ class Checkpoints:
     # as a tier, where they are whole
 
     def match(
-        self, tokens: array[int], limit: int, cache_key: CacheKey, cuts: list[int], media: MediaTimeline | None = None
-    ) -> tuple[Checkpoint, int] | None:
+        self, tokens: array[int], limit: int, cache_key: CacheKey, cuts: list[int], media: MediaTimeline | None = None,
+        commons: Commons | None = None,
+    ) -> tuple[Checkpoint, int] | None:  # fmt: skip
         found = self.along(tokens, limit, cache_key)
         if not found:
             return None
         length = max(found)
         return found[length], length
 
-    def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
+    def num_copied(self, entry: Entry) -> int:
+        assert isinstance(entry, Checkpoint)
+        return entry.data.nbytes
+
+    def take(self, entry: Entry, length: int) -> Match:
         assert isinstance(entry, Checkpoint)
         return Match(None, length, saved=entry, source="checkpoint")
 
@@ -151,33 +157,34 @@ class Checkpoints:
 
 
 class _Group:
-    """Checkpoints of timelines with the same beginning, by length and a check of the tokens."""
+    """Checkpoints of timelines with the same beginning, by length and a digest of the tokens: nobody can make two that
+    are equal."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
-        self._by_length: dict[int, dict[int, Checkpoint]] = {}
+        self._by_length: dict[int, dict[bytes, Checkpoint]] = {}
 
     def add(self, point: Checkpoint) -> None:
         length = point.length
         if length not in self._by_length:
             insort(self.lengths, length)
             self._by_length[length] = {}
-        self._by_length[length][zlib.crc32(point.tokens)] = point
+        self._by_length[length][sha256(point.tokens).digest()] = point
 
     def remove(self, point: Checkpoint) -> None:
         same = self._by_length[point.length]
-        del same[zlib.crc32(point.tokens)]
+        del same[sha256(point.tokens).digest()]
         if not same:
             del self._by_length[point.length]
             self.lengths.remove(point.length)
 
     def along(self, tokens: array[int], limit: int) -> dict[int, Checkpoint]:
         found: dict[int, Checkpoint] = {}
-        raw, check, end = memoryview(tokens).cast("B"), 0, 0
+        raw, digest, end = memoryview(tokens).cast("B"), sha256(), 0
         for length in self.lengths[: bisect_right(self.lengths, min(limit, len(tokens)))]:
-            check = zlib.crc32(raw[4 * end : 4 * length], check)
+            digest.update(raw[4 * end : 4 * length])
             end = length
-            point = self._by_length[length].get(check)
+            point = self._by_length[length].get(digest.digest())
             if point is not None and memoryview(point.tokens).cast("B") == raw[: 4 * length]:
                 found[length] = point
         return found

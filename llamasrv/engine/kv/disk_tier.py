@@ -17,16 +17,19 @@ import os
 import shutil
 import time
 from array import array
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from llamasrv.atomic_file import replacing
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.channels import Mailbox
 from llamasrv.engine.kv import state_file
+from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Key, Match, common_prefix, key_of, usable_length
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Commons, Key, common_prefix, key_of, usable_length
 from llamasrv.engine.kv.tier import Entry
 from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.engine.metrics import EngineMetrics
@@ -34,17 +37,18 @@ from llamasrv.engine.metrics import EngineMetrics
 log = logging.getLogger("llamasrv.engine")
 
 ENDING = ".prefix"
-MOST_FILES = 2000  # of one model that are looked at
+MOST_FILES = 2000  # of one model that are known, those used last
+TOKEN_SHARE = 1 / 32  # of the memory for prefixes, that the tokens of files may take beside it
 SPARE = 256 * 2**20  # bytes of the disk that stay free
-PATIENCE = 0.2  # seconds that a file may take to read, however little computing it spares
 STALE = 3600.0  # seconds after which a file that was never finished is nobody's any more
 SHUTDOWN = 10.0  # seconds for what is being written when the engine ends
+REST, LONGEST_REST = 20.0, 3600.0  # seconds without writing after a failure, doubled with each in a row
 
 
 class StoredState(Entry):
-    """A prefix on disk. `asked`: when reading it began; None while nobody wants it."""
+    """A prefix on disk."""
 
-    __slots__ = ("path", "size", "asked", "points")
+    __slots__ = ("path", "size", "points")
 
     def __init__(
         self, path: Path, tokens: array[int], cache_key: CacheKey, size: int, points: tuple[int, ...] = ()
@@ -52,18 +56,18 @@ class StoredState(Entry):
         super().__init__(tokens, cache_key)
         self.points = points  # lengths of the checkpoints beside its state
         self.path = path
-        self.size = size  # bytes of its state
-        self.asked: float | None = None
+        self.size = size  # bytes of its state, and of its checkpoints
+
+
+Give = Callable[[StoredState, "SavedState | None"], None]
 
 
 class DiskTier:
     """At most `limit` bytes in `folder`; the least recently used prefixes, of any key, leave first.
 
     Everything but the file work belongs to the engine thread. `work` runs a job on another thread, in order; `post`
-    puts a call into the engine's mailbox; `give` is called there with every prefix that was read.
+    puts a call into the engine's mailbox.
     """
-
-    worth = 0.05  # less is not worth a file read
 
     def __init__(
         self,
@@ -76,7 +80,7 @@ class DiskTier:
         can_cut: bool = True,
         work: Callable[[Callable[[], None]], object],
         post: Callable[[tuple[Callable[..., None], object]], None],
-        give: Callable[[SavedState], None],
+        clock: Callable[[], float] = time.monotonic,
         metrics: EngineMetrics | None = None,
     ) -> None:
         self.limit = limit
@@ -89,9 +93,15 @@ class DiskTier:
         made_with = json.dumps([state_file.FORMAT, self._facts], sort_keys=True)
         self._folder = folder / hashlib.sha256(made_with.encode()).hexdigest()[:32]
         self._digests = adapter_digests
-        self._work, self._post, self._give = work, post, give
+        self._work, self._post, self._clock = work, post, clock
         self._metrics = metrics or EngineMetrics()
         self._index: dict[Key, list[StoredState]] = {}
+        self.changes = 0  # how often what is here has changed
+        self._known: OrderedDict[Path, StoredState] = OrderedDict()  # all in the index; least recently used first
+        self._most_tokens = int(largest * TOKEN_SHARE) // 4
+        self._num_tokens = 0
+        self._failures = 0  # writes in a row
+        self._rests_until = -inf
         self._writing: list[tuple[array[int], CacheKey]] = []
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -112,7 +122,7 @@ class DiskTier:
             log.warning("prefixes could not be written to %s in time", self._root)
 
     def __len__(self) -> int:
-        return sum(map(len, self._index.values()))
+        return len(self._known)
 
     # engine thread
 
@@ -123,20 +133,33 @@ class DiskTier:
         cache_key: CacheKey,
         cuts: list[int] | None = None,
         media: MediaTimeline | None = None,
+        commons: Commons | None = None,
+        *,
+        may_use: Callable[[StoredState], bool] = lambda stored: True,
     ) -> tuple[StoredState, int] | None:
-        """The entry with most of `tokens[:limit]`, and how much."""
+        """The entry with most of `tokens[:limit]`, and how much, of those that the caller may use."""
         best, most = None, KEY_LENGTH - 1
+        commons = commons or Commons()
         for stored in self._index.get(key_of(tokens, cache_key), ()):
-            common = min(common_prefix(stored.tokens, tokens), limit)
+            common = min(commons.of(tokens, stored.tokens, stored.number), limit)
             points = sorted({*(cuts or ()), *stored.points})
             common = usable_length(common, stored.length, can_cut=self.can_cut, cuts=points, media=media)
-            if common > most and stored.size <= self.largest:
+            if common > most and stored.size <= self.largest and may_use(stored):
                 best, most = stored, common
         return (best, most) if best is not None else None
 
     @property
     def is_writing(self) -> bool:
         return bool(self._writing)
+
+    @property
+    def can_write(self) -> bool:
+        """Whether it would take a state now: it writes one at a time, and rests after a failure."""
+        return not self._writing and not self.is_resting
+
+    @property
+    def is_resting(self) -> bool:
+        return self._clock() < self._rests_until
 
     def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> int:
         """The most of `tokens[:limit]` that a file begins with, whether it is usable or not."""
@@ -149,20 +172,12 @@ class DiskTier:
         there += [other for other, theirs in self._writing if theirs == cache_key]
         return any(common_prefix(other, tokens) >= length for other in there)
 
-    def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
-        """Have it read, unless that is in progress; it then arrives in host memory."""
-        assert isinstance(entry, StoredState)
-        asked = entry.asked
-        if asked is None:
-            asked = entry.asked = time.monotonic()
-            self._work(lambda: self._read(entry))
-        if time.monotonic() - asked >= max(PATIENCE, seconds):
-            return None
-        return Match(None, 0, coming=length)
+    def read(self, stored: StoredState, give: Give) -> None:
+        """Have a file read. `give` is called once, later, with its state; with None if it cannot be used."""
+        self._work(lambda: self._read(stored, give))
 
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
-        """One at a time: nothing is accepted while one is being written."""
-        return 0 < size <= self.largest and not self._writing and not self.covers(tokens, length, cache_key)
+        return 0 < size <= self.largest and self.can_write and not self.covers(tokens, length, cache_key)
 
     def put(self, state: SavedState, *, queue: bool = False) -> None:
         """One at a time, unless it is to `queue`."""
@@ -176,22 +191,30 @@ class DiskTier:
             self._forget(stored.path)
             self._work(partial(stored.path.unlink, missing_ok=True))
 
-    def _have_read(self, result: tuple[StoredState, SavedState | None]) -> None:
-        stored, entry = result
-        stored.asked = None
-        if entry is None:
+    def _have_read(self, result: tuple[StoredState, SavedState | None, Give]) -> None:
+        stored, state, give = result
+        if state is None:
             self._forget(stored.path)
         else:
             self.num_read += 1
+            if stored.path in self._known:
+                self._known.move_to_end(stored.path)
             self._metrics.prefixes_read += 1
-            self._give(entry)
+        give(stored, state)
 
-    def _have_written(self, result: tuple[StoredState | None, list[Path]]) -> None:
-        stored, gone = result
+    def _have_written(self, result: tuple[StoredState | None, list[Path], str]) -> None:
+        stored, gone, error = result
         self._writing.clear()
         for path in gone:
             self._forget(path)
-        if stored is not None:
+        if stored is None:
+            seconds = min(REST * 2**self._failures, LONGEST_REST)
+            self._rests_until = self._clock() + seconds
+            level = logging.DEBUG if self._failures else logging.WARNING
+            log.log(level, "prefixes are not written to %s for %d seconds: %s", self._folder, seconds, error)
+            self._failures += 1
+        else:
+            self._failures, self._rests_until = 0, -inf
             self.num_written += 1
             self._metrics.prefixes_written += 1
             self._outgrow(stored)
@@ -201,19 +224,32 @@ class DiskTier:
         """A conversation that has gone on does not need the file of its previous turn."""
         for other in list(self._index.get(key_of(stored.tokens, stored.cache_key), ())):
             is_prefix = common_prefix(other.tokens, stored.tokens) == other.length
-            if is_prefix and other.asked is None and stored.length > other.length > stored.length // 2:
+            if is_prefix and stored.length > other.length > stored.length // 2:
                 self.drop(other.tokens, other.cache_key)
 
     def _add(self, stored: StoredState) -> None:
+        self._forget(stored.path)  # it was written again
         self._index.setdefault(key_of(stored.tokens, stored.cache_key), []).append(stored)
+        self._known[stored.path] = stored
+        self._num_tokens += stored.length
+        self.changes += 1
+        while len(self._known) > MOST_FILES or self._num_tokens > self._most_tokens:
+            self._forget(next(iter(self._known)))  # the file stays, for another start
 
     def _forget(self, path: Path) -> None:
-        for entries in self._index.values():
-            entries[:] = [stored for stored in entries if stored.path != path]
+        stored = self._known.pop(path, None)
+        if stored is None:
+            return
+        self._num_tokens -= stored.length
+        self.changes += 1
+        key = key_of(stored.tokens, stored.cache_key)
+        self._index[key].remove(stored)
+        if not self._index[key]:
+            del self._index[key]
 
     # a native thread
 
-    def _read(self, stored: StoredState) -> None:
+    def _read(self, stored: StoredState, give: Give) -> None:
         entry = None
         try:
             entry = self._get(stored)
@@ -221,20 +257,20 @@ class DiskTier:
             log.warning("%s cannot be used and is removed: %s", stored.path, error)
             with contextlib.suppress(OSError):
                 stored.path.unlink()
-        self._post((self._have_read, (stored, entry)))
+        self._post((self._have_read, (stored, entry, give)))
 
     def _write(self, state: SavedState) -> None:
         stored: StoredState | None = None
         gone: list[Path] = []
+        reason = ""
         try:
             size = state.data.nbytes + sum(point.data.nbytes for point in state.points)
-            has_room, gone = self._make_room(size)
-            if has_room:
-                points = tuple(point.length for point in state.points)
-                stored = StoredState(self._put(state), state.tokens, state.cache_key, size, points)
+            gone += self._make_room(size + 4 * state.length + state_file.MOST_HEAD)
+            points = tuple(point.length for point in state.points)
+            stored = StoredState(self._put(state), state.tokens, state.cache_key, size, points)
         except Exception as error:
-            log.warning("a prefix cannot be written to %s: %s", self._folder, error)
-        self._post((self._have_written, (stored, gone)))
+            reason = getattr(error, "strerror", None) or str(error)
+        self._post((self._have_written, (stored, gone, reason)))
 
     def _get(self, stored: StoredState) -> SavedState:
         with open(stored.path, "rb") as file:
@@ -244,7 +280,9 @@ class DiskTier:
             points = state_file.read_points(file, head)
         os.utime(stored.path)  # used last now
         state = SavedState(stored.tokens, data, stored.cache_key, origin="disk")
-        state.points = tuple(SavedState(stored.tokens[:length], point, stored.cache_key) for length, point in points)
+        state.points = tuple(
+            Checkpoint(stored.tokens[:length], data, stored.cache_key, length) for length, data in points
+        )
         return state
 
     def _put(self, state: SavedState) -> Path:
@@ -259,23 +297,29 @@ class DiskTier:
             )
         return path
 
-    def _make_room(self, need: int) -> tuple[bool, list[Path]]:
-        """Whether there is room now, and the prefixes that had to leave for it."""
+    def _make_room(self, need: int) -> list[Path]:
+        """Delete what must leave for so many bytes: prefixes of any model, the least recently used first. Nothing is
+        deleted unless that is enough. Raises OSError."""
         there = []
         for path in self._root.glob(f"*/*{ENDING}"):
             with contextlib.suppress(FileNotFoundError):
                 stat = path.stat()
                 there.append((stat.st_mtime, stat.st_size, path))
         used = sum(size for _, size, _ in there)
-        room = min(self.limit - used, shutil.disk_usage(self._root).free - SPARE) - need - state_file.MOST_HEAD
+        free = shutil.disk_usage(self._root).free
+        missing = need - min(self.limit - used, free - SPARE)
+        if missing > used:
+            if need > self.limit:
+                raise OSError(f"a prefix of {need >> 20} MiB is larger than the limit")
+            raise OSError(f"its disk has {free >> 20} MiB free, of which {SPARE >> 20} MiB are left to others")
         gone = []
         for _, size, path in sorted(there):
-            if room >= 0:
+            if missing <= 0:
                 break
             path.unlink(missing_ok=True)
             gone.append(path)
-            room += size
-        return room >= 0, gone
+            missing -= size
+        return gone
 
     # before any thread
 
@@ -285,7 +329,8 @@ class DiskTier:
             if path.is_file() and time.time() - path.stat().st_mtime > STALE:
                 path.unlink(missing_ok=True)
         numbers = {digest: number for number, digest in enumerate(self._digests)}
-        for path in sorted(self._folder.glob(f"*{ENDING}"))[:MOST_FILES]:
+        found = [(path.stat().st_mtime, path) for path in self._folder.glob(f"*{ENDING}")]
+        for _, path in sorted(found)[-MOST_FILES:]:  # the last are kept in memory longest
             try:
                 with open(path, "rb") as file:
                     head = state_file.read_head(file, self._facts)

@@ -44,7 +44,7 @@ class DiskWriter:
         """Between two steps: hand one prefix over, if it is time and one is worth it."""
         if self._next is None:
             self._next = now + EVERY
-        if now < self._next or self._disk.is_writing:
+        if now < self._next or not self._disk.can_write:
             return
         for found in self._candidates(running):
             if self._is_missed(found) and self._disk.wants(found.tokens, found.length, found.cache_key, found.size()):
@@ -55,6 +55,8 @@ class DiskWriter:
 
     def write_all(self) -> None:
         """At the end: everything that is worth a file, most recently used first."""
+        if self._disk.is_resting:
+            return
         for found in self._candidates([]):
             if self._is_missed(found) and found.size() <= self._disk.largest:
                 self._disk.put(self._state(found), queue=True)

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import numpy as np
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.kv.prefix_index import EVERYBODY, KEY_LENGTH, Key, Match, common_prefix, key_of, usable_length
+from llamasrv.engine.kv.prefix_index import (
+    EVERYBODY, KEY_LENGTH, Commons, Key, Match, common_prefix, key_of, usable_length,
+)  # fmt: skip
 from llamasrv.engine.kv.pins import Pins
 from llamasrv.engine.kv.tier import Entry
 from llamasrv.engine.media.timeline import MediaTimeline
@@ -33,7 +36,7 @@ class SavedState(Entry):
         super().__init__(tokens, cache_key)
         self.data = data
         self.origin = origin
-        self.points: tuple[SavedState, ...] = ()
+        self.points: Sequence[SavedState] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -48,13 +51,13 @@ class SavedState(Entry):
 class HostTier:
     """At most `limit` bytes; 0 keeps nothing."""
 
-    worth = 0.002  # a copy takes about as long
-
     def __init__(self, limit: int, *, can_cut: bool = True, pin_share: float = 0.0) -> None:
         """`pin_share`: the share of it for pins."""
         self.limit = limit
         self.pins = Pins(int(limit * pin_share), can_cut=can_cut)
         self.used = 0
+        self.changes = 0  # how often what is here, or the room for it, has changed
+        self.reserved = 0  # bytes of it that are lent to others: see `reserve`
         self.can_cut = can_cut
         self._entries: OrderedDict[int, SavedState] = OrderedDict()  # least recently used first
         self._index: dict[Key, list[SavedState]] = {}
@@ -66,13 +69,21 @@ class HostTier:
         """Most recently used first."""
         return list(reversed(self._entries.values()))
 
+    @property
+    def room(self) -> int:
+        """Bytes that a state may have to be kept: what the limit leaves beside pins, and what others have of it."""
+        return self.limit - self.pins.used - self.reserved
+
+    def reserve(self, size: int) -> None:
+        """So many bytes, no more than there is room for, belong to others from now on."""
+        self.reserved = size
+        self.changes += 1
+        self._shrink(self.limit - size)
+
     def put(self, entry: SavedState) -> None:
-        """Keep it, unless it is larger than what the limit leaves beside pins. Entries that are a prefix of it are
-        removed."""
-        if entry.num_bytes > self.limit - self.pins.used:
-            return
+        """Keep it, if there is room for it. Entries that are a prefix of it are removed."""
         there = self.exactly(entry.tokens, entry.cache_key)
-        if there is not None and self.pins.keeps(there):
+        if there is not None and self.pins.keeps(there) or entry.num_bytes > self.room:
             return
         siblings = self._index.get(entry.key, [])
         for other in [
@@ -80,9 +91,9 @@ class HostTier:
             if e.length <= entry.length and common_prefix(e.tokens, entry.tokens) == e.length and not self.pins.keeps(e)
         ]:  # fmt: skip
             self._remove(other)
-        while self.used + entry.num_bytes > self.limit:
-            self._remove(next(e for e in self._entries.values() if not self.pins.keeps(e)))
+        self._shrink(self.limit - self.reserved - entry.num_bytes)
         self._entries[id(entry)] = entry
+        self.changes += 1
         self._index.setdefault(entry.key, []).append(entry)
         self.used += entry.num_bytes
 
@@ -97,7 +108,10 @@ class HostTier:
             return False
         if id(entry) not in self._entries:
             self.put(entry)
+        if id(entry) not in self._entries:
+            return False  # what is read from disk has the room
         self.pins.hold(entry, owner, seconds)
+        self.changes += 1
         return True
 
     def match(
@@ -107,11 +121,13 @@ class HostTier:
         cache_key: CacheKey = EVERYBODY,
         cuts: list[int] | None = None,
         media: MediaTimeline | None = None,
+        commons: Commons | None = None,
     ) -> tuple[SavedState, int] | None:
         """The entry with most of `tokens[:limit]`, and how much; None below KEY_LENGTH."""
         best, most = None, KEY_LENGTH - 1
+        commons = commons or Commons()
         for entry in self._index.get(key_of(tokens, cache_key), ()):
-            common = min(common_prefix(entry.tokens, tokens), limit)
+            common = min(commons.of(tokens, entry.tokens, entry.number), limit)
             common = usable_length(common, entry.length, can_cut=self.can_cut, cuts=cuts, media=media)
             if common > most:
                 best, most = entry, common
@@ -120,7 +136,11 @@ class HostTier:
         self._entries.move_to_end(id(best))
         return best, most
 
-    def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
+    def num_copied(self, entry: Entry) -> int:
+        assert isinstance(entry, SavedState)
+        return entry.data.nbytes
+
+    def take(self, entry: Entry, length: int) -> Match:
         assert isinstance(entry, SavedState)
         source, entry.origin = entry.origin, "host"  # from now on it is here
         return Match(None, length, saved=entry, source=source)
@@ -142,8 +162,17 @@ class HostTier:
         for entry in [e for e in self._index.get(key_of(tokens, cache_key), ()) if e.tokens == tokens]:
             self._remove(entry)
 
+    def _shrink(self, size: int) -> None:
+        """Remove the least recently used entries without a pin until that many bytes are left."""
+        while self.used > size:
+            oldest = next((e for e in self._entries.values() if not self.pins.keeps(e)), None)
+            if oldest is None:
+                return
+            self._remove(oldest)
+
     def _remove(self, entry: SavedState) -> None:
         self.pins.release(entry)
+        self.changes += 1
         del self._entries[id(entry)]
         self.used -= entry.num_bytes
         key = entry.key

@@ -42,6 +42,7 @@ class KeptPrefixes:
             self.host = HostTier(limits[0], can_cut=backend.can_cut_saved, pin_share=limits[2])
             self.checkpoints = Checkpoints(limits[1], whole=kind is Kind.WHOLE)
         self.host.pins.clock = clock
+        self.host.reserve(0)
         return self
 
     def take_over(self, other: KeptPrefixes) -> None:

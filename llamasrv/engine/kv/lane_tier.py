@@ -8,7 +8,7 @@ from dataclasses import replace
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.kv.lanes import LaneTable
-from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Match, PrefixIndex
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Commons, Match, PrefixIndex
 from llamasrv.engine.kv.tier import Entry
 from llamasrv.engine.media.timeline import MediaTimeline
 
@@ -26,8 +26,6 @@ class LaneEntry(Entry):
 class LaneTier:
     """`follow`: whether a newcomer gains by waiting for a lane that is computing its beginning."""
 
-    worth = -1.0  # nothing is copied but bookkeeping
-
     def __init__(self, backend: Backend, lanes: LaneTable, index: PrefixIndex, *, follow: bool) -> None:
         self._lanes, self._index = lanes, index
         self._shares = backend.can_share
@@ -35,8 +33,9 @@ class LaneTier:
         self._backend = backend
 
     def match(
-        self, tokens: array[int], limit: int, cache_key: CacheKey, cuts: list[int], media: MediaTimeline | None = None
-    ) -> tuple[LaneEntry, int] | None:
+        self, tokens: array[int], limit: int, cache_key: CacheKey, cuts: list[int], media: MediaTimeline | None = None,
+        commons: Commons | None = None,
+    ) -> tuple[LaneEntry, int] | None:  # fmt: skip
         lanes, backend = self._lanes, self._backend
 
         def usable(lane: int, length: int) -> bool:
@@ -45,7 +44,7 @@ class LaneTier:
 
         found = self._index.match(
             tokens, limit, lanes.lengths, lanes.held, cache_key, cuts=cuts, follow=self._follow, media=media,
-            usable=None if backend.can_cut_saved else usable,
+            usable=None if backend.can_cut_saved else usable, commons=commons,
         )  # fmt: skip
         if found is None or not (found.length >= KEY_LENGTH or found.coming):
             return None
@@ -54,8 +53,13 @@ class LaneTier:
                 return None
             found = replace(found, length=0, coming=found.length + found.coming)
         assert found.lane is not None
-        return LaneEntry(self._index.tokens(found.lane), cache_key, found), found.length + found.coming
+        lane = found.lane
+        found = replace(found, generation=lanes.generations[lane])
+        return LaneEntry(self._index.tokens(lane), cache_key, found), found.length + found.coming
 
-    def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
+    def num_copied(self, entry: Entry) -> int:
+        return 0
+
+    def take(self, entry: Entry, length: int) -> Match:
         assert isinstance(entry, LaneEntry)
         return entry.match

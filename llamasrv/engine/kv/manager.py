@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.sequence import Sequence
-from llamasrv.engine.kv.disk_tier import DiskTier
+from llamasrv.engine.kv.disk_reads import DiskReads
+from llamasrv.engine.kv.disk_tier import DiskTier, StoredState
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.kv.checkpointing import Checkpointing
 from llamasrv.engine.kv.checkpoints import Checkpoint
@@ -21,15 +22,22 @@ from llamasrv.engine.kv.lane_tier import LaneTier
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.kv.pinning import Pinning
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Match, PrefixIndex, common_prefix
+from llamasrv.engine.kv.prefix_index import FOLLOW, KEY_LENGTH, Match, PrefixIndex, common_prefix, usable_length
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.tier import Tier
 from llamasrv.engine.cost_model import CostModel
+from llamasrv.engine.preemption import WayBack
 
 log = logging.getLogger("llamasrv.engine")
 
+WORTH_COPYING = 0.002  # seconds of computing that a copy has to spare, however small it is
+WORTH_READING = 0.05  # the same for a file
 WORTH_WRITING = 0.1  # seconds of computing; what takes less is computed again after a restart
 BUSY_BYTES = 64 * 2**20  # of a state that may be copied for the disk while others wait for their next token
+
+
+class Unclean(Exception):
+    """A lane cannot be emptied: the books and the context differ from here on, so it has to be made anew."""
 
 
 class KVCacheManager:
@@ -41,8 +49,10 @@ class KVCacheManager:
         *,
         prefixes: KeptPrefixes,
         time: CostModel,
+        way_back: WayBack,
         metrics: EngineMetrics,
         disk: DiskTier | None = None,
+        reads: DiskReads | None = None,
     ) -> None:
         self.backend = backend
         self.prefixes = prefixes
@@ -57,7 +67,10 @@ class KVCacheManager:
         self.pinning = Pinning(self.host, backend, metrics)
         self.has_places = self.checkpointing.is_on  # steps may have to end where a state is to be kept
         self.tiers = self._in_order()
-        self._time = time
+        self._reads = reads
+        if reads is not None:
+            self.host.reserve(reads.held)
+        self._time, self._way_back = time, way_back
         self._metrics = metrics
 
     def _in_order(self) -> list[Tier]:
@@ -66,33 +79,53 @@ class KVCacheManager:
         if self.checkpoints.whole:
             tiers.append(self.checkpoints)
         tiers.append(self.host)
-        if self.disk is not None:
-            tiers.append(self.disk)
         return tiers
 
     def lookup(self, seq: Sequence) -> Match | None:
-        """Where most of this sequence is, or is about to be; None if it has to start from nothing."""
+        """Where most of this sequence is, or is about to be; None if it has to start from nothing. Remembered until a
+        tier has changed, or what it would wait for is nearly there."""
         if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self.backend.split:
             return None
+        age = self._age()
+        if seq.found is not None and seq.found[0] == age and self._stands(seq.found[1]):
+            return seq.found[1]
+        match = self._lookup(seq)
+        seq.found = self._age(), match
+        return match
+
+    def _age(self) -> int:
+        """How often what a lookup finds has changed."""
+        age = self.lanes.changes + self.checkpoints.changes + self.host.changes
+        if self.disk is not None and self._reads is not None:
+            age += self.disk.changes + self._reads.changes
+        return age
+
+    def _stands(self, match: Match | None) -> bool:
+        """Whether what was found is as it was, though running lanes have grown since."""
+        if match is None or match.lane is None:
+            return match is None or not match.coming
+        if not match.coming:
+            return not match.held or self.backend.can_cut  # else it may have gone on past where it could be used
+        return match.length + match.coming - self.lanes.lengths[match.lane] >= FOLLOW
+
+    def _lookup(self, seq: Sequence) -> Match | None:
         most, key = seq.num_tokens - 1, seq.spec.cache_key
         points = self.checkpointing.along(seq) if self.checkpointing.is_on else {}
         cuts = list(points)
         match: Match | None = None
         at_hand = 0
         for tier in self.tiers:
-            found = tier.match(seq.tokens, most, key, cuts, seq.media)
+            found = tier.match(seq.tokens, most, key, cuts, seq.media, seq.commons)
             if found is None:
                 continue
             entry, length = found
-            seconds = self._time.prompt_seconds(length - at_hand)
-            worth = 0.0 if entry.is_wanted else tier.worth
-            if seconds > worth and (taken := tier.take(entry, length, seconds)) is not None:
-                match, at_hand = taken, length
-        if match is None:
-            return None
-        if match.lane is None and match.coming:
-            # A prompt waits for what is on its way as for a leader that computes all of it.
-            return replace(match, coming=seq.num_tokens)
+            spared = self._time.prompt_seconds(length - at_hand)
+            if spared > (0.0 if entry.is_wanted else self._worth(tier.num_copied(entry))):
+                match, at_hand = tier.take(entry, length), length
+        if self._reads is not None:
+            match = self._on_disk(seq, most, points, at_hand) or match
+        if match is None or match.file is not None or match.checkpoint is not None:
+            return match
         if match.lane is not None and match.coming and self.checkpointing.is_on:
             self.checkpointing.ask(match.lane, match.length + match.coming)
         if seq.media is not None:
@@ -101,6 +134,61 @@ class KVCacheManager:
         if point is None or self._ends_at(match):
             return match
         return replace(match, checkpoint=point, source="checkpoint" if match.lane is not None else match.source)
+
+    def _worth(self, num_copied: int) -> float:
+        """Seconds of computing that a copy of that many bytes has to spare; for less it is left where it is."""
+        return max(WORTH_COPYING, self._way_back.copying(num_copied)) if num_copied else -1.0
+
+    def _on_disk(self, seq: Sequence, most: int, points: dict[int, Checkpoint], at_hand: int) -> Match | None:
+        """What was read for a sequence, or a file to wait for, if that is worth it beside the tokens `at_hand`."""
+        disk, reads, key = self.disk, self._reads, seq.spec.cache_key
+        assert disk is not None and reads is not None
+        state = reads.state_for(seq)
+        if state is None:
+            room = self.host.room
+
+            def may_use(stored: StoredState) -> bool:
+                return reads.may_want(seq, stored, room)
+
+            found = disk.match(seq.tokens, most, key, list(points), seq.media, seq.commons, may_use=may_use)
+            if found is None:
+                return None
+            stored, length = found
+            spared = self._time.prompt_seconds(length - at_hand)
+            if spared <= WORTH_READING:
+                return None
+            state = reads.share(seq, stored)
+            if state is None:
+                return Match(None, 0, coming=length, file=stored, seconds=spared)
+        return self._of_state(state, seq, most, points, at_hand)
+
+    def _of_state(
+        self, state: SavedState, seq: Sequence, most: int, points: dict[int, Checkpoint], at_hand: int
+    ) -> Match | None:
+        """How a sequence begins with a state that was read for it, with its own checkpoints."""
+        own = {point.length: point for point in state.points if isinstance(point, Checkpoint)}
+        common = min(common_prefix(state.tokens, seq.tokens), most)
+        can_cut, cuts = self.backend.can_cut_saved, sorted({*points, *own})
+        length = usable_length(common, state.length, can_cut=can_cut, cuts=cuts, media=seq.media)
+        if length < KEY_LENGTH or self._time.prompt_seconds(length - at_hand) <= self._worth(state.data.nbytes):
+            return None
+        match = Match(None, length, saved=state, source="disk")
+        if seq.media is not None:
+            match = replace(match, position=seq.media.position(length))
+        if can_cut or length == state.length:
+            return match
+        point = own.get(length) or points[length]
+        return replace(match, saved=point) if self.checkpoints.whole else replace(match, checkpoint=point)
+
+    def read(self, seq: Sequence, match: Match) -> None:
+        """It waits for a file."""
+        assert self._reads is not None and match.file is not None
+        self._reads.want(seq, match.file, match.seconds)
+
+    def release(self, seq: Sequence) -> None:
+        """It is seated, or has ended: what was read for it is not held for it any more."""
+        if self._reads is not None:
+            self._reads.release(seq)
 
     def common(self, a: Sequence, b: Sequence) -> int:
         """How much of `a` could be taken over from `b`, once that is computed. If that takes a checkpoint, `b` is
@@ -126,9 +214,14 @@ class KVCacheManager:
         lane = match.lane
         return lane is None or match.length == self.lanes.lengths[lane] or self.backend.usable(lane, match.end)
 
+    def is_stale(self, match: Match) -> bool:
+        """Whether the lane that it names has something else by now."""
+        return match.lane is not None and match.generation != self.lanes.generations[match.lane]
+
     def seat(self, match: Match | None) -> int:
         """A held lane that starts with the match: the resident lane itself, one that shares it, or an empty lane."""
         lanes = self.lanes
+        assert match is None or not self.is_stale(match), match
         source = match.lane if match is not None and match.length else None
         if source is not None and match is not None and not match.held:
             whole = match.length == lanes.lengths[source]
@@ -269,9 +362,11 @@ class KVCacheManager:
         lane = next(iter(self.lanes.resident))
         length = self.lanes.lengths[lane]
         tokens, cache_key = self.cache.tokens(lane), self.cache.cache_key(lane)
-        worth = self.host.limit and self._time.prompt_seconds(length) > self.host.worth
-        if worth and self.host.wants(tokens, length, cache_key, self.backend.saved_size(lane)):
-            self.host.put(SavedState(tokens[:length], self.backend.save(lane), cache_key))
+        spared = self._time.prompt_seconds(length)
+        if self.host.limit and spared > WORTH_COPYING:
+            size = self.backend.saved_size(lane)
+            if spared > self._worth(size) and self.host.wants(tokens, length, cache_key, size):
+                self.host.put(SavedState(tokens[:length], self.backend.save(lane), cache_key))
         self.drop(lane)
         self._metrics.evictions += 1
 
@@ -286,7 +381,7 @@ class KVCacheManager:
             self.evict()
 
     def take_back(self, state: SavedState) -> None:
-        """A state that was on disk waits in host memory, with its checkpoints."""
+        """A state that was on disk is in host memory from now on, with its checkpoints, as far as they fit."""
         for point in state.points:
             self.checkpoints.put(point)
         state.points = ()
@@ -299,10 +394,13 @@ class KVCacheManager:
             self.evict()
 
     def drop(self, lane: int) -> None:
-        """A lane becomes free and empty, here and in the backend."""
+        """A lane becomes free and empty, here and in the backend. Raises Unclean."""
+        try:
+            self.backend.clear(lane)
+        except Exception as error:
+            raise Unclean(f"lane {lane} cannot be emptied") from error
         self.cache.remove(lane)
         if self.checkpointing.is_on:
             self.checkpointing.leave(lane)
         self.lanes.drop(lane)
-        self.backend.clear(lane)
 

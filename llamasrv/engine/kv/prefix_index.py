@@ -7,6 +7,7 @@ begins would tell one client what another has sent. Decides nothing about evicti
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator
@@ -19,11 +20,18 @@ from llamasrv.domain.sequence_spec import CacheKey
 
 if TYPE_CHECKING:
     from llamasrv.engine.kv.checkpoints import Checkpoint
+    from llamasrv.engine.kv.disk_tier import StoredState
     from llamasrv.engine.kv.host_tier import SavedState
     from llamasrv.engine.media.timeline import MediaTimeline
 
 KEY_LENGTH = 8
 """Shorter common prefixes are not worth a copy; the first tokens, exactly, are the index."""
+
+NUMBERS = itertools.count(1)
+"""Of all timelines that are kept somewhere: no two have one."""
+
+FOLLOW = 16  # tokens under way elsewhere that are worth waiting for
+MOST_COMMONS = 4096  # timelines that one is compared with, before all of it is forgotten
 
 EVERYBODY = CacheKey()
 Key = tuple[CacheKey, bytes]
@@ -35,7 +43,9 @@ Usable = Callable[[int, int], bool]
 class Match:
     """`lane` has the first `length` tokens in KV. `coming`: that many more are being computed there right now. `held`:
     a running sequence has the lane, so its cells are taken anyway. `saved`: they are in host memory instead of a lane.
-    `checkpoint`: brings the lane back to `length`; None if it ends there, or can be cut anywhere."""
+    `checkpoint`: brings the lane back to `length`; None if it ends there, or can be cut anywhere. `file`: it has what
+    is coming, and is worth waiting for as long as `seconds`. `generation`: of the lane when it was found; in another
+    one the lane has something else."""
 
     lane: int | None
     length: int
@@ -45,11 +55,34 @@ class Match:
     checkpoint: Checkpoint | None = None
     source: str = ""  # running, resident, checkpoint, host or disk
     position: int | None = None  # of what comes next; None: the same as `length`
+    file: StoredState | None = None
+    seconds: float = 0.0
+    generation: int = 0
 
     @property
     def end(self) -> int:
         """The position at which a lane is cut for it."""
         return self.length if self.position is None else self.position
+
+
+class Commons:
+    """How much one timeline has in common with others, by their numbers, as was found last. None of them changes but by
+    growing, so that what was found equal is not compared again."""
+
+    __slots__ = ("_lengths",)
+
+    def __init__(self) -> None:
+        self._lengths: dict[int, int] = {}
+
+    def of(self, mine: array[int], other: array[int], number: int) -> int:
+        if len(self._lengths) > MOST_COMMONS:  # many of those are gone
+            self.clear()
+        length = self._lengths[number] = common_prefix(mine, other, self._lengths.get(number, 0))
+        return length
+
+    def clear(self) -> None:
+        """Its own tokens have changed."""
+        self._lengths.clear()
 
 
 class PrefixIndex:
@@ -58,6 +91,7 @@ class PrefixIndex:
     def __init__(self, *, can_cut: bool = True) -> None:
         self.can_cut = can_cut
         self._timelines: dict[int, array[int]] = {}
+        self._numbers: dict[int, int] = {}
         self._keys: dict[int, Key] = {}
         self._index: dict[Key, set[int]] = {}
 
@@ -70,6 +104,7 @@ class PrefixIndex:
         self.remove(lane)
         key = self._keys[lane] = key_of(tokens, cache_key)
         self._timelines[lane] = tokens
+        self._numbers[lane] = next(NUMBERS)
         self._index.setdefault(key, set()).add(lane)
 
     def remove(self, lane: int) -> None:
@@ -99,6 +134,7 @@ class PrefixIndex:
         usable: Usable | None = None,
         follow: bool | None = None,
         media: MediaTimeline | None = None,
+        commons: Commons | None = None,
     ) -> Match | None:
         """The lane with most of `tokens[:limit]`, given how much each lane has computed and which are held. None below
         KEY_LENGTH.
@@ -111,7 +147,7 @@ class PrefixIndex:
         follow = self.can_cut if follow is None else follow
         best: Match | None = None
         best_total = KEY_LENGTH - 1
-        for lane, common in self.common(tokens, limit, cache_key):
+        for lane, common in self.common(tokens, limit, cache_key, commons):
             have = min(common, computed[lane])
             if media is not None:
                 common, have = media.cut(common), media.cut(have)
@@ -124,11 +160,13 @@ class PrefixIndex:
                 best, best_total = Match(lane, have, total - have, is_held, source=source), total
         return best
 
-    def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> Iterator[tuple[int, int]]:
+    def common(
+        self, tokens: array[int], limit: int, cache_key: CacheKey, commons: Commons | None = None
+    ) -> Iterator[tuple[int, int]]:
         """The lanes whose timelines may begin like `tokens[:limit]`, and how much they share."""
-        mine = np.frombuffer(tokens, np.int32)[:limit]
+        commons = commons or Commons()
         for lane in self._index.get(key_of(tokens, cache_key), ()):
-            yield lane, _common_length(mine, np.frombuffer(self._timelines[lane], np.int32))
+            yield lane, min(limit, commons.of(tokens, self._timelines[lane], self._numbers[lane]))
 
 
 def usable_length(
@@ -146,8 +184,10 @@ def longest(lengths: list[int], most: int) -> int:
     return lengths[at - 1] if at else 0
 
 
-def common_prefix(a: array[int], b: array[int]) -> int:
-    """The number of equal tokens at the beginning."""
+def common_prefix(a: array[int], b: array[int], known: int = 0) -> int:
+    """The number of equal tokens at the beginning, of which the first `known` are known to be equal."""
+    if known:
+        return known + _common_length(np.frombuffer(a, np.int32)[known:], np.frombuffer(b, np.int32)[known:])
     if a[:KEY_LENGTH] != b[:KEY_LENGTH]:  # as a rule, and soon known
         return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
     return _common_length(np.frombuffer(a, np.int32), np.frombuffer(b, np.int32))

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from array import array
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pathlib import Path
 
 from llamasrv.atomic_file import replacing
@@ -34,6 +34,7 @@ class SavedSlots:
 
     def __init__(self, count: int) -> None:
         self._count = count
+        self._users: Counter[int] = Counter()  # clients may name one number for several sequences at once
         self._free = OrderedDict.fromkeys(range(count))  # the one that has been free for longest comes first
         self._timelines: dict[int, tuple[array[int], CacheKey]] = {}
         self._left_in: dict[int, int] = {}  # by lane, the slot whose timeline it was left with
@@ -45,11 +46,15 @@ class SavedSlots:
         if wanted is None and number not in self._free:
             number = next(iter(self._free), 0)
         self._free.pop(number, None)
+        self._users[number] += 1
         return number
 
     def release(self, number: int) -> None:
-        if number < self._count:
-            self._free[number] = None
+        self._users[number] -= 1
+        if not self._users[number]:
+            del self._users[number]
+            if number < self._count:
+                self._free[number] = None
 
     def left(self, number: int, lane: int, timeline: array[int], cache_key: CacheKey) -> None:
         self._timelines[number] = timeline, cache_key
@@ -84,8 +89,10 @@ class SavedSlots:
                 "with --mmproj.",
                 param="filename",
             )
-        if entry.data.nbytes > memory.host.limit:
-            raise InvalidRequest("The state is larger than --cache-ram allows.", param="filename")
+        if entry.num_bytes > memory.host.room:
+            raise InvalidRequest(
+                "The state is larger than --cache-ram allows beside pinned prefixes.", param="filename"
+            )
         for state in (entry, *entry.points):
             state.is_wanted = True
         memory.take_back(entry)
@@ -102,7 +109,7 @@ class SavedSlots:
         return len(tokens)
 
     def _refuse_busy(self, number: int) -> None:
-        if number < self._count and number not in self._free:
+        if self._users[number]:
             raise Unavailable(f"Slot {number} is in use.")
 
 

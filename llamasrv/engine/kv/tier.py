@@ -1,4 +1,7 @@
-"""The interface of a prefix tier. The manager asks each in turn, nearest first: lanes, checkpoints, memory, disk."""
+"""The interface of a prefix tier. The manager asks each in turn, nearest first: lanes, checkpoints, memory.
+
+A disk comes after these; it answers later (disk_reads.py).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from array import array
 from typing import TYPE_CHECKING, Protocol
 
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.kv.prefix_index import NUMBERS, Commons
 
 if TYPE_CHECKING:
     from llamasrv.engine.kv.host_tier import SavedState
@@ -16,11 +20,12 @@ if TYPE_CHECKING:
 class Entry:
     """A prefix in a tier: the whole timeline `tokens`, of one cache key."""
 
-    __slots__ = ("tokens", "cache_key", "is_wanted")
+    __slots__ = ("tokens", "cache_key", "is_wanted", "number")
 
     def __init__(self, tokens: array[int], cache_key: CacheKey) -> None:
         self.tokens = tokens
         self.cache_key = cache_key
+        self.number = next(NUMBERS)
         self.is_wanted = False  # somebody brought it back by name: it is used whatever computing it would cost
 
     @property
@@ -29,20 +34,21 @@ class Entry:
 
 
 class Tier(Protocol):
-    """Belongs to the engine thread. None of these calls waits for a disk."""
+    """Belongs to the engine thread."""
 
-    worth: float  # seconds of computing that a prefix from here has to spare; for less it is left where it is
+    def num_copied(self, entry: Entry) -> int:
+        """Bytes that have to be copied before it can be used, however much of it is."""
 
     def match(
-        self, tokens: array[int], limit: int, cache_key: CacheKey, cuts: list[int], media: MediaTimeline | None
-    ) -> tuple[Entry, int] | None:
+        self, tokens: array[int], limit: int, cache_key: CacheKey, cuts: list[int], media: MediaTimeline | None,
+        commons: Commons | None = None,
+    ) -> tuple[Entry, int] | None:  # fmt: skip
         """The entry with most of `tokens[:limit]`, and how much of it is usable; None if nothing is worth a copy. A
         state that cannot be cut anywhere is used whole, or up to the nearest of `cuts`, ascending lengths; nothing is
-        cut inside an image of the `media`."""
+        cut inside an image of the `media`. `commons` are of these tokens."""
 
-    def take(self, entry: Entry, length: int, seconds: float) -> Match | None:
-        """Where a sequence that uses `length` tokens of it can begin: at once, or later (`Match.coming`). None if
-        waiting costs more than the `seconds` of computing that it saves."""
+    def take(self, entry: Entry, length: int) -> Match:
+        """Where a sequence that uses `length` tokens of it can begin: at once, or later (`Match.coming`)."""
 
 
 class Store(Tier, Protocol):

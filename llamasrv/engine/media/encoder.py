@@ -4,11 +4,11 @@
       Encoder.want(seq)      ── chunks that nobody has ──▶     projector.encode
       Encoder.take(result)   ◀── the engine's mailbox ──       rows, or why there are none
 
-A chunk is encoded once for all who want it, and images that wait go into one call where the projector takes several.
-Rows stay, the least recently used leaving first, under a limit of bytes; those that a sequence still needs are pinned.
-While what is pinned fills the limit the others wait in their order, so that a long queue of images holds no more memory
-than a short one. The embedder has its images encoded here, too, in turn with these. Every method but `encode` and
-`turn` is the engine thread's.
+A chunk is encoded once for all of a scope (an API key, say) who want it, and images that wait go into one call where
+the projector takes several. Rows stay, the least recently used leaving first, under a limit of bytes; those that a
+sequence still needs are pinned. While what is pinned fills the limit the others wait in their order, so that a long
+queue of images holds no more memory than a short one. The embedder has its images encoded here, too, in turn with
+these. Every method but `encode` and `turn` is the engine thread's.
 """
 
 from __future__ import annotations
@@ -35,12 +35,24 @@ log = logging.getLogger("llamasrv.engine")
 AHEAD = 2  # calls with the thread: the next one is there when it ends one
 
 
+Key = tuple[str, bytes]
+"""Who shares a chunk's rows, and its content: how soon an answer begins must not tell what others have sent."""
+
+
+def _key(seq: Sequence, number: int) -> Key:
+    assert seq.media is not None
+    return seq.spec.cache_key.scope, seq.media.spans[number].chunk.key
+
+
 class Job:
     """Chunks of one input, and the recipient of their rows, called on the encoder's thread. `unwanted` is set once
     nobody waits for it."""
 
-    def __init__(self, media: MediaInput, chunks: list[MediaChunk], tell: Callable[[Encoded], None]) -> None:
+    def __init__(
+        self, media: MediaInput, chunks: list[MediaChunk], tell: Callable[[Encoded], None], scope: str = ""
+    ) -> None:
         self.media = media
+        self.scope = scope
         self.chunks = chunks
         self.tell = tell
         self.unwanted = False
@@ -66,8 +78,8 @@ class Encoder:
         self.limit = limit
         self.used = 0  # bytes of all rows
         self._post, self._fail, self._metrics = post, fail, metrics
-        self._rows: OrderedDict[bytes, np.ndarray] = OrderedDict()  # by the chunk's key; least recently used first
-        self._pins: dict[bytes, int] = {}  # how many sequences need a chunk's rows
+        self._rows: OrderedDict[Key, np.ndarray] = OrderedDict()  # least recently used first
+        self._pins: dict[Key, int] = {}  # how many sequences need a chunk's rows
         self._served: set[Sequence] = set()  # who has its rows, and has not computed all of them
         self._line: list[tuple[Sequence, list[int]]] = []  # who waits, with the spans that it needs
         self._asked: list[Job] = []  # with the thread
@@ -121,19 +133,28 @@ class Encoder:
             self._line = [waiting for waiting in self._line if waiting[0] is not seq]
             self._release(seq, list(media.rows))
 
+    def forget_all(self) -> None:
+        """All sequences have ended."""
+        for seq in {*self._served, *(seq for seq, _ in self._line)}:
+            assert seq.media is not None
+            seq.media.rows.clear()
+        self._line, self._served, self._pins = [], set(), {}
+        self._go_on()
+
     def take(self, result: Encoded) -> None:
         job, rows, seconds, error = result
         self._asked.remove(job)
         self._metrics.encode_seconds += seconds
         self._metrics.chunks_encoded += len(rows)
         for chunk, one in zip(job.chunks, rows):
-            if chunk.key not in self._rows:
-                self._rows[chunk.key] = one
+            key = job.scope, chunk.key
+            if key not in self._rows:
+                self._rows[key] = one
                 self.used += one.nbytes
         if error is not None:
-            failed = {chunk.key for chunk in job.chunks[len(rows) :]}
+            failed = {(job.scope, chunk.key) for chunk in job.chunks[len(rows) :]}
             for seq, needed in list(self._line):
-                if any(seq.media.spans[n].chunk.key in failed for n in needed):  # type: ignore[union-attr]
+                if any(_key(seq, n) in failed for n in needed):
                     self._fail(seq, error.but())
         self._go_on()
 
@@ -149,7 +170,7 @@ class Encoder:
         media = seq.media
         assert media is not None
         for number in numbers:
-            key = media.spans[number].chunk.key
+            key = _key(seq, number)
             del media.rows[number]
             self._pins[key] -= 1
             if not self._pins[key]:
@@ -160,13 +181,13 @@ class Encoder:
 
     def _go_on(self) -> None:
         """Hand out the rows that are there, and ask for those that are not, in order, as far as memory allows."""
-        wanted: set[bytes] = set()  # by those that are served now
+        wanted: set[Key] = set()  # by those that are served now
         reserved = sum(self._rows[key].nbytes for key in self._pins)
         is_next = not self._served  # nobody else would make room for the first of the line
         for seq, needed in list(self._line):
             media = seq.media
             assert media is not None
-            chunks = {media.spans[n].chunk.key: media.spans[n] for n in needed if n not in media.rows}
+            chunks = {_key(seq, n): media.spans[n] for n in needed if n not in media.rows}
             more = sum(
                 4 * self.projector.width * span.chunk.num_tokens
                 for key, span in chunks.items() if key not in wanted and key not in self._pins
@@ -177,17 +198,17 @@ class Encoder:
             reserved += more
             wanted.update(chunks)
             self._serve(seq, needed)
-            self._ask([span for key, span in chunks.items() if key not in self._rows])
+            self._ask(seq.spec.cache_key.scope, [span for key, span in chunks.items() if key not in self._rows])
         for job in self._asked:
             # Once given up for good: the thread may have seen it already.
-            job.unwanted = job.unwanted or not any(chunk.key in wanted for chunk in job.chunks)
+            job.unwanted = job.unwanted or not any((job.scope, chunk.key) in wanted for chunk in job.chunks)
         self._evict()
 
     def _serve(self, seq: Sequence, needed: list[int]) -> None:
         media = seq.media
         assert media is not None
         for number in needed:
-            key = media.spans[number].chunk.key
+            key = _key(seq, number)
             if number not in media.rows and key in self._rows:
                 media.rows[number] = self._rows[key]
                 self._rows.move_to_end(key)
@@ -198,9 +219,10 @@ class Encoder:
             self._metrics.chunks_served += len(needed)
             seq.enter(State.WAITING)
 
-    def _ask(self, spans: list[MediaSpan]) -> None:
+    def _ask(self, scope: str, spans: list[MediaSpan]) -> None:
         """A job for each input, with the chunks that no job covers yet."""
-        asked = {chunk.key for job in self._asked for chunk in job.chunks if not job.unwanted}
+        of_scope = [job for job in self._asked if job.scope == scope and not job.unwanted]
+        asked = {chunk.key for job in of_scope for chunk in job.chunks}
         inputs: dict[int, Job] = {}
         for span in spans:
             if span.chunk.key in asked:
@@ -209,7 +231,7 @@ class Encoder:
             if job is None:
                 if len(self._asked) + len(inputs) >= AHEAD * self.projector.most_together:
                     break
-                job = inputs[id(span.media)] = Job(span.media, [], self._post)
+                job = inputs[id(span.media)] = Job(span.media, [], self._post, scope)
             job.chunks.append(span.chunk)
         for job in inputs.values():
             self._asked.append(job)

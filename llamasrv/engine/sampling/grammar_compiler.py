@@ -1,14 +1,19 @@
 """Compiles grammars within limits and caches them.
 
 A grammar is Lark text as llguidance takes it. Compiling gives up the GIL and is done by the native pool, so neither the
-engine thread nor the HTTP side waits for a hostile schema longer than `COMPILE_SECONDS`.
+engine thread nor the HTTP side waits for a hostile schema longer than `COMPILE_SECONDS`. It cannot be stopped, though:
+each owner has one at a time, what was refused is remembered, and a large grammar is compiled in another process first.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
+from typing import Generic, TypeVar
 
 import llguidance
 from llguidance.gbnf_to_lark import gbnf_to_lark
@@ -18,23 +23,31 @@ from llamasrv.engine.channels import Notice, native_lock
 from llamasrv.engine.interface import Vocabulary
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.sampling.grammar_matcher import CompiledGrammar, reason_of
-from llamasrv.errors import InvalidRequest, Unavailable
+from llamasrv.engine.sampling.grammar_trial import LIMITS, TRIAL_SECONDS, fault_of
+from llamasrv.errors import InvalidRequest, LlamasrvError, Unavailable
 
 log = logging.getLogger("llamasrv.engine")
 
 UNLOADED = "The model is being unloaded. Try again shortly."
-MAX_GBNF = 256 * 1024  # characters
-COMPILE_SECONDS = 0.4  # that a request waits for its grammar
+COMPILE_SECONDS = 0.4  # that a request waits for its grammar once it is begun
+WAIT_SECONDS = 2.0  # that it waits for others before that
 COMPILERS = 2  # grammars compiled at once: that takes cores from the model
+TRIALS = 2  # processes at once that try a large one
+LARGE = 20 * 1024  # characters; longer ones are tried
+REFUSED_SECONDS = 60.0  # that a grammar stays refused which could not be used
+MAX_REMEMBERED = 10_000  # grammars that were refused, or tried
 CACHE_BYTES = 64 << 20
 TOKENIZER_SECONDS = 60.0  # that a request waits for the tokenizer that all grammars share
 WITHOUT_SLICES = 64  # requests with a grammar, at most, before the vocabulary is sliced on a model that is never idle
 
+R = TypeVar("R")
+Key = tuple[str, bytes]
+"""Who shares a grammar, and its digest: how long an answer takes must not tell what others have compiled."""
+
 
 def lark_of_gbnf(text: str) -> str:
-    """llama.cpp's notation as Lark. Raises InvalidRequest."""
-    if len(text) > MAX_GBNF:
-        raise InvalidRequest(f"The grammar is longer than {MAX_GBNF} characters.", param="content")
+    """llama.cpp's notation as Lark. Takes the square of the rules that stand before those that they refer to. Raises
+    InvalidRequest."""
     try:
         return str(gbnf_to_lark(text))
     except RecursionError:
@@ -54,9 +67,13 @@ class GrammarCompiler:
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._is_sliced = False
         self._num_asked = 0  # requests with a grammar
-        self._limits = llguidance.LLParserLimits(verbose_errors=False)
+        self._limits = llguidance.LLParserLimits(**LIMITS)
         self._lock = native_lock()
-        self._kept: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
+        self._kept: OrderedDict[Key, CompiledGrammar] = OrderedDict()
+        self._refused: OrderedDict[Key, tuple[float, LlamasrvError]] = OrderedDict()  # until when, and why
+        self._tried: OrderedDict[bytes, None] = OrderedDict()  # digests of large grammars
+        self._num_trials = 0  # running
+        self._busy: set[str] = set()  # owners that have a job
         self._queue = pool.queue(COMPILERS)
         self._tokenizer_queue = pool.queue(1)
         self._making, self._closed = native_lock(), False
@@ -95,7 +112,7 @@ class GrammarCompiler:
                 return
             try:
                 self._tokenizer = _tokenizer(self._vocab, self._control_texts)
-            except Exception as error:  # llguidance documents no exception types
+            except BaseException as error:  # llguidance documents no exception types; a panic is no Exception
                 self._refusal = reason_of(str(error)) or type(error).__name__
                 log.warning("grammars are disabled: llguidance cannot use this model's vocabulary: %s", self._refusal)
         self._notice.tell()
@@ -139,10 +156,14 @@ class GrammarCompiler:
         """After `close`, once nobody waits for a grammar."""
         self._notice.close()
 
-    def compile(self, text: str, triggers: tuple[str, ...] = ()) -> CompiledGrammar:
-        """The compiled grammar, from the cache if it is there. Waits at most `COMPILE_SECONDS`.
+    def compile(
+        self, text: str, triggers: tuple[str, ...] = (), *, owner: str = "", scope: str = ""
+    ) -> CompiledGrammar:
+        """The compiled grammar, from the cache if it is there. Waits at most `COMPILE_SECONDS` for it, and before that
+        for others and for the trial of a large one.
 
-        Raises InvalidRequest for a grammar that cannot be used or takes too long to compile.
+        `owner` has one job at a time, "" as many as there are compilers; `scope`: who shares the cache. Raises
+        InvalidRequest for a grammar that cannot be used or takes too long to compile.
         """
         self._num_asked += 1
         if not self._is_prepared:
@@ -154,59 +175,152 @@ class GrammarCompiler:
                 "This model's vocabulary does not support schemas, grammars or forced tool calls "
                 f"({self._refusal}). Remove them from the request.", param="content",
             )  # fmt: skip
-        key = sha256("\0".join((text, *triggers)).encode("utf-8", "surrogatepass")).digest()
+        digest = sha256("\0".join((text, *triggers)).encode("utf-8", "surrogatepass")).digest()
+        key = scope, digest
+        if (found := self._look_up(key)) is not None:
+            return found
+        self._take_turn(owner)
+        try:
+            found = self._look_up(key)  # what was waited for may have been the same
+            if found is None and len(text) > LARGE and digest not in self._tried:
+                self._try(key, text)
+        except BaseException:
+            self._end_turn(owner)
+            raise
+        if found is not None:
+            self._end_turn(owner)
+            return found
+        return self._do(_Job(owner, partial(self._compile, key, text, triggers)), key)
+
+    def convert(self, text: str, act: Callable[[], R], *, owner: str = "", scope: str = "") -> R:
+        """The result of a function that turns a client's grammar into another notation, within the same bounds. Raises
+        what it raises."""
+        key = scope, sha256(b"converted\0" + text.encode("utf-8", "surrogatepass")).digest()
+        self._look_up(key)
+        self._take_turn(owner)
+        return self._do(_Job(owner, act), key)
+
+    def _look_up(self, key: Key) -> CompiledGrammar | None:
+        """Raises the error that a refused grammar had."""
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
-                self._kept.move_to_end(key)
-                return found
-        job = _Job(text, triggers)
+                if not found.is_spent:
+                    self._kept.move_to_end(key)
+                    return found
+                self.kept_bytes -= self._kept.pop(key).size
+            until, error = self._refused.get(key, (0.0, None))
+        if error is not None and time.monotonic() < until:
+            raise error.but()
+        return None
+
+    def _refuse(self, key: Key, error: LlamasrvError) -> None:
+        with self._lock:
+            self._refused[key] = time.monotonic() + REFUSED_SECONDS, error
+            self._refused.move_to_end(key)
+            if len(self._refused) > MAX_REMEMBERED:
+                self._refused.popitem(last=False)
+
+    def _take_turn(self, owner: str) -> None:
+        def took() -> bool:
+            with self._lock:
+                if owner in self._busy:
+                    return False
+                if owner:
+                    self._busy.add(owner)
+                return True
+
+        if not self._notice.wait(took, WAIT_SECONDS):
+            raise Unavailable("Another schema or grammar of yours is still being compiled. Try again shortly.")
+
+    def _end_turn(self, owner: str) -> None:
+        with self._lock:
+            self._busy.discard(owner)
+        self._notice.tell()
+
+    def _try(self, key: Key, text: str) -> None:
+        """Compile it in another process. Raises if that process fails."""
+
+        def began() -> bool:
+            with self._lock:
+                may = self._num_trials < TRIALS
+                self._num_trials += may
+                return may
+
+        if not self._notice.wait(began, TRIAL_SECONDS):
+            raise Unavailable("The server is busy compiling other schemas. Try again shortly.")
+        try:
+            fault = fault_of(text)
+        finally:
+            with self._lock:
+                self._num_trials -= 1
+            self._notice.tell()
+        if fault is not None:
+            error = _unusable(fault)
+            self._refuse(key, error)
+            raise error.but()
+        with self._lock:
+            self._tried[key[1]] = None
+            if len(self._tried) > MAX_REMEMBERED:
+                self._tried.popitem(last=False)
+
+    def _do(self, job: _Job[R], key: Key) -> R:
+        """Have the pool do it; its end ends the owner's turn. Raises if that takes too long."""
         if not self._queue.put(lambda: self._run(job)):
+            self._end_turn(job.owner)
             raise Unavailable(UNLOADED)
-        if not self._notice.wait(lambda: job.done, COMPILE_SECONDS):
+        if not self._notice.wait(lambda: job.begun, WAIT_SECONDS):
             job.given_up = True
-            if not job.begun:
-                raise Unavailable("The server is busy compiling other schemas. Try again shortly.")
-            raise InvalidRequest(
+            raise Unavailable("The server is busy compiling other schemas. Try again shortly.")
+        if not self._notice.wait(lambda: job.done, COMPILE_SECONDS):
+            error = InvalidRequest(
                 f"The schema or grammar is too complex: it took too long to compile (over {COMPILE_SECONDS:g} s).",
                 param="content",
             )
-        if job.grammar is None:
-            raise InvalidRequest(f"The schema or grammar cannot be used: {job.error}.", param="content")
-        with self._lock:
-            self._keep(key, job.grammar)
-        return job.grammar
+            self._refuse(key, error)
+            raise error.but()
+        if job.error is not None:
+            if isinstance(job.error, InvalidRequest):
+                self._refuse(key, job.error)
+            raise job.error.but()
+        return job.result
 
-    def _run(self, job: _Job) -> None:
-        if job.given_up:
-            return
-        job.begun = True
-        try:
-            self._compile(job)
-        except Exception:
-            log.exception("compiling a grammar failed")
-            job.error = "it cannot be compiled"
+    def _run(self, job: _Job[R]) -> None:
+        if not job.given_up:
+            job.begun = True
+            self._notice.tell()
+            try:
+                job.result = job.act()
+            except LlamasrvError as error:
+                job.error = error
+            except BaseException:  # llguidance's panics are no Exception
+                log.exception("compiling a grammar failed")
+                job.error = _unusable("it cannot be compiled")
         job.done = True
-        self._notice.tell()
+        self._end_turn(job.owner)
 
-    def _compile(self, job: _Job) -> None:
+    def _compile(self, key: Key, text: str, triggers: tuple[str, ...]) -> CompiledGrammar:
+        """Compile and keep it, also where nobody waits for it any more: whoever asks again has it at once."""
         tokenizer, vocab = self._tokenizer, self._vocab
-        if tokenizer is None or vocab is None:
-            job.error = "the model is being unloaded"
-            return
-        matcher = llguidance.LLMatcher(tokenizer, job.text, limits=self._limits, log_level=0)
-        if matcher.is_error():
-            job.error = reason_of(matcher.get_error())
-            return
-        grammar = CompiledGrammar(matcher, job.triggers, vocab, self._control_texts, len(job.text))
-        first = grammar.matcher()
-        first.compute_mask()  # warms up what all copies share
-        if first.error or (first.is_stuck and not first.may_end):
-            job.error = first.error or "nothing satisfies it"
-        else:
-            job.grammar = grammar
+        if tokenizer is None or vocab is None or not vocab.hold():
+            raise Unavailable(UNLOADED)
+        try:
+            matcher = llguidance.LLMatcher(tokenizer, text, limits=self._limits, log_level=0)
+            if matcher.is_error():
+                raise _unusable(reason_of(matcher.get_error()))
+            grammar = CompiledGrammar(matcher, triggers, vocab, self._control_texts, len(text))
+            first = grammar.matcher()
+            first.compute_mask()  # warms up what all copies share
+            if first.error or (first.is_stuck and not first.may_end):
+                raise _unusable(first.error or "nothing satisfies it")
+        finally:
+            vocab.release()
+        with self._lock:
+            if not self._closed:
+                self._keep(key, grammar)
+        return grammar
 
-    def _keep(self, key: bytes, grammar: CompiledGrammar) -> None:
+    def _keep(self, key: Key, grammar: CompiledGrammar) -> None:
         if key in self._kept:
             return
         self._kept[key] = grammar
@@ -215,16 +329,20 @@ class GrammarCompiler:
             self.kept_bytes -= self._kept.popitem(last=False)[1].size
 
 
-class _Job:
-    """A grammar to be compiled."""
+class _Job(Generic[R]):
+    """What is done for one owner."""
 
-    __slots__ = ("text", "triggers", "begun", "done", "given_up", "grammar", "error")
+    __slots__ = ("owner", "act", "begun", "done", "given_up", "result", "error")
 
-    def __init__(self, text: str, triggers: tuple[str, ...]) -> None:
-        self.text, self.triggers = text, triggers
+    def __init__(self, owner: str, act: Callable[[], R]) -> None:
+        self.owner, self.act = owner, act
         self.begun = self.done = self.given_up = False
-        self.grammar: CompiledGrammar | None = None
-        self.error = ""
+        self.result: R
+        self.error: LlamasrvError | None = None
+
+
+def _unusable(reason: str) -> InvalidRequest:
+    return InvalidRequest(f"The schema or grammar cannot be used: {reason}.", param="content")
 
 
 class _PythonTokenizer:

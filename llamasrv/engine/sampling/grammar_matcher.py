@@ -14,19 +14,22 @@ import llguidance
 import numpy as np
 
 from llamasrv.engine.interface import Vocabulary
+from llamasrv.errors import EngineFailure, InvalidRequest, LlamasrvError
 
 FEW = 4096  # tokens: below that, listing them is cheaper than a pass over the vocabulary
 _KEPT_BESIDE = 280_000  # bytes that a small grammar takes once it was used, as measured
 _KEPT_PER_CHARACTER = 40  # and each character of a large one
 
-_PLACE = re.compile(r"^at \d+\(\d+\): ")
+_PLACE = re.compile(r"^at \d+\(\d+\): |^(?:parser|lexer) error: ", re.IGNORECASE)
+_LIMIT = re.compile(r"too many|max is|limit|fuel|too (?:complex|large|long)", re.IGNORECASE)
+_MISMATCH = "doesn't satisfy the grammar"
 _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
 
 
 class CompiledGrammar:
     """Nothing is enforced until one of the `triggers` is written; without triggers, everything is."""
 
-    __slots__ = ("_matcher", "triggers", "vocab", "control_texts", "size", "eog")
+    __slots__ = ("_matcher", "triggers", "vocab", "control_texts", "size", "eog", "is_spent")
 
     def __init__(
         self,
@@ -42,6 +45,8 @@ class CompiledGrammar:
         self.vocab, self.control_texts = vocab, control_texts
         self.eog = np.array(sorted(vocab.eog), np.int64)
         self.size = _KEPT_BESIDE + _KEPT_PER_CHARACTER * length  # bytes
+        # A matcher failed. All share one lexer, which may have used up what it is allowed: others would fail, too.
+        self.is_spent = False
 
     def matcher(self) -> GrammarMatcher:
         """A new matcher, at the beginning of the grammar."""
@@ -80,7 +85,7 @@ class GrammarMatcher:
         """Advance by one token. False if the grammar does not allow it; the matcher is of no use after that."""
         self.ready = False
         if not self._matcher.consume_token(token):
-            self.error = reason_of(self._matcher.get_error())
+            self._fail(self._matcher.get_error())
             return False
         self.is_complete = bool(self._matcher.is_stopped())
         if self._awaits_trigger:
@@ -111,9 +116,19 @@ class GrammarMatcher:
 
     def compute_mask(self) -> None:
         """Compute what may come next, as `ids` or `banned`."""
+        vocab = self._grammar.vocab
+        if not vocab.hold():  # what a grammar forces is tokenised with the model's vocabulary
+            self.give_up_mask("the model is unloaded")
+            return
+        try:
+            self._compute_mask()
+        finally:
+            vocab.release()
+
+    def _compute_mask(self) -> None:
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         if self._matcher.is_error():
-            self.error = reason_of(self._matcher.get_error()) or "nothing can follow"
+            self._fail(self._matcher.get_error())
         self.ids = self.banned = None
         self.is_stuck = False
         size = self._grammar.vocab.size
@@ -131,9 +146,22 @@ class GrammarMatcher:
 
     def give_up_mask(self, error: str) -> None:
         """Allow no token at all: the mask cannot be computed."""
-        self.error = error
+        self._fail(error)
         self.ids, self.banned = np.empty(0, np.int64), None
         self.ready, self.pending = True, False
+
+    def _fail(self, error: str) -> None:
+        self.error = reason_of(error) or "nothing can follow"
+        self._grammar.is_spent = True
+
+    def failure(self) -> LlamasrvError:
+        """Why the answer cannot go on, for its client. A limit is the request's fault: it asks for too much."""
+        if _LIMIT.search(self.error) and _MISMATCH not in self.error:
+            said = f"The schema or grammar is too complex for what was written so far: {self.error}."
+            return InvalidRequest(said, param="content")
+        if not self.error or _MISMATCH in self.error:  # its words would quote the answer
+            return EngineFailure("The grammar of this request rejects the chosen token.")
+        return EngineFailure(f"The grammar of this request cannot be followed: {self.error}.")
 
 
 def reason_of(error: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from llamasrv.engine.interface import Pieces
 from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
+from llamasrv.errors import LlamasrvError
 
 
 class OutputConstraint:
@@ -78,6 +79,10 @@ class OutputConstraint:
             return False
         self.matcher = None  # before a trigger anything may be written; nothing is enforced from here on
         return True
+
+    def failure(self) -> LlamasrvError | None:
+        """Why the grammar cannot be followed any more; None if it can."""
+        return self.matcher.failure() if self.matcher is not None and self.matcher.error else None
 
     @property
     def has_budget(self) -> bool:

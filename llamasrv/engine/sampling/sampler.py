@@ -7,9 +7,11 @@ Owns bias, bans, candidates and log-probabilities. Knows no library and no threa
 
 from __future__ import annotations
 
+import math
 import random
 from array import array
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 
 import numpy as np
@@ -18,23 +20,29 @@ from llamasrv.domain.events import TokenLogprob, TopLogprob
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.interface import Backend, Chain, Pieces
 from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
+from llamasrv.engine.sampling.late_chain import ChainMaker, LateChain, is_slow, made
 
 _STRIDE = 64  # tokens per block when looking for the k-th largest logit
 _MAX_K = 1024
 SMALL_VOCABULARY = 4096  # below this many tokens the chain may as well see all
-_LOWEST = np.finfo(np.float32).min
+_LOWEST = float(np.finfo(np.float32).min)
+_ROUNDING = 1e-6  # of a logit, where the library compares sums of float32
 
 
 class Sampler:
     """How one sequence chooses. Made at admission, closed when the sequence ends."""
 
     __slots__ = (
-        "chain", "greedy", "keep", "window", "bias_ids", "bias", "banned", "min_tokens", "is_heavy", "strays",
-        "_tokens", "_num_prompt",
+        "chain", "greedy", "keep", "within", "window", "bias_ids", "bias", "banned", "min_tokens", "is_heavy", "strays",
+        "_tokens", "_num_prompt", "_sees_all", "_late", "_noted", "_is_broken",
     )  # fmt: skip
 
-    def __init__(self, params: SamplingParams, tokens: array[int], num_prompt: int, backend: Backend) -> None:
-        """`tokens`: the timeline, which grows as tokens are accepted; the first `num_prompt` are the prompt."""
+    def __init__(
+        self, params: SamplingParams, tokens: array[int], num_prompt: int, backend: Backend,
+        chains: ChainMaker | None = None,
+    ) -> None:  # fmt: skip
+        """`tokens`: the timeline, which grows as tokens are accepted; the first `num_prompt` are the prompt. `chains`
+        makes what takes long to make; without it that is made at once."""
         self._tokens, self._num_prompt = tokens, num_prompt
         p = params
         penalised = p.repeat_last_n != 0 and (
@@ -47,16 +55,23 @@ class Sampler:
         self.greedy = is_greedy(p)
         plain = self.greedy and not spans
         self.keep = 1 if self.greedy else _top_k_first(p)
-        self.chain: Chain | None = None if plain else backend.chain(seeded(p), greedy=self.greedy)
-        if self.chain is not None and spans:
-            for token in tokens if self.window is None else tokens[-self.window :]:
-                if token >= 0:  # not a row of an image
-                    self.chain.accept(token)
-        # The chain looks at every token of a large vocabulary.
-        self.is_heavy = self.chain is not None and self.keep is None and backend.vocab.size >= SMALL_VOCABULARY
+        self.within = _min_p_first(p) if self.keep is None else None
+        self.chain: Chain | None = None
+        self._late: LateChain | None = None  # it is being made
+        self._noted: list[int] = []  # tokens that it has not seen yet
+        self._is_broken = False  # it could not be made: there is nothing to choose with
+        if not plain:
+            seen = array("i") if not spans else tokens[:] if self.window is None else tokens[-self.window :]
+            make = partial(made, backend, seeded(p), seen, greedy=self.greedy)
+            if chains is not None and is_slow(p, len(seen)):
+                self._late = chains.begin(make)
+            else:
+                self.chain = make()
+        self._sees_all = self.keep is None and self.within is None  # a large vocabulary takes its chain a while
+        self.is_heavy = not plain and self._sees_all and backend.vocab.size >= SMALL_VOCABULARY
         self.strays = "infill" in p.samplers  # it ends a text even where an end is not among the candidates
-        self.bias_ids = np.array([t for t, _ in p.logit_bias], np.int64) if p.logit_bias else None
-        self.bias = np.array([b for _, b in p.logit_bias], np.float32)
+        self.bias_ids = np.frombuffer(p.logit_bias.tokens, np.int32) if p.logit_bias else None
+        self.bias = np.frombuffer(p.logit_bias.values, np.float32) if p.logit_bias else None
         self.banned = np.array(sorted(backend.vocab.eog), np.int64) if p.ignore_eos or p.min_tokens else None
         self.min_tokens = float("inf") if p.ignore_eos else p.min_tokens
 
@@ -64,7 +79,25 @@ class Sampler:
         """The timeline is now that much shorter than what was written. The chain still remembers what it accepted."""
         self._num_prompt -= count
 
+    @property
+    def is_late(self) -> bool:
+        """Whether its chain is still being made."""
+        late = self._late
+        if late is None:
+            return False
+        if late.is_pending:
+            return True
+        self._late, self.chain = None, late.take()
+        self._is_broken = self.chain is None
+        if self.chain is not None:
+            for token in self._noted:
+                self.chain.accept(token)
+        return False
+
     def close(self) -> None:
+        if self._late is not None:
+            self._late.close()
+            self._late = None
         if self.chain is not None:
             self.chain.close()
             self.chain = None
@@ -79,6 +112,8 @@ class Sampler:
     def choose(self, row: np.ndarray, find: CandidateFinder, matcher: GrammarMatcher | None = None) -> int | None:
         """The next token, given its logits (float32 [n_vocab], changed in place) and the timeline so far; None if
         there is nothing to choose from. `matcher` has its mask ready."""
+        if self._is_broken:
+            return None
         if self.banned is not None or self.bias_ids is not None:
             self._adjust(row)
         if matcher is not None and matcher.binding:
@@ -93,16 +128,14 @@ class Sampler:
         if chain is None:
             token = int(row.argmax())
             return token if isfinite(row[token]) else None
-        if self.window == 0:
-            ids = find(row, self.keep)
-        else:
+        seen: np.ndarray | None = None
+        if self.window != 0 and not self._sees_all:
             # What penalties can move joins the candidates: exact whatever they do.
             tokens = self._tokens
-            seen = np.unique(np.array(tokens if self.window is None else tokens[-self.window :], np.int64))
-            seen = seen[seen.searchsorted(0) :]  # without rows of images
-            ids = find(row, self.keep and self.keep + len(seen))
-            if len(ids):
-                ids = np.union1d(ids, seen[row[seen] > -np.inf])
+            seen = np.array(tokens if self.window is None else tokens[-self.window :], np.int64)
+            if seen.size and seen.min() < 0:
+                seen = seen[seen >= 0]  # without rows of images
+        ids = find(row, self.keep, within=self.within, seen=seen)
         if not len(ids):
             return None
         token = chain.choose(ids, row[ids])
@@ -140,6 +173,8 @@ class Sampler:
         """Count a token that was not chosen here."""
         if self.chain is not None:
             self.chain.accept(token)
+        elif self._late is not None:
+            self._noted.append(token)
 
 
 def is_greedy(p: SamplingParams) -> bool:
@@ -159,15 +194,38 @@ class CandidateFinder:
         self._maxima = np.empty(self._blocks, np.float32)
         self._above = np.empty(n_vocab, bool)
 
-    def __call__(self, row: np.ndarray, keep: int | None) -> np.ndarray:
-        """Ids, ascending; all finite ones if `keep` is None or large; none if the row contains NaN."""
-        above, blocks = self._above, self._blocks
-        if keep is None or keep >= blocks:
+    def __call__(
+        self, row: np.ndarray, keep: int | None, *, within: float | None = None, seen: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Ids, ascending; all finite ones if `keep` is None or large; none if the row contains NaN.
+
+        `within` (without `keep`): only those at most this far below the largest. `seen`, ids in any order, are among
+        them whatever their logits are, if those are finite, and the others are chosen as if these were not there."""
+        above = self._above
+        if within is None and (keep is None or keep >= self._blocks):
             return np.greater(row, -np.inf, out=above).nonzero()[0]
+        if seen is None:
+            floor = self._floor(row, keep, within)
+        else:
+            held = row[seen]
+            row[seen] = -np.inf
+            floor = self._floor(row, keep, within)
+            row[seen] = held
+        np.greater_equal(row, floor, out=above)
+        if seen is not None and floor == floor:
+            above[seen] = held > -np.inf
+        return above.nonzero()[0]
+
+    def _floor(self, row: np.ndarray, keep: int | None, within: float | None) -> float:
+        """NaN stays NaN, and nothing is above it."""
+        if within is not None:
+            peak = float(row.max())
+            return max(peak - within - _ROUNDING * abs(peak), _LOWEST)
+        assert keep is not None
+        blocks = self._blocks
         maxima = np.maximum.reduce(row[: self._whole].reshape(_STRIDE, blocks), axis=0, out=self._maxima)
         maxima.partition(blocks - keep)
-        floor = max(maxima[blocks - keep], _LOWEST)  # NaN stays NaN, and nothing is above it
-        return np.greater_equal(row, floor, out=above).nonzero()[0]
+        return max(maxima[blocks - keep], _LOWEST)
 
 
 def seeded(p: SamplingParams) -> SamplingParams:
@@ -193,6 +251,26 @@ def _top_k_first(p: SamplingParams) -> int | None:
     }
     before = p.samplers[: p.samplers.index("top_k")]
     return max(p.top_k, p.min_keep) if all(off.get(name, False) for name in before) else None
+
+
+def _min_p_first(p: SamplingParams) -> float | None:
+    """How far below the largest logit `min_p` cuts, if it is the first to cut and sees logits as they are; else
+    None."""
+    if p.mirostat or "min_p" not in p.samplers or not 0 < p.min_p <= 1 or p.min_keep > 1:
+        return None
+    off = {
+        "top_n_sigma": p.top_n_sigma <= 0,
+        "top_k": p.top_k <= 0,
+        "typ_p": p.typical_p >= 1,
+        "top_p": p.top_p >= 1,
+        "xtc": p.xtc_probability <= 0,
+        "adaptive_p": True,
+        "temperature": p.temperature == 1 and p.dynatemp_range <= 0,  # another one moves what min_p compares
+        "penalties": True,
+        "dry": True,
+    }
+    before = p.samplers[: p.samplers.index("min_p")]
+    return -math.log(p.min_p) if all(off.get(name, False) for name in before) else None
 
 
 def log_probability(row: np.ndarray, token: int, top: int, pieces: Pieces) -> TokenLogprob:

@@ -19,11 +19,12 @@ from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.interface import Backend
+from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.on_device import DeviceSampler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, log_probability, sampled_probability
 from llamasrv.engine.sampling.stops import StopStrings
-from llamasrv.errors import EngineFailure, LlamasrvError
+from llamasrv.errors import LlamasrvError
 
 Put = Callable[[Delta], None]
 """Where deltas go: the sequence's stream."""
@@ -58,7 +59,7 @@ class SamplingState:
 
     def __init__(
         self, spec: SequenceSpec, tokens: array[int], constraint: OutputConstraint | None, backend: Backend,
-        *, shifts: bool = False,
+        *, shifts: bool = False, chains: ChainMaker | None = None,
     ) -> None:  # fmt: skip
         """`tokens`: the timeline, which begins with the prompt and is extended here. `shifts`: the engine makes room
         once the context is full."""
@@ -67,7 +68,7 @@ class SamplingState:
         self.late_row: np.ndarray | None = None  # logits that wait for their mask
         self.device: DeviceSampler | None = None  # chooses instead, while it has a lane
         self.num_undelivered = 0  # of the last tokens: the client has not got them yet
-        self._sampler = Sampler(spec.params, tokens, num_prompt, backend)
+        self._sampler = Sampler(spec.params, tokens, num_prompt, backend, chains)
         self.is_heavy = self._sampler.is_heavy  # choosing takes long enough to be worth a thread
         self._stops = StopStrings(spec.stop) if spec.stop else None
         self._tokens = tokens
@@ -84,8 +85,8 @@ class SamplingState:
 
     @property
     def is_late(self) -> bool:
-        """Whether the next token depends on a mask that is still being computed."""
-        return self.constraint is not None and self.constraint.is_late
+        """Whether the next token depends on a mask that is still being computed, or a chain that is being made."""
+        return self._sampler.is_late or self.constraint is not None and self.constraint.is_late
 
     @property
     def must_shift(self) -> bool:
@@ -134,8 +135,7 @@ class SamplingState:
             return Ending(FinishReason.STOP_STRING, stop)
         if constraint is not None:
             if not constraint.accept(token):
-                error = EngineFailure("The grammar of this request rejects the chosen token.")
-                return Ending(FinishReason.FAILED, error=error)
+                return Ending(FinishReason.FAILED, error=constraint.failure())
             if constraint.is_complete:
                 return _STOPPED
         return self._limit()

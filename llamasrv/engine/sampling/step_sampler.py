@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.masks import Masks, Matcher
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.sampler import CandidateFinder
@@ -23,6 +24,7 @@ class StepSampler:
     """One per engine; used by its thread alone. At most `threads` chains run at once, the caller's included."""
 
     def __init__(self, pool: NativePool, threads: int, n_vocab: int) -> None:
+        self.chains = ChainMaker(pool)
         self._masks = Masks(pool, threads)
         self._helpers = pool.queue(threads - 1)
         self._finders = [CandidateFinder(n_vocab) for _ in range(threads)]

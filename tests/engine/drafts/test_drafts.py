@@ -9,7 +9,7 @@ from engine_driver import chat, end_of, text_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.channels import End
 from llamasrv.engine.drafts.drafter import MOST_ROWS
@@ -28,7 +28,7 @@ CASES = {
     "seeded": {"params": SEEDED},
     "wild": {"params": SamplingParams(temperature=3.0, top_k=0, top_p=1.0, min_p=0.0, seed=3), "max_tokens": 120},
     "penalties": {"params": SamplingParams(temperature=0.9, seed=4, repeat_penalty=1.3, presence_penalty=0.5)},
-    "bias": {"params": SamplingParams(temperature=0, logit_bias=((ord("e"), -100.0), (ord("#"), 3.0)))},
+    "bias": {"params": SamplingParams(temperature=0, logit_bias=LogitBias(((ord("e"), -100.0), (ord("#"), 3.0))))},
     "minimum": {"params": SamplingParams(temperature=0, min_tokens=150), "max_tokens": 170},
     "no end": {"params": SamplingParams(temperature=0, ignore_eos=True), "max_tokens": 200},
     "limit": {"max_tokens": 37},

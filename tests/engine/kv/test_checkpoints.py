@@ -1,5 +1,6 @@
 """Memories that cannot be cut anywhere go back to a checkpoint, wherever the prompt was computed."""
 
+import zlib
 from array import array
 
 import numpy as np
@@ -37,6 +38,25 @@ def test_it_finds_the_checkpoints_along_a_prompt():
     assert list(table.along(tokens("a common start, then two and more"), 100, EVERYBODY)) == [14, 24]
     assert list(table.along(tokens("a common start, then two and more"), 20, EVERYBODY)) == [14]
     assert not table.along(tokens("a common start"), 100, CacheKey(scope="somebody"))
+
+
+def test_two_timelines_with_equal_checksums_have_a_checkpoint_each():
+    """A client could find two prompts of one length, one beginning and one CRC-32 in a second; both left a checkpoint,
+    one place held them, and when both were to leave the step failed, with all requests and prefixes."""
+    table, seen, rng = Checkpoints(100_000), {}, np.random.default_rng(3)
+    while True:
+        text = array("i", [*b"a common beginning", *rng.integers(0, 256, 6).tolist()])
+        other = seen.setdefault(zlib.crc32(text), text)
+        if other != text:
+            break
+    for one in (text, other):
+        table.add(one, state(), EVERYBODY)
+    for one in (text, other):
+        (point,) = table.along(one, 100, EVERYBODY).values()
+        assert point.tokens == one
+    for point in table.points():
+        table.discard(point)
+    assert len(table) == table.used == 0
 
 
 def test_it_never_has_more_than_its_limit():
@@ -154,6 +174,24 @@ def test_a_branch_is_learnt_from_the_second_prompt(driver):
     _, (first,) = run(driver, text + "b" * 900)
     _, (second,) = run(driver, text + "c" * 900)
     assert first < 1999 <= second
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_state_is_kept_with_a_draft_that_nobody_has_verified(drive, kind):
+    """A follower asked for a checkpoint within what a sequence was writing; it was taken while the lane held the rows of
+    its draft, and whoever began there had tokens that were never written."""
+    driver = drive(**KINDS[kind], max_rollback=4, parallel=2, checkpoint_bytes=1 << 20)
+    for rows in (1, 2, 4, 8, 16, 32):  # as if more rows cost next to nothing
+        driver.core.scheduler.cost.rows.learn(rows, 0.01 + 1e-6 * rows)
+    stream = driver.submit(chat("abcdefgh " * 12), max_tokens=100)
+    driver.turn(2)
+    (seq,) = driver.core.running
+    seq.checkpoints[:] = range(seq.num_tokens, seq.num_tokens + 90)
+    driver.finish()
+    assert stream.take()[-1].drafts.accepted > 0
+    for point in driver.core.memory.checkpoints.points():
+        kept = len(point.data) // 2 if kind == "whole" else int(point.data[0])
+        assert kept == point.length
 
 
 def test_running_sequences_are_left_alone_by_those_who_branch_off(driver):

@@ -1,42 +1,33 @@
 """Prefixes on disk: what two prompts had in common is there after a restart, and only where everything is the same."""
 
 import os
+import shutil
 import subprocess
 import sys
-import threading
 from array import array
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from engine_driver import Driver, chat, end_of, no_leaks
+from disk_driver import MEGABYTE, SYSTEM, Served, quick_disk, slow_disk  # noqa: F401
+from engine_driver import chat, end_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.kv import state_file
 from llamasrv.engine.kv.disk_tier import ENDING, DiskTier
 from llamasrv.engine.interface import Adapter
 from llamasrv.engine.kv.prefix_index import EVERYBODY
 from llamasrv.engine.kv.host_tier import SavedState
 
-SYSTEM = "a system prompt of some length " * 8
-MEGABYTE = 2**20
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch):
-    """What only a power cut could lose is not waited for."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 class Store:
     """A DiskTier whose work is done at once, on this thread."""
 
     def __init__(self, folder, limit=MEGABYTE, *, model="m", digests=(), **more):
-        self.given = []
         options = {"facts": {"model": model}, "largest": limit, **more}
         self.disk = DiskTier(
-            folder, limit, adapter_digests=digests, work=lambda job: job(), post=lambda mail: mail[0](mail[1]),
-            give=self.given.append, **options,
+            folder, limit, adapter_digests=digests, work=lambda job: job(), post=lambda mail: mail[0](mail[1]), **options,
         )  # fmt: skip
 
     def write(self, text, adapters=(), size=None):
@@ -48,9 +39,10 @@ class Store:
         found = self.disk.match(tokens(text), len(text) - 1, CacheKey(adapters))
         if found is None:
             return None
-        self.given.clear()
-        self.disk.take(*found, 1.0)
-        return (found[1], self.given[0]) if self.given else None
+        given = []
+        self.disk.read(found[0], lambda stored, state: given.append(state))
+        (state,) = given
+        return None if state is None else (found[1], state)
 
 
 def tokens(text):
@@ -159,6 +151,75 @@ def test_a_disk_that_fails_is_told_once_and_harms_nobody(tmp_path, monkeypatch, 
     assert store.read("a common beginning!")
 
 
+def test_after_a_write_that_failed_nothing_is_copied_for_a_while(tmp_path, monkeypatch, caplog):
+    """A state was copied in every step, each a gigabyte perhaps, and each told the log that the disk is full."""
+    now = [0.0]
+    store = Store(tmp_path, clock=lambda: now[0])
+    monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
+    tried = []
+    for _ in range(2000):
+        now[0] += 1.0
+        if store.disk.wants(tokens("a common beginning"), 18, CacheKey(), 100):
+            tried.append(now[0])
+            store.write("a common beginning")
+    assert [b - a for a, b in zip(tried, tried[1:])] == [20.0, 40.0, 80.0, 160.0, 320.0, 640.0]
+    assert caplog.text.count("Read-only file system") == 1
+    monkeypatch.undo()
+    now[0] += 3600.0
+    store.write("a common beginning")
+    assert store.disk.can_write and store.read("a common beginning!")
+
+
+@pytest.mark.parametrize("free, kept", [(0, 5), (100, 5), (255, 0), (10_000, 5)])
+def test_nothing_is_deleted_for_a_disk_that_others_have_filled(tmp_path, monkeypatch, caplog, free, kept):
+    """With less than 256 MiB free the whole folder was deleted, and then nothing written: the limit and the free disk
+    were one number."""
+    monkeypatch.setattr("llamasrv.engine.kv.disk_tier.SPARE", 256 * MEGABYTE)
+    store = Store(tmp_path, 1000 * MEGABYTE)
+    for n in range(5):
+        store.write(chr(65 + n) * 20, size=MEGABYTE // 8)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free * MEGABYTE))
+    store.write("a common beginning", size=MEGABYTE // 8)
+    if free == 255:  # what five small files leave is enough
+        assert store.read("a common beginning!") and len(store.disk) < 6
+    else:
+        assert len(files(tmp_path)) == len(store.disk) == kept + (free == 10_000)
+        assert ("MiB free" in caplog.text) is (free < 256)
+
+
+def test_the_engine_rests_when_its_disk_is_full(tmp_path, monkeypatch):
+    served = Served(tmp_path)
+    for end in ("one", "two"):
+        served.ask(chat(SYSTEM + end))
+    served.written(1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    copied, put = [], served.core.disk.put
+    monkeypatch.setattr(served.core.disk, "put", lambda state: (copied.append(served.now), put(state)))
+    for n in range(8):
+        served.ask(chat(f"{n} is where another one begins " * 8))
+        served.now += 30.0
+        for _ in range(100):
+            served.turn()
+            while served.core.disk.is_writing:
+                served.engine.take_mail(1)
+    assert 2 <= len(copied) <= 5 and served.core.disk.num_written == 1
+    assert len(list(tmp_path.rglob(f"*{ENDING}"))) == 1
+    served.end()
+
+
+def test_the_files_that_are_known_are_those_used_last(tmp_path):
+    """Which they were was chosen by their names, and their tokens took any amount of memory."""
+    for n in range(20):
+        Store(tmp_path).write(chr(65 + n) * 100)
+        os.utime(max(files(tmp_path), key=lambda path: path.stat().st_mtime_ns), (n, n))
+    store = Store(tmp_path, largest=32 * 4 * 1000)
+    assert len(store.disk) == 10
+    assert store.read("T" * 101) and store.read("K" * 101) and store.read("J" * 101) is None
+    store.write("new " * 25)
+    assert len(store.disk) == 10 and store.read("L" * 101) is None, "it was used before K"
+    assert len(files(tmp_path)) == 21, "files stay"
+
+
 def test_a_folder_that_cannot_be_made_only_switches_it_off(tmp_path, caplog):
     (tmp_path / "file").write_text("x")
     store = Store(tmp_path / "file" / "folder")
@@ -193,8 +254,7 @@ from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
 os.fsync = lambda fd: None
 disk = DiskTier(
-    Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, work=lambda job: job(), post=lambda mail: mail[0](mail[1]),
-    give=print,
+    Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, work=lambda job: job(), post=lambda mail: mail[0](mail[1])
 )
 for n in range(200):
     data = np.full(2**18, n, np.int32)
@@ -219,31 +279,6 @@ def test_killed_while_it_writes_it_leaves_only_whole_files(tmp_path, after):
 
 
 # With an engine
-
-
-class Served(Driver):
-    """An engine with a disk, and a clock that makes computing dear."""
-
-    def __init__(self, folder, backend=None, **options):
-        settings = {"parallel": 4, "disk_bytes": MEGABYTE, "disk_folder": folder, "digest": "m"} | options
-        super().__init__(backend or RecordingBackend(), **settings)
-        self.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01
-
-    def ask(self, prompt, **settings):
-        """How much of it was reused. Waits for the disk as the engine's own loop does."""
-        stream = self.submit(prompt, **settings)
-        while self.engine.num_open:
-            self.now += 0.01
-            self.engine.host.turn()
-        return end_of(stream.take()).num_reused
-
-    def written(self, number):
-        while self.core.disk.num_written < number:
-            self.engine.take_mail(1)
-
-    def end(self):
-        no_leaks(self)
-        self.engine.host.close()
 
 
 def test_a_system_prompt_is_warm_after_a_restart(tmp_path):
@@ -332,13 +367,6 @@ def test_a_large_state_is_not_copied_while_others_are_at_work(tmp_path, monkeypa
     served.end()
 
 
-def slow_disk(monkeypatch):
-    """Every file is read only when the event that this returns is set."""
-    gate, read = threading.Event(), state_file.read_state
-    monkeypatch.setattr(state_file, "read_state", lambda file, head: (gate.wait(10), read(file, head))[1])
-    return gate
-
-
 def test_running_sequences_go_on_while_a_file_is_read(tmp_path, monkeypatch):
     served = Served(tmp_path)
     for end in ("one", "two"):
@@ -366,7 +394,7 @@ def test_a_disk_that_is_slower_than_computing_is_not_waited_for(tmp_path, monkey
         served.ask(chat(SYSTEM + end))
     served.written(1)
     served.end()
-    monkeypatch.setattr("llamasrv.engine.kv.disk_tier.PATIENCE", 0.0)
+    monkeypatch.setattr("llamasrv.engine.kv.disk_reads.PATIENCE", 0.0)
     again = Served(tmp_path)
     again.core.scheduler.cost.prompt_seconds = lambda count: count * 0.0005
     gate = slow_disk(monkeypatch)

@@ -1,6 +1,6 @@
 from array import array
 
-from llamasrv.engine.kv.prefix_index import KEY_LENGTH, PrefixIndex, common_prefix
+from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Commons, PrefixIndex, common_prefix
 
 
 def tokens(text):
@@ -71,3 +71,17 @@ def test_common_prefix_of_nothing_is_nothing():
     assert common_prefix(array("i"), tokens("x")) == 0
     assert common_prefix(tokens("abc"), tokens("abd")) == 2
     assert common_prefix(tokens("abc"), tokens("abc")) == 3
+
+
+def test_what_was_found_equal_is_not_compared_again():
+    """Each of 70 followers of a long prompt was compared with all of it in every step."""
+    mine, other = array("i", range(100)), array("i", range(60))
+    commons = Commons()
+    assert commons.of(mine, other, 1) == 60
+    other[13] = -1  # nobody does so: it shows what is looked at
+    other.extend(range(60, 80))
+    assert commons.of(mine, other, 1) == 80 and commons.of(mine, other, 2) == 13
+    other.append(7)
+    assert commons.of(mine, other, 1) == 80
+    commons.clear()
+    assert commons.of(mine, other, 1) == 13

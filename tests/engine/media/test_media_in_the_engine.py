@@ -10,6 +10,7 @@ from media_prompts import picture, prompt, sound
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
+from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.channels import Mailbox
 from llamasrv.engine.fake_projector import FakeProjector
 from llamasrv.engine.kv.saved_slots import SavedSlotFiles
@@ -77,6 +78,20 @@ def test_one_image_of_eight_requests_is_encoded_and_computed_once(see, kind):
     assert len(driver.backend.projector.encoded) == 1
     assert driver.engine.metrics.chunks_encoded == 1
     assert driver.engine.metrics.cached_tokens >= 7 * (1 + len('user\n[image') + 12)
+
+
+def test_two_scopes_encode_the_same_image_each_for_itself(see):
+    """A quick answer told one API key that another one had sent this picture."""
+    driver = see()
+    for scope in ("ann", "bob", "ann"):
+        answer(driver, scope, picture("cat"), "one", max_tokens=40, cache_key=CacheKey(scope=scope))
+    assert driver.engine.metrics.chunks_encoded == 2
+    streams = [
+        ask(driver, picture("dog"), "one", max_tokens=40, cache_key=CacheKey(scope=scope)) for scope in ("ann", "bob")
+    ]
+    driver.finish()
+    assert [text_of(s.take()) for s in streams] == 2 * ["You said: [image]one"]
+    assert driver.engine.metrics.chunks_encoded == 4 and len(driver.core.encoder._rows) == 4
 
 
 @KINDS

@@ -9,6 +9,7 @@ import pytest
 from engine_driver import GREEDY, SamplingParams, chat, end_of, text_of
 
 from llamasrv.domain.events import FinishReason
+from llamasrv.domain.params import LogitBias
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.sampling.on_device import is_eligible
 
@@ -19,7 +20,7 @@ USUAL = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
     "settings",
     [
         {"logprobs": 0}, {"sampled_probs": True}, {"prompt_logprobs": True},
-        {"params": replace(USUAL, logit_bias=((1, 2.0),))}, {"params": replace(USUAL, ignore_eos=True)},
+        {"params": replace(USUAL, logit_bias=LogitBias(((1, 2.0),)))}, {"params": replace(USUAL, ignore_eos=True)},
         {"params": replace(USUAL, min_tokens=3)}, {"params": replace(USUAL, repeat_penalty=1.1)},
         {"params": replace(USUAL, presence_penalty=0.5)}, {"params": replace(USUAL, dry_multiplier=0.8)},
         {"params": replace(USUAL, typical_p=0.9)}, {"params": replace(USUAL, top_n_sigma=2.0)},

@@ -1,12 +1,14 @@
 """Sequences under a grammar, on FakeBackend."""
 
+import json
 import re
 
 from constraints import CALLS, WILD, WORDS, constraint, run
 from engine_driver import chat, end_of, text_of
 
 from llamasrv.domain.events import FinishReason
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.params import LogitBias, SamplingParams
+from llamasrv.engine.sampling import grammar_trial
 
 
 def test_an_answer_has_the_form_of_its_grammar(drive):
@@ -115,7 +117,7 @@ def test_bans_do_not_keep_a_complete_answer_from_ending(drive):
 def test_a_bias_against_all_that_is_allowed_fails_the_request_alone(drive):
     driver = drive()
     other = driver.submit(chat("hello"))
-    params = SamplingParams(temperature=0, logit_bias=((ord("a"), float("-inf")), (ord("b"), float("-inf"))))
+    params = SamplingParams(temperature=0, logit_bias=LogitBias(((ord("a"), float("-inf")), (ord("b"), float("-inf")))))
     _, end = run(driver, constraint=constraint(driver, "start: /[ab]/"), params=params)
     assert end.reason is FinishReason.FAILED
     assert text_of(other.take()) == "You said: hello"
@@ -166,3 +168,37 @@ def test_what_the_grammar_does_not_know_before_the_mark_lets_go_of_it(drive):
     grammar = 'start: /[a-z ]*/ "##" "yes"\n'
     text, end = run(driver, chat("hello"), constraint=constraint(driver, grammar, triggers=("##",)))
     assert text == "You said: hello" and end.reason is FinishReason.STOP
+
+
+def test_a_limit_of_the_grammar_is_told_as_the_request_s_fault(drive, monkeypatch):
+    """It was a 500, "rejects the chosen token", and the log had no reason either."""
+    monkeypatch.setitem(grammar_trial.LIMITS, "max_items_in_row", 2000)
+    driver = drive()
+    inner = {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(600)}, "additionalProperties": False}
+    schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}, "o": inner}, "required": ["a", "o"],
+              "additionalProperties": False}  # fmt: skip
+    held = constraint(driver, "start: %json " + json.dumps(schema))
+    _, end = run(driver, constraint=held)
+    assert end.reason is FinishReason.FAILED and end.error.status == 400 and end.error.param == "content"
+    assert "max is 2000" in end.error.message
+
+
+def test_a_mask_that_cannot_be_computed_tells_why(drive, monkeypatch):
+    """The client heard that the model's logits contain no finite value."""
+    driver = drive()
+    held = constraint(driver, 'start: ("a" | "b") ("c" | "d")')
+    monkeypatch.setattr(held.matcher, "_matcher", _Panicking(held.matcher._matcher))
+    _, end = run(driver, constraint=held)
+    assert end.reason is FinishReason.FAILED and "mask cannot be computed" in end.error.message
+    assert driver.answer(chat("hello")) == "You said: hello"
+
+
+class _Panicking:
+    def __init__(self, matcher):
+        self._matcher = matcher
+
+    def unsafe_compute_mask_ptr(self, *_):
+        raise BaseException("a panic")
+
+    def __getattr__(self, name):
+        return getattr(self._matcher, name)

@@ -7,7 +7,7 @@ from engine_driver import GREEDY, spec, text_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.engine.sampling.sampler import CandidateFinder
 from llamasrv.engine.sampling.state import SamplingState
 
@@ -99,7 +99,7 @@ def test_held_back_text_comes_when_no_stop_string_follows():
 
 
 def test_log_probabilities_are_those_of_each_row_before_bias():
-    verified = Verified("ab", params=SamplingParams(temperature=0, logit_bias=((ord("a"), -200.0),)), logprobs=1)
+    verified = Verified("ab", params=SamplingParams(temperature=0, logit_bias=LogitBias(((ord("a"), -200.0),))), logprobs=1)
     choice = verified.state.choose(row_for(ord("a")), FIND)
     assert choice.token != ord("a") and choice.logprobs.logprob < -10 and choice.logprobs.top[0].token == ord("a")
 

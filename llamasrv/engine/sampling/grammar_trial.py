@@ -1,0 +1,84 @@
+"""Trial of a grammar: the first compilation of a large one, in a separate process.
+
+    python -m llamasrv.engine.sampling.grammar_trial < GRAMMAR      exits 0, whatever it thinks of the grammar
+
+A grammar within all limits may still make the library overrun its stack or take memory without end, and the server
+with all of its models would end. Here only this process ends. The trial knows bytes instead of the model's vocabulary:
+what is wrong with a grammar is said by the real compilation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+TRIAL_SECONDS = 10.0  # that a request waits for it; on a busy machine most of it is the start
+CPU_SECONDS = 1  # that it may take, its start included: some 0.15 s
+MEMORY_BYTES = 2 << 30  # address space: stacks and all libraries included
+STACK_BYTES = 64 << 20  # as the threads of the native pool have
+LIMITS: dict[str, Any] = {"max_items_in_row": 20_000, "verbose_errors": False}
+"""The library's own limits, as keywords of its LLParserLimits. A row has some four items for each optional property."""
+
+_NEEDED = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
+_NUMBERED = re.compile(r"<\[[^\]\n]{0,256}\]>")  # tokens of the model's vocabulary
+_TOO_LONG = "it took too long to compile"
+
+
+def fault_of(text: str) -> str | None:
+    """Compile the grammar in another process. Returns why it must not be compiled here; None if it may."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "llamasrv.engine.sampling.grammar_trial"],
+            input=text.encode("utf-8", "surrogatepass"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in _NEEDED if name in os.environ}, timeout=TRIAL_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return _TOO_LONG
+    except OSError as error:
+        return f"it cannot be tried ({error.strerror})"
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return _TOO_LONG
+    return None if done.returncode == 0 else "it is nested too deeply or too large to compile"
+
+
+def _try(text: str) -> None:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+    tokenizer = LLTokenizer(TokenizerWrapper(_Bytes()), slices=[])
+    matcher = LLMatcher(tokenizer, _NUMBERED.sub("<[256]>", text), limits=LLParserLimits(**LIMITS), log_level=0)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+
+
+class _Bytes:
+    """A vocabulary of single bytes, in the form that llguidance wants."""
+
+    eos_token_id = 256
+    bos_token_id = None
+    tokens = [*(bytes([n]) for n in range(256)), b"\xff<end>"]
+    special_token_ids = [256]
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return list(text if isinstance(text, bytes) else text.encode())
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    with contextlib.suppress(AttributeError, OSError):
+        os.nice(5)  # the model's threads come first
+    threading.stack_size(STACK_BYTES)
+    trial = threading.Thread(target=_try, args=(sys.stdin.buffer.read().decode("utf-8", "surrogatepass"),))
+    trial.start()
+    trial.join()
+    os._exit(0)  # without the library's own clean-up

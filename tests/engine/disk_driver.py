@@ -1,0 +1,51 @@
+"""An engine with a folder for prefixes, driven by hand."""
+
+import os
+import threading
+
+import pytest
+from engine_driver import Driver, end_of, no_leaks
+from recording_backend import RecordingBackend
+
+from llamasrv.engine.kv import state_file
+
+SYSTEM = "a system prompt of some length " * 8
+MEGABYTE = 2**20
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch):
+    """What only a power cut could lose is not waited for."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+class Served(Driver):
+    """An engine with a disk, and a clock that makes computing dear."""
+
+    def __init__(self, folder, backend=None, **options):
+        settings = {"parallel": 4, "disk_bytes": MEGABYTE, "disk_folder": folder, "digest": "m"} | options
+        super().__init__(backend or RecordingBackend(), **settings)
+        self.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01
+
+    def ask(self, prompt, **settings):
+        """How much of it was reused. Waits for the disk as the engine's own loop does."""
+        stream = self.submit(prompt, **settings)
+        while self.engine.num_open:
+            self.now += 0.01
+            self.engine.host.turn()
+        return end_of(stream.take()).num_reused
+
+    def written(self, number):
+        while self.core.disk.num_written < number:
+            self.engine.take_mail(1)
+
+    def end(self):
+        no_leaks(self)
+        self.engine.host.close()
+
+
+def slow_disk(monkeypatch):
+    """Every file is read only when the event that this returns is set."""
+    gate, read = threading.Event(), state_file.read_state
+    monkeypatch.setattr(state_file, "read_state", lambda file, head: (gate.wait(10), read(file, head))[1])
+    return gate

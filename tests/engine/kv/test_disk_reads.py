@@ -1,0 +1,179 @@
+"""Who waits for a file gets one answer, and what was read is there for who waited."""
+
+from array import array
+
+import numpy as np
+import pytest
+from disk_driver import SYSTEM, Served, quick_disk, slow_disk  # noqa: F401
+from engine_driver import chat, end_of
+from recording_backend import RecordingBackend
+
+from llamasrv.engine.interface import Checkpoints
+from llamasrv.engine.kv.disk_tier import ENDING
+from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.sequence import State
+
+PINNED = "something else that somebody wants to keep for a while " * 40
+
+
+def write_one(folder, backend=None, **options):
+    """What an engine leaves on disk that was asked twice."""
+    served = Served(folder, backend, **options)
+    for end in ("one", "two"):
+        served.ask(chat(SYSTEM + end))
+    served.written(1)
+    served.end()
+
+
+def state_bytes(length):
+    return 4 * (2 * length + 1)
+
+
+def hybrid():
+    return RecordingBackend(can_cut=False, checkpoints=Checkpoints.PARTIAL)
+
+
+def test_pins_that_leave_a_file_no_memory_do_not_keep_its_prompt_waiting(tmp_path):
+    """It waited until its deadline, while the file was read over and over: host memory dropped each time what it had
+    no room for."""
+    write_one(tmp_path)
+    again = Served(tmp_path, cache_bytes=6000, pin_share=0.9)
+    pinned = again.submit(PINNED[:300], pins=((300, 1000.0),))
+    again.finish()
+    assert end_of(pinned.take()) and again.core.memory.host.pins.used
+    assert again.ask(chat(SYSTEM + "three")) == 0
+    assert again.core.disk.num_read == 0
+    again.end()
+
+
+@pytest.mark.parametrize("checkpoint_bytes", [0, 300, 700])
+def test_a_file_brings_its_checkpoints_for_who_waits_whatever_room_there_is(tmp_path, checkpoint_bytes):
+    """A hybrid model was started again with less memory for checkpoints, or the file's own pushed each other out: its
+    prompt waited for ever."""
+    write_one(tmp_path, hybrid())
+    again = Served(tmp_path, hybrid(), checkpoint_bytes=checkpoint_bytes)
+    assert again.ask(chat(SYSTEM + "three")) > len(SYSTEM) // 2
+    assert again.core.disk.num_read == 1
+    again.end()
+
+
+def test_what_was_read_is_held_until_who_waited_has_a_place(tmp_path, monkeypatch):
+    """Others filled host memory in between, and the file was read again, and again."""
+    write_one(tmp_path)
+    again = Served(tmp_path, parallel=1, cache_bytes=200_000)
+    waiting = again.submit(chat(SYSTEM + "three"))
+    again.turn()
+    (seq,) = again.core.waiting
+    assert seq.state is State.AWAITING_DISK
+    other = again.submit("first of all " * 3, priority=5, max_tokens=5)
+    while seq.state is State.AWAITING_DISK:
+        again.engine.take_mail(1)
+    reads, host = again.core.reads, again.core.memory.host
+    assert reads.held == host.reserved > 0 and host.room == 200_000 - reads.held
+    again.turn()
+    assert len(again.core.running) == 1 and again.core.running[0].stream is other, "it has the only place"
+    for n in range(40):
+        host.put(SavedState(array("i", range(n, n + 2000)), np.zeros(5000, np.uint8)))
+    assert host.used + reads.held <= host.limit < host.used + reads.held + 13_600, "others fill the rest"
+    again.finish()
+    assert end_of(waiting.take()).num_reused > len(SYSTEM) and again.core.disk.num_read == 1
+    assert reads.held == host.reserved == 0
+    assert host.match(seq.tokens, 100, seq.spec.cache_key) is not None, "from then on it is a prefix like any other"
+    again.end()
+
+
+def test_all_who_wait_for_a_file_get_it_from_one_read(tmp_path, monkeypatch):
+    write_one(tmp_path)
+    again = Served(tmp_path)
+    gate = slow_disk(monkeypatch)
+    streams = [again.submit(chat(SYSTEM + end)) for end in ("a", "b", "c")]
+    again.turn(3)
+    assert [seq.state for seq in again.core.waiting] == 3 * [State.AWAITING_DISK]
+    gate.set()
+    while again.engine.num_open:
+        again.now += 0.01
+        again.engine.host.turn()
+    assert all(end_of(stream.take()).num_reused > len(SYSTEM) for stream in streams)
+    assert again.core.disk.num_read == 1
+    again.end()
+
+
+@pytest.mark.parametrize("how", ["damaged", "gone"])
+def test_a_file_that_cannot_be_used_answers_all_who_wait(tmp_path, how):
+    write_one(tmp_path)
+    again = Served(tmp_path)
+    for path in tmp_path.rglob(f"*{ENDING}"):
+        if how == "gone":
+            path.unlink()
+        else:
+            data = bytearray(path.read_bytes())
+            data[-5] ^= 1
+            path.write_bytes(data)
+    streams = [again.submit(chat(SYSTEM + end)) for end in ("three", "four")]
+    again.turn()
+    assert again.core.reads.num_waiting == 2
+    while again.engine.num_open:
+        again.now += 0.01
+        again.engine.host.turn()
+    assert [end_of(stream.take()).num_reused for stream in streams][0] == 0
+    assert again.core.reads.num_waiting == again.core.reads.held == 0
+    again.end()
+
+
+def test_a_sequence_waits_for_a_disk_once(tmp_path, monkeypatch):
+    """After a file that took too long it waited for the next one, and for the same again after it gave way."""
+    write_one(tmp_path)
+    again = Served(tmp_path)
+    again.core.scheduler.cost.prompt_seconds = lambda count: count * 0.0005
+    gate = slow_disk(monkeypatch)
+    stream = again.submit(chat(SYSTEM + "three"), max_tokens=60)
+    again.turn(25)  # 0.25 s on the clock: more than its patience
+    (seq,) = again.core.running
+    again.engine.preempt(seq)
+    again.turn()
+    assert seq.state is not State.AWAITING_DISK
+    gate.set()
+    again.finish()
+    assert end_of(stream.take()).num_reused == 0
+    while again.core.reads.held:
+        again.engine.take_mail(1)
+    assert again.core.disk.num_read == 1 and len(again.core.memory.host), "others have it"
+    again.end()
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_who_leaves_while_a_file_is_read_or_held_leaves_nothing_behind(tmp_path, monkeypatch, at):
+    write_one(tmp_path)
+    again = Served(tmp_path)
+    gate = slow_disk(monkeypatch)
+    stream = again.submit(chat(SYSTEM + "three"))
+    again.turn()
+    if at == "before":
+        again.engine.cancel(stream)
+        again.turn()
+    gate.set()
+    while again.core.disk.num_read < 1:
+        again.engine.take_mail(1)
+    again.engine.cancel(stream)
+    again.engine.take_mail()
+    reads = again.core.reads
+    assert reads.num_waiting == reads.held == again.core.memory.host.reserved == 0 and not reads._answered
+    again.finish()
+    end_of(stream.take())
+    again.end()
+
+
+def test_a_context_made_anew_keeps_those_waiting_for_a_file(tmp_path, monkeypatch):
+    write_one(tmp_path)
+    again = Served(tmp_path)
+    gate = slow_disk(monkeypatch)
+    stream = again.submit(chat(SYSTEM + "three"))
+    again.turn()
+    again.core.reset()
+    assert again.core.memory.host.reserved == again.core.reads.held > 0
+    gate.set()
+    while again.engine.num_open:
+        again.now += 0.01
+        again.engine.host.turn()
+    assert end_of(stream.take()).num_reused > len(SYSTEM)
+    again.end()

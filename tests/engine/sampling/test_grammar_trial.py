@@ -1,0 +1,22 @@
+"""The trial of a large grammar: what ends its process does not end the server."""
+
+import pytest
+
+from llamasrv.engine.sampling.grammar_trial import fault_of
+
+
+def chain(length):
+    return "start: r0\n" + "".join(f"r{n}: r{n + 1}\n" for n in range(length)) + f'r{length}: "a"\n'
+
+
+@pytest.mark.parametrize("text", ['start: "a" <[151000]> /b+/', "start: nowhere", chain(2000), 'start: %json {"type": "object"}'])
+def test_a_grammar_that_can_be_compiled_passes_right_or_wrong(text):
+    assert fault_of(text) is None
+
+
+def test_what_overruns_the_stack_ends_the_trial_alone():
+    assert fault_of(chain(100_000)) == "it is nested too deeply or too large to compile"
+
+
+def test_what_computes_without_end_is_stopped():
+    assert fault_of('start: a{1000}\na: "' + "ab" * 32_000 + '"') == "it took too long to compile"

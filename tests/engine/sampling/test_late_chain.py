@@ -1,0 +1,123 @@
+"""Chains that take long to make are made beside the engine thread, and closed whoever leaves when."""
+
+import threading
+
+import numpy as np
+import pytest
+from engine_driver import chat, end_of, text_of
+from recording_backend import RecordingBackend
+
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.sampling.late_chain import MANY, ChainMaker, is_slow
+from llamasrv.engine.sequence import State
+
+DRY = SamplingParams(temperature=0, dry_multiplier=0.8)
+
+
+class SlowBackend(RecordingBackend):
+    """Its chains with DRY are made when the gate is open, or never."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.gate, self.threads, self.broken = threading.Event(), [], False
+
+    def chain(self, params, *, greedy):
+        self.threads.append(threading.get_ident())
+        if params.dry_multiplier:
+            self.gate.wait(20)
+            if self.broken:
+                raise MemoryError
+        return super().chain(params, greedy=greedy)
+
+
+def until(driver, done):
+    for _ in range(5000):
+        if done():
+            return
+        driver.turn()
+    raise AssertionError("it does not come about")
+
+
+def test_a_chain_that_takes_long_keeps_nobody_else_waiting(drive):
+    """Sixteen choices with DRY breakers stopped every stream for eight seconds: their chains, which look at the whole
+    vocabulary, were made on the engine thread."""
+    driver = drive(SlowBackend())
+    plain = driver.answer(chat("hello"))
+    other = driver.submit(chat("hello " * 30))
+    slow = driver.submit(chat("hello"), params=DRY)
+    until(driver, lambda: driver.sequences[-1].state is State.AWAITING_MASK)
+    got = len(other.take())
+    driver.turn(10)
+    assert len(other.take()) >= 10 and not slow.take() and got
+    assert threading.get_ident() not in driver.backend.threads
+    driver.backend.gate.set()
+    driver.finish()
+    assert text_of(slow.take()) == plain
+
+
+def test_the_engine_sleeps_while_a_chain_is_all_that_is_missing(drive):
+    driver = drive(SlowBackend())
+    driver.submit(chat("hello"), params=DRY)
+    until(driver, lambda: driver.sequences[-1].state is State.AWAITING_MASK)
+    waits, wait = [], driver.core._sampler.chains.wait
+    driver.core._sampler.chains.wait = lambda timeout: (waits.append(timeout), wait(timeout))
+    driver.turn(3)
+    assert len(waits) == 3 and min(waits) > 0
+    driver.backend.gate.set()
+    driver.finish()
+
+
+def test_the_chain_has_seen_what_it_would_have_seen_had_it_been_there(drive):
+    driver = drive(SlowBackend())
+    driver.backend.gate.set()
+    driver.answer(chat("hello"), params=DRY)
+    (late,) = driver.backend.chains
+    again = drive()
+    again.answer(chat("hello"), params=SamplingParams(temperature=0, repeat_penalty=1.5))
+    assert late.accepted == again.backend.chains[0].accepted
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_who_leaves_before_the_chain_is_there_leaves_none_behind(drive, before):
+    driver = drive(SlowBackend())
+    stream = driver.submit(chat("hello"), params=DRY)
+    until(driver, lambda: driver.sequences[-1].state is State.AWAITING_MASK)
+    if not before:
+        driver.backend.gate.set()
+        driver.core._sampler.chains.close()
+    driver.engine.cancel(stream)
+    driver.turn()
+    driver.backend.gate.set()
+    driver.core._sampler.chains.close()  # waits for it
+    end_of(stream.take())
+    closed = [chain.closed for chain in driver.backend.chains]
+    assert closed == [True] or (before and not closed)  # not begun yet: then none is made
+
+
+def test_a_chain_that_cannot_be_made_fails_its_own_request(drive):
+    driver = drive(SlowBackend())
+    driver.backend.broken = True
+    driver.backend.gate.set()
+    stream, other = driver.submit(chat("hello"), params=DRY), driver.submit(chat("hello"))
+    driver.finish()
+    assert end_of(stream.take()).error is not None and end_of(other.take()).error is None
+
+
+def test_what_is_made_in_no_time_is_made_at_once():
+    assert is_slow(DRY, 0) and is_slow(SamplingParams(), MANY + 1) and not is_slow(SamplingParams(), MANY)
+    assert not is_slow(SamplingParams(dry_multiplier=0.8, dry_sequence_breakers=()), 64)
+
+
+def test_without_a_pool_it_is_made_where_it_is_asked_for():
+    pool = NativePool()
+    pool.close()
+    chains = ChainMaker(pool)
+    backend = RecordingBackend()
+    late = chains.begin(lambda: backend.chain(DRY, greedy=True))
+    assert not late.is_pending
+    chain = late.take()
+    assert chain.choose(np.array([1, 2]), np.array([0.0, 1.0])) == 2
+    late.close()
+    assert not chain.closed
+    chains.close()

@@ -1,0 +1,115 @@
+"""Whether all books of an engine agree with each other and with the back end, between two turns."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from llamasrv.engine.core import EngineCore
+from llamasrv.engine.sequence import State
+
+SEATED = {State.PREFILL, State.DECODE, State.AWAITING_MASK}
+
+
+def check_books(core, sequences, backend):
+    """`sequences`: all that were ever submitted to this engine."""
+    opens = check_sequences(core, sequences)
+    _check_lanes(core, backend)
+    _check_tiers(core)
+    _check_media(core, opens)
+    _check_reads(core, opens)
+    assert core.admission.swapped_bytes == sum(s.saved.data.nbytes for s in opens if s.saved is not None), "swap"
+    if not core.options.deterministic:  # there what is computed again would round differently
+        assert core.admission.swapped_bytes <= core.options.swap_bytes, "more is swapped than the limit says"
+    assert core.scheduler.way_back.room == core.options.swap_bytes - core.admission.swapped_bytes
+    assert core.drafter._warm <= {seq.id for seq in opens}, "drafts of sequences that have ended"
+    slots, taken = core.admission.slots, Counter(seq.slot for seq in opens if seq.slot is not None)
+    assert slots._users == taken and set(slots._free) == set(range(slots._count)) - set(taken), "slots"
+
+
+def check_sequences(core, sequences):
+    """Returns those that are open."""
+    coming = {seq for act, argument in core._mail if act is EngineCore.arrive for seq in argument}
+    opens = [seq for seq in sequences if seq.state is not State.ENDED and seq not in coming]
+    running, waiting = core.running, core.waiting
+    assert {*running, *waiting} == set(opens) and len(running) + len(waiting) == len(opens), "sequences lost"
+    for seq in running:
+        assert seq.lane is not None and seq.state in SEATED and seq.saved is None, seq
+    for seq in waiting:
+        assert seq.lane is None and seq.state not in (State.PREFILL, State.DECODE) and not seq.num_computed, seq
+    for seq in opens:
+        assert not seq.draft and (seq.drafts is None or seq.drafts.tried is None), f"{seq} has a draft between steps"
+        assert seq.spec.index not in seq.stream.ended
+    late = core._outputs.late
+    assert {s for s in late if s.state is not State.ENDED} == {s for s in opens if s.state is State.AWAITING_MASK}
+    for seq in sequences:
+        if seq.state is State.ENDED:
+            assert seq.lane is None and seq.saved is None and seq.spec.index in seq.stream.ended, seq
+    return opens
+
+
+def _check_lanes(core, backend):
+    memory = core.memory
+    lanes, kv = memory.lanes, backend._kv
+    lanes.check()
+    assert lanes.held == {seq.lane for seq in core.running} and len(lanes.held) == len(core.running), "lanes held"
+    assert lanes.used_cells == backend.used_cells <= lanes.num_cells, "cells"
+    assert set(memory.cache._timelines) == {*lanes.held, *lanes.resident}, "lanes in the index"
+    for lane in lanes.free:
+        assert not kv[lane], "a free lane is not empty"
+    for seq in core.running:
+        lane = seq.lane
+        assert lanes.lengths[lane] == seq.num_computed == len(kv[lane]), (seq, len(kv[lane]), lanes.lengths[lane])
+        assert _same(kv[lane], seq.tokens), f"{seq}: the lane has other tokens"
+        assert memory.cache.cache_key(lane) == seq.spec.cache_key
+    for lane in lanes.resident:
+        tokens = memory.cache.tokens(lane)
+        assert lanes.lengths[lane] == len(kv[lane]) == len(tokens) and _same(kv[lane], tokens), "a resident prefix"
+
+
+def _same(kv, tokens):
+    """Rows of images are numbered otherwise in the fake model's memory."""
+    return all(a == b or (a < 0 and b < 0) for a, b in zip(kv, tokens))
+
+
+def _check_tiers(core):
+    host, checkpoints = core.memory.host, core.memory.checkpoints
+    entries = host.entries()
+    assert host.used == sum(entry.num_bytes for entry in entries) <= max(0, host.limit), "host memory"
+    assert Counter(map(id, entries)) == Counter(id(entry) for group in host._index.values() for entry in group)
+    pins = host.pins
+    assert pins.used == sum(pin.state.num_bytes for pin in pins._pins.values()) <= pins.limit, "pins"
+    assert {id(pin.state) for pin in pins._pins.values()} <= {id(entry) for entry in entries}, "a pin of nothing"
+    points = checkpoints.points()
+    assert checkpoints.used == sum(point.num_bytes for point in points) <= max(0, checkpoints.limit), "checkpoints"
+    assert len(points) == sum(
+        len(group.along(point.tokens, point.length)) > 0
+        for point in points for group in [checkpoints._groups[point.key]]
+    )  # fmt: skip
+    for point in points:
+        assert checkpoints._groups[point.key].along(point.tokens, point.length)[point.length] is point
+
+
+def _check_reads(core, opens):
+    reads = core.reads
+    if reads is None:
+        assert not any(seq.state is State.AWAITING_DISK for seq in opens)
+        return
+    awaiting = [seq for read in reads._reads.values() for seq in read.until]
+    assert len(awaiting) == len(set(awaiting)) == reads.num_waiting, "who waits for a file waits for one"
+    assert set(awaiting) == {seq for seq in opens if seq.state is State.AWAITING_DISK}, "nobody reads for them"
+    assert {seq for read in reads._reads.values() for seq in read.holders} <= {s for s in opens if s.lane is None}
+    assert reads._answered <= set(opens) and reads.held == sum(stored.size for stored in reads._reads)
+
+
+def _check_media(core, opens):
+    encoder = core.encoder
+    if encoder is None:
+        return
+    pins = Counter(
+        (s.spec.cache_key.scope, s.media.spans[n].chunk.key)
+        for s in opens if s.media is not None for n in s.media.rows
+    )  # fmt: skip
+    assert dict(pins) == encoder._pins, "rows pinned by nobody"
+    assert encoder.used == sum(rows.nbytes for rows in encoder._rows.values())
+    waiting = {seq for seq, _ in encoder._line}
+    assert waiting == {seq for seq in opens if seq.state is State.AWAITING_ENCODER}, "nobody encodes for them"

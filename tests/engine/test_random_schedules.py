@@ -1,0 +1,25 @@
+"""Everything at once, at random: each answer is what it is alone, and the books agree after every turn."""
+
+import os
+
+import pytest
+from random_schedules import Episode
+from threaded_schedules import ThreadedEpisode
+
+SEEDS = range(20)
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch):
+    """What only a power cut could lose is not waited for."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_crosses_over_or_gets_lost(tmp_path, seed):
+    Episode(seed, tmp_path).run()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nor_where_real_threads_hand_in_beside_the_engine_and_the_embedder(tmp_path, seed):
+    ThreadedEpisode(seed, tmp_path).run()

@@ -1,0 +1,88 @@
+"""Logits that are not numbers: who is harmed, for how long, and when the model is given up."""
+
+import numpy as np
+import pytest
+from engine_driver import chat, end_of, text_of
+from recording_backend import RecordingBackend
+
+from llamasrv.engine.interface import Adapter
+from llamasrv.errors import Unavailable
+
+ADAPTED = ((0, 100.0),)
+
+
+class Poisoned(RecordingBackend):
+    """A lane with adapters computes no numbers; and without flash attention (`spreads`) nor does any other then, until
+    the context is made anew. `always`: nothing does."""
+
+    def __init__(self, *, spreads, always=False, **settings):
+        self.spreads, self.always, self.is_poisoned = spreads, always, False
+        super().__init__(adapters=(Adapter("a", "a.gguf"),), **settings)
+
+    def reset(self):
+        super().reset()
+        self.is_poisoned = False
+
+    def decode(self):
+        super().decode()
+        adapted = bool(self._used)
+        self.is_poisoned |= adapted and self.spreads
+        if adapted or self.is_poisoned or self.always:
+            self._logits = np.full_like(self._logits, np.nan)
+
+
+@pytest.mark.parametrize("flash_attn, others_lost", [("off", 0), ("auto", 1)])
+def test_one_that_is_no_number_does_not_take_the_model_from_everybody(drive, flash_attn, others_lost):
+    """A LoRA at scale 100 made NaN of its cells, and from then on every request of everybody failed until the model was
+    loaded again: NaN times 0 is NaN."""
+    driver = drive(Poisoned(spreads=True), flash_attn=flash_attn)
+    beside = driver.submit(chat("a neighbour " * 5))
+    driver.turn(4)
+    bad = driver.submit(chat("bad"), adapters=ADAPTED)
+    driver.finish()
+    assert end_of(bad.take()).error is not None
+    ended = end_of(items := beside.take())
+    assert (ended.error is not None) is bool(others_lost)
+    if not others_lost:
+        assert text_of(items).startswith("You said: a neighbour a neighbour")
+    assert driver.answer(chat("later")) == "You said: later"
+    metrics = driver.engine.metrics
+    assert metrics.spoiled_rows == 1 + others_lost and metrics.restarts == 1
+    assert driver.engine.status.state == "ready"
+
+
+def test_where_it_does_not_spread_nobody_else_is_computed_again(drive):
+    driver = drive(Poisoned(spreads=False), flash_attn="auto")
+    beside = driver.submit(chat("a neighbour " * 5))
+    for _ in range(3):
+        driver.turn(4)
+        driver.submit(chat("bad"), adapters=ADAPTED)
+    driver.finish()
+    assert end_of(beside.take()).error is None
+    assert driver.engine.metrics.restarts == 0 and driver.engine.metrics.spoiled_rows == 3
+
+
+@pytest.mark.parametrize("flash_attn", ["off", "auto"])
+def test_a_model_that_computes_no_numbers_is_not_ready_any_more(drive, flash_attn):
+    """`/readyz` went on saying 200 while every request failed."""
+    driver = drive(Poisoned(spreads=False, always=True), flash_attn=flash_attn)
+    for _ in range(2):
+        assert end_of(driver_take(driver)).error is not None
+        assert driver.engine.status.state == "ready"
+    assert end_of(driver_take(driver)).error is not None
+    assert driver.engine.status.state == "failed" and "no numbers" in driver.engine.status.reason
+    with pytest.raises(Unavailable):
+        driver.submit(chat("again"))
+
+
+def test_a_clients_adapters_do_not_make_the_model_unready(drive):
+    driver = drive(Poisoned(spreads=True), flash_attn="off")
+    for _ in range(5):
+        end_of(driver_take(driver, adapters=ADAPTED))
+    assert driver.engine.status.state == "ready" and driver.answer(chat("hello")) == "You said: hello"
+
+
+def driver_take(driver, **settings):
+    stream = driver.submit(chat("hello"), **settings)
+    driver.finish()
+    return stream.take()
