@@ -11,7 +11,8 @@ Knows no protocol and no HTTP.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -49,9 +50,17 @@ class Used(NamedTuple):
     seconds: float = 0.0  # of requests, their waiting included
 
 
+def _unbounded(seconds: float, error: Exception) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 class StoreOptions(NamedTuple):
+    """`within` raises an error in a block that waits longer than some seconds for a server."""
+
     max_bytes: int = 2**30
     max_age: float = 30 * DAY  # seconds since it was last of use
+    within: Callable[[float, Exception], AbstractContextManager[None]] = _unbounded
+    patience: float = 12.0  # seconds for one use of a server, its own time limits included
 
 
 class StoreError(Unavailable):

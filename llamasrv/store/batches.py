@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from llamasrv.errors import NotFound
+from llamasrv.errors import NotFound, Unavailable
 from llamasrv.store.files import FileNotFound
-from llamasrv.store.shelf import Content, Record, Shelf, owner_key
+from llamasrv.store.paging import Page, page_of
+from llamasrv.store.shelf import Content, Shelf, owner_key
 
 INPUT, JOURNAL = "input", "journal"
+MOST = 20_000  # batches of one owner; a new one replaces the oldest that has ended
+PREFIXES = {"openai": "batch_", "anthropic": "msgbatch_"}
 ENDED = frozenset(("completed", "failed", "expired", "cancelled"))
 
 _ID = re.compile(r"(?:batch_|msgbatch_)[0-9a-f]{36}\Z")
@@ -62,26 +66,47 @@ class Batch(NamedTuple):
 
 
 class BatchStore:
-    """`shelf` may be shared by several servers."""
+    """`shelf` may be shared by several servers. A record is open until its batch has ended and left nothing behind
+    that is of no use any more."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, *, most: int = MOST) -> None:
         self.shelf = shelf
+        self.most = most
 
     def create(self, batch: Batch, requests: Content | Iterable[bytes]) -> Batch:
-        """Store a new batch: its requests are a file's content, or lines. Raises FileNotFound."""
+        """Store a new batch: its requests are a file's content, or lines. Raises FileNotFound, NoRoomForFiles."""
         key = owner_key(batch.owner)
-        if isinstance(requests, Content):
-            if not self.shelf.link(key, batch.id, INPUT, requests):  # it may be deleted meanwhile
-                raise FileNotFound(f"No such File object: {requests.id}", param="input_file_id")
-        else:
-            with self.shelf.writing(key, batch.id, INPUT) as put:
-                for line in requests:
-                    put(line + b"\n")
-        self.save(batch)
+        while not self.shelf.room.add_record("batches", key, self.most):
+            if not self._delete_oldest(key):
+                break
+        try:
+            if isinstance(requests, Content):
+                if not self.shelf.link(key, batch.id, INPUT, requests):  # it may be deleted meanwhile
+                    raise FileNotFound(f"No such File object: {requests.id}", param="input_file_id")
+            else:
+                with self.shelf.writing(key, batch.id, INPUT) as put:
+                    for line in requests:
+                        put(line + b"\n")
+            self.save(batch)
+        except BaseException:
+            with suppress(OSError, Unavailable):
+                self.delete(batch)
+            raise
         return batch
 
     def save(self, batch: Batch) -> None:
-        self.shelf.put(owner_key(batch.owner), batch.id, json.dumps(batch._asdict()).encode())
+        self.shelf.put(owner_key(batch.owner), batch.id, json.dumps(batch._asdict()).encode(), is_open=True)
+
+    def end(self, batch: Batch) -> None:
+        """Store a batch that has ended, and drop what is of no use any more: the answers, if they are in files now, and
+        the requests, unless it must be told which of them have no answer. May be done again."""
+        self.save(batch)
+        key, is_openai = owner_key(batch.owner), batch.protocol == "openai"
+        if is_openai:
+            self.shelf.drop(key, batch.id, JOURNAL)
+        if is_openai or not batch.errors:
+            self.shelf.drop(key, batch.id, INPUT)
+        self.shelf.close(key, batch.id)
 
     def find(self, owner: str, id: str) -> Batch:
         """Raises BatchNotFound, also for another owner's."""
@@ -91,15 +116,29 @@ class BatchStore:
             raise BatchNotFound(f"No batch found with id '{id[:80]}'.", param="id")
         return found
 
-    def of(self, owner: str, protocol: str) -> list[Batch]:
-        """Latest first."""
-        found = self._read_all(self.shelf.records(owner_key(owner)))
-        return [batch for batch in reversed(found) if batch.protocol == protocol]
+    def page(
+        self, owner: str, protocol: str, *, limit: int, after: str | None = None, before: str | None = None
+    ) -> Page[Batch]:
+        """One page of an owner's batches, latest first. Raises UnknownPlace."""
+        key, prefix = owner_key(owner), PREFIXES[protocol]
+        ids = [id for id in reversed(self.shelf.ids(key)) if id.startswith(prefix)]
+
+        def read(some: Sequence[str]) -> list[Batch]:
+            self.shelf.breathe()
+            found = (_read(body) for body in self.shelf.read(key, some) if body is not None)
+            return [batch for batch in found if batch is not None]
+
+        return page_of(ids, read, limit=limit, after=after, before=before)
+
+    def num_open(self, owner: str, protocol: str) -> int:
+        """The batches of an owner that have not ended."""
+        key, prefix = owner_key(owner), PREFIXES[protocol]
+        return sum(1 for whose, id in self.shelf.open_ids() if whose == key and id.startswith(prefix))
 
     def open_batches(self) -> list[Batch]:
-        """The batches of all owners that have not ended, oldest first."""
-        found = self._read_all(self.shelf.records())
-        return sorted((batch for batch in found if not batch.ended), key=lambda batch: (batch.created_at, batch.id))
+        """The batches of all owners that have not ended, or that `end` did not finish with; oldest first."""
+        found = [_read(body) for key, id in self.shelf.open_ids() if (body := self.shelf.get(key, id)) is not None]
+        return sorted((batch for batch in found if batch is not None), key=lambda batch: (batch.created_at, batch.id))
 
     def input_of(self, batch: Batch) -> Content:
         return Content(self.shelf, owner_key(batch.owner), batch.id, INPUT)
@@ -108,17 +147,37 @@ class BatchStore:
         return Content(self.shelf, owner_key(batch.owner), batch.id, JOURNAL)
 
     def delete(self, batch: Batch) -> None:
-        self.shelf.delete(owner_key(batch.owner), batch.id)
+        key = owner_key(batch.owner)
+        self.shelf.delete(key, batch.id)
+        self.shelf.room.remove_record("batches", key)
 
     def sweep(self, before: float) -> None:
-        """Remove batches that ended before that time."""
-        for batch in self._read_all(self.shelf.records()):
+        """Remove batches that ended before that time. Take up those that nobody knows to be open: an earlier version
+        kept no such mark."""
+        unended = []
+        for record in self.shelf.records():
+            batch = _read(record.body)
+            if batch is None:
+                continue
             if batch.ended and batch.times.get(batch.status, 0) < before:
-                self.delete(batch)
+                with suppress(OSError):  # others can be removed all the same
+                    self.delete(batch)
+            elif not batch.ended:
+                unended.append((record.owner, batch))
+        marked = set(self.shelf.open_ids())  # afterwards: a mark is older than its record
+        for key, batch in unended:
+            if (key, batch.id) not in marked and not self.find(batch.owner, batch.id).ended:
+                self.save(batch)
 
-    @staticmethod
-    def _read_all(records: list[Record]) -> list[Batch]:
-        return [batch for batch in (_read(record.body) for record in records) if batch is not None]
+    def _delete_oldest(self, key: str) -> bool:
+        """Whether there was one that has ended."""
+        marked = set(self.shelf.open_ids())
+        for id in sorted(self.shelf.ids(key), key=lambda id: id.partition("_")[2]):
+            if (key, id) not in marked:
+                self.shelf.delete(key, id)
+                self.shelf.room.remove_record("batches", key)
+                return True
+        return False
 
 
 class Entry(NamedTuple):

@@ -1,7 +1,7 @@
 """Files that clients upload and batches write, kept on a shelf: in a folder, or in a server.
 
     StoredFile   what is known of one
-    FileStore    all of one server, or of several that share the shelf; bounded by bytes
+    FileStore    all of one server, or of several that share the shelf; bounded by bytes, and by number for each owner
 
 A file's record is written last, when its content is there. Knows no protocol.
 """
@@ -12,24 +12,22 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from llamasrv.errors import NotFound, Unavailable
+from llamasrv.store.paging import Page, page_of
+from llamasrv.store.room import NoRoomForFiles, Room
 from llamasrv.store.shelf import Content, Record, Shelf, owner_key
+
+MOST = 50_000  # files of one owner
 
 _ID = re.compile(r"file-[0-9a-f]{36}\Z")
 
 
 class FileNotFound(NotFound):
     code = "file_not_found"
-
-
-class NoRoomForFiles(Unavailable):
-    """The limit on stored files is reached."""
-
-    code = "file_storage_full"
 
 
 class StoredFile(NamedTuple):
@@ -54,11 +52,13 @@ def new_id(prefix: str) -> str:
 
 
 class FileStore:
-    """`max_bytes` bounds all files of all owners together. Raises StoreError if the shelf's server does not answer."""
+    """`max_bytes` bounds all that is counted in the shelf's room, of all owners together. Raises StoreError if the
+    shelf's server does not answer."""
 
-    def __init__(self, shelf: Shelf, max_bytes: int) -> None:
+    def __init__(self, shelf: Shelf, max_bytes: int, *, most: int = MOST) -> None:
         self.shelf = shelf
-        self.max_bytes = max_bytes
+        self.room = shelf.room = Room(shelf.ledger(), max_bytes)
+        self.most = most
 
     @contextmanager
     def writing(
@@ -67,14 +67,21 @@ class FileStore:
         """A new file to write to. It exists once the block ends; if the block raises, nothing remains. `lifetime` in
         seconds. Raises NoRoomForFiles."""
         key, id = owner_key(owner), id or new_id("file-")
-        room = self.max_bytes - self.num_bytes()
-        with self.shelf.writing(key, id, "data") as put:
-            upload = Upload(filename, purpose, lifetime, room=room, put=put)
-            yield upload
-        now = int(time.time())
-        expires_at = None if upload.lifetime is None else now + upload.lifetime
-        upload.stored = StoredFile(id, upload.filename, upload.purpose, upload.size, now, expires_at)
-        self.shelf.put(key, id, json.dumps(upload.stored._asdict()).encode())
+        if not self.room.add_record("files", key, self.most):
+            raise NoRoomForFiles(f"{self.most} files are stored already. Delete files that are no longer needed.")
+        try:
+            with self.shelf.writing(key, id, "data") as put:
+                upload = Upload(filename, purpose, lifetime, put=put)
+                yield upload
+            now = int(time.time())
+            expires_at = None if upload.lifetime is None else now + upload.lifetime
+            upload.stored = StoredFile(id, upload.filename, upload.purpose, upload.size, now, expires_at)
+            self.shelf.put(key, id, json.dumps(upload.stored._asdict()).encode())
+        except BaseException:
+            with suppress(OSError, Unavailable):  # a record that could not be written, on a full disk
+                self.shelf.delete(key, id)
+            self.room.remove_record("files", key)
+            raise
 
     def find(self, owner: str, id: str) -> StoredFile:
         """Raises FileNotFound, also for another owner's."""
@@ -92,26 +99,46 @@ class FileStore:
         self.find(owner, id)
         return Content(self.shelf, owner_key(owner), id, "data")
 
-    def of(self, owner: str) -> list[StoredFile]:
-        """Oldest first."""
-        return self._read_all(self.shelf.records(owner_key(owner)))
+    def page(
+        self,
+        owner: str,
+        *,
+        limit: int,
+        descending: bool,
+        purpose: str | None = None,
+        after: str | None = None,
+        before: str | None = None,
+    ) -> Page[StoredFile]:
+        """One page of an owner's files, by age. Raises UnknownPlace."""
+        key = owner_key(owner)
+        ids = self.shelf.ids(key)
+
+        def read(some: Sequence[str]) -> list[StoredFile]:
+            self.shelf.breathe()
+            found = (self._read(Record(key, id, body)) for id, body in zip(some, self.shelf.read(key, some)) if body)
+            return [file for file in found if file is not None and purpose in (None, file.purpose)]
+
+        return page_of(ids[::-1] if descending else ids, read, limit=limit, after=after, before=before)
 
     def delete(self, owner: str, id: str) -> None:
         """Raises FileNotFound."""
         self.find(owner, id)
-        self.shelf.delete(owner_key(owner), id)
+        self._delete(owner_key(owner), id)
 
     def sweep(self) -> None:
         """Remove expired files, and what a killed process left half written."""
-        self._read_all(self.shelf.records())
+        for record in self.shelf.records():
+            with suppress(OSError):  # others can be removed all the same
+                self._read(record)
         self.shelf.sweep(time.time() - 86_400)
 
     def num_bytes(self) -> int:
-        """Bytes of the contents of all files."""
-        return self.shelf.num_bytes()
+        """Bytes of everything that is counted in this room."""
+        return self.room.used()
 
-    def _read_all(self, records: list[Record]) -> list[StoredFile]:
-        return [file for file in map(self._read, records) if file is not None]
+    def _delete(self, key: str, id: str) -> None:
+        self.shelf.delete(key, id)
+        self.room.remove_record("files", key)
 
     def _read(self, record: Record) -> StoredFile | None:
         """The file; None if it has expired or cannot be read."""
@@ -120,7 +147,7 @@ class FileStore:
         except (ValueError, TypeError):
             return None
         if file.expires_at is not None and file.expires_at <= time.time():
-            self.shelf.delete(record.owner, record.id)
+            self._delete(record.owner, record.id)
             return None
         return file
 
@@ -128,20 +155,16 @@ class FileStore:
 class Upload:
     """A file while it is being written."""
 
-    def __init__(
-        self, filename: str, purpose: str, lifetime: int | None, *, room: int, put: Callable[[bytes], Any]
-    ) -> None:
+    def __init__(self, filename: str, purpose: str, lifetime: int | None, *, put: Callable[[bytes], Any]) -> None:
         self.filename, self.purpose, self.lifetime = filename, purpose, lifetime
         self.size = 0
         self.stored: StoredFile | None = None  # when the block has ended
-        self._room, self._put = room, put
+        self._put = put
 
     def write(self, piece: bytes) -> None:
         """Raises NoRoomForFiles."""
-        self.size += len(piece)
-        if self.size > self._room:
-            raise NoRoomForFiles("There is no room for this file. Delete files that are no longer needed.")
         self._put(piece)
+        self.size += len(piece)
 
     def write_all(self, pieces: Iterable[bytes]) -> None:
         for piece in pieces:

@@ -1,88 +1,175 @@
-"""A shelf in a folder: one folder per owner, ID.json for the record, ID.PART for each content."""
+"""A shelf in a folder: one folder per owner, ID.json for the record, ID.PART for each content.
+
+    .open/OWNER.ID      the record is open
+    .sums/NAME          a sum of the ledger
+    .lock               of the server that works on it
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from llamasrv.atomic_file import replacing
-from llamasrv.store.shelf import PIECE, Content, Record
+from llamasrv.store.shelf import PARTS, PIECE, CannotLink, Content, PieceWriter, Shelf
+
+Away = Callable[..., Any]
+"""Calls a function with its arguments where it may block, and returns its result."""
+
+_NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 
 
-class FolderShelf:
+def _here(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
+class FolderShelf(Shelf):
     """`root` may be shared by several servers of one machine."""
 
     blocks = True
-    is_shared = False
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, away: Away = _here) -> None:
         self.root = root
+        self._away = away
 
-    def put(self, owner: str, id: str, body: bytes) -> None:
+    # ------------------------------------------------------------ records
+
+    def put(self, owner: str, id: str, body: bytes, *, is_open: bool = False) -> None:
+        self._away(self._put, owner, id, body, is_open)
+
+    def _put(self, owner: str, id: str, body: bytes, is_open: bool) -> None:
+        if is_open:
+            mark = self._mark(owner, id)
+            mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mark.touch(0o600)
         with replacing(self._made(owner) / f"{id}.json") as file:
             file.write(body)
 
-    def get(self, owner: str, id: str) -> bytes | None:
-        return _read(self.path(owner, id, "json"))
+    def close(self, owner: str, id: str) -> None:
+        self._away(lambda: self._mark(owner, id).unlink(missing_ok=True))
 
-    def records(self, owner: str | None = None) -> list[Record]:
-        paths = sorted(self.root.glob(f"{owner or '*'}/*.json"), key=lambda path: path.name)
-        found = ((path, _read(path)) for path in paths)
-        return [Record(path.parent.name, path.stem, body) for path, body in found if body is not None]
+    def _mark(self, owner: str, id: str) -> Path:
+        return self.root / ".open" / f"{owner}.{id}"
 
-    def delete(self, owner: str, id: str) -> None:
-        folder = self.root / owner
-        for path in [folder / f"{id}.json", *folder.glob(f"{id}.*")]:
-            with suppress(OSError):
-                path.unlink()
+    def read(self, owner: str, ids: Sequence[str]) -> list[bytes | None]:
+        return self._away(lambda: [_read(self.path(owner, id, "json")) for id in ids])  # type: ignore[no-any-return]
 
-    @contextmanager
-    def writing(self, owner: str, id: str, part: str) -> Iterator[Callable[[bytes], Any]]:
-        with replacing(self._made(owner) / f"{id}.{part}") as file:
-            yield file.write
+    def owners(self) -> list[str]:
+        return self._away(_visible, self.root)  # type: ignore[no-any-return]
 
-    def appending(self, owner: str, id: str, part: str) -> FolderAppender:
-        return FolderAppender(self._made(owner) / f"{id}.{part}")
+    def ids(self, owner: str) -> list[str]:
+        def found() -> list[str]:
+            return [name[:-5] for name in _visible(self.root / owner) if name.endswith(".json")]
 
-    def link(self, owner: str, id: str, part: str, source: Content) -> bool:
-        assert isinstance(source.shelf, FolderShelf)
-        path = self._made(owner) / f"{id}.{part}"
-        try:
-            os.link(source.shelf.path(source.owner, source.id, source.part), path)
-        except FileNotFoundError:
-            return False
-        return True
+        return sorted(self._away(found))
+
+    def open_ids(self) -> list[tuple[str, str]]:
+        marks = (name.partition(".") for name in self._away(_visible, self.root / ".open"))
+        return [(owner, id) for owner, _, id in marks]
+
+    # ------------------------------------------------------------ contents
 
     def pieces(self, owner: str, id: str, part: str) -> Iterator[bytes]:
         try:
-            file = self.path(owner, id, part).open("rb")
+            file = self._away(open, self.path(owner, id, part), "rb", 0)
         except FileNotFoundError:
             return
         with file:
-            while piece := file.read(PIECE):
+            while piece := self._away(file.read, PIECE):
                 yield piece
 
-    def num_bytes(self) -> int:
-        total = 0
-        for path in self.root.glob("*/[!.]*"):
-            if path.suffix != ".json":
-                with suppress(OSError):
-                    total += path.stat().st_size
-        return total
+    @contextmanager
+    def _writing(self, owner: str, id: str, part: str) -> Iterator[Callable[[bytes], Any]]:
+        new = self._away(lambda: replacing(self._made(owner) / f"{id}.{part}"))
+        file = self._away(new.__enter__)
+        writer = PieceWriter(lambda piece: self._away(file.write, piece))
+        try:
+            yield writer.write
+            writer.finish()
+        except BaseException:
+            self._away(new.__exit__, *sys.exc_info())
+            raise
+        self._away(new.__exit__, None, None, None)
+
+    def _appending(self, owner: str, id: str, part: str) -> FolderAppender:
+        return self._away(  # type: ignore[no-any-return]
+            lambda: FolderAppender(self._made(owner) / f"{id}.{part}", self._away)
+        )
+
+    def _link(self, owner: str, id: str, part: str, source: Content) -> bool:
+        assert isinstance(source.shelf, FolderShelf)
+        there = source.shelf.path(source.owner, source.id, source.part)
+
+        def link() -> None:
+            os.link(there, self._made(owner) / f"{id}.{part}")
+
+        try:
+            self._away(link)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise CannotLink from None
+            raise
+        return True
+
+    def _remove(self, owner: str, id: str, part: str | None) -> int:
+        return self._away(self._unlink, owner, id, part)  # type: ignore[no-any-return]
+
+    def _unlink(self, owner: str, id: str, part: str | None) -> int:
+        folder, freed = self.root / owner, 0
+        if part is None:
+            # Without its record nobody finds it any more; a killed process leaves the rest to be swept.
+            (folder / f"{id}.json").unlink(missing_ok=True)
+            self._mark(owner, id).unlink(missing_ok=True)
+        for one in PARTS if part is None else [part]:
+            path = folder / f"{id}.{one}"
+            with suppress(OSError):
+                known = path.stat()
+                path.unlink()
+                freed += known.st_size if known.st_nlink == 1 else 0
+        return freed
+
+    # ------------------------------------------------------------ the whole of it
+
+    def sizes(self, owner: str) -> Iterable[tuple[Hashable, int]]:
+        return self._away(self._sizes, owner)  # type: ignore[no-any-return]
+
+    def _sizes(self, owner: str) -> list[tuple[Hashable, int]]:
+        found: list[tuple[Hashable, int]] = []
+        with suppress(FileNotFoundError), os.scandir(self.root / owner) as entries:
+            for entry in entries:  # hidden ones, too: they are being written
+                if not entry.name.endswith(".json"):
+                    with suppress(OSError):
+                        known = entry.stat(follow_symlinks=False)
+                        found.append(((known.st_dev, known.st_ino), known.st_size))
+        return found
 
     def sweep(self, before: float) -> None:
-        for path in self.root.glob("*/*"):
+        self._away(self._sweep, before)
+
+    def _sweep(self, before: float) -> None:
+        for path in [*self.root.glob("[!.]*/*"), *self.root.glob(".open/*")]:
             with suppress(OSError):
-                is_half = path.suffix != ".json" and not path.with_suffix(".json").exists()
-                if is_half and path.stat().st_mtime < before:
+                if path.parent.name == ".open":
+                    owner, _, id = path.name.partition(".")
+                    record = self.path(owner, id, "json")
+                else:
+                    record = path.with_suffix(".json")
+                if record != path and path.stat().st_mtime < before and not record.exists():
                     path.unlink()
 
     def lock(self) -> FolderLock:
         return FolderLock(self.root / ".lock")
+
+    def ledger(self) -> FolderLedger:
+        return FolderLedger(self.root / ".sums", self._away)
 
     def path(self, owner: str, id: str, part: str) -> Path:
         return self.root / owner / f"{id}.{part}"
@@ -96,18 +183,29 @@ class FolderShelf:
 class FolderAppender:
     """If a killed process left part of a line, the next one to open the file cuts it off."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "r+b")
-        self._cut_off_half_lines()
+    def __init__(self, path: Path, away: Away = _here) -> None:
+        self._away = away
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        self._file = open(os.open(path, flags, 0o600), "r+b", buffering=0)
+        self._end = self._cut_off_half_lines()
 
     def add(self, line: bytes) -> None:
-        self._file.write(line)
-        self._file.flush()
+        self._away(self._add, line)
+
+    def _add(self, line: bytes) -> None:
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
+            self._file.truncate(self._end)  # a full disk takes a part of it
+            raise
+        self._end += len(line)
 
     def close(self) -> None:
         self._file.close()
 
-    def _cut_off_half_lines(self) -> None:
+    def _cut_off_half_lines(self) -> int:
         end = self._file.seek(0, os.SEEK_END)
         while end:
             start = max(0, end - 65_536)
@@ -118,6 +216,36 @@ class FolderAppender:
                 break
             end = start
         self._file.truncate(end)
+        return end
+
+
+class FolderLedger:
+    """A file for each sum. Whoever changes one locks it for that moment."""
+
+    def __init__(self, folder: Path, away: Away = _here) -> None:
+        self._folder, self._away = folder, away
+
+    def add(self, name: str, amount: int, most: int | None = None) -> bool:
+        return self._away(self._add, name, amount, most)  # type: ignore[no-any-return]
+
+    def _add(self, name: str, amount: int, most: int | None) -> bool:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # until it is closed
+            total = max(0, _number(os.pread(fd, 32, 0)) + amount)
+            if most is not None and total > most:
+                return False
+            os.pwrite(fd, b"%-20d" % total, 0)
+        finally:
+            os.close(fd)
+        return True
+
+    def sums(self) -> dict[str, int]:
+        def read() -> dict[str, int]:
+            return {name: _number(_read(self._folder / name) or b"") for name in _visible(self._folder)}
+
+        return self._away(read)  # type: ignore[no-any-return]
 
 
 class FolderLock:
@@ -150,3 +278,15 @@ def _read(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
+
+
+def _visible(folder: Path) -> list[str]:
+    """Names in a folder, but hidden ones; none if it is not there."""
+    try:
+        return [name for name in os.listdir(folder) if not name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _number(text: bytes) -> int:
+    return int(text) if text.strip().isdigit() else 0

@@ -16,7 +16,8 @@ except ImportError:
 
 # Two servers may start at the same moment: they make the tables one after the other.
 _LOCK = "SELECT pg_advisory_xact_lock(726982734);"
-_TIMEOUT = 5  # seconds to connect
+# Unless the URL says otherwise: seconds to connect, and until a host that is gone is given up.
+_SETTINGS = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 30, "keepalives_interval": 5}
 _STATEMENT_TIMEOUT = "10s"
 
 
@@ -37,7 +38,9 @@ class PostgresDialect(Dialect):
 
     def connect(self) -> Any:
         options = f"-c statement_timeout={_STATEMENT_TIMEOUT}"
-        return psycopg.connect(self._url, autocommit=True, connect_timeout=_TIMEOUT, options=options)
+        settings: dict[str, Any] = {**_SETTINGS, **psycopg.conninfo.conninfo_to_dict(self._url)}
+        settings["options"] = f"{settings.get('options', '')} {options}".strip()
+        return psycopg.connect(**settings, autocommit=True)
 
     def make_tables(self, db: Any) -> None:
         db.execute(_LOCK + TABLES.format(table=self.table, blob="BYTEA") + postgres_shelf.TABLES)

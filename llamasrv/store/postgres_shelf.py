@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from llamasrv.store.shelf import PIECE, Content, ExpiringLock, PieceWriter, Record
+from llamasrv.store.shelf import AT_ONCE, PIECE, Content, ExpiringLock, PieceWriter, Shelf
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS llamasrv_records (
@@ -34,24 +34,46 @@ CREATE TABLE IF NOT EXISTS llamasrv_pieces (
     data BYTEA NOT NULL,
     PRIMARY KEY (blob, n)
 );
+CREATE TABLE IF NOT EXISTS llamasrv_open (
+    shelf TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    id TEXT NOT NULL,
+    PRIMARY KEY (shelf, owner, id)
+);
+CREATE TABLE IF NOT EXISTS llamasrv_sums (
+    name TEXT PRIMARY KEY,
+    amount BIGINT NOT NULL
+);
 CREATE TABLE IF NOT EXISTS llamasrv_locks (
     name TEXT PRIMARY KEY,
     holder TEXT NOT NULL,
     until TIMESTAMPTZ NOT NULL
 );
 """
+_THING = "shelf = %(shelf)s AND owner = %(owner)s AND id = %(id)s"
 _PUT = """
+WITH marked AS (
+    INSERT INTO llamasrv_open (shelf, owner, id)
+    SELECT %(shelf)s, %(owner)s, %(id)s WHERE %(is_open)s ON CONFLICT DO NOTHING
+)
 INSERT INTO llamasrv_records (shelf, owner, id, body) VALUES (%(shelf)s, %(owner)s, %(id)s, %(body)s)
 ON CONFLICT (shelf, owner, id) DO UPDATE SET body = excluded.body
 """
-_THING = "shelf = %(shelf)s AND owner = %(owner)s AND id = %(id)s"
-_GET = f"SELECT body FROM llamasrv_records WHERE {_THING}"
-_RECORDS = """
-SELECT owner, id, body FROM llamasrv_records
-WHERE shelf = %(shelf)s AND (%(owner)s::text IS NULL OR owner = %(owner)s)
+_READ = """
+SELECT id, body FROM llamasrv_records WHERE shelf = %(shelf)s AND owner = %(owner)s AND id = ANY(%(ids)s)
 """
-_DELETE = f"DELETE FROM llamasrv_records WHERE {_THING}"
-_DELETE_CONTENTS = f"DELETE FROM llamasrv_contents WHERE {_THING} RETURNING blob"
+_OWNERS = "SELECT DISTINCT owner FROM llamasrv_records WHERE shelf = %(shelf)s ORDER BY owner"
+# One text: thousands of small ones take a client long to read.
+_IDS = """
+SELECT string_agg(id, ' ' ORDER BY id COLLATE "C") FROM llamasrv_records
+WHERE shelf = %(shelf)s AND owner = %(owner)s
+"""
+_OPEN_IDS = "SELECT owner, id FROM llamasrv_open WHERE shelf = %(shelf)s"
+_CLOSE = f"DELETE FROM llamasrv_open WHERE {_THING}"
+_DELETE = f"WITH closed AS ({_CLOSE}) DELETE FROM llamasrv_records WHERE {_THING}"
+_DELETE_CONTENTS = f"""
+DELETE FROM llamasrv_contents WHERE {_THING} AND (%(part)s::text IS NULL OR part = %(part)s) RETURNING blob
+"""
 _BLOB = f"SELECT blob FROM llamasrv_contents WHERE {_THING} AND part = %(part)s"
 _ADD = "INSERT INTO llamasrv_pieces (blob, size, data) VALUES (%(blob)s, %(size)s, %(data)s)"
 # Returns the content that had this name before.
@@ -73,7 +95,10 @@ SELECT %(shelf)s, %(owner)s, %(id)s, %(part)s, blob FROM llamasrv_contents
 WHERE shelf = %(s_shelf)s AND owner = %(s_owner)s AND id = %(s_id)s AND part = %(s_part)s FOR SHARE
 """
 _UNUSED = "NOT EXISTS (SELECT FROM llamasrv_contents c WHERE c.blob = llamasrv_pieces.blob)"
-_DROP = f"DELETE FROM llamasrv_pieces WHERE blob = %(blob)s AND {_UNUSED}"
+_DROP = f"""
+WITH gone AS (DELETE FROM llamasrv_pieces WHERE blob = %(blob)s AND {_UNUSED} RETURNING size)
+SELECT coalesce(sum(size), 0) FROM gone
+"""
 _SWEEP = f"DELETE FROM llamasrv_pieces WHERE made < to_timestamp(%(before)s) AND {_UNUSED}"
 # Pieces until they are PIECE bytes: lines that were appended are many small ones.
 _PIECES = """
@@ -83,9 +108,17 @@ SELECT n, data FROM (
     ) next
 ) summed WHERE total - size < %(most)s ORDER BY n
 """
-_NUM_BYTES = """
-SELECT sum(p.size) FROM llamasrv_contents c JOIN llamasrv_pieces p ON p.blob = c.blob WHERE c.shelf = %(shelf)s
+_SIZES = """
+SELECT c.blob, coalesce(sum(p.size), 0) FROM llamasrv_contents c LEFT JOIN llamasrv_pieces p ON p.blob = c.blob
+WHERE c.shelf = %(shelf)s AND c.owner = %(owner)s AND c.id = ANY(%(ids)s) GROUP BY c.blob, c.id, c.part
 """
+_ADD_TO_SUM = """
+INSERT INTO llamasrv_sums AS s (name, amount)
+SELECT %(name)s, greatest(0, %(amount)s::bigint) WHERE %(most)s::bigint IS NULL OR %(amount)s <= %(most)s
+ON CONFLICT (name) DO UPDATE SET amount = greatest(0, s.amount + %(amount)s)
+WHERE %(most)s::bigint IS NULL OR s.amount + %(amount)s <= %(most)s
+"""
+_SUMS = "SELECT name, amount FROM llamasrv_sums"
 _RENEW_LOCK = """
 INSERT INTO llamasrv_locks AS l (name, holder, until)
 VALUES (%(name)s, %(holder)s, now() + %(seconds)s * interval '1 second')
@@ -95,33 +128,47 @@ WHERE l.holder = excluded.holder OR l.until < now()
 _RELEASE_LOCK = "DELETE FROM llamasrv_locks WHERE name = %(name)s AND holder = %(holder)s"
 
 
-class PostgresShelf:
+class PostgresShelf(Shelf):
     """`connection` lends a connection for a block."""
 
     blocks = False  # its sockets let others work while they wait
-    is_shared = True
 
     def __init__(self, connection: Callable[[], AbstractContextManager[Any]], name: str) -> None:
         self.connection = connection
         self.name = name
 
-    def put(self, owner: str, id: str, body: bytes) -> None:
-        self._run(_PUT, owner=owner, id=id, body=body)
+    def put(self, owner: str, id: str, body: bytes, *, is_open: bool = False) -> None:
+        self._run(_PUT, owner=owner, id=id, body=body, is_open=is_open)
 
-    def get(self, owner: str, id: str) -> bytes | None:
-        rows = self._rows(_GET, owner=owner, id=id)
-        return rows[0][0] if rows else None
+    def close(self, owner: str, id: str) -> None:
+        self._run(_CLOSE, owner=owner, id=id)
 
-    def records(self, owner: str | None = None) -> list[Record]:
-        return sorted((Record(*row) for row in self._rows(_RECORDS, owner=owner)), key=lambda record: record.id)
+    def read(self, owner: str, ids: Sequence[str]) -> list[bytes | None]:
+        found = dict(self._rows(_READ, owner=owner, ids=list(ids)))
+        return [found.get(id) for id in ids]
 
-    def delete(self, owner: str, id: str) -> None:
-        self._run(_DELETE, owner=owner, id=id)
-        for (blob,) in self._rows(_DELETE_CONTENTS, owner=owner, id=id):
-            self._run(_DROP, blob=blob)
+    def owners(self) -> list[str]:
+        return [owner for (owner,) in self._rows(_OWNERS)]
+
+    def ids(self, owner: str) -> list[str]:
+        [(ids,)] = self._rows(_IDS, owner=owner)
+        return (ids or "").split()
+
+    def open_ids(self) -> list[tuple[str, str]]:
+        return [(owner, id) for owner, id in self._rows(_OPEN_IDS)]
+
+    def _remove(self, owner: str, id: str, part: str | None) -> int:
+        if part is None:
+            self._run(_DELETE, owner=owner, id=id)
+        return sum(self._drop(blob) for (blob,) in self._rows(_DELETE_CONTENTS, owner=owner, id=id, part=part))
+
+    def _drop(self, blob: str) -> int:
+        """The pieces of a content that has no name. Returns their bytes."""
+        [(freed,)] = self._rows(_DROP, blob=blob)
+        return int(freed)
 
     @contextmanager
-    def writing(self, owner: str, id: str, part: str) -> Iterator[Callable[[bytes], Any]]:
+    def _writing(self, owner: str, id: str, part: str) -> Iterator[Callable[[bytes], Any]]:
         blob = secrets.token_hex(16)
         writer = PieceWriter(lambda piece: self.add(blob, piece))
         try:
@@ -129,12 +176,12 @@ class PostgresShelf:
             writer.finish()
             [(earlier,)] = self._rows(_NAME, owner=owner, id=id, part=part, blob=blob)
         except BaseException:
-            self._run(_DROP, blob=blob)
+            self._drop(blob)
             raise
         if earlier is not None:
-            self._run(_DROP, blob=earlier)
+            self._drop(earlier)
 
-    def appending(self, owner: str, id: str, part: str) -> PostgresAppender:
+    def _appending(self, owner: str, id: str, part: str) -> PostgresAppender:
         self._run(_NAME_NEW, owner=owner, id=id, part=part, blob=secrets.token_hex(16))
         [(blob,)] = self._rows(_BLOB, owner=owner, id=id, part=part)
         return PostgresAppender(self, blob)
@@ -142,7 +189,7 @@ class PostgresShelf:
     def add(self, blob: str, data: bytes) -> None:
         self._run(_ADD, blob=blob, size=len(data), data=data)
 
-    def link(self, owner: str, id: str, part: str, source: Content) -> bool:
+    def _link(self, owner: str, id: str, part: str, source: Content) -> bool:
         assert isinstance(source.shelf, PostgresShelf)
         other = {"s_shelf": source.shelf.name, "s_owner": source.owner, "s_id": source.id, "s_part": source.part}
         return self._run(_LINK, owner=owner, id=id, part=part, **other) > 0
@@ -154,15 +201,21 @@ class PostgresShelf:
                 after = rows[-1][0]
                 yield b"".join(data for _, data in rows)
 
-    def num_bytes(self) -> int:
-        [(total,)] = self._rows(_NUM_BYTES)
-        return int(total or 0)
+    def sizes(self, owner: str) -> Iterator[tuple[Hashable, int]]:
+        ids = self.ids(owner)
+        for start in range(0, len(ids), AT_ONCE):
+            for blob, size in self._rows(_SIZES, owner=owner, ids=ids[start : start + AT_ONCE]):
+                yield blob, int(size)
+            self.breathe()
 
     def sweep(self, before: float) -> None:
         self._run(_SWEEP, before=before)
 
     def lock(self) -> ExpiringLock:
         return ExpiringLock(self.renew_lock, self.release_lock)
+
+    def ledger(self) -> PostgresLedger:
+        return PostgresLedger(self.connection)
 
     def renew_lock(self, holder: str, seconds: float) -> bool:
         return self._run(_RENEW_LOCK, name=self.name, holder=holder, seconds=seconds) > 0
@@ -190,3 +243,18 @@ class PostgresAppender:
         self._shelf.add(self._blob, line)
 
     def close(self) -> None: ...
+
+
+class PostgresLedger:
+    """One for all shelves of a server."""
+
+    def __init__(self, connection: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._connection = connection
+
+    def add(self, name: str, amount: int, most: int | None = None) -> bool:
+        with self._connection() as db:
+            return bool(db.execute(_ADD_TO_SUM, {"name": name, "amount": amount, "most": most}).rowcount)
+
+    def sums(self) -> dict[str, int]:
+        with self._connection() as db:
+            return {name: int(amount) for name, amount in db.execute(_SUMS).fetchall()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -103,13 +103,15 @@ class RedisStore:
 
     def usage(self, first: str, last: str) -> list[Used]:
         found: dict[tuple[str, str, str], dict[str, float]] = {}
-        day = date.fromisoformat(first)
+        now = datetime.now(timezone.utc).date()
+        # Whatever is asked for, only so many days can be there; one more, where another server's clock is ahead.
+        start = max(date.fromisoformat(first), now - timedelta(days=USAGE_DAYS)).toordinal()
+        end = min(date.fromisoformat(last), now + timedelta(days=1)).toordinal()
         with _told():
-            while day <= date.fromisoformat(last):
+            for day in map(date.fromordinal, range(start, end + 1)):
                 for field, number in self._db.hgetall(f"llamasrv:usage:{day}").items():
                     owner, model, name = map(unquote, field.decode().split(":"))
                     found.setdefault((day.isoformat(), owner, model), {})[name] = float(number)
-                day += timedelta(days=1)
         return [
             Used(*place, **{name: n if name == "seconds" else int(n) for name, n in numbers.items()})  # type: ignore
             for place, numbers in sorted(found.items())

@@ -3,10 +3,11 @@
     llamasrv:SHELF:owners               a set
     llamasrv:SHELF:records:OWNER        a hash: records by id
     llamasrv:SHELF:contents:OWNER:ID    a hash: blobs by part
-    llamasrv:SHELF:bytes                of all its contents
+    llamasrv:SHELF:open                 a set: OWNER:ID of each record that is open
     llamasrv:SHELF:lock                 its holder
     llamasrv:blob:BLOB                  a hash: last (number of the last piece), size, links (how many name it)
     llamasrv:blob:BLOB:N                a piece
+    llamasrv:sums                       a hash: the ledger
     llamasrv:unfinished                 a sorted set: blobs that are being written, by when that began
 """
 
@@ -14,56 +15,58 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from llamasrv.store import StoreError
-from llamasrv.store.shelf import PIECE, Content, ExpiringLock, PieceWriter, Record
+from llamasrv.store.shelf import AT_ONCE, PIECE, Content, ExpiringLock, PieceWriter, Shelf
 
 _BLOB = "llamasrv:blob:"
 _UNFINISHED = "llamasrv:unfinished"
+_SUMS = "llamasrv:sums"
 
 _ADD = """
 local n = tonumber(redis.call('HGET', KEYS[1], 'last') or '0')
 if redis.call('APPEND', KEYS[1] .. ':' .. n, ARGV[1]) >= tonumber(ARGV[2]) then n = n + 1 end
 redis.call('HSET', KEYS[1], 'last', n)
 redis.call('HINCRBY', KEYS[1], 'size', #ARGV[1])
-if KEYS[2] then redis.call('INCRBY', KEYS[2], #ARGV[1]) end
-"""
-_SIZE_FUNCTION = """
-local function size(key) return tonumber(redis.call('HGET', key, 'size') or '0') end
 """
 _DROP_FUNCTION = """
 local function drop(key)
-    if redis.call('HINCRBY', key, 'links', -1) > 0 then return end
+    if redis.call('HINCRBY', key, 'links', -1) > 0 then return 0 end
+    local size = tonumber(redis.call('HGET', key, 'size') or '0')
     for n = 0, tonumber(redis.call('HGET', key, 'last') or '0') do redis.call('UNLINK', key .. ':' .. n) end
     redis.call('UNLINK', key)
+    return size
 end
 """
 _DROP = _DROP_FUNCTION + "drop(KEYS[1]) redis.call('ZREM', KEYS[2], ARGV[1])"
 _DELETE = (
-    _SIZE_FUNCTION
-    + _DROP_FUNCTION
+    _DROP_FUNCTION
     + """
+local freed = 0
 redis.call('HDEL', KEYS[1], ARGV[1])
-for _, blob in ipairs(redis.call('HVALS', KEYS[2])) do
-    redis.call('DECRBY', KEYS[3], size(ARGV[2] .. blob))
-    drop(ARGV[2] .. blob)
-end
+redis.call('SREM', KEYS[3], ARGV[3] .. ':' .. ARGV[1])
+for _, blob in ipairs(redis.call('HVALS', KEYS[2])) do freed = freed + drop(ARGV[2] .. blob) end
 redis.call('UNLINK', KEYS[2])
+return freed
+"""
+)
+_DELETE_PART = (
+    _DROP_FUNCTION
+    + """
+local blob = redis.call('HGET', KEYS[1], ARGV[1])
+if not blob then return 0 end
+redis.call('HDEL', KEYS[1], ARGV[1])
+return drop(ARGV[2] .. blob)
 """
 )
 _NAME = (
-    _SIZE_FUNCTION
-    + _DROP_FUNCTION
+    _DROP_FUNCTION
     + """
 local earlier = redis.call('HGET', KEYS[1], ARGV[1])
-if earlier then
-    redis.call('DECRBY', KEYS[3], size(ARGV[3] .. earlier))
-    drop(ARGV[3] .. earlier)
-end
-redis.call('INCRBY', KEYS[3], size(ARGV[3] .. ARGV[2]))
+if earlier then drop(ARGV[3] .. earlier) end
 redis.call('HINCRBY', ARGV[3] .. ARGV[2], 'links', 1)
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 redis.call('ZREM', KEYS[2], ARGV[2])
@@ -78,17 +81,34 @@ if not blob then
 end
 return blob
 """
-_LINK = (
-    _SIZE_FUNCTION
-    + """
+_LINK = """
 local blob = redis.call('HGET', KEYS[1], ARGV[1])
 if not blob then return 0 end
 redis.call('HINCRBY', ARGV[3] .. blob, 'links', 1)
 redis.call('HSET', KEYS[2], ARGV[2], blob)
-redis.call('INCRBY', KEYS[3], size(ARGV[3] .. blob))
 return 1
 """
-)
+# One text: thousands of small ones take a client long to read.
+_IDS = """
+local ids = redis.call('HKEYS', KEYS[1])
+table.sort(ids)
+return table.concat(ids, ' ')
+"""
+_SIZES = """
+local found = {}
+for n = 2, #ARGV do
+    for _, blob in ipairs(redis.call('HVALS', KEYS[1] .. ARGV[n])) do
+        found[#found + 1] = blob .. ' ' .. (redis.call('HGET', ARGV[1] .. blob, 'size') or '0')
+    end
+end
+return table.concat(found, ' ')
+"""
+_ADD_TO_SUM = """
+local total = math.max(0, tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0') + tonumber(ARGV[2]))
+if ARGV[3] ~= '' and total > tonumber(ARGV[3]) then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', total))
+return 1
+"""
 _RENEW_LOCK = """
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return 0 end
@@ -98,44 +118,59 @@ return 1
 _RELEASE_LOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
 
 
-class RedisShelf:
+class RedisShelf(Shelf):
     """`told` turns Redis's own errors into StoreErrors."""
 
     blocks = False  # its sockets let others work while they wait
-    is_shared = True
 
     def __init__(self, db: Any, name: str, told: Callable[[], AbstractContextManager[None]]) -> None:
         self.db, self._told = db, told
         self.name = name
-        texts = (_ADD, _DROP, _DELETE, _NAME, _APPENDED, _LINK, _RENEW_LOCK, _RELEASE_LOCK)
+        texts = (
+            _ADD, _DROP, _DELETE, _DELETE_PART, _NAME, _APPENDED, _LINK, _IDS, _SIZES, _ADD_TO_SUM,
+            _RENEW_LOCK, _RELEASE_LOCK,
+        )  # fmt: skip
         self._scripts = {text: db.register_script(text) for text in texts}
 
-    def put(self, owner: str, id: str, body: bytes) -> None:
+    def put(self, owner: str, id: str, body: bytes, *, is_open: bool = False) -> None:
         with self._told(), self.db.pipeline() as pipe:
             pipe.hset(self._key("records", owner), id, body)
             pipe.sadd(self._key("owners"), owner)
+            if is_open:
+                pipe.sadd(self._key("open"), f"{owner}:{id}")
             pipe.execute()
 
-    def get(self, owner: str, id: str) -> bytes | None:
+    def close(self, owner: str, id: str) -> None:
         with self._told():
-            body: bytes | None = self.db.hget(self._key("records", owner), id)
-        return body
+            self.db.srem(self._key("open"), f"{owner}:{id}")
 
-    def records(self, owner: str | None = None) -> list[Record]:
-        found = []
+    def read(self, owner: str, ids: Sequence[str]) -> list[bytes | None]:
+        if not ids:
+            return []
         with self._told():
-            owners = [owner] if owner else [one.decode() for one in self.db.smembers(self._key("owners"))]
-            for one in owners:
-                kept = self.db.hgetall(self._key("records", one))
-                found += [Record(one, id.decode(), body) for id, body in kept.items()]
-        return sorted(found, key=lambda record: record.id)
+            return self.db.hmget(self._key("records", owner), ids)  # type: ignore[no-any-return]
 
-    def delete(self, owner: str, id: str) -> None:
-        keys = [self._key("records", owner), self._key("contents", owner, id), self._key("bytes")]
-        self._run(_DELETE, keys, id, _BLOB)
+    def owners(self) -> list[str]:
+        with self._told():
+            return sorted(owner.decode() for owner in self.db.smembers(self._key("owners")))
+
+    def ids(self, owner: str) -> list[str]:
+        return self._run(_IDS, [self._key("records", owner)]).decode().split()  # type: ignore[no-any-return]
+
+    def open_ids(self) -> list[tuple[str, str]]:
+        with self._told():
+            marks = [mark.decode().partition(":") for mark in self.db.smembers(self._key("open"))]
+        return [(owner, id) for owner, _, id in marks]
+
+    def _remove(self, owner: str, id: str, part: str | None) -> int:
+        contents = self._key("contents", owner, id)
+        if part is not None:
+            return int(self._run(_DELETE_PART, [contents], part, _BLOB))
+        keys = [self._key("records", owner), contents, self._key("open")]
+        return int(self._run(_DELETE, keys, id, _BLOB, owner))
 
     @contextmanager
-    def writing(self, owner: str, id: str, part: str) -> Iterator[Callable[[bytes], Any]]:
+    def _writing(self, owner: str, id: str, part: str) -> Iterator[Callable[[bytes], Any]]:
         blob = secrets.token_hex(16)
         with self._told():
             self.db.zadd(_UNFINISHED, {blob: time.time()})
@@ -144,24 +179,22 @@ class RedisShelf:
         try:
             yield writer.write
             writer.finish()
-            self._run(_NAME, [self._key("contents", owner, id), _UNFINISHED, self._key("bytes")], part, blob, _BLOB)
+            self._run(_NAME, [self._key("contents", owner, id), _UNFINISHED], part, blob, _BLOB)
         except BaseException:
             self._drop_unfinished(blob)
             raise
 
-    def appending(self, owner: str, id: str, part: str) -> RedisAppender:
+    def _appending(self, owner: str, id: str, part: str) -> RedisAppender:
         key = self._key("contents", owner, id)
         return RedisAppender(self, self._run(_APPENDED, [key], part, secrets.token_hex(16), _BLOB).decode())
 
-    def add(self, blob: str, data: bytes, *, is_named: bool = False) -> None:
-        """A content with a name counts at once, any other once it gets one."""
-        self._run(_ADD, [_BLOB + blob, self._key("bytes")] if is_named else [_BLOB + blob], data, PIECE)
+    def add(self, blob: str, data: bytes) -> None:
+        self._run(_ADD, [_BLOB + blob], data, PIECE)
 
-    def link(self, owner: str, id: str, part: str, source: Content) -> bool:
+    def _link(self, owner: str, id: str, part: str, source: Content) -> bool:
         assert isinstance(source.shelf, RedisShelf)
         place = source.shelf._key("contents", source.owner, source.id)
-        keys = [place, self._key("contents", owner, id), self._key("bytes")]
-        return bool(self._run(_LINK, keys, source.part, part, _BLOB))
+        return bool(self._run(_LINK, [place, self._key("contents", owner, id)], source.part, part, _BLOB))
 
     def pieces(self, owner: str, id: str, part: str) -> Iterator[bytes]:
         with self._told():
@@ -182,9 +215,13 @@ class RedisShelf:
             left -= len(piece)
             n += 1
 
-    def num_bytes(self) -> int:
-        with self._told():
-            return int(self.db.get(self._key("bytes")) or 0)
+    def sizes(self, owner: str) -> Iterator[tuple[Hashable, int]]:
+        ids = self.ids(owner)
+        for start in range(0, len(ids), AT_ONCE):
+            some = ids[start : start + AT_ONCE]
+            found = self._run(_SIZES, [self._key("contents", owner, "")], _BLOB, *some).decode().split()
+            yield from zip(found[::2], map(int, found[1::2]))
+            self.breathe()
 
     def sweep(self, before: float) -> None:
         with self._told():
@@ -194,6 +231,9 @@ class RedisShelf:
 
     def lock(self) -> ExpiringLock:
         return ExpiringLock(self.renew_lock, self.release_lock)
+
+    def ledger(self) -> RedisLedger:
+        return RedisLedger(self.db, self._told, self._scripts[_ADD_TO_SUM])
 
     def renew_lock(self, holder: str, seconds: float) -> bool:
         return bool(self._run(_RENEW_LOCK, [self._key("lock")], holder, int(seconds * 1000)))
@@ -219,9 +259,24 @@ class RedisAppender:
         self._shelf, self._blob = shelf, blob
 
     def add(self, line: bytes) -> None:
-        self._shelf.add(self._blob, line, is_named=True)
+        self._shelf.add(self._blob, line)
 
     def close(self) -> None: ...
+
+
+class RedisLedger:
+    """One for all shelves of a server."""
+
+    def __init__(self, db: Any, told: Callable[[], AbstractContextManager[None]], add: Any) -> None:
+        self._db, self._told, self._script = db, told, add
+
+    def add(self, name: str, amount: int, most: int | None = None) -> bool:
+        with self._told():
+            return bool(self._script(keys=[_SUMS], args=[name, amount, "" if most is None else most]))
+
+    def sums(self) -> dict[str, int]:
+        with self._told():
+            return {name.decode(): int(total) for name, total in self._db.hgetall(_SUMS).items()}
 
 
 def _evicted() -> StoreError:

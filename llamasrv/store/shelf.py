@@ -16,14 +16,18 @@ import io
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import sha256
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from llamasrv.errors import Unavailable
+from llamasrv.store.room import Ledger, Reservation, Room, Uncounted
 
+PARTS = ("data", "input", "journal")  # of a file; of a batch
 PIECE = 2**20  # bytes that are written and read at a time
+AT_ONCE = 200  # records that are read at a time
 LOCK_SECONDS = 10.0  # that a lock outlives its holder
 
 
@@ -39,7 +43,7 @@ class Record(NamedTuple):
 
 class Appender(Protocol):
     def add(self, line: bytes) -> None:
-        """Adds all of it, or nothing if the process is killed. Raises OSError or StoreError."""
+        """Adds all of it, or nothing. Raises OSError, StoreError or NoRoomForFiles."""
 
     def close(self) -> None: ...
 
@@ -51,47 +55,157 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
-class Shelf(Protocol):
+class Shelf(ABC):
     """A thing has an owner and an id, a record, and contents, each under a word (`part`). Every method may be called
-    from many threads at once, and may raise OSError or StoreError."""
+    from many threads at once, and may raise OSError or StoreError; those that write a content raise NoRoomForFiles."""
 
     blocks: bool
     """Whether calls block the thread they are made on, although it could do other work (files do)."""
 
-    is_shared: bool
-    """Whether other servers are likely to be on it, too."""
+    room: Room = Room(Uncounted(), 2**62)
+    """What its contents are counted in."""
 
-    def put(self, owner: str, id: str, body: bytes) -> None:
-        """Store this record, replacing an earlier one."""
+    # ------------------------------------------------------------ records
 
-    def get(self, owner: str, id: str) -> bytes | None: ...
+    @abstractmethod
+    def put(self, owner: str, id: str, body: bytes, *, is_open: bool = False) -> None:
+        """Store this record, replacing an earlier one. `is_open`: there is something to do about it, until `close`."""
 
-    def records(self, owner: str | None = None) -> list[Record]:
-        """The records of this owner, or of all, ordered by id."""
+    @abstractmethod
+    def close(self, owner: str, id: str) -> None:
+        """There is nothing to do about this record any more."""
+
+    @abstractmethod
+    def read(self, owner: str, ids: Sequence[str]) -> list[bytes | None]:
+        """The records of these ids; None: there is none."""
+
+    def get(self, owner: str, id: str) -> bytes | None:
+        return self.read(owner, [id])[0]
+
+    @abstractmethod
+    def owners(self) -> list[str]: ...
+
+    @abstractmethod
+    def ids(self, owner: str) -> list[str]:
+        """Of all its records, in order."""
+
+    @abstractmethod
+    def open_ids(self) -> list[tuple[str, str]]:
+        """Owner and id of each record that was stored as open and not closed."""
+
+    def records(self, owner: str | None = None) -> Iterator[Record]:
+        """The records of this owner, or of all, read as they are needed; each owner's ordered by id."""
+        for whose in self.owners() if owner is None else [owner]:
+            ids = self.ids(whose)
+            for start in range(0, len(ids), AT_ONCE):
+                some = ids[start : start + AT_ONCE]
+                for id, body in zip(some, self.read(whose, some)):
+                    if body is not None:
+                        yield Record(whose, id, body)
+                self.breathe()
+
+    def breathe(self) -> None:
+        """Between two parts of long work: let others run, where it is done on the thread that they need."""
+        if not self.blocks:
+            time.sleep(0)
 
     def delete(self, owner: str, id: str) -> None:
         """The record and all contents."""
+        self.room.release(owner, self._remove(owner, id, None))
 
-    def writing(self, owner: str, id: str, part: str) -> AbstractContextManager[Callable[[bytes], Any]]:
-        """Takes a new content. It exists once the block ends; if the block raises, nothing remains."""
+    # ------------------------------------------------------------ contents
+
+    @contextmanager
+    def writing(self, owner: str, id: str, part: str) -> Iterator[Callable[[bytes], Any]]:
+        """Takes a new content, of a name that has none yet. It exists once the block ends; if the block raises,
+        nothing remains."""
+        with self.room.reserving(owner) as held, self._writing(owner, id, part) as put:
+
+            def write(data: bytes) -> None:
+                held.grow(len(data))
+                put(data)
+
+            yield write
 
     def appending(self, owner: str, id: str, part: str) -> Appender:
         """A content that grows line by line; each line is there as soon as it is added."""
+        return _CountedAppender(self._appending(owner, id, part), Reservation(self.room, owner))
 
     def link(self, owner: str, id: str, part: str, source: Content) -> bool:
         """Add a content of another shelf of the same kind as one's own; it stays when the other is deleted. False:
         there is none."""
+        try:
+            return self._link(owner, id, part, source)
+        except CannotLink:
+            with self.writing(owner, id, part) as put:
+                for piece in source.pieces():
+                    put(piece)
+            return True
 
+    @abstractmethod
     def pieces(self, owner: str, id: str, part: str) -> Iterator[bytes]:
         """The pieces of a content, none of them empty; nothing if there is no such content."""
 
-    def num_bytes(self) -> int:
-        """Bytes of all contents; a linked content counts for each name."""
+    def drop(self, owner: str, id: str, part: str) -> None:
+        """One content, if it is there."""
+        self.room.release(owner, self._remove(owner, id, part))
 
+    # ------------------------------------------------------------ the whole of it
+
+    @abstractmethod
+    def sizes(self, owner: str) -> Iterable[tuple[Hashable, int]]:
+        """Of each content: what is the same for all its names, on all shelves of this kind; and its bytes."""
+
+    @abstractmethod
     def sweep(self, before: float) -> None:
         """Remove what a process that was killed before that time (seconds since the epoch) left half written."""
 
+    @abstractmethod
     def lock(self) -> Lock: ...
+
+    @abstractmethod
+    def ledger(self) -> Ledger:
+        """The sums that all servers on this shelf share."""
+
+    # ------------------------------------------------------------ what a kind does
+
+    @abstractmethod
+    def _writing(self, owner: str, id: str, part: str) -> AbstractContextManager[Callable[[bytes], Any]]: ...
+
+    @abstractmethod
+    def _appending(self, owner: str, id: str, part: str) -> Appender: ...
+
+    @abstractmethod
+    def _link(self, owner: str, id: str, part: str, source: Content) -> bool:
+        """Raises CannotLink where it takes a copy."""
+
+    @abstractmethod
+    def _remove(self, owner: str, id: str, part: str | None) -> int:
+        """A content, or everything of a thing. Returns the bytes that no other name has."""
+
+
+class CannotLink(Exception):
+    """One content cannot have two names here."""
+
+
+class _CountedAppender:
+    def __init__(self, appender: Appender, held: Reservation) -> None:
+        self._appender, self._held = appender, held
+        self._adding = threading.Lock()
+
+    def add(self, line: bytes) -> None:
+        with self._adding:
+            self._held.grow(len(line))
+            try:
+                self._appender.add(line)
+            except BaseException:
+                self._held.shrink(len(line))
+                raise
+
+    def close(self) -> None:
+        with self._adding:
+            self._appender.close()
+            self._held.close()
 
 
 class Content(NamedTuple):

@@ -203,14 +203,20 @@ class SqlStore:
         """One connection for one use. A connection on which something failed is not used again."""
         if self._free is not None and not self._free.acquire(timeout=_WAIT):
             raise StoreError("The store cannot be used at the moment: too many at once.")
+        hung = StoreError("The store cannot be used at the moment: it does not respond.")
         try:
-            db = self._take()
-            try:
-                yield db
-            except BaseException:
-                self._dialect.discard(db)
-                raise
-            self._idle.append(db)
+            with self.options.within(self.options.patience, hung):
+                db = self._take()
+                try:
+                    yield db
+                except BaseException:
+                    self._dialect.discard(db)
+                    raise
+                self._idle.append(db)
+        except StoreError as error:
+            if error is hung:
+                self.close()  # the others would hang, too
+            raise
         except self._dialect.errors as error:
             raise StoreError(f"The store cannot be used at the moment: {type(error).__name__}.") from error
         finally:
@@ -224,8 +230,12 @@ class SqlStore:
                 db = self._idle.pop()
             except IndexError:
                 return self._dialect.connect()
-            if self._dialect.works(db):
-                return db
+            try:
+                if self._dialect.works(db):
+                    return db
+            except BaseException:
+                self._dialect.discard(db)
+                raise
             self._dialect.discard(db)
 
 

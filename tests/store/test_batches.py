@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 
 import pytest
@@ -9,12 +11,17 @@ import pytest
 from llamasrv.store import StoreError
 from llamasrv.store.batches import Batch, BatchNotFound, BatchStore, Entry, Journal, read_journal
 from llamasrv.store.files import FileNotFound, FileStore, new_id
-from llamasrv.store.folder_shelf import FolderShelf
-from llamasrv.store.shelf import PIECE, Content, ExpiringLock
+from llamasrv.store.folder_shelf import FolderAppender, FolderShelf
+from llamasrv.store.room import NoRoomForFiles
+from llamasrv.store.shelf import PIECE, Content, ExpiringLock, owner_key
 
 
 def batch(owner="ann", **fields):
     return Batch(new_id("batch_"), owner, "openai", "/v1/x", 1, 2, **fields)
+
+
+def listed(store, owner, protocol="openai"):
+    return [one.id for one in store.page(owner, protocol, limit=100).items]
 
 
 @pytest.fixture
@@ -27,14 +34,14 @@ def server_shelf(shelf):
 def test_batches_are_found_by_their_owner_alone_latest_first(shelf):
     store = BatchStore(shelf)
     made = [store.create(batch(), [b"a"]) for _ in range(3)]
-    store.save(made[1].moved("completed", 1))
-    assert [one.id for one in store.of("ann", "openai")] == [one.id for one in reversed(made)]
-    assert store.of("ann", "anthropic") == store.of("bob", "openai") == []
+    store.end(made[1].moved("completed", 1))
+    assert listed(store, "ann") == [one.id for one in reversed(made)]
+    assert listed(store, "ann", "anthropic") == listed(store, "bob") == []
     assert [one.id for one in store.open_batches()] == [made[0].id, made[2].id]
     with pytest.raises(BatchNotFound):
         store.find("bob", made[0].id)
     store.sweep(2)
-    assert {one.id for one in store.of("ann", "openai")} == {made[0].id, made[2].id}
+    assert listed(store, "ann") == [made[2].id, made[0].id]
 
 
 def test_an_input_stays_when_its_file_is_deleted(shelf):
@@ -51,7 +58,7 @@ def test_an_input_stays_when_its_file_is_deleted(shelf):
     with pytest.raises(FileNotFound):
         store.create(batch(), content)
     store.delete(made)
-    assert store.input_of(made).read() == b"" and store.of("ann", "openai") == []
+    assert store.input_of(made).read() == b"" and listed(store, "ann") == []
 
 
 def test_a_journal_goes_on_and_has_one_answer_of_each_request(shelf):
@@ -68,21 +75,114 @@ def test_a_journal_goes_on_and_has_one_answer_of_each_request(shelf):
     assert entries[0].body == entries[2].body == "first" and len(entries[1].body) == 5 * (PIECE + 5)
 
 
-def test_contents_count_for_each_name_until_they_are_deleted(shelf):
+def test_contents_count_once_whatever_their_names(shelf):
+    """A batch's input did not count once its file was deleted, so that a disk could be filled by and by."""
+    room = FileStore(shelf, 1_000).room
     with shelf.writing("ann", "a", "data") as put:
-        put(b"x" * 10)
-    with shelf.writing("ann", "a", "data") as put:  # in its place
         put(b"x" * 7)
-    assert shelf.num_bytes() == 7
-    assert shelf.link("bob", "b", "input", Content(shelf, "ann", "a", "data"))
-    appender = shelf.appending("bob", "b", "journal")
+    assert shelf.link("ann", "b", "input", Content(shelf, "ann", "a", "data"))
+    appender = shelf.appending("ann", "b", "journal")
     appender.add(b"line\n")
     appender.close()
-    assert shelf.num_bytes() == 7 + 7 + 5
+    assert room.used() == 7 + 5
     shelf.delete("ann", "a")
-    assert shelf.num_bytes() == 7 + 5 and Content(shelf, "bob", "b", "input").read() == b"x" * 7
-    shelf.delete("bob", "b")
-    assert shelf.num_bytes() == 0
+    assert room.used() == 7 + 5 and Content(shelf, "ann", "b", "input").read() == b"x" * 7
+    shelf.drop("ann", "b", "journal")
+    assert room.used() == 7 and Content(shelf, "ann", "b", "journal").read() == b""
+    shelf.delete("ann", "b")
+    assert room.used() == 0
+
+
+def test_requests_and_answers_are_refused_where_there_is_no_room(shelf):
+    """Batches were counted nowhere."""
+    room, store = FileStore(shelf, 200).room, BatchStore(shelf)
+    with pytest.raises(NoRoomForFiles):
+        store.create(batch(), [b"x" * 250])
+    assert room.used() == 0 and list(shelf.records()) == [] and shelf.open_ids() == []
+    made = store.create(batch(), [b"x" * 99])
+    journal = Journal(store.journal_of(made))
+    journal.add(Entry(1, "n1", 200, "r", "x" * 20))
+    with pytest.raises(NoRoomForFiles):
+        journal.add(Entry(2, "n2", 200, "r", "x" * 80))
+    journal.add(Entry(3, "n3", 200, "r", "x" * 20))
+    journal.close()
+    assert [entry.n for entry in read_journal(store.journal_of(made))] == [1, 3]
+    store.end(made.moved("failed", 1))
+    assert room.used() == 0 and store.find("ann", made.id).status == "failed"
+
+
+def test_where_a_content_has_one_name_at_most_it_is_copied(tmp_path, monkeypatch):
+    """On a file system without hard links batches could not be made."""
+    def refusing(*args):
+        raise PermissionError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refusing)
+    shelf = FolderShelf(tmp_path)
+    files, store = FileStore(shelf, 100), BatchStore(shelf)
+    with files.writing("ann", filename="x", purpose="batch") as new:
+        new.write(b"line\n")
+    made = store.create(batch(), files.content("ann", new.stored.id))
+    assert files.num_bytes() == 10
+    files.delete("ann", new.stored.id)
+    assert store.input_of(made).read() == b"line\n" and files.num_bytes() == 5
+
+
+def test_what_a_full_disk_took_of_a_line_is_cut_off_again(tmp_path, monkeypatch):
+    """The line after it was lost, too; and closing the journal failed once more."""
+    journal = FolderAppender(tmp_path / "journal")
+    journal.add(b"first\n")
+    file = journal._file
+
+    class Full:
+        def __getattr__(self, name):
+            return getattr(file, name)
+
+        def write(self, data):
+            if len(data) <= 3:
+                raise OSError(errno.ENOSPC, "full")
+            return file.write(data[:-3])
+
+    monkeypatch.setattr(journal, "_file", Full())
+    with pytest.raises(OSError):
+        journal.add(b"second\n")
+    monkeypatch.setattr(journal, "_file", file)
+    journal.add(b"third\n")
+    journal.close()
+    assert (tmp_path / "journal").read_bytes() == b"first\nthird\n"
+
+
+def test_open_batches_are_found_without_reading_others(shelf, monkeypatch):
+    """All records of a month were read every two seconds."""
+    store = BatchStore(shelf)
+    made = [store.create(batch(), [b"a"]) for _ in range(5)]
+    for one in made[1:]:
+        store.end(one.moved("completed", 1))
+    read, asked = shelf.read, []
+    monkeypatch.setattr(shelf, "read", lambda owner, some: asked.extend(some) or read(owner, some))
+    assert [one.id for one in store.open_batches()] == asked == [made[0].id]
+    assert store.num_open("ann", "openai") == 1 and store.num_open("bob", "openai") == 0
+
+
+def test_batches_of_an_earlier_version_are_taken_up(shelf):
+    """It did not say which are open."""
+    store = BatchStore(shelf)
+    made = [store.create(batch(), [b"a"]) for _ in range(2)]
+    store.save(made[1].moved("completed", 1))
+    for one in made:
+        shelf.close(owner_key("ann"), one.id)
+    assert store.open_batches() == []
+    store.sweep(0)
+    assert [one.id for one in store.open_batches()] == [made[0].id]
+
+
+def test_a_new_batch_takes_the_place_of_the_oldest_that_has_ended(shelf):
+    """OpenAI's clients cannot delete one."""
+    FileStore(shelf, 1_000)
+    store = BatchStore(shelf, most=3)
+    made = [store.create(batch(), [b"a"]) for _ in range(3)]
+    store.end(made[1].moved("completed", 1))
+    made.append(store.create(batch(), [b"a"]))
+    assert listed(store, "ann") == [made[3].id, made[2].id, made[0].id]
 
 
 def test_a_journal_of_many_answers_is_read_whole(shelf):

@@ -7,15 +7,22 @@ import time
 
 import pytest
 
-from llamasrv.store.files import FileNotFound, FileStore, NoRoomForFiles, new_id
+from llamasrv.store import StoreOptions, open_store
+from llamasrv.store.files import FileNotFound, FileStore, new_id
 from llamasrv.store.folder_shelf import FolderShelf
+from llamasrv.store.paging import UnknownPlace
+from llamasrv.store.room import NoRoomForFiles
 from llamasrv.store.shelf import PIECE
 
 
-def add(store, content=b"abc", owner="", **settings):
-    with store.writing(owner, filename="x", purpose="batch", **settings) as new:
+def add(store, content=b"abc", owner="", purpose="batch", **settings):
+    with store.writing(owner, filename="x", purpose=purpose, **settings) as new:
         new.write(content)
     return new.stored
+
+
+def listed(store, owner=""):
+    return store.page(owner, limit=1_000, descending=False).items
 
 
 def pieces_in(shelf):
@@ -31,7 +38,7 @@ def test_a_file_that_is_not_written_whole_is_not_there(shelf):
     with pytest.raises(RuntimeError), store.writing("", filename="x", purpose="batch") as new:
         new.write(b"abc")
         raise RuntimeError
-    assert store.of("") == [] and shelf.records() == []
+    assert listed(store, "") == [] and list(shelf.records()) == []
 
 
 def test_a_folder_has_nothing_of_a_file_that_is_not_written_whole(tmp_path):
@@ -39,7 +46,7 @@ def test_a_folder_has_nothing_of_a_file_that_is_not_written_whole(tmp_path):
     with pytest.raises(RuntimeError), store.writing("", filename="x", purpose="batch") as new:
         new.write(b"abc")
         raise RuntimeError
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in tmp_path.glob("[!.]*/*") if path.is_file()]
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE, 3 * PIECE + 7])
@@ -59,7 +66,7 @@ def test_a_deleted_file_is_gone(shelf):
         store.delete("bob", file.id)
     content = store.content("ann", file.id)
     store.delete("ann", file.id)
-    assert store.of("ann") == [] and store.num_bytes() == 0 and content.read() == b""
+    assert listed(store, "ann") == [] and store.num_bytes() == 0 and content.read() == b""
 
 
 def test_files_of_all_owners_share_the_room(shelf):
@@ -67,13 +74,13 @@ def test_files_of_all_owners_share_the_room(shelf):
     add(store, b"x" * 6, owner="ann")
     with pytest.raises(NoRoomForFiles):
         add(store, b"x" * 6, owner="bob")
-    assert store.of("bob") == [] and store.num_bytes() == 6
+    assert listed(store, "bob") == [] and store.num_bytes() == 6
 
 
 def test_an_expired_file_is_gone(shelf):
     store = FileStore(shelf, 100)
     kept, gone = add(store, lifetime=1000), add(store, lifetime=0)
-    assert [file.id for file in store.of("")] == [kept.id]
+    assert [file.id for file in listed(store, "")] == [kept.id]
     with pytest.raises(FileNotFound):
         store.find("", gone.id)
     assert store.num_bytes() == 3
@@ -97,16 +104,117 @@ def test_what_a_killed_process_left_is_swept(tmp_path):
 def test_what_a_killed_process_left_in_a_server_is_swept(shelf):
     if isinstance(shelf, FolderShelf):
         pytest.skip("a folder's is above")
-    kept = add(FileStore(shelf, 100))
+    kept = add(FileStore(shelf, 2 * PIECE))
     [record] = shelf.records()
     half = shelf.writing(record.owner, "file-half", "data")
     half.__enter__()(b"x" * (PIECE + 1))  # and never ends
     before = pieces_in(shelf)
     shelf.sweep(time.time() + 60)
-    assert pieces_in(shelf) == before - 1 and FileStore(shelf, 100).content("", kept.id).read() == b"abc"
+    assert pieces_in(shelf) == before - 1 and FileStore(shelf, 2 * PIECE).content("", kept.id).read() == b"abc"
 
 
 def test_ids_of_one_millisecond_keep_their_order():
     """Pages of batches that were made at once showed them in any order."""
     ids = [new_id("file-") for _ in range(1_000)]
     assert ids == sorted(ids) and len(set(ids)) == 1_000
+
+
+def test_a_page_reads_what_it_shows(shelf, monkeypatch):
+    """The first of ten thousand files was found by reading all of them."""
+    store = FileStore(shelf, 10_000)
+    ids = [add(store, purpose=("batch", "vision")[n % 2]).id for n in range(10)]
+    read, asked = shelf.read, []
+    monkeypatch.setattr(shelf, "read", lambda owner, some: asked.extend(some) or read(owner, some))
+
+    def page(**query):
+        found = store.page("", **{"limit": 3, "descending": False, **query})
+        return [ids.index(file.id) for file in found.items], found.has_more
+
+    assert page() == ([0, 1, 2], True) and len(asked) == 4
+    assert page(descending=True, after=ids[2]) == ([1, 0], False)
+    assert page(descending=True, before=ids[2]) == ([5, 4, 3], True)
+    assert page(purpose="vision", limit=4) == ([1, 3, 5, 7], True)
+    assert page(purpose="vision", limit=5) == ([1, 3, 5, 7, 9], False)
+    with pytest.raises(UnknownPlace):
+        page(after="file-none")
+
+
+def test_few_among_many_are_found_in_few_visits(shelf, monkeypatch):
+    store = FileStore(shelf, 10_000)
+    ids = [add(store, purpose="vision" if n == 39 else "batch").id for n in range(40)]
+    read, visits = shelf.read, []
+    monkeypatch.setattr(shelf, "read", lambda owner, some: visits.append(len(some)) or read(owner, some))
+    found = store.page("", limit=1, descending=False, purpose="vision")
+    assert [file.id for file in found.items] == ids[-1:] and visits == [2, 4, 8, 16, 10]
+
+
+def test_an_owner_has_a_share_of_the_room(shelf):
+    """One key could take all of it, and no other could store a byte."""
+    store = FileStore(shelf, 10)
+    store.room.share = 5
+    add(store, b"x" * 5, owner="ann")
+    with pytest.raises(NoRoomForFiles, match="share"):
+        add(store, b"x", owner="ann")
+    add(store, b"x" * 5, owner="bob")
+    assert store.num_bytes() == 10
+
+
+def test_an_owner_has_a_number_of_files_at_most(shelf):
+    store = FileStore(shelf, 100, most=2)
+    first, _ = add(store), add(store)
+    add(store, owner="bob")
+    with pytest.raises(NoRoomForFiles):
+        add(store)
+    store.delete("", first.id)
+    add(store)
+
+
+def test_an_expired_file_of_any_owner_leaves_its_room_when_swept(shelf):
+    """It counted until its owner looked at it, so that others were refused."""
+    store = FileStore(shelf, 5)
+    add(store, b"x" * 5, owner="ann", lifetime=0)
+    with pytest.raises(NoRoomForFiles):
+        add(store, b"x" * 5, owner="bob")
+    store.sweep()
+    assert store.num_bytes() == 0
+    add(store, b"x" * 5, owner="bob")
+
+
+def test_an_upload_that_fails_takes_no_room(shelf):
+    store = FileStore(shelf, 100, most=1)
+    with pytest.raises(RuntimeError), store.writing("", filename="x", purpose="batch") as new:
+        new.write(b"x" * 60)
+        raise RuntimeError
+    assert store.num_bytes() == 0 and add(store, b"x" * 60).bytes == 60
+
+
+def test_servers_on_one_shelf_share_the_room(shelf_place):
+    url, folder = shelf_place
+    stores = [open_store(url, StoreOptions()) for _ in range(2)]
+    one, other = (FileStore(store.shelf("files") or FolderShelf(folder), 10) for store in stores)
+    add(one, b"x" * 6)
+    with pytest.raises(NoRoomForFiles):
+        add(other, b"x" * 6)
+    assert one.num_bytes() == other.num_bytes() == 6
+    for store in stores:
+        store.close()
+
+
+def test_sums_are_corrected_by_what_is_there(shelf):
+    """A killed process leaves what it had reserved, and an earlier version counted nothing."""
+    store = FileStore(shelf, 1_000, most=5)
+    add(store, b"x" * 6, owner="ann")
+    before = store.room.ledger.sums()
+    store.room.take("anybody", 500, 500)
+    store.room.add_record("files", "anybody", 5)
+    for name, total in before.items():
+        store.room.ledger.add(name, 7 - total)
+    store.room.recount({"files": shelf})
+    assert {name: total for name, total in store.room.ledger.sums().items() if total} == before
+
+
+def test_a_sum_never_falls_below_nothing(shelf):
+    ledger = shelf.ledger()
+    assert ledger.add("a", -5) and ledger.add("a", 3, 3) and not ledger.add("a", 1, 3) and ledger.add("a", -9)
+    assert not ledger.add("b", 4, 3)
+    assert {name: total for name, total in ledger.sums().items() if total} == {}

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from llamasrv.errors import ConfigError
-from llamasrv.store import DAY, ConversationTooLong, Entry, StoreOptions, Used, day_of, open_store
+from llamasrv.store import DAY, USAGE_DAYS, ConversationTooLong, Entry, StoreOptions, Used, day_of, open_store
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def entry(id, previous=None, body=b"{}", lease=None):
@@ -295,3 +300,47 @@ def test_usage_is_told_of_the_days_asked_for(store, owner):
     store.add_usage([Used(day, owner, "m", 1, 2, 0, 3, 0.25) for day in days])
     found = [used.day for used in store.usage(days[2], days[1]) if used.owner == owner]
     assert found == [days[2], days[1]]
+
+
+@pytest.mark.parametrize("first, last", [("0001-01-01", "9999-12-31"), ("9999-12-31", "9999-12-31")])
+def test_usage_of_all_times_is_found_soon(store, owner, monkeypatch, first, last):
+    """Redis was asked for each of 740,000 days, long after the client had left; and after the last of them it was a
+    500."""
+    today = day_of(time.time())
+    store.add_usage([Used(today, owner, "m", 1, 2, 0, 3, 0.25)])
+    asked = []
+    if hasattr(store, "_db"):
+        hgetall = store._db.hgetall
+        monkeypatch.setattr(store._db, "hgetall", lambda key: asked.append(key) or hgetall(key))
+    found = [used.day for used in store.usage(first, last) if used.owner == owner]
+    assert found == ([today] if first <= today else []) and len(asked) <= USAGE_DAYS + 2
+
+
+FROZEN = """
+from gevent import monkey
+monkey.patch_all()
+import os, signal, sys
+from llamasrv.engine.channels import within
+from llamasrv.store import Entry, StoreError, StoreOptions, open_store
+
+store = open_store(sys.argv[1], StoreOptions(within=within, patience=1.0))
+store.put("ann", Entry("a", b"x"))
+pid = store._idle[0].info.backend_pid
+os.kill(pid, signal.SIGSTOP)
+try:
+    store.get("ann", "a")
+except StoreError as error:
+    print("refused:", error)
+finally:
+    os.kill(pid, signal.SIGCONT)
+print(store.get("ann", "a").body)
+"""
+
+
+def test_a_server_that_hangs_is_given_up(postgres_url):
+    """A request that met an idle connection of a frozen server waited until it thawed."""
+    done = subprocess.run(
+        [sys.executable, "-c", FROZEN, postgres_url], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    refused, found = done.stdout.splitlines()
+    assert refused == "refused: The store cannot be used at the moment: it does not respond." and found == "b'x'"
