@@ -2,8 +2,8 @@
 
     python -m llamasrv.tools.child
 
-Reads {"tool", "params", "cwd", "base64", "runtime"} from its standard input and writes the tool's reply, both JSON.
-Runs at a lower priority than the server and within a bound of memory.
+Reads {"tool", "params", "cwd", "base64", "runtime", "seconds"} from its standard input and writes the tool's reply,
+both JSON. Runs at a lower priority than the server and within bounds of memory and of processor time.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ def answer(ask: dict[str, Any]) -> dict[str, Any]:
         return {"error": "it takes too much memory"}
 
 
-def bound(memory: int) -> None:
+def bound(memory: int, seconds: int) -> None:
+    """`seconds` of processor time; the server's clock ends it earlier, as long as there is a server."""
     import resource
 
-    for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, memory)):
+    bounds = (resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds)
+    for what, most in bounds:
         with contextlib.suppress(ValueError, OSError):  # where the platform knows no such limit
             resource.setrlimit(what, (most, most))
     with contextlib.suppress(OSError):
@@ -58,5 +60,5 @@ def bound(memory: int) -> None:
 
 if __name__ == "__main__":
     asked = json.load(sys.stdin.buffer)
-    bound(MEMORY if not asked["runtime"] else MEMORY_ELSEWHERE)
+    bound(MEMORY if not asked["runtime"] else MEMORY_ELSEWHERE, asked["seconds"])
     json.dump(answer(asked), sys.stdout)

@@ -1,8 +1,8 @@
 """One program with its output, within bounds of time and size.
 
-It leads a session of its own: when time is up, when it is given up, and when it has ended, everything that it has
-started there ends, too. What it writes beyond the bound is read and dropped, so that it is not held up. Works on
-greenlets and on threads: in a patched process `select` and `subprocess` do not block the hub.
+It leads a session of its own: when time is up, when it is given up, when it has ended, and when this process is killed,
+everything that it has started there ends, too. What it writes beyond the bound is read and dropped, so that it is not
+held up. Works on greenlets and on threads: in a patched process `select` and `subprocess` do not block the hub.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
 from llamasrv.tools.environment import environment
+from llamasrv.tools.lifeline import lifeline
 
 PIECE = 65_536
 LOOK = 0.1  # seconds after which a wait looks whether the program has ended or was given up
@@ -37,6 +38,7 @@ class Command:
         self._stop = stop
         self.timed_out = False
         self.is_cut = False
+        lifeline().prepare()
         self._output, theirs = os.pipe()
         try:
             with _file_with(given) as source:
@@ -49,6 +51,7 @@ class Command:
             raise
         finally:
             os.close(theirs)
+        lifeline().hold(self._process.pid)
         os.set_blocking(self._output, False)
 
     def output(self, pause: float = 3600.0) -> Iterator[bytes]:
@@ -99,6 +102,7 @@ class Command:
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE)
+        lifeline().release(self._process.pid)
         os.close(self._output)
 
 

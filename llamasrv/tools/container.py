@@ -95,8 +95,8 @@ def _content(file: str) -> str:
         return ""
 
 
-def _ignore(line: bytes) -> None:
-    pass
+def _ignore(line: bytes) -> bool:
+    return False
 
 
 def _nothing() -> None:

@@ -6,6 +6,7 @@ is up.
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def run(asked: Invocation, stop: Stop) -> bytes:
     """The reply, as JSON."""
     ask = {
         "tool": asked.tool.name, "params": asked.params, "cwd": asked.cwd, "base64": asked.as_base64,
-        "runtime": "" if asked.runtime is None else str(asked.runtime),
+        "runtime": "" if asked.runtime is None else str(asked.runtime), "seconds": math.ceil(SECONDS),
     }  # fmt: skip
     try:
         child = Command(

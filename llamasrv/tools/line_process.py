@@ -17,9 +17,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from llamasrv.tools.lifeline import lifeline
+
 log = logging.getLogger("llamasrv")
 
 LONGEST_LINE = 8 * 2**20  # bytes; a program that writes a longer one is ended
+MOST_UNASKED = 8 * 2**20  # bytes that nobody waits for, beyond the rate at which any program may write them
+UNASKED_RATE = 65_536  # bytes a second
 LAST_WORDS = 1000  # bytes of standard error that are kept
 PIECE = 65_536
 MOST_PIECES = 16  # that are read after the end
@@ -29,15 +33,18 @@ GRACE = 0.5  # seconds to end by itself after its input was closed
 
 class LineProcess:
     def __init__(
-        self, args: Sequence[str], *, cwd: str | None, env: Mapping[str, str], on_line: Callable[[bytes], None],
+        self, args: Sequence[str], *, cwd: str | None, env: Mapping[str, str], on_line: Callable[[bytes], bool],
         on_end: Callable[[], None],
     ) -> None:  # fmt: skip
-        """Start it. `on_line` and `on_end` are called by a thread of its own, `on_end` once. Raises OSError."""
+        """Start it. `on_line` says whether somebody has waited for that line. It and `on_end` are called by a thread of
+        its own, `on_end` once. Raises OSError."""
         self._on_line, self._on_end = on_line, on_end
         self._writing = threading.Lock()
         self._ended = threading.Event()
         self.is_alive = True
         self._last_words = b""
+        self._unasked, self._counted_at = 0.0, time.monotonic()
+        lifeline().prepare()
         theirs, ours = _pipes()
         self._stdin, self._stdout, self._stderr, self._wake, self._waker = ours
         try:
@@ -51,6 +58,7 @@ class LineProcess:
         finally:
             for fd in theirs:
                 os.close(fd)
+        lifeline().hold(self._process.pid)
         threading.Thread(target=self._pump, daemon=True).start()
 
     @property
@@ -123,20 +131,33 @@ class LineProcess:
                         return
                 elif data:
                     self._hear(data)
+                    if self._floods(len(data)):
+                        return
                 else:
                     poll.unregister(fd)
 
     def _take(self, buffer: bytearray, data: bytes) -> bool:
-        """Hand on the lines that are complete; False if one is too long."""
+        """Hand on the lines that are complete; False if one is too long, or they are too many."""
         last = data.rfind(b"\n")
         if last < 0:
             buffer += data
             return len(buffer) <= LONGEST_LINE
         lines = (bytes(buffer) + data[:last]).split(b"\n")
         buffer[:] = data[last + 1 :]
+        unasked = 0
         for line in lines:
-            if line.strip():
-                self._on_line(line)
+            if not line.strip() or not self._on_line(line):
+                unasked += len(line) + 1
+        return not self._floods(unasked)
+
+    def _floods(self, unasked: int) -> bool:
+        """Whether it writes more that nobody waits for than a program may: each piece takes time from everybody."""
+        now = time.monotonic()
+        self._unasked = max(0.0, self._unasked - (now - self._counted_at) * UNASKED_RATE) + unasked
+        self._counted_at = now
+        if self._unasked <= MOST_UNASKED:
+            return False
+        log.warning("process %d is ended: it writes without end what nobody has asked for", self._process.pid)
         return True
 
     def _hear(self, data: bytes) -> None:
@@ -152,6 +173,7 @@ class LineProcess:
             os.killpg(self._process.pid, signal.SIGKILL)  # with all that it has started
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE)
+        lifeline().release(self._process.pid)
         with contextlib.suppress(BlockingIOError):  # what it said in the end
             for _ in range(MOST_PIECES):
                 if not (data := os.read(self._stderr, PIECE)):

@@ -129,22 +129,25 @@ class Peer:
 
     # On the thread of the process.
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes) -> bool:
+        """Whether it is the reply to a request that waits for it."""
         try:
             message = orjson.loads(line)
         except orjson.JSONDecodeError:
-            return  # a program that also prints other things
+            return False  # a program that also prints other things
         if not isinstance(message, dict):
-            return
+            return False
         id = message.get("id")
         if "method" in message:
             if id is not None:
                 self._answer(id, message["method"])
-            return
+            return False
         reply = self._waiting.get(id) if type(id) is int else None
-        if reply is not None and not reply.came.is_set():
-            reply.message = message
-            reply.came.set()
+        if reply is None or reply.came.is_set():
+            return False
+        reply.message = message
+        reply.came.set()
+        return True
 
     def _answer(self, id: Any, method: Any) -> None:
         """What a server may ask of its client: whether it is there; nothing else is offered."""

@@ -2,7 +2,7 @@
 
 Its tools: say (gives `text` back), wait (`seconds`), die, fail, where (its folder and the variable FAKE), noise (other
 lines and a notification before the reply), ask (asks its client for a ping and for something unknown, and tells what it
-got), long (a line without an end). Those of --more tell its process id.
+got), long (a line without an end), flood and babble (notifications without an end, words on standard error). Those of --more tell its process id.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-NAMES = ("say", "wait", "die", "fail", "where", "noise", "ask", "long")
+NAMES = ("say", "wait", "die", "fail", "where", "noise", "ask", "long", "flood", "babble")
 
 
 def write(*messages):
@@ -38,6 +38,8 @@ def text_of(tool, arguments):
         write({"id": "a", "method": "ping"}, {"id": "b", "method": "roots/list"})
         replies = [json.loads(sys.stdin.readline()) for _ in range(2)]
         return json.dumps([reply.get("result", reply.get("error", {}).get("code")) for reply in replies])
+    while tool in ("flood", "babble"):
+        os.write(1 if tool == "flood" else 2, b'{"method": "notifications/message"}\n' * 1000)
     if tool != "long":
         return str(os.getpid())
     os.write(1, b"x" * 65_536)

@@ -29,10 +29,17 @@ def test_it_reads_what_it_is_given():
     assert b"".join(start("cat").output()) == b""
 
 
-def test_it_does_not_see_the_servers_keys(monkeypatch):
-    monkeypatch.setenv("LLAMASRV_API_KEY", "secret")
-    monkeypatch.setenv("SOMETHING", "else")
-    assert b"".join(start("echo $LLAMASRV_API_KEY$SOMETHING").output()) == b"else\n"
+@pytest.mark.parametrize("name", [
+    "LLAMASRV_API_KEY", "LLAMA_API_KEY", "HF_TOKEN", "LLAMASRV_HF_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "LLAMASRV_STORE",
+    "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "NOTIFY_SOCKET", "SOMETHING",
+])  # fmt: skip
+def test_it_sees_of_the_servers_environment_what_is_listed(monkeypatch, name):
+    """What it may not see was listed: the token of the Hub and that of telemetry were not."""
+    monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("LC_TIME", "C")
+    assert b"".join(start(f"echo $LC_TIME ${name}; env").output()).startswith(b"C\n")
+    seen = b"".join(start("env", env={"MINE": "yes"}).output())
+    assert b"secret" not in seen and b"MINE=yes\n" in seen and b"PATH=" in seen
 
 
 def test_output_beyond_the_bound_is_dropped_and_the_program_goes_on():

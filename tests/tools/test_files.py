@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
+import resource
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -86,3 +91,17 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
 def test_the_system_and_the_folder_are_told(tmp_path):
     reply = use("get_info", tmp_path)
     assert reply["cwd"] == str(tmp_path) and reply["os"].startswith(os.uname().sysname)
+
+
+def test_a_tool_that_no_server_watches_ends_when_its_processor_time_is_up(tmp_path):
+    """The server's clock was all that ended a search for `(a+)+$`, so it went on for ever when the server was killed."""
+    (tmp_path / "f").write_text("a" * 60 + "!")
+    ask = {
+        "tool": "grep_search", "params": {"path": "f", "pattern": "(a+)+$"}, "cwd": str(tmp_path), "base64": False,
+        "runtime": "", "seconds": 1,
+    }  # fmt: skip
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-m", "llamasrv.tools.child"], input=json.dumps(ask).encode(), timeout=60)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from clients.talk import is_running, wait_for
@@ -34,12 +35,12 @@ def is_gone(pid):
 
 def test_tools_are_listed_under_the_name_of_their_server(run_servers, fake):
     tools = run_servers(fake(name="one"), fake(name="two")).tools()
-    assert [tool.name for tool in tools][:2] == ["one_say", "one_wait"] and tools[-1].name == "two_long"
+    assert [tool.name for tool in tools][:2] == ["one_say", "one_wait"] and tools[-1].name == "two_babble"
     assert (tools[0].kind, tools[0].description, tools[0].parameters["type"]) == ("mcp", "to say", "object")
 
 
 def test_a_list_of_several_pages_is_read_to_its_end(run_servers, fake):
-    assert len(run_servers(fake("--pages", "3")).tools()) == 8
+    assert len(run_servers(fake("--pages", "3")).tools()) == 10
 
 
 def test_a_tool_gives_its_text(run_servers, fake):
@@ -73,6 +74,30 @@ def test_it_runs_in_its_folder_with_its_variables_and_without_our_keys(run_serve
     monkeypatch.setenv("LLAMA_API_KEY", "secret")
     servers = run_servers(fake(cwd=str(tmp_path), env={"FAKE": "yes"}))
     assert call(servers, "where") == {"plain_text_response": f"{tmp_path.resolve()} yes None"}
+
+
+@pytest.mark.parametrize("tool", ["flood", "babble"])
+def test_a_server_that_writes_without_end_what_nobody_asked_for_is_ended(run_servers, fake, caplog, tool):
+    """It was left to it, and took two fifths of the hub's core, long after the call had timed out."""
+    servers = run_servers(fake("--more", "pid", seconds=60))
+    first = pid_of(servers)
+    assert "has ended" in call(servers, tool)["error"]
+    wait_for(lambda: not is_running(first))
+    assert "writes without end" in caplog.text
+    assert call(servers, "say", text="again") == {"plain_text_response": "again"} and pid_of(servers) != first
+
+
+def test_words_that_nobody_waits_for_may_come_all_day(run_servers, fake, monkeypatch):
+    """What counts is how much at once: a server that tells of its progress is not ended for its age."""
+    servers = run_servers(fake("--more", "pid"))
+    first = pid_of(servers)
+    monkeypatch.setattr(line_process, "MOST_UNASKED", 500)
+    clock = [time.monotonic()]
+    monkeypatch.setattr(line_process, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for _ in range(20):
+        clock[0] += 1
+        call(servers, "noise")
+    assert pid_of(servers) == first
 
 
 def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_is_answered(run_servers, fake):
