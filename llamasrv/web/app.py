@@ -58,7 +58,9 @@ def create_app(service: Service) -> Flask:
     errors.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint(service))
-    service.batches.send = Sender(app.wsgi_app, service.stats)
+    service.batches.send = Sender(
+        app.wsgi_app, service.stats, check=lambda owner, path: service.access.check(owner, path)
+    )
     app.wsgi_app = Front(app.wsgi_app, service, app.url_map)  # type: ignore[method-assign, assignment]
 
     @app.after_request

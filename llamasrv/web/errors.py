@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from werkzeug.exceptions import MethodNotAllowed as WrongMethod
 from llamasrv.errors import (
     BodyTooLarge,
     DeadlineExceeded,
+    DiskFull,
     InvalidRequest,
     LlamasrvError,
     MethodNotAllowed,
@@ -25,9 +27,12 @@ from llamasrv.web.ops.request_log import RequestLog
 
 log = logging.getLogger("llamasrv")
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _FIELD = re.compile(r"[a-z_]{1,40}(?:\[[0-9]{1,6}\])?")
 _BASES = {"/v1": "/v1/models", "/api": "/api/tags"}
 """What a base URL may end in, and a path that begins with it."""
+
+_REALTIME = re.compile(r"(?:/v1)?/realtime(?:/|\Z)")
 
 INTERNAL = "The server had an error while processing your request. Request id: {id}."
 
@@ -84,6 +89,12 @@ def translated(error: HTTPException, method: str, path: str) -> LlamasrvError:
     what = f"{method} {path[:200]}"
     if error.code == 404 and path in _BASES:
         return NotFound(f"{what} is a base URL: clients add a path to it, as in {_BASES[path]}.")
+    if error.code == 404 and _REALTIME.match(path):
+        return NotFound(
+            "There is no Realtime endpoint here. For text use /v1/chat/completions or /v1/responses, for speech "
+            "/v1/audio/transcriptions.",
+            code="realtime_not_supported",
+        )
     if error.code == 404:
         return NotFound(f"Unknown request URL: {what}. Please check the URL for typos.")
     if isinstance(error, WrongMethod):
@@ -98,7 +109,10 @@ def translated(error: HTTPException, method: str, path: str) -> LlamasrvError:
 
 
 def _unknown_error(error: Exception) -> Response:
-    """A bug of ours. The cause goes to the log; the client gets the id to ask for it by."""
+    """A bug of ours, unless a disk is full. The cause goes to the log; the client gets the id to ask for it by."""
     record: Any = request.environ["llamasrv.record"]
+    if isinstance(error, OSError) and error.errno in _FULL:
+        log.warning("request %s: %s", record.id, error.strerror)
+        return error_response(DiskFull("The server's disk has no room for this."))
     log.error("request %s failed", record.id, exc_info=error)
     return error_response(LlamasrvError(INTERNAL.format(id=record.id), code="internal_error"))

@@ -13,6 +13,7 @@ from typing import Any
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import Map
 
+from llamasrv.protocols.common.headers import IGNORED, LEFT_OUT
 from llamasrv.web.access.admission import QUEUED, Admission, Refusal
 from llamasrv.web.errors import note, render, translated
 from llamasrv.web.ops.request_log import RequestLog
@@ -21,6 +22,9 @@ from llamasrv.web.service import Service
 
 Headers = list[tuple[str, str]]
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+EXPOSED = f"x-request-id, retry-after, x-llamasrv-cache, {IGNORED}, {LEFT_OUT}"
+"""Headers that another site's page may read."""
 
 _STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
@@ -73,7 +77,7 @@ class Front:
             return headers
         headers += [
             ("Access-Control-Allow-Origin", origin),
-            ("Access-Control-Expose-Headers", "x-request-id, retry-after, x-llamasrv-cache"),
+            ("Access-Control-Expose-Headers", EXPOSED),
             ("Vary", "Origin"),
         ]
         if self._service.options.credentials:

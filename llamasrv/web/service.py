@@ -11,6 +11,7 @@ from typing import Any
 from llamasrv.config import paths
 from llamasrv.domain.key import Key
 from llamasrv.engine.channels import off_hub
+from llamasrv.engine.metrics import Histogram
 from llamasrv.errors import InvalidMedia
 from llamasrv.models.pulls import Pulls
 from llamasrv.models.registry import Registry
@@ -37,6 +38,7 @@ from llamasrv.web.streams.resume import Streams
 from llamasrv.web.streams.running import Running
 from llamasrv.web.streams.threads import Threads
 
+STALLS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds that the hub computed at a stretch
 LINE_AROUND = 65_536  # bytes of a line in a batch's file around the request's body
 
 
@@ -66,7 +68,7 @@ class WebOptions:
     lora_folder: Path | None = None  # of adapters that may be loaded while a model is served; None: none may
     manage: bool = False  # clients may pull, load, unload and delete models
     files_folder: Path | None = None  # where files and batches are kept; None: in the store's server, else with state
-    files_bytes: int = 0  # most bytes of files; 0: there are no files and no batches
+    files_bytes: int = 0  # most bytes of files and batches; 0: there are none. One key among several has half of them
     folder: Path | None = None  # of models that were found rather than named
     tools: tuple[str, ...] = ()  # built-in tools that clients may use; "all"
     mcp_servers: tuple[Definition, ...] = ()  # whose tools they may use
@@ -83,6 +85,7 @@ class Service:
         self.registry = registry
         self.pipeline = pipeline
         self.stats = RequestStats()
+        self.hub_stalls = Histogram(STALLS)
         self.access = Access()
         self.options = options
         self.pulls = Pulls(
@@ -100,8 +103,10 @@ class Service:
         self.background = Background(Memory(store), options.limits.background, self.usage)
         self.gaps = Gaps(self._hold_deferrable)
         self.files = FileStore(_shelf(options, store, "files"), options.files_bytes)
+        batches = _shelf(options, store, "batches")
+        batches.room = self.files.room  # one bound for all of it
         self.batches = BatchRunner(
-            BatchStore(_shelf(options, store, "batches")), self.files, self.gaps,
+            BatchStore(batches), self.files, self.gaps,
             longest_line=options.limits.body_bytes + LINE_AROUND,
         )  # fmt: skip
         if options.files_bytes:
@@ -132,6 +137,10 @@ class Service:
         """Use these options from the next request on. Limits do not change: the schemas were made with them."""
         self.options = dataclasses.replace(options, limits=self.options.limits)
         self.stats.slow_seconds = options.slow_seconds
+        # With a single key there is nobody to share with.
+        is_shared = len(options.keys) > 1
+        self.files.room.share = options.files_bytes // 2 if is_shared else None
+        self.background.share = max(1, self.options.limits.background // 2) if is_shared else None
         self.access = Access(
             options.keys,
             hosts=options.hosts,
@@ -143,4 +152,4 @@ class Service:
 
 def _shelf(options: WebOptions, store: Store | None, name: str) -> Shelf:
     shelf = store.shelf(name) if store is not None and options.files_folder is None else None
-    return shelf or FolderShelf((options.files_folder or paths.state_dir()) / name)
+    return shelf or FolderShelf((options.files_folder or paths.state_dir()) / name, off_hub)

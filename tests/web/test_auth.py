@@ -10,7 +10,7 @@ import pytest
 
 from llamasrv.domain.key import SCOPES, Key
 from llamasrv.errors import Unauthorized
-from llamasrv.web.access.auth import ANY, OPEN, PAGE, ROUTES, Access, scope_of
+from llamasrv.web.access.auth import ANY, OPEN, PAGE, ROUTES, WORK, Access, scope_of
 from llamasrv.web.service import WebOptions
 
 HELLO = {"prompt": "Hello", "max_tokens": 1}
@@ -64,6 +64,8 @@ def test_whether_a_route_exists_is_told_only_to_those_with_a_key(client, path):
         {"Authorization": "key-of-ann"},
         {"X-Api-Key": "key-of-ann"},
         {"Authorization": "Bearer", "X-Api-Key": "key-of-ann"},
+        {"Authorization": "Basic dXNlcjpwYXNz", "X-Api-Key": "key-of-ann"},
+        {"Authorization": 'Digest username="x", realm="y"', "X-Goog-Api-Key": "key-of-ann"},
     ],
 )
 def test_a_key_is_accepted_in_every_header_that_clients_use(client, headers):
@@ -110,7 +112,8 @@ def test_a_key_opens_the_routes_of_its_scope_and_no_others(start, scope):
             continue  # they do not end
         reply = client.open(path, method=method, headers={"X-Api-Key": "some"})
         lacking = reply.status_code == 403 and "needs the scope" in reply.get_data(as_text=True)
-        assert lacking == (needed not in (scope, OPEN, ANY, PAGE)), (method, path, needed)
+        own = (scope, WORK) if scope in ("infer", "embed") else (scope,)
+        assert lacking == (needed not in (*own, OPEN, ANY, PAGE)), (method, path, needed)
 
 
 def test_a_refusal_names_the_scope(start):
@@ -121,7 +124,25 @@ def test_a_refusal_names_the_scope(start):
 
 def test_a_route_that_nobody_thought_of_takes_admin():
     assert scope_of("/new/route", "POST") == "admin"
-    assert set(ROUTES) <= {OPEN, ANY, PAGE, *SCOPES}
+    assert set(ROUTES) <= {OPEN, ANY, PAGE, WORK, *SCOPES}
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/apply-template"])
+def test_what_a_prompt_becomes_is_for_keys_that_may_send_prompts(start, path):
+    """A key for figures alone could have megabytes tokenized, and no quota counted it."""
+    keys = [Key.of(scope, scope, [scope]) for scope in ("infer", "embed", "metrics")]
+    service = start(web=WebOptions(keys=tuple(keys)))
+
+    def status(name):
+        return service.client.post(path, json={}, headers={"X-Api-Key": name}).status_code
+
+    assert [status("infer"), status("embed"), status("metrics")] == [400, 400, 403]
+
+
+def test_tokenizing_counts_against_the_quota_of_a_key(start):
+    client = limited(start, requests_per_minute=2).client
+    ask = [client.post("/tokenize", json={"content": "a"}, headers=BEARER) for _ in range(3)]
+    assert [response.status_code for response in ask] == [200, 200, 429]
 
 
 # What a key may have
@@ -226,7 +247,7 @@ def test_only_the_names_that_were_allowed_are_answered_to(start):
 
 def test_a_page_of_another_site_gets_nothing_done(running):
     for origin, status in (
-        ("https://evil.example", 403), ("http://localhost:3000", 200), ("http://localhost", 200), ("app://x", 200),
+        ("https://evil.example", 403), ("http://localhost:3000", 200), ("http://localhost", 200), ("app://x", 403),
     ):  # fmt: skip
         response = running.client.post("/v1/completions", json=HELLO, headers={"Origin": origin})
         assert response.status_code == status, origin

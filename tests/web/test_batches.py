@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 
@@ -13,7 +14,7 @@ from llamasrv.domain.key import Key
 from llamasrv.store import StoreError
 from llamasrv.store.batches import Entry, Journal, read_journal
 from llamasrv.store.folder_shelf import FolderShelf
-from llamasrv.store.shelf import Content
+from llamasrv.store.shelf import Content, owner_key
 from llamasrv.web.service import WebOptions
 
 CHAT = "/v1/chat/completions"
@@ -284,6 +285,161 @@ def test_a_journal_that_was_cut_off_has_its_whole_lines(tmp_path):
             file.write(b"[3," + b"y" * size)
     Journal(content).close()
     assert [entry.n for entry in read_journal(content)] == [1, 70_000] and path.read_bytes().endswith(b"\n")
+
+
+@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+def test_a_batch_whose_answers_have_no_room_fails_and_says_so(start, shelf_place, protocol):  # noqa: F811
+    """It was ended over and over, in a busy loop that filled the log, and went on so after a restart."""
+    url, folder = shelf_place
+    service = start(web=WebOptions(files_folder=folder, files_bytes=20_000), store=url)
+    client, runner = service.client, service.service.batches
+    try:
+        if protocol == "openai":
+            batch = ended(client, create(client, *(line(f"n{n}") for n in range(60)))["id"])
+            assert batch["status"] == "failed" and batch["errors"]["data"][0]["code"] == "file_storage_full"
+            assert batch["output_file_id"] is batch["error_file_id"] is None
+            counts = batch["request_counts"]
+            assert 0 < counts["completed"] and counts["completed"] + counts["failed"] == counts["total"] == 60
+            [input] = client.get("/v1/files").get_json()["data"]
+            wait_until(lambda: runner.files.num_bytes() == input["bytes"])
+        else:
+            made = client.post(MESSAGES, json={"requests": [ask(f"n{n}") for n in range(90)]}).get_json()
+            batch = ended(client, made["id"], MESSAGES)
+            counts = batch["request_counts"]
+            assert counts["errored"] and counts["succeeded"] + counts["errored"] == 90
+            results = [json.loads(one) for one in client.get(batch["results_url"]).data.splitlines()]
+            assert sorted(one["custom_id"] for one in results) == sorted(f"n{n}" for n in range(90))
+            assert sum(one["result"]["type"] == "succeeded" for one in results) == counts["succeeded"]
+            assert "room" in str([one["result"] for one in results if one["result"]["type"] == "errored"][0])
+        wait_until(lambda: runner.batches.open_batches() == [])
+    finally:
+        runner.close()
+
+
+def test_failed_batches_do_not_fill_the_disk_by_and_by(start, shelf_place):  # noqa: F811
+    """Their inputs were kept for a month and counted nowhere, once the uploaded file was deleted."""
+    url, folder = shelf_place
+    service = start(web=WebOptions(files_folder=folder, files_bytes=10_000), store=url)
+    client, runner = service.client, service.service.batches
+    try:
+        for _ in range(5):
+            batch = ended(client, create(client, "x" * 7_000)["id"])
+            assert batch["status"] == "failed"
+            assert client.delete(f"/v1/files/{batch['input_file_id']}").status_code == 200
+            wait_until(lambda: runner.files.num_bytes() == 0)
+        big = [ask("a", messages=[{"role": "user", "content": "x" * 11_000}])]
+        refused = client.post(MESSAGES, json={"requests": big})
+        assert refused.status_code == 529 and "room" in refused.get_data(as_text=True)
+        assert runner.files.num_bytes() == 0
+    finally:
+        runner.close()
+
+
+def test_expired_files_are_removed_where_there_is_no_batch(run):
+    """They were looked for only when a batch was begun."""
+    service = run()
+    runner, files = service.service.batches, service.service.files
+    runner.start()
+
+    def is_empty_an_hour_later():
+        runner._next_sweep = 0.0  # again and again: a sweep that is under way sets it when it ends
+        runner.wake()
+        return files.num_bytes() == 0
+
+    for _ in range(2):
+        with files.writing("ann", filename="x", purpose="batch", lifetime=0) as new:
+            new.write(b"x" * 9)
+        wait_until(is_empty_an_hour_later)
+
+
+def test_batches_are_worked_on_where_sweeping_fails(run, monkeypatch):
+    service = run()
+    runner = service.service.batches
+
+    def failing():
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(runner.files, "sweep", failing)
+    assert ended(service.client, create(service.client, line("a"))["id"])["status"] == "completed"
+
+
+class FullOnce(FolderShelf):
+    """A disk that has no room for answers, nor for the records of one batch, until there is."""
+
+    full = frozenset()  # of these batches
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.refused = 0
+
+    def refuse(self):
+        self.refused += 1
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def put(self, owner, id, body, **state):
+        if id in self.full:
+            self.refuse()
+        super().put(owner, id, body, **state)
+
+    def appending(self, owner, id, part):
+        appender = super().appending(owner, id, part)
+
+        class Appender:
+            close = appender.close
+
+            def add(_, line):
+                if id in self.full:
+                    self.refuse()
+                appender.add(line)
+
+        return Appender()
+
+
+def test_a_batch_on_a_full_disk_rests_and_computes_nothing_anew(start, tmp_path):
+    """It was taken up again every two seconds, each time for eight answers that could not be kept; and other batches
+    waited until it had ended."""
+    service = start(web=WebOptions(files_folder=tmp_path, files_bytes=10_000_000))
+    runner, client = service.service.batches, service.client
+    room, shelf = runner.files.room, FullOnce(tmp_path / "batches")
+    shelf.room, runner.batches.shelf = room, shelf
+    sent, send = [], runner.send
+    runner.send = lambda owner, path, body, errand: sent.append(body) or send(owner, path, body, errand)
+    hold, runner.wake = runner.wake, lambda: None
+    try:
+        stuck = create(client, *(line(f"n{n}") for n in range(20)))["id"]
+        runner.batches.save(runner.batches.find("", stuck).moved("in_progress", 1, total=20))
+        shelf.full = {stuck}
+        runner.wake = hold
+        runner.wake()
+        wait_until(lambda: shelf.refused > 2)
+        computed = len(sent)
+        assert ended(client, create(client, line("other"))["id"])["status"] == "completed"
+        looks, before = 0, shelf.refused
+        while looks < 20:  # it looks around again and again, and tries it seldom
+            looks += 1
+            runner.wake()
+            wait_until(lambda: not runner._news.is_set())
+        assert shelf.refused - before < 4 and len(sent) == computed + 1 <= 9 + 1
+        shelf.full = frozenset()
+        batch = ended(client, stuck)
+        assert batch["status"] == "failed" and batch["errors"]["data"][0]["code"] == "storage_error"
+    finally:
+        runner.close()
+
+
+def test_a_batch_that_was_killed_while_it_ended_leaves_nothing_behind(run):
+    """Its requests are dropped by whoever takes it up."""
+    service = run()
+    batches = service.service.batches.batches
+    id = create(service.client, line("a"))["id"]
+    ended(service.client, id)
+    batch = batches.find("", id)
+    with batches.shelf.writing(owner_key(""), id, "input") as put:
+        put(b"x")
+    batches.save(batch)
+    service.service.batches.wake()
+    wait_until(lambda: batches.open_batches() == [])
+    assert batches.input_of(batch).read() == b"" and batches.find("", id) == batch
 
 
 def test_batches_are_listed_latest_first_and_only_their_owners(run):

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from http import HTTPStatus
 
 import gevent
 import gevent.socket
 import pytest
-from gunicorn import arbiter, util
+from gunicorn import arbiter
 from gunicorn import errors as gunicorn_errors
 from gunicorn.config import Config
 from gunicorn.http import errors, parser, unreader, wsgi
@@ -139,7 +140,7 @@ def test_it_goes_through_its_states(connect):
 
 def test_requests_come_one_after_another_also_in_one_piece(connect):
     client = connect(lambda environ: [read_body(environ, 10)])
-    client.send((HEAD + b"12345") * 2 + HEAD.replace(b"Host: a", b"Connection: close") + b"abcde")
+    client.send((HEAD + b"12345") * 2 + HEAD.replace(b"Host: a", b"Host: a\r\nConnection: close") + b"abcde")
     reply = client.rest()
     assert reply.count(b"HTTP/1.1 200 OK") == 3 and reply.endswith(b"abcde")
 
@@ -243,13 +244,118 @@ def test_what_is_no_http_is_refused_in_json(connect, head, status):
     assert reply.startswith(b"HTTP/1.1 %d " % status) and reply.partition(b"\r\n\r\n")[2].startswith(b'{"error":{')
 
 
-@pytest.mark.parametrize("urgent", [True, False])
-def test_health_does_not_wait_at_the_gate(connect, monkeypatch, urgent):
+@pytest.mark.parametrize("path, urgent", [(b"/livez", [True, False, False]), (b"/v1/models", [False, False, False])])
+def test_health_is_urgent_at_the_gate_once_on_a_connection(connect, monkeypatch, path, urgent):
+    """Thousands of probes on one connection were let in before anybody else."""
     client = connect()
     entered = []
-    monkeypatch.setattr(client.server.gate, "enter", lambda: entered.append(True))
-    client.send(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % (b"/livez" if urgent else b"/v1/models"))
-    assert bool(entered) is not urgent
+    monkeypatch.setattr(client.server.gate, "enter", lambda *, urgent=False: entered.append(urgent))
+    client.send(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % path * 3)
+    assert entered == urgent
+
+
+def others_turns(client):
+    """Counts how often somebody else on the hub gets to run, until the connection has ended or waits."""
+    turns = []
+
+    def count():
+        while not client.job.ready():
+            turns.append(gevent.get_hub().loop.iteration)
+            gevent.sleep(0.001)
+
+    return turns, gevent.spawn(count)
+
+
+def test_a_client_that_sends_requests_without_a_pause_lets_others_run(connect):
+    """While one connection had requests to read, no other was served: thousands of them took seconds."""
+
+    def answer(environ):
+        end = time.thread_time() + 0.001
+        while time.thread_time() < end:
+            pass
+        return [b"ok"]
+
+    client = connect(answer)
+    client.sock.sendall(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n" * 100 + b"GET / HTTP/1.0\r\n\r\n")
+    turns, counting = others_turns(client)
+    assert client.rest().count(b"HTTP/1.1 200 OK") == 100
+    counting.join(5)
+    assert len(turns) >= 20
+
+
+def endless(client, piece):
+    """Sends it again and again until the connection is closed; returns the number of bytes that were taken."""
+    taken = 0
+    try:
+        while taken < 50_000_000:
+            taken += client.sock.send(piece)
+    except OSError:
+        pass
+    return taken
+
+
+@pytest.mark.parametrize("framing", [b"Transfer-Encoding: chunked", b"Content-Length: 99999999999"])
+def test_what_is_left_of_a_refused_body_is_not_read_to_its_end(connect, framing):
+    """One connection without a key that went on to send the body of a refused request stopped the whole server."""
+    client = connect()
+    client.sock.sendall(b"POST /x HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % framing)
+    sending = gevent.spawn(endless, client, b"1\r\na\r\n" * 1000)
+    reply = client.sock.recv(65536)
+    assert reply.startswith(b"HTTP/1.1 200 OK")
+    assert (b"Connection: close" in reply) is framing.startswith(b"Content")
+    assert sending.get(timeout=10) < 150_000_000  # what is discarded in three seconds
+    client.job.join(5)
+    assert client.job.ready()
+
+
+def test_a_body_of_tiny_chunks_lets_others_run(connect):
+    def answer(environ):
+        read_body(environ, 1_000_000)
+        return [b"ok"]
+
+    client = connect(answer)
+    turns, counting = others_turns(client)
+    client.sock.sendall(HEAD.replace(b"Content-Length: 5", b"Connection: close\r\nTransfer-Encoding: chunked"))
+    gevent.spawn(client.sock.sendall, b"1\r\na\r\n" * 50_000 + b"0\r\n\r\n")
+    assert b"200 OK" in client.rest()
+    counting.join(5)
+    assert len(set(turns)) >= 10
+
+
+EXPECTING = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+
+
+def test_a_client_is_asked_for_its_body_when_somebody_reads_it(connect):
+    client = connect(lambda environ: [read_body(environ, 10)])
+    client.send(EXPECTING)
+    assert client.sock.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.send(b"12345")
+    reply = client.sock.recv(65536)
+    assert reply.startswith(b"HTTP/1.1 200 OK") and reply.endswith(b"12345") and b"close" not in reply
+
+
+def test_a_client_whose_request_is_refused_is_not_asked_for_its_body(connect):
+    """It was told to go on before anybody had looked at its key, and then sent all of it for nothing."""
+    client = connect()
+    client.send(EXPECTING)
+    reply = client.rest()
+    assert reply.startswith(b"HTTP/1.1 200 OK") and b"Connection: close" in reply and b"100 Continue" not in reply
+
+
+def test_a_later_version_of_http_is_answered_in_ours(connect):
+    client = connect(lambda environ: [environ["SERVER_PROTOCOL"].encode()])
+    client.send(b"GET / HTTP/1.2\r\nHost: a\r\nConnection: close\r\n\r\n")
+    reply = client.rest()
+    assert reply.startswith(b"HTTP/1.1 200 OK") and reply.endswith(b"\r\n\r\nHTTP/1.1")
+
+
+@pytest.mark.parametrize("version, status", [(b"1.0", 200), (b"1.1", 400), (b"1.2", 400)])
+def test_a_request_without_a_host_is_refused_where_http_requires_one(connect, version, status):
+    client = connect()
+    client.send(b"GET / HTTP/%b\r\nConnection: close\r\n\r\n" % version)
+    reply = client.rest()
+    assert reply.startswith(b"HTTP/1.%b %d " % (b"0" if version == b"1.0" else b"1", status))
+    assert (b"'Host'" in reply) is (status == 400)
 
 
 # What is used of gunicorn
@@ -262,8 +368,7 @@ def names(function):
 def test_its_parser_has_what_we_call():
     assert names(parser.RequestParser)[:3] == ["cfg", "source", "source_addr"]
     assert callable(parser.RequestParser.finish_body)
-    assert names(util.close_graceful)[:2] == ["sock", "timeout"]
-    assert {"read", "unread"} <= set(dir(unreader.SocketUnreader))
+    assert {"take_buffered", "unread"} <= set(dir(unreader.SocketUnreader))
 
 
 def test_it_makes_replies_of_our_class():

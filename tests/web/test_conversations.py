@@ -9,6 +9,7 @@ from serving import wait_until
 
 from llamasrv.domain.key import Key
 from llamasrv.web.service import WebOptions
+from llamasrv.web.streams import conversations
 
 PATH = "/v1/conversations"
 HELLO = {"role": "user", "content": "Hello"}
@@ -120,3 +121,33 @@ def test_another_key_finds_nothing(start):
 def test_a_server_that_stores_nothing_says_so(start):
     reply = start(store="none").client.post(PATH, json={})
     assert reply.status_code == 400 and "this server has no store" in reply.get_json()["error"]["message"]
+
+
+def test_a_change_that_hangs_holds_up_no_other_conversation(running, monkeypatch):
+    """One lock for all: behind a store that hung, the sixth change waited thirty seconds."""
+    client = running.client
+    slow, other = (client.post(PATH, json={"items": [HELLO]}).get_json()["id"] for _ in range(2))
+    get, began, let_go = running.store.get, threading.Event(), threading.Event()
+
+    def hanging(owner, id):
+        if id == slow:
+            began.set()
+            assert let_go.wait(20)
+        return get(owner, id)
+
+    monkeypatch.setattr(running.store, "get", hanging)
+    add = {"json": {"items": [HELLO]}}
+    thread = threading.Thread(target=lambda: running.app.test_client().post(f"{PATH}/{slow}/items", **add))
+    thread.start()
+    try:
+        assert began.wait(10)
+        assert client.post(f"{PATH}/{other}/items", **add).status_code == 200
+        assert thread.is_alive()
+        monkeypatch.setattr(conversations, "PATIENCE", 0.01)
+        answer = client.post(f"{PATH}/{slow}/items", **add)
+        assert (answer.status_code, answer.get_json()["error"]["code"]) == (503, "store_unavailable")
+    finally:
+        let_go.set()
+        thread.join(20)
+    assert len(items(client, slow)) == len(items(client, other)) == 2
+    assert not running.service.conversations._turns

@@ -11,9 +11,16 @@ from collections import Counter
 import pytest
 from media.documents import pdf
 from media.hostile_documents import documents
+from PIL import Image
+from pypdf import PdfReader, PdfWriter
 from serving import RunningService
 
+from llamasrv.domain.request import ChatPrompt, DocumentPart, GenerateRequest, MediaPart, Message
+from llamasrv.errors import InvalidMedia, QueueFull
+from llamasrv.media.decoder import Decoder
 from llamasrv.media.limits import MediaLimits
+from llamasrv.media.sources import Sources
+from llamasrv.pipeline.documents import DocumentReader
 from llamasrv.pipeline.media import MediaOptions
 from llamasrv.web.service import WebOptions
 
@@ -122,6 +129,30 @@ def test_what_cannot_be_read_is_named(client, file, place):
     assert (reply.status_code, error["param"]) == (400, where), error
 
 
+def encrypted():
+    writer, out = PdfWriter(PdfReader(io.BytesIO(pdf("x")))), io.BytesIO()
+    writer.encrypt("secret", algorithm="RC4-128")
+    writer.write(out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        (encrypted(), "The PDF specified is password protected. "),
+        (b"%PDF-1.4 broken", "The PDF specified was not valid. "),
+        (b"\0\1\2", "The PDF specified was not valid. "),
+        (pdf(*["x"] * 601), "A maximum of 600 PDF pages may be provided. "),
+    ],
+)
+def test_claude_code_finds_its_words_for_a_document(client, data, words):
+    """It looks for Anthropic's words, and told its user nothing but the whole error without them."""
+    source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(data).decode()}
+    messages = [{"role": "user", "content": [{"type": "document", "source": source}]}]
+    reply = client.post("/v1/messages", json={"messages": messages, "max_tokens": 1})
+    assert reply.status_code == 400 and reply.get_json()["error"]["message"].startswith(words)
+
+
 def test_there_may_be_so_many(client):
     part = {"type": "file", "file": {"file_data": DATA}}
     assert chat(client, *[part] * 33).status_code == 400
@@ -148,3 +179,51 @@ def test_500_hostile_documents_are_read_or_refused():
         }}))  # fmt: skip
     finally:
         service.close()
+
+
+# What the documents of one request may have together
+
+
+def scanned(pages):
+    out = io.BytesIO()
+    Image.new("RGB", (8, 8), (255, 0, 0)).save(out, "JPEG")
+    return pdf(*[""] * pages, picture=out.getvalue())
+
+
+def read(reader, *parts):
+    request = GenerateRequest((ChatPrompt((Message("user", tuple(parts)),)),))
+    (message,) = reader.read(request, sees=True).prompts[0].messages
+    return [part for part in message.content if isinstance(part, MediaPart)]
+
+
+@pytest.fixture(scope="module")
+def reader():
+    decoder = Decoder(MediaLimits(count=10, document_chars=100))
+    yield DocumentReader(decoder, Sources())
+    decoder.close()
+
+
+def test_the_scanned_pages_of_all_documents_count_together_and_with_the_images(reader):
+    """Each document was read whole, gigabytes of pictures in all, before anything said that there are too many."""
+    six, image = DocumentPart(scanned(6), param="here"), MediaPart("image", b"x")
+    assert len(read(reader, six)) == 6
+    assert len(read(reader, DocumentPart(scanned(9)), image)) == 10
+    for parts in ([six, DocumentPart(scanned(5))], [six, six], [image] * 5 + [six], [DocumentPart(scanned(11))]):
+        with pytest.raises(InvalidMedia, match="scanned pages"):
+            read(reader, *parts)
+
+
+def test_the_texts_of_all_documents_count_together(reader):
+    words = DocumentPart(pdf("words " * 10))
+    assert read(reader, words) == []
+    with pytest.raises(InvalidMedia, match="more"):
+        read(reader, words, words)
+    with pytest.raises(InvalidMedia, match="more"):
+        read(reader, words, DocumentPart(pdf("other " * 10)))
+
+
+def test_pictures_wait_for_room_like_those_that_were_sent(start):
+    """Beside what other requests hold, before they are fetched from the process that reads documents."""
+    pipeline = start(web=WebOptions(media=MediaOptions(MediaLimits(held_bytes=10)))).service.pipeline
+    with pytest.raises(QueueFull):
+        read(pipeline.documents, DocumentPart(scanned(1)))

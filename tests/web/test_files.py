@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 
 import pytest
@@ -117,3 +118,34 @@ def test_anthropic_s_clients_get_their_shapes(client):
     assert client.get(f"/v1/files/{file['id']}", headers=headers).get_json() == file
     deleted = client.delete(f"/v1/files/{file['id']}", headers=headers).get_json()
     assert deleted == {"id": file["id"], "type": "file_deleted"}
+
+
+def test_a_full_disk_is_said_to_be_full(start, tmp_path, monkeypatch):
+    """It was an internal error, with a traceback in the log."""
+    service = start(web=WebOptions(files_folder=tmp_path, files_bytes=10_000))
+    files = service.service.files
+
+    def full(*args, **state):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.shelf, "put", full)
+    answer = upload(service.client)
+    error = answer.get_json()["error"]
+    assert (answer.status_code, error["code"], error["type"]) == (507, "insufficient_storage", "server_error")
+    monkeypatch.setattr(service.service.batches.batches.shelf, "put", full)
+    body = {"requests": [{"custom_id": "a", "params": {}}]}
+    assert service.client.post("/v1/messages/batches", json=body).status_code == 507
+    assert files.num_bytes() == 0 and not [path for path in tmp_path.glob("*/[!.]*/*")]
+
+
+def test_one_key_among_several_has_half_of_the_room(start, shelf_place):  # noqa: F811
+    """One could take all of it."""
+    keys = tuple(Key.of(name, f"secret-{name}") for name in ("ann", "bob"))
+    url, folder = shelf_place
+    client = start(web=WebOptions(keys=keys, files_folder=folder, files_bytes=10_000), store=url).client
+    answers = []
+    for name, size in (("ann", 4_000), ("ann", 4_000), ("bob", 4_000)):
+        data = {"purpose": "batch", "file": (io.BytesIO(b"x" * size), "x")}
+        head = {"Authorization": f"Bearer secret-{name}"}
+        answers.append(client.post("/v1/files", data=data, headers=head).status_code)
+    assert answers == [200, 503, 200]

@@ -12,15 +12,16 @@ class Work:
     """Greenlets that each take `cost` seconds of a clock that only they move. `done` is in the order of their turns;
     somebody else on the hub, who always wants to run, writes "other"."""
 
-    def __init__(self, number, *, cost, slice=0.002):
+    def __init__(self, number, *, cost, slice=0.002, urgent=(), before=lambda: None):
         self.now = 0.0
         self.gate = Gate(slice, clock=lambda: self.now)
         self.done = []
-        self.jobs = [gevent.spawn(self._work, n, cost) for n in range(number)]
+        self.jobs = [gevent.spawn(self._work, n, cost, n in urgent, before) for n in range(number)]
         self.other = gevent.spawn(self._go_between)
 
-    def _work(self, n, cost):
-        self.gate.enter()
+    def _work(self, n, cost, urgent, before):
+        before()
+        self.gate.enter(urgent=urgent)
         self.now += cost
         self.done.append(n)
 
@@ -82,3 +83,24 @@ def test_a_time_limit_ends_the_waiting():
     work.run()
     with pytest.raises(gevent.Timeout):
         job.get(timeout=5)
+
+
+def test_a_timeout_that_begins_does_not_make_a_new_turn():
+    """Every timeout sets the loop's clock anew. The gate took that for another turn, so that each of a crowd of
+    requests had a slice of its own, and everybody else waited for all of them."""
+
+    def begin_a_timeout():
+        gevent.Timeout.start_new(10).close()
+
+    done = Work(20, cost=0.001, before=begin_a_timeout).run()
+    assert max(runs(done)) <= 4 and done.count("other") >= 5
+
+
+def test_what_is_urgent_does_not_wait_behind_the_others():
+    done = [n for n in Work(50, cost=0.001, urgent={49}).run() if n != "other"]
+    assert done.index(49) <= 4
+
+
+def test_a_crowd_of_urgent_ones_lets_others_run_too():
+    done = Work(20, cost=0.001, urgent=range(20)).run()
+    assert max(runs(done)) <= 4 and done.count("other") >= 5

@@ -49,6 +49,23 @@ def test_it_counts_what_a_chat_counts(client):
     assert ask(client, "countTokens").get_json()["totalTokens"] == prompt
 
 
+@pytest.mark.parametrize(
+    "role, part",
+    [
+        ("user", {"functionResponse": {"name": "read_file", "id": "1", "response": {"output": "x" * 100}}}),
+        ("model", {"functionCall": {"name": "read_file", "args": {"path": "x" * 100}}}),
+    ],
+)
+def test_a_part_of_a_conversation_is_counted_alone(client, role, part):
+    """gemini-cli counts a tool's result before it joins its conversation; it got a 400 for want of the call, and
+    guessed."""
+    body = {"contents": [{"role": role, "parts": [part]}]}
+    assert 100 < ask(client, "countTokens", body).get_json()["totalTokens"] < 500
+    wrapped = {"generateContentRequest": {"model": "models/fake", **body}}
+    assert ask(client, "countTokens", wrapped).get_json() == ask(client, "countTokens", body).get_json()
+    assert error(ask(client, "generateContent", body)) == "INVALID_ARGUMENT", "an answer still needs the pair"
+
+
 def test_a_stream_is_events_where_the_client_wants_them(client):
     response = ask(client, "streamGenerateContent?alt=sse")
     assert response.content_type == "text/event-stream; charset=utf-8"

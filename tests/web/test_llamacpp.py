@@ -16,7 +16,18 @@ from llamasrv.web.service import WebOptions
 def test_a_text_becomes_tokens_and_back(client):
     tokens = client.post("/tokenize", json={"content": "hé<|im_end|>"}).get_json()["tokens"]
     assert tokens == [104, 195, 169, 258]
-    assert client.post("/detokenize", json={"tokens": tokens}).get_json() == {"content": "hé"}
+    assert client.post("/detokenize", json={"tokens": tokens}).get_json() == {"content": "hé", "prompt": "hé"}
+
+
+def test_an_evaluation_harness_finds_a_tokenizer(client):
+    """lm-eval asks for vLLM's routes: /tokenizer_info was a 404, and /tokenize missed 'content', so that nothing could be
+    scored without a tokenizer from elsewhere."""
+    info = client.get("/tokenizer_info").get_json()
+    assert (info["bos_token"], info["eos_token"]) == ("<s>", "<|im_end|>") and "im_start" in info["chat_template"]
+    eos = client.post("/tokenize", json={"prompt": info["eos_token"], "add_special_tokens": False}).get_json()
+    assert eos == {"count": 1, "max_model_len": 1024, "tokens": [258]}
+    tokens = client.post("/tokenize", json={"prompt": "hé", "add_special_tokens": False}).get_json()["tokens"]
+    assert client.post("/detokenize", json={"tokens": tokens}).get_json()["prompt"] == "hé"
 
 
 def test_special_tokens_can_be_left_as_text(client):
@@ -122,6 +133,29 @@ def test_a_place_is_filled_in(client):
     assert body["prompt"] == "<|fim_prefix|>ab<|fim_suffix|>cd<|fim_middle|>"
 
 
+WARM_UP = {
+    "n_predict": 0, "samplers": [], "response_fields": [""], "cache_prompt": True, "stream": False, "temperature": 0.0,
+    "t_max_prompt_ms": 1, "t_max_predict_ms": 1,
+}  # fmt: skip
+"""What editors' plugins send ahead with each piece of context."""
+
+
+def test_an_editor_warms_its_context(client):
+    """The empty path was refused, so nothing was computed ahead and the first completion waited for all of it."""
+    context = {"input_extra": [{"filename": "a.py", "text": "def warm():\n    return 1\n" * 4}], "input_suffix": ""}
+    warmed = client.post("/infill", json={**context, "input_prefix": "", "prompt": "", **WARM_UP})
+    assert (warmed.status_code, warmed.get_json()) == (200, {})
+    body = client.post("/infill", json={**context, "input_prefix": "x = ", "n_predict": 1}).get_json()
+    assert body["timings"]["cache_n"] > 100 and body["timings"]["cache_n"] > 0.8 * body["tokens_evaluated"]
+
+
+def test_a_prompt_is_warmed(client):
+    prompt = "a text that comes again: " * 8
+    assert client.post("/completion", json={"prompt": prompt, **WARM_UP}).get_json() == {}
+    body = client.post("/completion", json={"prompt": prompt + "!", "n_predict": 1}).get_json()
+    assert body["timings"]["cache_n"] >= len(prompt) - 1
+
+
 @pytest.mark.parametrize("body", [{"prompt": "a" * 1024}, {"prompt": [300]}, {"prompt": "a", "n_predict": "x"}])
 def test_errors_have_llama_cpps_shape(client, body):
     reply = client.post("/completion", json=body)
@@ -137,6 +171,21 @@ def test_a_chat_and_its_prompt_say_the_same(client):
     native = client.post("/completion", json={"prompt": prompt, "temperature": 0}).get_json()
     assert native["content"] == chat["choices"][0]["message"]["content"] == "You said: Hellö"
     assert native["tokens_evaluated"] == chat["usage"]["prompt_tokens"] and native["prompt"] == prompt
+
+
+@pytest.mark.parametrize("more", [{}, {"enable_thinking": True}, {"enable_thinking": False}, {"reasoning_effort": "low"}])
+def test_the_prompt_that_is_shown_has_the_tokens_of_the_chat(start, more):
+    """It thought by default where a chat did not: two tokens more than the chat that it was to explain."""
+    source = (
+        "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
+    )
+    client = start(model={"chat_template": source}).client
+    talk = {"messages": [{"role": "user", "content": "Hellö"}], "max_tokens": 2, **more}
+    used = client.post("/v1/chat/completions", json=talk).get_json()["usage"]["prompt_tokens"]
+    prompt = client.post("/apply-template", json=talk).get_json()["prompt"]
+    for asked in ({"content": prompt}, {"prompt": prompt}):
+        assert len(client.post("/tokenize", json=asked).get_json()["tokens"]) == used
 
 
 def test_the_tokens_of_a_chat_are_counted(client):

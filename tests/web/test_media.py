@@ -118,6 +118,134 @@ def test_an_image_in_a_tools_result_is_shown_behind_it(ask):
     assert answer["content"][0]["text"] == "You said: [image]"
 
 
+CALL = {"id": "t1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+
+
+def chat_result(content):
+    messages = [{"role": "user", "content": "Look"}, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
+    return {"messages": [*messages, {"role": "tool", "tool_call_id": "t1", "content": content}], "max_tokens": 20}
+
+
+def anthropic_result(content):
+    use = {"type": "tool_use", "id": "t1", "name": "read_file", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": content}
+    turns = [("user", "Look"), ("assistant", [use]), ("user", [result])]
+    return {"messages": [{"role": role, "content": content} for role, content in turns], "max_tokens": 20}
+
+
+def response_result(output):
+    called = {"type": "function_call", "call_id": "t1", "name": "read_file", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "t1", "output": output}
+    return {"input": [{"role": "user", "content": "Look"}, called, result], "max_output_tokens": 20}
+
+
+def gemini_result(response, **more):
+    parts = [
+        ("user", {"text": "Look"}),
+        ("model", {"functionCall": {"name": "read_file", "args": {}}}),
+        ("user", {"functionResponse": {"name": "read_file", "response": response, **more}}),
+    ]
+    return {"contents": [{"role": role, "parts": [part]} for role, part in parts]}
+
+
+def ollama_result(content, **more):
+    call = {"function": {"name": "read_file", "arguments": {}}}
+    messages = [{"role": "user", "content": "Look"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    return {"messages": [*messages, {"role": "tool", "tool_name": "read_file", "content": content, **more}], "stream": False}
+
+
+INLINE = {"inlineData": {"mimeType": "image/png", "data": IN_BASE64}}
+SENTENCE = "[a picture: this model does not see]"
+RESULTS = {
+    "/v1/messages": (anthropic_result([BLOCKS[1]]), anthropic_result(SENTENCE)),
+    "/v1/messages/count_tokens": (anthropic_result([BLOCKS[1]]), anthropic_result(SENTENCE)),
+    "/v1/chat/completions": (chat_result([PARTS[1]]), chat_result(SENTENCE)),
+    "/apply-template": (chat_result([PARTS[1]]), chat_result(SENTENCE)),
+    "/v1/responses": (
+        response_result([{"type": "input_image", "image_url": URL}]), response_result(SENTENCE),
+    ),
+    "/v1beta/models/fake:generateContent": (
+        gemini_result({"output": ""}, parts=[INLINE]), gemini_result({"output": SENTENCE}),
+    ),
+    "/v1beta/models/fake:countTokens": (
+        gemini_result({"output": ""}, parts=[INLINE]), gemini_result({"output": SENTENCE}),
+    ),
+    "/api/chat": (ollama_result("", images=[IN_BASE64]), ollama_result(SENTENCE)),
+}  # fmt: skip
+
+
+def size_of(body):
+    """The prompt, or how many tokens it has."""
+    if "usage" in body:
+        usage = body["usage"]
+        names = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        return sum(usage.get(name, 0) for name in names)
+    if "usageMetadata" in body:
+        return body["usageMetadata"]["promptTokenCount"]
+    return next(body[name] for name in ("prompt", "input_tokens", "totalTokens", "prompt_eval_count") if name in body)
+
+
+@pytest.mark.parametrize("path", RESULTS)
+def test_a_picture_that_a_tool_returned_does_not_end_the_session_of_a_blind_model(client, path):
+    """An agent read a picture's file: the 400 came back with every later request, because the result is in the history."""
+    shown, written = (client.post(path, json={"model": "fake", **body}) for body in RESULTS[path])
+    assert shown.status_code == 200, shown.get_data(as_text=True)
+    assert size_of(shown.get_json()) == size_of(written.get_json())
+
+
+@pytest.mark.parametrize("path", [path for path in RESULTS if path != "/apply-template"])
+def test_a_model_that_sees_is_shown_what_a_tool_returned(ask, path):
+    shown, written = RESULTS[path]
+    assert size_of(ask(path, shown)) >= size_of(ask(path, written)) + ROWS - len(SENTENCE)
+
+
+def test_a_tools_picture_is_counted_alone_by_geminis_clients(client):
+    body = gemini_result({"output": ""}, parts=[INLINE])
+    lone = client.post("/v1beta/models/fake:countTokens", json={"contents": body["contents"][2:]})
+    assert lone.status_code == 200 and lone.get_json()["totalTokens"] > len(SENTENCE)
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/v1/messages", anthropic(BLOCKS)),
+        ("/v1/chat/completions", chat(PARTS)),
+        ("/v1/responses", {"input": RESPONSE}),
+        ("/v1beta/models/fake:generateContent", {"contents": [{"role": "user", "parts": [INLINE]}]}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "", "images": [IN_BASE64]}]}),
+    ],
+)
+def test_a_users_own_picture_is_still_refused(client, path, body):
+    reply = client.post(path, json={"model": "fake", **body})
+    assert reply.status_code == 400 and "no vision projector" in reply.get_data(as_text=True)
+
+
+def source(data):
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        source(base64.b64encode(b"no picture").decode()), source(base64.b64encode(IMAGE[:60]).decode()),
+        source("?"), source(""), source(None), {"type": "image"},
+        {"type": "image", "source": {"type": "url", "url": "https://elsewhere.example/x.png"}},
+        {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("make", [anthropic, anthropic_result])
+def test_claude_code_finds_its_words_for_a_picture_that_cannot_be_read(ask, make, block):
+    """It takes the picture out and asks again. Without these words the session was lost."""
+    error = ask("/v1/messages", make([block]), 400)["error"]
+    assert error["message"].startswith("Could not process image. ")
+    assert error["type"] == "invalid_request_error"
+
+
+def test_claude_code_finds_its_words_where_the_model_does_not_see(client):
+    error = client.post("/v1/messages", json={"model": "fake", **anthropic(BLOCKS)}).get_json()["error"]
+    assert error["message"].startswith("Could not process image. This model has no vision projector")
+
+
 def test_llama_cpps_clients_put_marks_into_raw_text(ask):
     body = {"prompt": {"prompt_string": f"A {MARK} B", "multimodal_data": [IN_BASE64]}, "n_predict": 4}
     answer = ask("/completion", body)

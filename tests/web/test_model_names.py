@@ -55,7 +55,7 @@ def test_counting_and_rendering_take_it_too(lenient, path):
 )
 def test_ollamas_routes_say_404_for_their_clients_pull_then(lenient, path, body):
     reply = lenient.client.post(path, json={**body, "model": NAME})
-    assert (reply.status_code, reply.get_json()) == (404, {"error": f"model '{NAME}' not found"})
+    assert (reply.status_code, reply.get_json()) == (404, {"error": f"model '{NAME}' not found. Served here: fake"})
 
 
 def test_a_model_is_looked_up_by_a_name_that_is_its_own(lenient):

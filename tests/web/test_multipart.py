@@ -10,6 +10,7 @@ from werkzeug.test import EnvironBuilder
 from llamasrv.errors import BodyTooLarge, InvalidRequest
 from llamasrv.web.http.multipart import FIELD_BYTES, PARTS, read_form
 
+
 def environ(**fields):
     return EnvironBuilder("/", method="POST", data=fields).get_environ()
 

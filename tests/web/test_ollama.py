@@ -120,7 +120,7 @@ def test_models_are_listed_and_shown(client):
     for body in ({"model": "fake:latest"}, {"name": "ALIAS", "verbose": True}):
         page = client.post("/api/show", json=body).get_json()
         assert page["model_info"]["general.architecture"] == "fake" and page["capabilities"] == ["completion"]
-    assert error(client.post("/api/show", json={"model": "other"})) == "model 'other' not found"
+    assert error(client.post("/api/show", json={"model": "other"})) == "model 'other' not found. Served here: fake"
 
 
 # ---------------------------------------------------------------- errors

@@ -95,3 +95,13 @@ def test_a_mended_path_takes_the_same_key(start):
     body = {"max_tokens": 8, "messages": HELLO}
     assert client.post("/v1/v1/messages", json=body).status_code == 401
     assert client.post("/v1/v1/messages", json=body, headers={"x-api-key": "secret"}).status_code == 403
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("path", ["/v1/realtime?model=x", "/realtime", "/v1/realtime/client_secrets", "/v1/realtime/calls"])
+def test_what_is_asked_for_the_realtime_api_is_told_that_there_is_none(client, method, path):
+    """It was a 404 that asked to check the URL for typos; voice clients retried."""
+    upgrade = {"Upgrade": "websocket", "Connection": "Upgrade"} if method == "GET" else {}
+    reply = client.open(path, method=method, headers=upgrade)
+    assert reply.status_code == 404 and "no Realtime endpoint" in reply.get_json()["error"]["message"]
+    assert "typos" in client.get("/v1/realtimes").get_json()["error"]["message"]

@@ -13,7 +13,7 @@ SECRET = "nobody may read this"
 
 @pytest.fixture
 def lines(caplog):
-    caplog.set_level(logging.INFO, logger="llamasrv.request")
+    caplog.set_level(logging.DEBUG, logger="llamasrv.request")
     logging.getLogger("llamasrv").propagate = True
     return lambda: [(r.levelname, r.getMessage(), r.fields) for r in caplog.records if r.name == "llamasrv.request"]
 
@@ -68,6 +68,18 @@ def test_a_value_that_is_wrong_is_there_with_its_field(client, lines, body, fiel
     client.post(path, json=body)
     assert lines()[0][2].get("field") == field
     assert SECRET not in str(lines()[0][2])
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/health", "/v1/health", "/metrics", "/ui/static/0/style.css"])
+def test_polls_and_parts_of_pages_have_a_line_at_debug(client, lines, path):
+    """They filled the log: a probe a second, and twenty files for each page."""
+    assert client.get(path).status_code == 200
+    assert lines()[0][0] == "DEBUG"
+
+
+def test_a_poll_that_fails_has_a_line_like_all_others(client, lines):
+    assert client.get("/ui/static/0/nothing").status_code == 404
+    assert lines()[0][0] == "INFO"
 
 
 def test_a_slow_request_is_a_warning(start, lines):

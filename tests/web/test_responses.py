@@ -9,6 +9,7 @@ import time
 from contextlib import closing
 
 import pytest
+from flask import Response
 from protocols.openai.responses_client import add_up
 from serving import openai_error_keys, wait_until
 from store.conftest import postgres_url, redis_url  # noqa: F401  (fixtures)
@@ -16,11 +17,11 @@ from store.conftest import postgres_url, redis_url  # noqa: F401  (fixtures)
 from llamasrv.domain.key import Key
 from llamasrv.engine.interface import DecodeFailed
 from llamasrv.errors import ConfigError
+from llamasrv.protocols.common.headers import LEFT_OUT
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.stored import Stored
 from llamasrv.store import Entry, StoreError
 from llamasrv.web.streams import background
-from llamasrv.web.routes.responses import LEFT_OUT
 from llamasrv.web.service import WebOptions
 
 
@@ -379,6 +380,38 @@ def test_its_events_can_be_followed_from_anywhere(own, held):
     assert payloads(get(own.client, response["id"], stream="true")) == everything
 
 
+def test_a_follower_hears_in_a_silence_what_all_others_hear(start):
+    service = start(web=WebOptions(keepalive=0.02))
+    held = Held(service)
+    response = create(service.client, background=True, stream=True)
+    body = iter(response.response)
+    data = b""
+    while data.count(b"event: keepalive") < 2:
+        data += next(body)
+    held.let_go()
+    told = payloads(Response(data + b"".join(body), headers=response.headers))
+    response.close()
+    final = add_up(told)
+    assert final["status"] == "completed"
+    wait_until(lambda: not len(service.service.background))
+    assert payloads(get(service.client, final["id"], stream="true")) == told
+
+
+def test_a_long_prompt_is_told_in_events(start):
+    service = start(web=WebOptions(keepalive=0.02))
+    held = Held(service)
+    response = create(service.client, stream=True)
+    body = iter(response.response)
+    data = b""
+    while data.count(b"event: keepalive") < 2:
+        data += next(body)
+    held.let_go()
+    told = payloads(Response(data + b"".join(body), headers=response.headers))
+    response.close()
+    assert [json.loads(event)["type"] for event in told[:3]] == ["response.created", "response.in_progress", "keepalive"]
+    assert payloads(get(service.client, add_up(told)["id"], stream="true")) == told
+
+
 def test_it_can_be_streamed_from_the_start(client):
     response = add_up(payloads(create(client, background=True, stream=True)))
     assert response["status"] == "completed" and response["background"] is True
@@ -406,6 +439,19 @@ def test_it_can_be_cancelled(own, held):
     assert get(own.client, id).get_json()["status"] == "cancelled"
     events = payloads(get(own.client, id, stream="true"))
     assert json.loads(events[-1])["type"] == "response.incomplete" and add_up(events)["status"] == "cancelled"
+
+
+def test_one_key_among_several_has_half_of_the_background(start):
+    """One could have all of it."""
+    keys = tuple(Key.of(name, f"secret-{name}") for name in ("ann", "bob"))
+    service = start(web=WebOptions(keys=keys, limits=Limits(background=4)))
+    held = Held(service)
+    try:
+        for name, statuses in (("ann", [200, 200, 429]), ("bob", [200])):
+            head = {"Authorization": f"Bearer secret-{name}"}
+            assert [create(service.client, headers=head, background=True).status_code for _ in statuses] == statuses
+    finally:
+        held.let_go()
 
 
 def test_only_what_is_in_the_background_can_be_cancelled(client):
@@ -568,7 +614,7 @@ def test_what_a_client_did_not_wait_for_is_not_stored(start, tmp_path):
     service = start(web=WebOptions(keepalive=0.05), store=f"sqlite:///{tmp_path}/responses.db")
     held = Held(service)
     response = create(service.client, stream=True)
-    assert next(iter(response.response)) == b": ping\n\n"
+    assert next(iter(response.response)).startswith(b"event: response.created\n")
     told = threading.Thread(target=held.let_go_with_mail)
     told.start()
     response.close()  # waits for the end of what it cancels

@@ -212,3 +212,14 @@ def test_the_oldest_ended_one_makes_room_and_running_ones_do_not(monkeypatch):
     with pytest.raises(QueueFull):
         streams.name_of("", {resume.HEADER: "d"})
     assert streams.name_of("", {resume.HEADER: "c"}) == "c"
+
+
+def test_a_name_may_have_any_letters(client):
+    """It was kept in one encoding and looked for in another."""
+    name = "Gespräch 🎈"
+    given = name.encode().decode("latin-1")  # bytes, as a header carries them
+    whole = begin(client, given).get_data()
+    assert follow(client, name).get_data() == whole
+    assert [one["conversation_id"] for one in lookup(client, name)] == [name]
+    begin(client, "Gespr\xe4ch").get_data()  # not UTF-8: as it is
+    assert follow(client, "Gespräch").status_code == 200

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import socket
+
+import gevent.socket
 import pytest
+from gevent.event import Event
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
 from llamasrv.errors import EngineFailure, Unavailable
 from llamasrv.web.ops.request_log import RequestStats, RequestLog
+from llamasrv.web.streams import streaming
 from llamasrv.web.streams.streaming import (
     CLIENT_CLOSED,
+    INTERIM,
     NOBODY,
     PING,
     WATCH_AFTER,
+    Client,
     Framing,
+    Watch,
     line,
     named,
     stream_response,
@@ -267,3 +275,59 @@ class TestWhatWasComputedCounts:
         with pytest.raises(RuntimeError):
             whole_response(Scripted([Text(0, "a")], RuntimeError("ours")), Plain(), record, client=NOBODY)
         assert record.usage == COMPUTED
+
+
+class Watched:
+    """A pair of sockets: a client, and the server's end, which is watched."""
+
+    def __init__(self, kind=gevent.socket.socket):
+        listener = gevent.socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        self.client = gevent.socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+        listener.close()
+        self.sock = kind(fileno=accepted.detach())
+        self.left = Event()
+        self.watch = Watch(Client(self.sock), self.left.set)
+
+    def end(self):
+        self.watch.close()
+        self.client.close()
+        self.sock.close()
+
+
+class Secured(gevent.socket.socket):
+    """As gevent's sockets under TLS, as far as they are watched."""
+
+
+@pytest.fixture(params=[gevent.socket.socket, Secured])
+def watched(request):
+    pair = Watched(request.param)
+    yield pair
+    pair.end()
+
+
+@pytest.mark.parametrize("before", [b"", b"GET / HTTP/1.1\r\n"])
+def test_a_client_that_closes_is_noticed(watched, before):
+    """Under TLS it never was, so that its answer was computed to the end; nor where bytes came before: the next
+    request, or TLS's own goodbye."""
+    watched.client.sendall(before)
+    gevent.sleep(0.01)
+    assert not watched.left.is_set()
+    watched.client.close()
+    assert watched.left.wait(5)
+
+
+def test_a_client_that_only_stops_sending_is_answered(request):
+    pair = Watched()
+    request.addfinalizer(pair.end)
+    pair.client.shutdown(socket.SHUT_WR)
+    assert not pair.left.wait(0.05) and pair.watch.half_closed
+    assert pair.client.recv(100) == INTERIM and not pair.left.is_set()
+
+
+def test_without_word_from_the_system_what_can_be_read_is_looked_at(watched, monkeypatch):
+    monkeypatch.setattr(streaming, "RDHUP", 0)
+    watched.client.close()
+    assert watched.left.wait(5)

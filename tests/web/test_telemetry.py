@@ -119,8 +119,9 @@ CLOSES_UNLESS_TOLD = "{{ messages[-1].content }}<think>\n{% if not enable_thinki
     ],
     ids=["auto", "off", "on"],
 )
-def test_on_llama_servers_own_paths_a_model_thinks_unless_somebody_says_otherwise(start, defaults, native, openai):
-    """Templates that close the thought unless they are told otherwise never let the model think there."""
+def test_on_llama_servers_own_path_a_model_thinks_unless_somebody_says_otherwise(start, defaults, native, openai):
+    """Templates that close the thought unless they are told otherwise never let the model think there. The prompt that
+    is shown is the other path's."""
     model = {"chat_template": CLOSES_UNLESS_TOLD, "chat_defaults": ChatDefaults(defaults)}
     client = start(model=model).client
     asked = {**CHAT[1], "max_tokens": 3, "verbose": True}
@@ -129,7 +130,7 @@ def test_on_llama_servers_own_paths_a_model_thinks_unless_somebody_says_otherwis
         chats = [client.post(path, json=body).get_json()["__verbose"]["prompt"] for path in (NATIVE_CHAT[0], CHAT[0])]
         return [client.post("/apply-template", json=body).get_json()["prompt"], *chats]
 
-    ends = [prompt.endswith(end) for prompt, end in zip(prompts(asked), (native, native, openai), strict=True)]
+    ends = [prompt.endswith(end) for prompt, end in zip(prompts(asked), (openai, native, openai), strict=True)]
     assert ends == [True, True, True]
     told = prompts({**asked, "enable_thinking": False})
     assert all(prompt.endswith("</think>\n") for prompt in told)

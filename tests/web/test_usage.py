@@ -39,7 +39,8 @@ def test_a_key_sees_what_it_used_itself(running):
     assert mine["prompt_tokens"] == sum(one["prompt_tokens"] for one in told)
     assert mine["completion_tokens"] == sum(one["completion_tokens"] for one in told)
     assert mine["cached_tokens"] == sum(one["prompt_tokens_details"]["cached_tokens"] for one in told)
-    assert usage(running, "ann", key="bob") == [mine]
+    assert usage(running, "ann", key="ann") == [mine]
+    assert running.client.get("/v1/usage?key=bob", headers=as_("ann")).status_code == 403
 
 
 def test_an_admin_sees_all_or_one(running):

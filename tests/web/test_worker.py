@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import gguf
@@ -164,6 +165,20 @@ def test_an_idle_connection_does_not_hold_up_the_end(serve):
         assert time.monotonic() - began < 5
 
 
+def test_ctrl_c_ends_without_a_warning(serve):
+    """A terminal's Ctrl-C reaches the worker twice, once through the master. The second, in the middle of the exit, killed
+    it: "Worker was sent SIGQUIT!"."""
+    server = serve("--fake")
+    assert server.url
+    worker = int(Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()[0])
+    server.signal(signal.SIGINT)
+    while server.process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGQUIT)
+        time.sleep(0.002)
+    assert server.exit_code() == 0 and "SIGQUIT" not in server.log
+
+
 def test_a_killed_worker_is_replaced(serve):
     server = serve("--fake")
     assert status(server) == 200
@@ -186,3 +201,47 @@ def test_a_model_that_cannot_be_loaded_ends_everything_with_one_line(serve, tmp_
     server = serve("--model", path)
     assert server.exit_code() == 78
     assert len(server.lines) == 1 and str(path) in server.lines[0]
+
+
+def call(server, method, path, body=None, kind="application/json"):
+    connection = http.client.HTTPConnection(*server.address, timeout=30)
+    try:
+        connection.request(method, path, body, {"Content-Type": kind})
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+def test_a_replica_takes_up_the_batch_of_one_that_is_killed(serve, tmp_path):
+    """It did nothing, until a batch was made on it."""
+    first, second = (serve("--fake", "--files", tmp_path) for _ in range(2))
+    for server in (first, second):
+        wait_until(lambda: status(server) == 200)  # noqa: B023
+    body = {"prompt": "x", "ignore_eos": True, "max_tokens": 500}
+    lines = [json.dumps({"custom_id": f"n{n}", "url": "/v1/completions", "body": body}) for n in range(60)]
+    form = "\r\n".join([
+        '--edge\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch',
+        '--edge\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n' + "\n".join(lines),
+        "--edge--\r\n",
+    ])  # fmt: skip
+    file = json.loads(call(first, "POST", "/v1/files", form, "multipart/form-data; boundary=edge"))["id"]
+    made = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
+    id = json.loads(call(first, "POST", "/v1/batches", json.dumps(made)))["id"]
+
+    def journalled():
+        return sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("batches/*/*.journal"))
+
+    wait_until(lambda: journalled() > 3)
+    os.killpg(first.process.pid, signal.SIGKILL)
+    before = journalled()
+    assert before < 50
+
+    def shown():
+        return json.loads(call(second, "GET", f"/v1/batches/{id}"))
+
+    end = time.monotonic() + 60
+    while shown()["status"] != "completed":
+        assert time.monotonic() < end, shown()
+        time.sleep(0.5)  # a batch is worked on while nobody asks for anything
+    output = call(second, "GET", f"/v1/files/{shown()['output_file_id']}/content").splitlines()
+    assert sorted(json.loads(line)["custom_id"] for line in output) == sorted(f"n{n}" for n in range(60))

@@ -1,6 +1,6 @@
 """Who may come in and for what: the tables and checks behind admission.py, in its order.
 
-    host, origin   a page in a browser must not reach a server without keys
+    host, origin   a page in a browser must not reach a server without keys (origins.py)
     key            on every route but the open ones, known or not; compared in constant time
     scope          one table says what a route takes; a route that is not in it takes `admin`
     quota          counted on the routes that do work
@@ -18,9 +18,10 @@ from urllib.parse import parse_qs
 
 from llamasrv.domain.key import Key
 from llamasrv.errors import Forbidden, Unauthorized
+from llamasrv.web.access.origins import Origins, host_of
 from llamasrv.web.access.quota import Quota
 
-OPEN, ANY, PAGE = "open", "any", "page"
+OPEN, ANY, PAGE, WORK = "open", "any", "page", "infer or embed"
 
 ROUTES: Mapping[str, tuple[str, ...]] = {
     # liveness, for machines that carry no key
@@ -28,9 +29,11 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     # any key at all: what is here, and is it ready
     ANY: (
         "/v1/models", "/models", "/v1/models/<path:name>", "/models/<path:name>", "/props", "/readyz", "/v1/usage",
-        "/cors-proxy", "/tokenize", "/detokenize", "/apply-template", "/openapi.json",
+        "/cors-proxy", "/tokenizer_info", "/openapi.json",
         "/api/tags", "/api/show", "/api/ps", "/api/version", "/v1beta/models", "/v1beta/models/<path:name>",
     ),
+    # what a prompt becomes: work without the model, for either kind of key
+    WORK: ("/tokenize", "/detokenize", "/apply-template"),
     "infer": (
         "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/completion", "/infill",
         "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens", "/v1/chat/completions/control",
@@ -68,7 +71,8 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
 _SCOPE_OF = {route: scope for scope, routes in ROUTES.items() for route in routes}
 _OPEN_PATHS = frozenset(ROUTES[OPEN])
 _PAGES = frozenset(ROUTES[PAGE])
-_WORK = frozenset(("infer", "embed"))
+_WORKING = frozenset(("infer", "embed"))
+_COUNTED = _WORKING | {WORK}
 _UNCOUNTED = frozenset(("/v1/chat/completions/control", "/chat/completions/control"))
 """These shorten work that is counted already: a key that may have no more of it may still use them."""
 
@@ -95,8 +99,9 @@ class Access:
         before: Access | None = None,
     ) -> None:
         self._keys = tuple(keys)
+        self._scopes = {key.name: key.scopes for key in keys}
         self._hosts = frozenset(host.lower() for host in hosts)
-        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+        self._origins = Origins(origins)
         used = {} if before is None else before.quotas
         self.quotas: dict[str, Quota] = {}
         for key in keys:
@@ -109,7 +114,7 @@ class Access:
         """The key that the request presents; None where no key is needed. Raises Unauthorized or Forbidden."""
         self._check_host(environ)
         if not self._keys:
-            self._check_origin(environ)
+            self._origins.check(environ, is_page=rule in _PAGES)
             return None
         if environ["REQUEST_METHOD"] == "OPTIONS" or rule in _PAGES:
             return None
@@ -120,30 +125,37 @@ class Access:
     def quota_of(self, key: Key | None, rule: str, method: str) -> Quota | None:
         """The quota that a request to this route counts against; None where the route does no work. Raises Forbidden
         if `key` may not use the route."""
-        scope = scope_of(rule, method)
         if key is None:
             return None
-        if scope not in key.scopes and scope not in (OPEN, ANY, PAGE):
-            raise Forbidden(f"This API key may not use {rule}: it needs the scope '{scope}'.")
-        if scope not in _WORK or method != "POST" or rule in _UNCOUNTED:
+        self.check(key.name, rule, method)
+        scope = scope_of(rule, method)
+        if scope not in _COUNTED or method != "POST" or rule in _UNCOUNTED:
             return None
         return self.quotas[key.name]
 
+    def check(self, owner: str, rule: str, method: str = "POST") -> None:
+        """For what one route does in place of another, too, such as the requests of a batch. Raises Forbidden if the
+        key of that name may not use the route."""
+        scope = scope_of(rule, method)
+        if scope not in (OPEN, ANY, PAGE):
+            self.require(owner, scope, f"use {rule}")
+
+    def require(self, owner: str, scope: str, to_do: str) -> None:
+        """Raises Forbidden if the key of that name has not the scope."""
+        if not self.allows(owner, scope):
+            raise Forbidden(f"This API key may not {to_do}: it needs the scope '{scope}'.")
+
     def allows(self, owner: str, scope: str) -> bool:
         """Whether the key of that name has the scope. Without keys, everything is allowed."""
-        return not self._keys or any(key.name == owner and scope in key.scopes for key in self._keys)
+        if not self._keys:
+            return True
+        scopes = self._scopes.get(owner, ())
+        return not _WORKING.isdisjoint(scopes) if scope == WORK else scope in scopes
 
     def allowed_origin(self, environ: Mapping[str, Any]) -> str | None:
-        """The value of Access-Control-Allow-Origin; None: the page may not read the reply. `localhost` in the list of
-        origins allows every page that this machine itself serves."""
-        origin = environ.get("HTTP_ORIGIN")
-        if not origin or not self._origins:
-            return None
-        allowed = "*" in self._origins or origin.lower() in self._origins
-        if not allowed and "localhost" in self._origins:
-            scheme, _, rest = origin.partition("://")
-            allowed = scheme in ("http", "https") and _is_loopback(_host_of(rest))
-        return origin if allowed else None
+        """The value of Access-Control-Allow-Origin; None: the page may not read the reply."""
+        origin = environ.get("HTTP_ORIGIN", "")
+        return origin if self._origins.lists(origin) else None
 
     def _known(self, environ: Mapping[str, Any]) -> Key:
         shown = _shown(environ)
@@ -161,7 +173,7 @@ class Access:
         return found
 
     def _check_host(self, environ: Mapping[str, Any]) -> None:
-        host = _host_of(environ.get("HTTP_HOST", ""))
+        host = host_of(environ.get("HTTP_HOST", ""))
         if self._hosts:
             allowed = "*" in self._hosts or host in self._hosts
         else:
@@ -170,42 +182,19 @@ class Access:
         if not allowed and environ["PATH_INFO"] not in _OPEN_PATHS:
             raise Forbidden(f"Host '{host[:100]}' is not allowed. Add it to --allowed-hosts.")
 
-    def _check_origin(self, environ: Mapping[str, Any]) -> None:
-        """Without keys, another site's page could start work here even though it may not read the reply."""
-        origin = environ.get("HTTP_ORIGIN")
-        if not origin or environ["REQUEST_METHOD"] == "OPTIONS" or self.allowed_origin(environ):
-            return  # a preflight has nothing done; the browser sees in its answer that the page may not go on
-        scheme, _, rest = origin.partition("://")
-        host = _host_of(rest)
-        if scheme in ("http", "https") and host != _host_of(environ.get("HTTP_HOST", "")) and not _is_loopback(host):
-            raise Forbidden(f"Origin '{host[:100]}' is not allowed. Add it to --cors-origins.")
-
 
 def _shown(environ: Mapping[str, Any]) -> str:
     header = environ.get("HTTP_AUTHORIZATION", "").strip()
     scheme, _, rest = header.partition(" ")
     if scheme.lower() == "bearer":
         header = rest.strip()
+    elif rest:
+        header = ""  # another scheme, such as the Basic of a proxy in front: no key of ours
     for name in ("HTTP_X_API_KEY", "HTTP_X_GOOG_API_KEY"):
         header = header or environ.get(name, "").strip()
     if not header and environ["PATH_INFO"].startswith("/v1beta/"):  # Google's examples put it there
         header = next(iter(parse_qs(environ.get("QUERY_STRING", "")).get("key", [])), "").strip()
     return header
-
-
-def _host_of(header: str) -> str:
-    """The host name in a Host header or an origin, without the port."""
-    name = header.lower()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name.partition(":")[0].rstrip(".")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 @lru_cache(maxsize=256)

@@ -1,14 +1,18 @@
-"""Bodies within bounds: reads no more bytes than allowed and parses strict JSON of limited depth."""
+"""Bodies within bounds: reads no more bytes than allowed and parses strict JSON of limited depth.
+
+What takes long for a large body is done off the hub: reading its JSON here, and whatever a view has `parsed`.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import orjson
 
+from llamasrv.engine.channels import compute_off_hub
 from llamasrv.errors import BodyTimeout, BodyTooLarge, InvalidRequest, LlamasrvError, UnsupportedMedia
 from llamasrv.protocols.limits import Limits
 
@@ -20,23 +24,46 @@ _JSON_TYPES = frozenset(
 )
 """What clients put on a JSON body: curl's default is the form type, litellm sends bytes as what they are."""
 
-_LAST_KEY = re.compile(r'"((?:[^"\\]|\\.){1,100})"\s*:\s*(?:\[[^"{}\[\]]*|)(?:"(?:[^"\\]|\\.)*|[^"{}\[\],]*)\Z')
-"""The key whose value, or array of plain values, is being written where the text ends."""
+LARGE = 1 << 18  # bytes of JSON that take milliseconds to read
+MANY = 1024  # values, of which an object or array counts as eight: it costs that much to check one against a schema
+_IS_LARGE = "llamasrv.body_is_large"
 
-_LOOK_BACK = 4096  # characters before an error that are searched for its key
+R = TypeVar("R")
 
 
 def read_json(environ: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """The request's body as a JSON object."""
-    return parse_json(_read_text(environ, limits), limits.json_depth)
+    data = _read_text(environ, limits)
+    environ[_IS_LARGE] = is_large(data)
+    return parsed(environ, parse_json, data, limits.json_depth)
 
 
 def read_json_value(environ: dict[str, Any], limits: Limits) -> dict[str, Any] | list[Any]:
     """The request's body as a JSON object or array."""
-    body = _parsed(_read_text(environ, limits), limits.json_depth)
+    data = _read_text(environ, limits)
+    environ[_IS_LARGE] = is_large(data)
+    body = parsed(environ, _parsed, data, limits.json_depth)
     if type(body) is not list and type(body) is not dict:
         raise InvalidRequest("The request's body must be a JSON array or object.", code="invalid_json")
     return body
+
+
+def is_large(data: bytes) -> bool:
+    """Whether it takes long to read this JSON, or to check it against a schema."""
+    return len(data) > LARGE or 8 * (data.count(b"{") + data.count(b"[")) + data.count(b",") > MANY
+
+
+def has_large_body(environ: Mapping[str, Any]) -> bool:
+    """Whether the body that was read from `environ` is large."""
+    return environ.get(_IS_LARGE, False)
+
+
+def parsed(environ: dict[str, Any], function: Callable[..., R], *args: Any, **named: Any) -> R:
+    """What the function makes of the body that was read from `environ`. It may use neither Flask's request nor anything
+    else of the current greenlet."""
+    if has_large_body(environ):
+        return compute_off_hub(partial(function, *args, **named))
+    return function(*args, **named)
 
 
 def _read_text(environ: dict[str, Any], limits: Limits) -> bytes:
@@ -100,14 +127,14 @@ def _read(environ: dict[str, Any], stream: Any, most: int) -> bytes:
     return b"".join(pieces)
 
 
-def read_pieces(environ: dict[str, Any], patience: float = BODY_SECONDS) -> Iterator[bytes]:
-    """A body of any size, piece by piece. Raises if less of it arrives than was announced."""
+def read_pieces(environ: dict[str, Any], patience: float = BODY_SECONDS, most: int = PIECE) -> Iterator[bytes]:
+    """A body of any size, in pieces of at most `most` bytes. Raises if less of it arrives than was announced."""
     stream, declared = environ["wsgi.input"], environ.get("CONTENT_LENGTH")
     left = int(declared) if declared and declared.isascii() and declared.isdigit() else None
     if left is None and not environ.get("wsgi.input_terminated"):
         return
     with _patience(environ, patience):
-        while left != 0 and (piece := _piece(stream, PIECE if left is None else min(PIECE, left))):
+        while left != 0 and (piece := _piece(stream, most if left is None else min(most, left))):
             left = None if left is None else left - len(piece)
             yield piece
     if left:
@@ -168,8 +195,19 @@ def _not_json(data: bytes, error: orjson.JSONDecodeError) -> InvalidRequest:
         text = data.decode("utf-8")
     except UnicodeDecodeError as bad:
         return InvalidRequest(f"The request's body is not UTF-8: byte {bad.start} is invalid.", code="invalid_json")
-    key = _LAST_KEY.search(text[max(0, error.pos - _LOOK_BACK) : error.pos])
-    param = key[1] if key else None
+    param = _last_key(text[: error.pos])
     where = f"line {error.lineno}, column {error.colno}" + (f" (in '{param}')" if param else "")
     text = f"The request's body is not valid JSON: {error.msg} at {where}."
     return InvalidRequest(text, param=param, code="invalid_json")
+
+
+def _last_key(text: str) -> str | None:
+    """The key whose value, or array of plain values, is being written where valid JSON breaks off."""
+    # Once escapes are gone, each quote opens or closes a string. No pattern here: clients choose what it would meet.
+    outside = text.replace("\\\\", "").replace('\\"', "")
+    if outside.count('"') % 2:
+        outside = outside[: outside.rindex('"')]  # it broke off in a string
+    _, key, after = ("", "", *outside.rsplit('"', 2))[-3:]
+    colon, value = after.lstrip()[:1], after.lstrip()[1:].lstrip()
+    plain = value[1:] if value.startswith("[") else value.replace(",", "{")  # only in an array a comma goes on
+    return key if colon == ":" and 0 < len(key) <= 100 and not set("{}[]") & set(plain) else None

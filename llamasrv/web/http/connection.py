@@ -1,6 +1,6 @@
 """One client connection and its requests, one after another.
 
-    idle    until the first byte of a request; what is left of the last one's body is passed over
+    idle    until the first byte of a request; what is left of the last one's body is passed over, if it is little
     head    until its head is whole; before that it passes the gate
     body    the application reads the body
     reply   the application answers
@@ -16,21 +16,25 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 from http import HTTPStatus
+from socket import SHUT_WR
 from typing import Any, NamedTuple, Protocol
 
-from gevent import Timeout
-from gunicorn import util
+from gevent import Timeout, sleep
 from gunicorn.http import errors, wsgi
 from gunicorn.http.parser import RequestParser
 
 from llamasrv.protocols.errors import refused_request
 from llamasrv.web.http.gate import Gate
+from llamasrv.web.http.incoming import Incoming, Unwanted
 
 log = logging.getLogger("llamasrv")
 
-LINGER = 1.0  # seconds that a connection which was refused is read on
+LINGER = 3.0  # seconds for which what a refused client still sends is discarded, so that it hears of the refusal
+DISCARDED, PAUSE = 65536, 0.002  # bytes at once, and seconds between two reads: 32 MB/s, whoever sends
+PIECE = 8192  # bytes that are read when a request begins
+PASSED_OVER = 65536  # bytes of a body that nobody wanted; if there are more, the connection is closed
 URGENT = (b"GET /livez ", b"GET /health ", b"GET /v1/health ", b"GET /readyz ")
-"""Requests that do not wait at the gate, as they begin on the wire."""
+"""Requests that do not wait behind others when they are the first on their connection, as they begin on the wire."""
 
 _STATUSES: dict[type[Exception], HTTPStatus] = {
     errors.InvalidResponseHeader: HTTPStatus.INTERNAL_SERVER_ERROR,  # the application's mistake, as the next
@@ -43,6 +47,13 @@ _STATUSES: dict[type[Exception], HTTPStatus] = {
     errors.ForbiddenProxyRequest: HTTPStatus.FORBIDDEN,
     errors.ParseException: HTTPStatus.BAD_REQUEST,  # all others of gunicorn's
 }
+
+
+class NoHost(errors.ParseException):
+    """A request that does not say which host it is for."""
+
+    def __str__(self) -> str:
+        return "Missing header 'Host': HTTP/1.1 requires it."
 
 
 class State(Enum):
@@ -83,7 +94,11 @@ class Connection:
         self._server = server
         self._peer, self._local = peer, local
         self._times = server.times
-        self._parser = RequestParser(server.cfg, sock, peer)
+        self._incoming = Incoming(sock, server.gate)
+        self._parser = RequestParser(server.cfg, self._incoming, peer)
+        self._outgoing = _Outgoing(sock)
+        self._is_first = True
+        self._is_body_read = True  # of the last request; also where there was none
 
     @property
     def is_answering(self) -> bool:
@@ -94,15 +109,31 @@ class Connection:
         try:
             while self._begins() and (request := self._head()) is not None and self._answer(request):
                 request = None
+            if not self._is_body_read:
+                self._close_gently()
+        except Unwanted:
+            self._close_gently()
         except OSError as error:
             log.debug("a connection broke: %s", error)
         except Exception as error:
             self._server.handle_error(request, self.sock, self._peer, error)
-            util.close_graceful(self.sock, timeout=LINGER)  # the client hears of it, although not all it sent was read
+            self._close_gently()
         finally:
             self.state = State.IDLE
             with suppress(OSError):
                 self.sock.close()
+
+    def _close_gently(self) -> None:
+        """Have the client hear of the reply, although not all that it sent was read.
+
+        A socket that is closed with unread bytes resets the connection, and the client may lose the reply.
+        """
+        self.state = State.IDLE
+        with suppress(OSError), Timeout(LINGER, False):
+            self.sock.shutdown(SHUT_WR)
+            self.sock.settimeout(None)
+            while self.sock.recv(DISCARDED):
+                sleep(PAUSE)
 
     def _begins(self) -> bool:
         """Whether another request arrives."""
@@ -110,29 +141,46 @@ class Connection:
         self.sock.settimeout(None)
         unreader, data = self._parser.unreader, b""
         with Timeout(self._times.idle, False):
+            self._incoming.spare = PASSED_OVER
             if self._parser.finish_body():
-                data = unreader.read()
+                self._is_body_read = True
+                data = unreader.take_buffered() or self.sock.recv(PIECE)
                 unreader.unread(data)
-        if data and not data.startswith(URGENT):
-            self._server.gate.enter()
+            else:
+                self._is_body_read = False  # nobody knows where it ends
+        self._incoming.spare = None
+        if data:
+            self._server.gate.enter(urgent=self._is_first and data.startswith(URGENT))
+        self._is_first = False
         return bool(data)
 
     def _head(self) -> Any:
         self.state = State.HEAD
         with Timeout(self._times.head, False):
-            return next(self._parser, None)
+            request = next(self._parser, None)
+            if request is not None and request.version > (1, 0):
+                _check_host(request)
+                request.version = (1, 1)  # we speak no later one
+            return request
         return None
 
     def _answer(self, request: Any) -> bool:
         """Whether the connection stays open for another request."""
         self.state = State.REPLY
         self.sock.settimeout(self._times.write)
-        cfg = self._server.cfg
-        response, environ = wsgi.create(request, self.sock, self._peer, self._local, cfg, response_class=Response)
+        out = self._outgoing = _Outgoing(self.sock)
+        response, environ = wsgi.create(
+            request, out, self._peer, self._local, self._server.cfg, response_class=Response
+        )
+        environ["gunicorn.socket"] = self.sock
         environ["llamasrv.connection"] = self
+        start: Any = response.start_response
+        self._is_body_read = not (environ.get("CONTENT_LENGTH", "0") != "0" or "HTTP_TRANSFER_ENCODING" in environ)
+        if not self._is_body_read:
+            start = self._closing(response, int(environ.get("CONTENT_LENGTH", "0")))
         if not self._server.alive:
             response.force_close()
-        body = self._server.application(environ, response.start_response)
+        body = self._server.application(environ, start)
         try:
             for data in body:
                 response.write(data)
@@ -150,36 +198,64 @@ class Connection:
                 close()
         return not response.should_close()
 
+    def _closing(self, response: Response, length: int) -> Callable[..., Any]:
+        """`start_response` for a request with a body: the reply says that the connection ends where more of the body
+        is left than is passed over, or where the client still waits to be asked for it."""
+
+        def start(*args: Any) -> Any:
+            if not self._is_body_read and (length > PASSED_OVER or self._outgoing.interim):
+                response.force_close()
+            return response.start_response(*args)
+
+        return start
+
     @contextmanager
     def body(self, patience: float) -> Iterator[None]:
         """For the time in which the application reads the body, which may pause for `patience` seconds."""
         self.state = State.BODY
         self.sock.settimeout(patience)
         try:
+            if self._outgoing.interim:
+                self._outgoing.go_on()
             yield
+            self._is_body_read = True  # else it was refused amid it
         finally:
             self.state = State.REPLY
             self.sock.settimeout(self._times.write)
+
+
+def _check_host(request: Any) -> None:
+    for name, _ in request.headers:
+        if name == "HOST":
+            return
+    raise NoHost
 
 
 class Response(wsgi.Response):
     """A reply whose head goes out with the first bytes of its body: each write releases the GIL, and the engine thread
     may keep it for a while."""
 
-    def __init__(self, req: Any, sock: Any, cfg: Any) -> None:
-        super().__init__(req, _HeadHolder(sock), cfg)
-
     def close(self) -> None:
         super().close()
         self.sock.flush()
 
 
-class _HeadHolder:
-    """A socket that holds its first send back until the second one comes."""
+class _Outgoing:
+    """The socket as gunicorn's replies see it. The first `sendall`, a head, is held back until the second one comes;
+    what comes by `send` is "100 Continue", and is held back until somebody wants the body."""
 
     def __init__(self, sock: Any) -> None:
+        self.interim = b""
         self._sock = sock
         self._head: bytes | None = None
+
+    def send(self, data: bytes) -> int:
+        self.interim = data
+        return len(data)
+
+    def go_on(self) -> None:
+        data, self.interim = self.interim, b""
+        self._sock.sendall(data)
 
     def sendall(self, data: bytes) -> None:
         if self._head is None:

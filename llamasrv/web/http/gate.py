@@ -1,8 +1,9 @@
-"""The gate for new requests: a crowd that arrives at once is let in a slice at a time.
+"""The gate for what clients send: a crowd that arrives at once is let in a slice at a time.
 
-One thread serves every connection. In one turn of the hub only as many requests begin as fit into a slice of time, in
-the order in which they came; between two slices streams are written, connections accepted and health is answered.
-Knows no request, only greenlets.
+One thread serves every connection. In one turn of the hub only as many requests begin, and only as many pieces of
+bodies are read, as fit into a slice of time, in the order in which they came; between two slices streams are written,
+connections accepted and timeouts noticed. What is urgent has a line and a slice of its own. Knows no request, only
+greenlets.
 """
 
 from __future__ import annotations
@@ -14,51 +15,66 @@ from typing import Any
 
 from gevent import get_hub, getcurrent
 
-SLICE = 0.002  # seconds of new requests in one turn of the hub
+SLICE = 0.002  # seconds of each line in one turn of the hub
+
+
+class _Line:
+    """Those who wait, and until when more may pass in this turn."""
+
+    __slots__ = ("end", "turn", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[list[Any]] = deque()  # each alone in a list that it empties when it leaves
+        self.turn = -1
+        self.end = 0.0
 
 
 class Gate:
-    """Make it on the hub's thread. A request that arrives alone goes through at once."""
+    """Make it on the hub's thread. Whoever arrives alone goes through at once."""
 
     def __init__(self, seconds: float = SLICE, clock: Callable[[], float] = perf_counter) -> None:
         self._hub = get_hub()
+        self._loop = self._hub.loop
         self._clock = clock
         self._seconds = seconds
-        self._line: deque[list[Any]] = deque()  # of those who wait, each alone in a list that it empties when it leaves
+        self._urgent, self._others = _Line(), _Line()
         self._timer: Any = None  # set while somebody waits
-        self._turn: float | None = None  # the hub's own clock, which stands still during a turn
-        self._end = 0.0  # of this turn's slice
 
-    def enter(self) -> None:
+    def enter(self, *, urgent: bool = False) -> None:
         """Return when it is the caller's turn."""
-        if not self._line and self._is_time_left():
+        line = self._urgent if urgent else self._others
+        if not line.waiting and self._is_time_left(line):
             return
         place = [getcurrent()]
-        self._line.append(place)
+        line.waiting.append(place)
         self._open_next_turn()
         try:
             self._hub.switch()
         finally:
             place.clear()  # also when it is killed, or its time is up, while it waits
 
-    def _is_time_left(self) -> bool:
-        now = self._hub.loop.now()
-        if now != self._turn:
-            self._turn, self._end = now, self._clock() + self._seconds
-        return self._clock() < self._end
+    def _is_time_left(self, line: _Line) -> bool:
+        # The loop counts how often it has asked for events. Its clock does not tell turns apart: every timeout that
+        # begins sets it anew.
+        now, turn = self._clock(), self._loop.iteration
+        if turn != line.turn:
+            line.turn, line.end = turn, now + self._seconds
+            return True
+        return now < line.end
 
     def _open_next_turn(self) -> None:
+        # Not `gevent.sleep(0)`: the hub calls back up to fifty greenlets before it looks at sockets and timers again.
         if self._timer is None:
-            self._timer = self._hub.loop.timer(0)  # fires in the hub's next turn, and not before
+            self._timer = self._loop.timer(0)  # fires in the hub's next turn, and not before
             self._timer.start(self._open)
 
     def _open(self) -> None:
         """Let through as many as fit into a slice. Runs in the hub."""
         self._timer.close()
         self._timer = None
-        end = self._clock() + self._seconds
-        while self._line and self._clock() < end:
-            for greenlet in self._line.popleft():
-                greenlet.switch()
-        if self._line:
+        for line in (self._urgent, self._others):
+            while line.waiting and self._is_time_left(line):
+                for greenlet in line.waiting.popleft():
+                    greenlet.switch()
+        if self._urgent.waiting or self._others.waiting:
             self._open_next_turn()

@@ -43,6 +43,7 @@ from llamasrv.startup import systemd, tools
 from llamasrv.startup.progress import LoadingDisplay
 from llamasrv.web.http.connection import Connection, Times, refuse, status_of
 from llamasrv.web.http.gate import Gate
+from llamasrv.web.http.hub_watch import HubWatch
 from llamasrv.web.ops import diagnostics
 from llamasrv.web.ops.spans import Spans
 
@@ -183,6 +184,8 @@ class Worker(GeventWorker):
     # life
 
     def run(self) -> None:
+        watch = HubWatch(self.service.hub_stalls, Connection._answer.__code__)
+        watch.start()
         servers = [self._listen(sock) for sock in self.sockets]
         loading = gevent.spawn(self._watch_loading)
         while self.alive:
@@ -202,6 +205,9 @@ class Worker(GeventWorker):
                 self._wake.clear()
         loading.kill()
         self._drain(servers)
+        watch.close()
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C comes twice; the second must not kill the exit
         _thaw()
         if self._exit_code:
             sys.exit(self._exit_code)
@@ -336,9 +342,11 @@ def describe(registry: Registry, address: Any) -> list[str]:
             continue
         engine = model.engine
         size = f" ({engine.info.description})" if engine.info.description else ""
+        cells = engine.options.context_cells  # a few are kept, and the model may be trained on less: so both numbers
+        pool = f", {cells} cells" if cells else ""
         lines.append(
             f"llamasrv {__version__} serves {model.name}{size} at {url}: context {engine.context} tokens, "
-            f"{engine.options.places} in parallel, {engine.options.threads} threads"
+            f"{engine.options.places} in parallel, {engine.options.threads} threads{pool}"
         )
         notice = paths.notice_of(engine.info.path)
         lines += [notice] if notice else []

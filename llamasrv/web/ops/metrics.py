@@ -59,6 +59,9 @@ class ServiceCollector(Collector):
     def _web(self, families: _Families) -> None:
         stats = self._service.stats
         families.gauge("llamasrv_http_open", "Requests in progress.", stats.num_open)
+        text = "Turns longer than 0.01 s of the thread that serves all connections: streams wait for them."
+        stalls = self._service.hub_stalls
+        families.histogram("llamasrv_hub_stall_seconds", text, stalls.cumulative(), stalls.total)
         background = self._service.background
         families.gauge("llamasrv_background", "Background responses in progress.", len(background))
         unstored = background.memory.num_unstored
@@ -145,8 +148,12 @@ class ServiceCollector(Collector):
             ("media_encode_seconds", "Seconds spent encoding images and audio.", m.encode_seconds),
             ("failed_steps", "Steps that failed.", m.failed_steps),
             ("restarts", "Contexts recreated after a failure.", m.restarts),
+            ("spoiled_rows", "Rows of logits that were not numbers; their sequences failed.", m.spoiled_rows),
             ("unread", "Sequences cancelled because nobody read their answer.", m.unread),
         ), model=model)  # fmt: skip
+        for part, count in m.slow_parts.items():
+            text = "Parts of steps, beside computing, that took longer than 50 ms while all sequences waited."
+            families.counter("llamasrv_slow_step_parts", text, count, model=model, part=part)
         for source, count in m.reused.items():
             text = "Prompt tokens reused, by tier."
             families.counter("llamasrv_reused_tokens", text, count, model=model, source=source)

@@ -22,6 +22,9 @@ from llamasrv.web.streams.gaps import Gaps
 
 log = logging.getLogger("llamasrv.request")
 
+QUIET = frozenset(("/livez", "/readyz", "/health", "/v1/health", "/metrics", "/ui/static/<version>/<path:name>"))
+"""Routes that are polled, or belong to a page: a line at debug where they succeed."""
+
 _STEPS, _STEP = 8, re.compile(r"[A-Za-z0-9_.:-]{0,24}\Z")  # of a path in a line; what is longer is an id, or words
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 
@@ -100,9 +103,10 @@ class RequestLog:
         if self.usage is not None and self.model is not None and stats.usage is not None:
             stats.usage.note(self.owner, self.model, self.usage, seconds)
         slow = stats.slow_seconds is not None and stats.slow_seconds <= seconds
-        if slow or log.isEnabledFor(logging.INFO):
+        level = logging.DEBUG if status < 400 and self.route in QUIET else logging.INFO
+        if slow or log.isEnabledFor(level):
             log.log(
-                logging.WARNING if slow else logging.INFO,
+                logging.WARNING if slow else level,
                 "slow request" if slow else "request",
                 extra={"fields": self._fields(status, seconds)},
             )

@@ -8,12 +8,14 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
+from llamasrv.domain.request import GenerateRequest
 from llamasrv.protocols.anthropic.messages import Keep, MessagesEndpoint, MessagesOptions, MessagesReply, count_body
 from llamasrv.protocols.anthropic.threads import ThreadUnsupported, Turn, previous_of
+from llamasrv.protocols.common.headers import LEFT_OUT, header_of
 from llamasrv.protocols.errors import anthropic_body
-from llamasrv.web.http.body import read_json
+from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.generate import in_words_of, respond
+from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, named
 from llamasrv.web.streams.threads import Threads
@@ -32,7 +34,17 @@ def blueprint(service: Service) -> Blueprint:
         body = read_json(request.environ, settings.limits)
         owner = request.environ["llamasrv.record"].owner
         earlier = _earlier(threads, owner, body)
-        asked, options = endpoint.parse(body, owner=owner, timeout=service.options.timeout, earlier=earlier)
+        asked, options = parsed(
+            request.environ, endpoint.parse, body, owner=owner, timeout=service.options.timeout, earlier=earlier
+        )
+        response = answer(asked, options, owner, body, earlier)
+        if options.left_out:
+            response.headers[LEFT_OUT] = header_of(options.left_out)
+        return with_ignored(response, endpoint.unknown(body))
+
+    def answer(
+        asked: GenerateRequest, options: MessagesOptions, owner: str, body: Mapping[str, Any], earlier: tuple[Turn, ...]
+    ) -> Response:
         if options.turn is None:
             return respond(service, endpoint, asked, options, FRAMING)
         if not threads.keeps:
@@ -48,7 +60,8 @@ def blueprint(service: Service) -> Blueprint:
     def count_tokens() -> Response:
         """What `/v1/messages` would report for the same body, the cached part included."""
         body = read_json(request.environ, settings.limits)
-        asked = endpoint.parse_count(body, earlier=_earlier(threads, request.environ["llamasrv.record"].owner, body))
+        earlier = _earlier(threads, request.environ["llamasrv.record"].owner, body)
+        asked = parsed(request.environ, endpoint.parse_count, body, earlier=earlier)
         with in_words_of(endpoint, asked):
             return json_answer(count_body(service.pipeline.count(asked)))
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
+import orjson
 from flask import Blueprint, Response, request
 
+from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidRequest, QueueFull
 from llamasrv.protocols.anthropic import batches as anthropic
-from llamasrv.protocols.anthropic.pages import page_body as page_of
+from llamasrv.protocols.anthropic.pages import page_body as anthropic_page
 from llamasrv.protocols.openai import batches as openai
 from llamasrv.protocols.openai.files import check_batch_input
-from llamasrv.protocols.openai.responses.stored import page_body
-from llamasrv.store.batches import Batch, BatchNotFound, read_journal
+from llamasrv.protocols.openai.responses.stored import page_of
+from llamasrv.store.batches import Batch, BatchNotFound
 from llamasrv.store.files import new_id
-from llamasrv.web.http.body import read_json
+from llamasrv.store.paging import Page
+from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.caller import caller
 from llamasrv.web.routes.files import check_kept
-from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request
+from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request, page_on
 from llamasrv.web.service import Service
+from llamasrv.web.streams.batch_input import results_of
 
 OPEN = 100  # batches of one key that have not ended
 
@@ -39,6 +44,7 @@ def _openai(routes: Blueprint, service: Service) -> None:
     @routes.post("/v1/batches")
     def create_batch() -> Response:
         fields = endpoint.parse(read_json(request.environ, service.options.limits))
+        service.access.check(caller(), fields.endpoint)
         file = service.files.find(caller(), fields.input_file)
         check_batch_input(file)
         new = _new(service, "openai", "batch_", fields.endpoint)
@@ -50,8 +56,8 @@ def _openai(routes: Blueprint, service: Service) -> None:
     @routes.get("/v1/batches")
     def list_batches() -> Response:
         after, limit, _ = page_of_request()
-        shown = [openai.shown(batch) for batch in batches.of(caller(), "openai")]
-        return json_answer(page_body(shown, after=after, limit=limit, descending=False))
+        find = partial(batches.page, caller(), "openai")
+        return json_answer(page_on(batches.shelf, find, _openai_page, after=after, limit=limit))
 
     @routes.get("/v1/batches/<id>")
     def show_batch(id: str) -> Response:
@@ -67,18 +73,20 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
 
     @routes.post("/v1/messages/batches")
     def create_message_batch() -> Response:
-        lines = anthropic.parse_requests(read_json(request.environ, service.options.limits))
+        body = read_json(request.environ, service.options.limits)
+        lines = parsed(request.environ, anthropic.parse_requests, body)
         new = _new(service, "anthropic", "msgbatch_", anthropic.MESSAGES)._replace(total=len(lines))
-        batches.create(new, lines)
+        create = partial(batches.create, new, lines)
+        off_hub(create) if batches.shelf.blocks else create()
         service.batches.wake()
         return json_answer(anthropic.batch_body(new, _base()))
 
     @routes.get("/v1/messages/batches")
     def list_message_batches() -> Response:
         after, before, limit = anthropic_page_of_request()
-        base, kept = _base(), batches.of(caller(), "anthropic")
-        page = page_of(kept, lambda batch: anthropic.shown(batch, base), after=after, before=before, limit=limit)
-        return json_answer(page)
+        find, render = partial(batches.page, caller(), "anthropic"), partial(_anthropic_page, _base())
+        asked = {"after": after, "before": before, "limit": limit}
+        return json_answer(page_on(batches.shelf, find, render, ("after_id", "before_id"), **asked))
 
     @routes.get("/v1/messages/batches/<id>")
     def show_message_batch(id: str) -> Response:
@@ -101,8 +109,16 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
         batch = _find(service, id, "anthropic")
         if not batch.ended:
             raise InvalidRequest(f"Batch {id} has no results yet: it is still being processed.")
-        lines = _joined(anthropic.results(read_journal(batches.journal_of(batch))))
+        lines = _joined(anthropic.results(results_of(batches, batch)))
         return Response(lines, 200, content_type="application/x-jsonl")
+
+
+def _openai_page(page: Page[Batch]) -> bytes:
+    return orjson.dumps(page_of([openai.shown(batch) for batch in page.items], has_more=page.has_more))
+
+
+def _anthropic_page(base: str, page: Page[Batch]) -> bytes:
+    return anthropic_page([anthropic.shown(batch, base) for batch in page.items], has_more=page.has_more)
 
 
 def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
@@ -118,8 +134,7 @@ def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 def _new(service: Service, protocol: str, prefix: str, endpoint: str) -> Batch:
     owner = caller()
-    waiting = [batch for batch in service.batches.batches.of(owner, protocol) if not batch.ended]
-    if len(waiting) >= OPEN:
+    if service.batches.batches.num_open(owner, protocol) >= OPEN:
         raise QueueFull(f"{OPEN} batches are already in progress.")
     now = int(time.time())
     return Batch(new_id(prefix), owner, protocol, endpoint, now, now + openai.WINDOW)
@@ -141,7 +156,6 @@ def _cancel(service: Service, id: str, protocol: str) -> Batch:
         service.batches.batches.save(batch)
         service.batches.wake()
     return batch
-
 
 
 def _base() -> str:

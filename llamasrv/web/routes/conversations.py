@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from flask import Blueprint, Response, request
 
 from llamasrv.protocols.openai.conversations import (
@@ -13,12 +16,14 @@ from llamasrv.protocols.openai.conversations import (
     items_body,
 )
 from llamasrv.protocols.openai.responses.stored import page_body
-from llamasrv.web.http.body import read_json
+from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.caller import caller
 from llamasrv.web.routes.paging import page_of_request
 from llamasrv.web.routes.twice import add_twice
 from llamasrv.web.service import Service
+
+R = TypeVar("R")
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -43,15 +48,18 @@ class Views:
         self._endpoint = Conversations(self._limits)
         self._kept = service.conversations
 
+    def _parsed(self, parse: Callable[[dict[str, Any]], R]) -> R:
+        return parsed(request.environ, parse, read_json(request.environ, self._limits))
+
     def create(self) -> Response:
-        new = self._endpoint.parse_create(read_json(request.environ, self._limits))
+        new = self._parsed(self._endpoint.parse_create)
         return json_answer(conversation_body(self._kept.keep(caller(), new)))
 
     def show(self, id: str) -> Response:
         return json_answer(conversation_body(self._kept.find(caller(), id)))
 
     def update(self, id: str) -> Response:
-        metadata = self._endpoint.parse_metadata(read_json(request.environ, self._limits))
+        metadata = self._parsed(self._endpoint.parse_metadata)
         changed = self._kept.change(caller(), id, lambda conversation: conversation._replace(metadata=metadata))
         return json_answer(conversation_body(changed))
 
@@ -65,7 +73,7 @@ class Views:
         return json_answer(page_body(items, after=after, limit=limit, descending=descending))
 
     def add(self, id: str) -> Response:
-        items = self._endpoint.parse_items(read_json(request.environ, self._limits))
+        items = self._parsed(self._endpoint.parse_items)
 
         def extended(conversation: Conversation) -> Conversation:
             return self._endpoint.extended(conversation, items)

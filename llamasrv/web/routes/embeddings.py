@@ -14,7 +14,7 @@ from llamasrv.protocols.openai.classify import ClassifyEndpoint
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
 from llamasrv.protocols.openai.score import ScoreEndpoint
-from llamasrv.web.http.body import read_json
+from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of
 from llamasrv.web.routes.models import heed_autoload
@@ -81,7 +81,7 @@ def computed(
     environ = request.environ
     record = environ["llamasrv.record"]
     settings = service.options
-    asked, options = endpoint.parse(body, owner=record.owner, timeout=settings.timeout)
+    asked, options = parsed(environ, endpoint.parse, body, owner=record.owner, timeout=settings.timeout)
     heed_autoload(service, asked.model)
     with in_words_of(endpoint, asked):
         running = submit(asked)

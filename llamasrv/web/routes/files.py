@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import orjson
 from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.anthropic import files as anthropic
 from llamasrv.protocols.anthropic.pages import page_body as anthropic_page
 from llamasrv.protocols.openai import files as openai
-from llamasrv.protocols.openai.responses.stored import page_body
-from llamasrv.store.files import FileStore, Upload
+from llamasrv.protocols.openai.responses.stored import page_of
+from llamasrv.store.files import FileStore, StoredFile, Upload
+from llamasrv.store.paging import Page
 from llamasrv.web.http.multipart import read_form
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.caller import caller
-from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request
+from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request, page_on
 from llamasrv.web.service import Service
 
 
@@ -34,14 +37,16 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/v1/files")
     def list_files() -> Response:
+        find = partial(files.page, caller())
+        asked: dict[str, Any]
         if _is_anthropic():
             after, before, limit = anthropic_page_of_request()
-            kept = files.of(caller())[::-1]
-            return json_answer(anthropic_page(kept, anthropic.shown, after=after, before=before, limit=limit))
+            asked = {"limit": limit, "descending": True, "after": after, "before": before}
+            return json_answer(page_on(files.shelf, find, _anthropic_page, ("after_id", "before_id"), **asked))
         after, limit, descending = page_of_request(most=10_000, default=10_000)
-        purpose = request.args.get("purpose")
-        shown = [openai.shown(file) for file in files.of(caller()) if purpose in (None, "", file.purpose)]
-        return json_answer(page_body(shown, after=after, limit=limit, descending=descending))
+        asked = {"limit": limit, "descending": descending, "after": after}
+        asked["purpose"] = request.args.get("purpose") or None
+        return json_answer(page_on(files.shelf, find, _openai_page, **asked))
 
     @routes.get("/v1/files/<id>")
     def show(id: str) -> Response:
@@ -61,6 +66,14 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
+def _anthropic_page(page: Page[StoredFile]) -> bytes:
+    return anthropic_page([anthropic.shown(file) for file in page.items], has_more=page.has_more)
+
+
+def _openai_page(page: Page[StoredFile]) -> bytes:
+    return orjson.dumps(page_of([openai.shown(file) for file in page.items], has_more=page.has_more))
+
+
 def check_kept(service: Service) -> None:
     if not service.options.files_bytes:
         raise Unsupported("This server stores no files or batches: it was started with --files-max-bytes 0.")
@@ -75,7 +88,7 @@ def _receive(new: Upload, files: FileStore) -> None:
         opened.append(name)
         return new
 
-    form = read_form(request.environ, most=files.max_bytes, open_file=open_file)
+    form = read_form(request.environ, most=files.room.most, open_file=open_file, blocks=files.shelf.blocks)
     if not opened:
         raise InvalidRequest("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
     fields = _protocol().parse_upload(form.fields)

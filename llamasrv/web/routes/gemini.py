@@ -12,10 +12,10 @@ from llamasrv.protocols.errors import gemini_body
 from llamasrv.protocols.gemini.embed import EmbedContent
 from llamasrv.protocols.gemini.generate import Asked, GenerateContent, count_body
 from llamasrv.protocols.gemini.models import ModelCard, list_body, model_body, page_of
-from llamasrv.web.http.body import read_json
+from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.embeddings import compute
-from llamasrv.web.routes.generate import in_words_of, respond
+from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, unnamed
 
@@ -53,12 +53,14 @@ def blueprint(service: Service) -> Blueprint:
     def answer(named: Asked, framing: Framing) -> Response:
         body = read_json(request.environ, limits)
         owner = request.environ["llamasrv.record"].owner
-        asked, options = endpoint.parse(body, named, owner=owner, timeout=service.options.timeout)
-        return respond(service, endpoint, asked, options, framing)
+        timeout = service.options.timeout
+        asked, options = parsed(request.environ, endpoint.parse, body, named, owner=owner, timeout=timeout)
+        unknown = parsed(request.environ, endpoint.unknown, body)
+        return with_ignored(respond(service, endpoint, asked, options, framing), unknown)
 
     @routes.post(f"{MODELS}/<path:name>:countTokens")
     def count_tokens(name: str) -> Response:
-        asked = endpoint.parse_count(read_json(request.environ, limits), Asked(name))
+        asked = parsed(request.environ, endpoint.parse_count, read_json(request.environ, limits), Asked(name))
         with in_words_of(endpoint, asked):
             return json_answer(count_body(service.pipeline.count(asked)))
 

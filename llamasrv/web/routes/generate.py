@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,8 +13,9 @@ from flask import Response, request
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.run import Run, RunInfo
+from llamasrv.protocols.common.headers import IGNORED, header_of
 from llamasrv.protocols.common.names import named_for
-from llamasrv.web.http.body import read_json
+from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.models import heed_autoload
 from llamasrv.web.service import Service
 from llamasrv.web.streams.opening import reply_to
@@ -37,6 +38,8 @@ class Endpoint(Replies, Protocol):
     def parse(
         self, body: Mapping[str, Any], *, owner: str, timeout: float | None
     ) -> tuple[GenerateRequest, Any]: ...
+
+    def unknown(self, body: Mapping[str, Any]) -> Sequence[str]: ...
 
 
 class Named(Protocol):
@@ -61,11 +64,19 @@ def in_words_of(endpoint: Named, asked: Any) -> Iterator[None]:
 def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) -> Response:
     environ = request.environ
     body = read_json(environ, service.options.limits)
+    unknown = endpoint.unknown(body)
     if service.options.verbose:
         body = {"verbose": True, **body}
     owner = environ["llamasrv.record"].owner
-    asked, options = endpoint.parse(body, owner=owner, timeout=service.options.timeout)
-    return respond(service, endpoint, asked, options, framing)
+    asked, options = parsed(environ, endpoint.parse, body, owner=owner, timeout=service.options.timeout)
+    return with_ignored(respond(service, endpoint, asked, options, framing), unknown)
+
+
+def with_ignored(response: Response, unknown: Sequence[str]) -> Response:
+    """Name the fields that were not known: a misspelt one is not noticed otherwise."""
+    if unknown:
+        response.headers[IGNORED] = header_of(unknown)
+    return response
 
 
 def respond(

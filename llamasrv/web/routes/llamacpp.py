@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from flask import Blueprint, Response, request
 from llamasrv import __version__
 from llamasrv.config import paths
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.channels import off_hub
+from llamasrv.engine.channels import compute_off_hub
 from llamasrv.engine.interface import Vocabulary, sampling_defaults
 from llamasrv.errors import Forbidden, InvalidRequest, Unsupported
 from llamasrv.models.model import Model
@@ -22,9 +23,18 @@ from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
 from llamasrv.protocols.llamacpp.models import SUCCESS
 from llamasrv.protocols.llamacpp.props import props_body, router_props_body
-from llamasrv.protocols.llamacpp.tokenize import Tokenizing, content_body, count_body, prompt_body, tokens_body
+from llamasrv.protocols.llamacpp.tokenize import (
+    Tokenize,
+    Tokenizing,
+    check_pieces,
+    content_body,
+    count_body,
+    prompt_body,
+    tokenizer_body,
+    tokens_body,
+)  # fmt: skip
 from llamasrv.protocols.openai.chat import ChatCompletions
-from llamasrv.web.http.body import read_json
+from llamasrv.web.http.body import has_large_body, parsed, read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import generate
 from llamasrv.web.routes.models import heed_autoload, loader_of
@@ -70,45 +80,67 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
         return count(native_chat)
 
     def count(endpoint: ChatCompletions) -> Response:
-        asked, _ = endpoint.parse(read_json(request.environ, limits))
+        asked, _ = parsed(request.environ, endpoint.parse, read_json(request.environ, limits))
         heed_autoload(service, asked.model)
         return json_answer(count_body(service.pipeline.count(asked)))
 
     @routes.post("/tokenize")
     def tokenize() -> Response:
-        asked = tokenizing.parse_tokenize(read_json(request.environ, limits))
+        asked = parsed(request.environ, tokenizing.parse_tokenize, read_json(request.environ, limits))
         heed_autoload(service, asked.model)
         with service.pipeline.lease(asked.model) as served:
-            vocab = served.vocab
+            work = partial(_tokens_of, served.vocab, asked, served.context)
+            return json_answer(compute_off_hub(work) if is_long(asked) else work())
 
-            def tokens() -> list[int]:
-                found: list[int] = []
-                for at, part in enumerate(asked.content):
-                    if isinstance(part, int):
-                        found.append(part)
-                    else:
-                        special = asked.add_special and at == 0
-                        found += vocab.tokenize(part, add_special=special, parse_special=asked.parse_special)
-                return found
-
-            _check_ids(vocab, asked.content, "content")
-            size = sum(len(part) for part in asked.content if isinstance(part, str))
-            found = off_hub(tokens) if size > LONG_TEXT else tokens()
-            return json_answer(tokens_body(found, [vocab.pieces[t] for t in found] if asked.with_pieces else None))
+    def is_long(asked: Tokenize) -> bool:
+        if has_large_body(request.environ):
+            return True
+        return sum(len(part) for part in asked.content if isinstance(part, str)) > LONG_TEXT
 
     @routes.post("/detokenize")
     def detokenize() -> Response:
-        asked = tokenizing.parse_detokenize(read_json(request.environ, limits))
+        asked = parsed(request.environ, tokenizing.parse_detokenize, read_json(request.environ, limits))
         heed_autoload(service, asked.model)
-        vocab = service.pipeline.open(asked.model).vocab
-        _check_ids(vocab, asked.tokens, "tokens")
-        return json_answer(content_body(b"".join([vocab.pieces[token] for token in asked.tokens])))
+        return json_answer(
+            parsed(request.environ, _text_of, service.pipeline.open(asked.model).vocab, asked.tokens)
+        )
+
+    @routes.get("/tokenizer_info")
+    def tokenizer_info() -> Response:
+        name = request.args.get("model")
+        heed_autoload(service, name)
+        served = service.pipeline.open(name)
+        template = None if served.template is None else served.template.source
+        info = served.info
+        return json_answer(
+            tokenizer_body(bos_token=info.bos_token, eos_token=info.eos_token, chat_template=template)
+        )
 
     @routes.post("/apply-template")
     def apply_template() -> Response:
-        model, prompt = native_chat.parse_prompt(read_json(request.environ, limits))
+        model, prompt = parsed(request.environ, native_chat.parse_prompt, read_json(request.environ, limits))
         heed_autoload(service, model)
         return json_answer(prompt_body(service.pipeline.open(model).render(prompt, limits.media_marker)))
+
+
+def _tokens_of(vocab: Vocabulary, asked: Tokenize, context: int) -> bytes:
+    _check_ids(vocab, asked.content, "content")
+    found: list[int] = []
+    for at, part in enumerate(asked.content):
+        if isinstance(part, int):
+            found.append(part)
+        else:
+            special = asked.add_special and at == 0
+            found += vocab.tokenize(part, add_special=special, parse_special=asked.parse_special)
+    if asked.with_pieces:
+        check_pieces(len(found))
+    pieces = [vocab.pieces[token] for token in found] if asked.with_pieces else None
+    return tokens_body(found, pieces, max_model_len=context if asked.with_count else None)
+
+
+def _text_of(vocab: Vocabulary, tokens: Sequence[int]) -> bytes:
+    _check_ids(vocab, tokens, "tokens")
+    return content_body(b"".join([vocab.pieces[token] for token in tokens]))
 
 
 def _check_ids(vocab: Vocabulary, parts: Iterable[str | int], field: str) -> None:

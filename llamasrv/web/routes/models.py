@@ -13,6 +13,7 @@ from llamasrv.models.remove import remove
 from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.caller import caller
 from llamasrv.web.service import Service
 
 
@@ -57,9 +58,11 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def allow(service: Service) -> None:
-    """Raises if clients may not manage models."""
+    """Raises if clients may not manage models, or this one may not: a switch of the query does it on routes that take
+    any key."""
     if not service.options.manage:
         raise Forbidden("Managing models is disabled. Start the server with --models-manage.")
+    service.access.require(caller(), "admin", "manage models")
 
 
 _AWAY = frozenset(("unloaded", "unloading", "failed"))

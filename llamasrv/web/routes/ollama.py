@@ -17,9 +17,9 @@ from llamasrv.protocols.ollama.embed import Embed, Embeddings
 from llamasrv.protocols.ollama.generate import Generate
 from llamasrv.protocols.ollama.models import Facts, Named, ps_body, show_body, tags_body, version_body
 from llamasrv.protocols.ollama.reply import AnswerOptions, loaded_body
-from llamasrv.web.http.body import read_json
+from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.embeddings import compute
-from llamasrv.web.routes.generate import respond
+from llamasrv.web.routes.generate import respond, with_ignored
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, line
 
@@ -74,13 +74,13 @@ def _answer(service: Service, endpoint: Any, what: str) -> Response:
     settings = service.options
     owner = environ["llamasrv.record"].owner
     body = read_json(environ, settings.limits)
-    asked, options = endpoint.parse(body, owner=owner, timeout=settings.timeout)
+    asked, options = parsed(environ, endpoint.parse, body, owner=owner, timeout=settings.timeout)
     model = service.registry.find(asked.model)
     _check(model, options, what)
     if not asked.prompts:
         return _load(service, model, endpoint, options, asked.keep_alive)
     try:
-        return respond(service, endpoint, asked, options, NDJSON)
+        return with_ignored(respond(service, endpoint, asked, options, NDJSON), endpoint.unknown(body))
     except Unsupported as error:
         if error.param != "suffix":
             raise

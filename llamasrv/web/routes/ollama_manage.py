@@ -13,7 +13,8 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from llamasrv.chat.template import ChatTemplate, TemplateError
+from llamasrv.chat.template import TemplateError
+from llamasrv.chat.trial import TemplateDangerous, try_template
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import ConfigError, InvalidRequest, LlamasrvError, ModelNotFound, Unsupported
 from llamasrv.models import gguf, made, made_files
@@ -187,7 +188,7 @@ def _exactly(service: Service, name: str) -> Model:
     """The model of exactly that name. A model that answers to every name must not be deleted under any of them."""
     model = service.registry.find(name)
     if canonical(name) not in map(canonical, (model.name, *model.aliases)):
-        raise ModelNotFound(f"Model '{name}' not found", param="model")
+        raise service.registry.not_found(name)
     return model
 
 
@@ -230,7 +231,9 @@ def _made_of(service: Service, asked: Create) -> Made:
     """The recipe that was asked for. Raises InvalidRequest if no model can be made from it."""
     if asked.template is not None:
         try:
-            _ = ChatTemplate(asked.template, "", "", ()).traits
+            try_template(asked.template)  # in another process: a client's template may be anything
+        except TemplateDangerous as error:
+            raise InvalidRequest(f"the template cannot be used: {error}", param="template") from None
         except TemplateError as error:
             raise InvalidRequest(f"the template is not valid Jinja: {error}", param="template") from None
     base = _base(service, asked)

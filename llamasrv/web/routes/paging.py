@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from flask import request
 
+from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidRequest
+from llamasrv.store.paging import Page, UnknownPlace
+from llamasrv.store.shelf import Shelf
+from llamasrv.web.streams.memory import asking
+
+T = TypeVar("T")
+
+_LONG = 100  # items of a page that is made off the hub
 
 
 def page_of_request(*, default: int = 20, most: int = 100) -> tuple[str | None, int, bool]:
@@ -31,3 +42,18 @@ def anthropic_page_of_request() -> tuple[str | None, str | None, int]:
     """The ids after and before the requested page, and the most items."""
     query = request.args
     return query.get("after_id") or None, query.get("before_id") or None, count_of("limit", 20, low=1, high=1000)
+
+
+def page_on(
+    shelf: Shelf,
+    find: Callable[..., Page[T]],
+    render: Callable[[Page[T]], bytes],
+    names: tuple[str, str] = ("after", "before"),
+    **asked: Any,
+) -> bytes:
+    """A page of what is kept on a shelf, which may hold thousands. `names`: the query's, of the ids that bound it."""
+    try:
+        page = asking(shelf, lambda: find(**asked))
+    except UnknownPlace as error:
+        raise error.but(param=names[error.param == "before"]) from None
+    return off_hub(render, page) if len(page.items) > _LONG else render(page)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,22 +13,22 @@ from werkzeug.exceptions import MethodNotAllowed
 
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound, Unavailable, Unsupported
+from llamasrv.protocols.common.headers import LEFT_OUT, header_of
 from llamasrv.protocols.common.names import named_for
 from llamasrv.protocols.openai.responses import Earlier, Responses, input_tokens_body
 from llamasrv.protocols.openai.responses.events import error_event, replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page_body
-from llamasrv.web.http.body import read_json
+from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.generate import in_words_of, respond
+from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.routes.twice import add_twice
 from llamasrv.web.routes.paging import count_of, page_of_request
 from llamasrv.web.service import Service
 from llamasrv.web.streams.background import BackgroundRun, Following
 from llamasrv.web.streams.streaming import Client, Framing, named, stream_response
 
-LEFT_OUT = "x-llamasrv-tools-left-out"
 CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end of what was cancelled
 
 
@@ -60,8 +60,9 @@ class Views:
     def create(self) -> Response:
         record = _record()
         body, earlier = self._body(record.owner)
-        asked, options = self._endpoint.parse(
-            body, owner=record.owner, timeout=self._service.options.timeout, earlier=earlier
+        timeout = self._service.options.timeout
+        asked, options = parsed(
+            request.environ, self._endpoint.parse, body, owner=record.owner, timeout=timeout, earlier=earlier
         )
         if options.store and not self._memory.keeps:
             if options.background:
@@ -71,10 +72,10 @@ class Views:
             response = self._in_background(asked, options, record)
         else:
             made = _Made(self._endpoint, self._keeping(lambda stored: self._memory.keep(record.owner, stored), options))
-            response = respond(self._service, made, asked, options, Framing(named, made.broken))
+            response = respond(self._service, made, asked, options, _framing(made.broken))
         if options.tools.left_out:
-            response.headers[LEFT_OUT] = ", ".join(dict.fromkeys(options.tools.left_out))
-        return response
+            response.headers[LEFT_OUT] = header_of(options.tools.left_out)
+        return with_ignored(response, self._endpoint.unknown(body))
 
     def _keeping(self, keep: Keep, options: ResponseOptions) -> Keep:
         conversations = self._service.conversations
@@ -82,7 +83,7 @@ class Views:
 
     def _in_background(self, asked: GenerateRequest, options: ResponseOptions, record: RequestLog) -> Response:
         service = self._service
-        service.background.check_room()
+        service.background.check_room(record.owner)
         record.model = service.registry.for_request(asked.model).name
         explain = partial(named_for, names=self._endpoint.names, asked=asked)
         running = service.pipeline.submit(asked, explain=explain)
@@ -102,18 +103,21 @@ class Views:
     def input_tokens(self) -> Response:
         record = _record()
         body, earlier = self._body(record.owner)
-        asked, _ = self._endpoint.parse({**body, "input": body.get("input") or []}, earlier=earlier)
+        counted = {**body, "input": body.get("input") or []}
+        asked, _ = parsed(request.environ, self._endpoint.parse, counted, earlier=earlier)
         with in_words_of(self._endpoint, asked):
             return json_answer(input_tokens_body(self._service.pipeline.count(asked)))
 
     def compact(self) -> Response:
         record = _record()
         body, earlier = self._body(record.owner)
-        asked, options = self._endpoint.parse_compact(
-            body, owner=record.owner, timeout=self._service.options.timeout, earlier=earlier
+        timeout = self._service.options.timeout
+        asked, options = parsed(
+            request.environ, self._endpoint.parse_compact, body, owner=record.owner, timeout=timeout, earlier=earlier
         )
         made = _Made(self._endpoint, None)
-        return respond(self._service, made, asked, options, Framing(named, made.broken))
+        response = respond(self._service, made, asked, options, _framing(made.broken))
+        return with_ignored(response, self._endpoint.unknown(body))
 
     def no_websocket(self) -> Response:
         """Some clients try a WebSocket first and take this reply for a no."""
@@ -150,7 +154,7 @@ class Views:
         stored = self._memory.find(owner, id)
         if stored.response["status"] not in ENDED:
             raise Unavailable("Another server is generating this response. Its events can be read once it is complete.")
-        framing = Framing(named, error_event)
+        framing = _framing(error_event)
         return Response(b"".join(map(named, replay(stored)[start:])), 200, framing.headers)
 
     def delete(self, id: str) -> Response:
@@ -191,7 +195,7 @@ class Views:
             _record(),
             client=Client.of(request.environ),
             keepalive=self._service.options.keepalive,
-            framing=Framing(named, error_event),
+            framing=_framing(error_event),
         )
 
 
@@ -211,6 +215,10 @@ class _Made:
 
     def broken(self, error: LlamasrvError) -> bytes:
         return error_event(error) if self._reply is None else self._reply.broken(error)
+
+
+def _framing(broken: Callable[[LlamasrvError], bytes]) -> Framing:
+    return Framing(named, broken, reply_pings=True)
 
 
 def _record() -> RequestLog:

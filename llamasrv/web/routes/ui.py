@@ -144,7 +144,7 @@ def _figures(model: Model) -> dict[str, Any]:
     """Figures of one loaded model. Totals since the start: the page takes differences."""
     snapshot, m = model.engine.snapshot(), model.engine.metrics
     fields = ("id", "lane", "num_prompt", "num_computed", "num_reused", "source", "num_generated", "max_tokens",
-              "num_drafted", "num_accepted")  # fmt: skip
+              "num_drafted", "num_accepted", "changed")  # fmt: skip
     return {
         "running": [{field: seq[field] for field in fields} for seq in snapshot["running"]],
         "waiting": [{field: seq[field] for field in fields} for seq in snapshot["waiting"]],

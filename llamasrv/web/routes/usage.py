@@ -11,6 +11,7 @@ from flask import Blueprint, Response, request
 from llamasrv.errors import InvalidRequest
 from llamasrv.store import DAY, day_of
 from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.caller import caller
 from llamasrv.web.service import Service
 
 DAYS = 30  # shown where nothing is said
@@ -23,9 +24,12 @@ def blueprint(service: Service) -> Blueprint:
     def usage() -> Response:
         now = time.time()
         first, last = _day("since", now - DAYS * DAY), _day("until", now)
-        owner = request.environ["llamasrv.record"].owner
-        sees_all = service.access.allows(owner, "admin")
-        wanted = request.args.get("key") if sees_all else owner
+        owner = caller()
+        wanted = request.args.get("key")
+        if wanted != owner and not service.access.allows(owner, "admin"):
+            if wanted is not None:
+                service.access.require(owner, "admin", "see what other keys have used")
+            wanted = owner
         data = [
             {
                 "date": used.day, "key": used.owner, "model": used.model, "requests": used.requests,

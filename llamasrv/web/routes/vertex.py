@@ -19,7 +19,7 @@ from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
-from llamasrv.web.http.body import read_json
+from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.embeddings import computed
@@ -79,6 +79,7 @@ class _Predictions:
     def begin(self, instance: Any) -> Whole | LlamasrvError:
         try:
             path, body = asked_of(instance)
+            self._service.access.check(self._record.owner, path)
             if path in self._computing:
                 return partial(computed, self._service, *self._computing[path], body)
             return self._submit(self._generating[path], body)
@@ -106,7 +107,9 @@ class _Predictions:
 
     def _submit(self, endpoint: Endpoint, body: dict[str, Any]) -> Whole:
         record = self._record
-        asked, options = endpoint.parse(body, owner=record.owner, timeout=self._service.options.timeout)
+        asked, options = parsed(
+            request.environ, endpoint.parse, body, owner=record.owner, timeout=self._service.options.timeout
+        )
         run, reply = submit(self._service, endpoint, asked, options)
         self._runs.append(run)
         return partial(whole_response, run, reply, record, client=self._client)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from llamasrv.domain.events import Failed, Usage
+from llamasrv.domain.events import Event, Failed, Usage
 from llamasrv.errors import LlamasrvError, QueueFull, Unavailable
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored
@@ -32,10 +32,11 @@ LEASE = 30.0  # seconds after which whoever did not renew it is gone
 
 
 class Background:
-    """The background runs of this process, at most `most` at once."""
+    """The background runs of this process, at most `most` at once. `share`: most of one owner; None: all of them."""
 
     def __init__(self, memory: Memory, most: int, usage: UsageBook) -> None:
         self.memory = memory
+        self.share: int | None = None
         self._usage = usage
         self._most = most
         self._runs: dict[tuple[str, str], BackgroundRun] = {}
@@ -46,9 +47,11 @@ class Background:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def check_room(self) -> None:
+    def check_room(self, owner: str) -> None:
         if len(self._runs) >= self._most:
             raise QueueFull(f"{self._most} background responses are already running.")
+        if self.share is not None and sum(1 for whose, _ in self._runs if whose == owner) >= self.share:
+            raise QueueFull(f"{self.share} background responses of this API key are already running.")
 
     def start(
         self,
@@ -57,7 +60,7 @@ class Background:
         reply: Callable[[Keep], ResponseReply],
         quota: Quota | None = None,
     ) -> BackgroundRun:
-        self.check_room()
+        self.check_room(owner)
         run = BackgroundRun(owner, self.memory, running, reply, quota)
         if not self.memory.keep(owner, run.reply.stored(), time.time() + LEASE):
             raise Unavailable("The response cannot be stored, so it cannot run in the background.")
@@ -126,6 +129,12 @@ class BackgroundRun:
             self._news.wait_for(lambda: len(self._chunks) > start or self.done, timeout)
             return self._chunks[start:]
 
+    def keep_alive(self) -> None:
+        """Tell all readers that it is still at work."""
+        with self._news:
+            if not self.done:
+                self._tell(())
+
     def wait(self, timeout: float) -> bool:
         """Whether it has ended."""
         with self._news:
@@ -137,10 +146,10 @@ class BackgroundRun:
         try:
             self._read()
         except LlamasrvError as error:
-            self._tell(self.reply.chunks([Failed(0, error)]))
+            self._tell([Failed(0, error)])
         except Exception as error:
             log.error("response %s failed in the background", self.id, exc_info=error)
-            self._tell(self.reply.chunks([Failed(0, LlamasrvError("The server had an error."))]))
+            self._tell([Failed(0, LlamasrvError("The server had an error."))])
         finally:
             if self._quota is not None:
                 self._quota.leave(self._usage.prompt_tokens + self._usage.completion_tokens)
@@ -158,7 +167,7 @@ class BackgroundRun:
                 if isinstance(event, Usage):
                     self._usage = event
             if events:
-                self._tell(self.reply.chunks(events))
+                self._tell(events)
             if time.monotonic() >= beat:
                 beat = time.monotonic() + BEAT
                 self._renew()
@@ -192,9 +201,9 @@ class BackgroundRun:
                 return
         self.cancel()
 
-    def _tell(self, chunks: list[bytes]) -> None:
-        with self._news:
-            self._chunks += chunks
+    def _tell(self, events: Sequence[Event]) -> None:
+        with self._news:  # a reader may have it write a keepalive meanwhile
+            self._chunks += self.reply.chunks(events)
             self._news.notify_all()
 
     def _keep(self, stored: Stored, lease: float | None = None) -> bool:
@@ -230,6 +239,8 @@ class Following:
         self.done = True
 
     def chunks(self, events: Any) -> list[bytes]:
+        if not events and not self.done:
+            self._run.keep_alive()  # it comes back as the next event: all readers see the same numbers
         return list(events)
 
     def fold(self, events: Any) -> None:

@@ -6,13 +6,17 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
+import orjson
+
+from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.anthropic import batches as anthropic
+from llamasrv.protocols.errors import anthropic_body
 from llamasrv.protocols.openai import batches as openai
-from llamasrv.store.batches import Batch
+from llamasrv.store.batches import Batch, BatchStore, Entry, read_journal
 
 MOST_LINES = 50_000  # of one batch, as at OpenAI
 MOST_EMPTY = 50_000  # lines more, without a request
-MOST_ERRORS = 100  # told of an input that is none
+MOST_ERRORS = 20  # errors reported for an invalid input file; they stay in the batch's record
 BREATH = 0.001  # seconds after which others are let in
 
 
@@ -33,6 +37,20 @@ def lines_of(file: BinaryIO, batch: Batch) -> Iterator[InputLine]:
             yield InputLine(n, *anthropic.parse_line(line))
 
 
+def results_of(store: BatchStore, batch: Batch) -> Iterator[Entry]:
+    """The answers of a batch that has ended. If it failed, the other requests have its error for an answer."""
+    answered = set()
+    for entry in read_journal(store.journal_of(batch)):
+        answered.add(entry.n)
+        yield entry
+    for error in batch.errors:
+        body = orjson.loads(anthropic_body(LlamasrvError(error["message"], code=error["code"])))
+        with store.input_of(batch).open() as file:
+            for line in breathing(lines_of(file, batch)):
+                if line.n not in answered:
+                    yield Entry(line.n, line.custom_id, LlamasrvError.status, "", body)
+
+
 def check_input(file: BinaryIO, batch: Batch, longest: int) -> tuple[list[dict[str, Any]], int]:
     """What is wrong with an input, and how many requests it has. `longest`: the most bytes of a line."""
     errors: list[dict[str, Any]] = []
@@ -42,7 +60,7 @@ def check_input(file: BinaryIO, batch: Batch, longest: int) -> tuple[list[dict[s
         errors.append({"code": code, "message": message, "line": line, "param": param})
 
     if batch.protocol == "anthropic":  # checked when it was sent
-        return [], sum(1 for _ in file)
+        return [], sum(1 for _ in breathing(file))
     for n, line in enumerate(breathing(iter(lambda: file.readline(longest + 1), b"")), 1):
         if len(line) > longest:
             wrong("line_too_long", f"A line has at most {longest} bytes.", n)

@@ -19,19 +19,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.errors import EngineFailure, InvalidRequest, LlamasrvError
+from llamasrv.errors import EngineFailure, Forbidden, InvalidRequest, LlamasrvError
 from llamasrv.protocols.errors import anthropic_body, openai_body
 from llamasrv.protocols.openai import batches as openai
 from llamasrv.store import StoreError
 from llamasrv.store.batches import Batch, BatchNotFound, BatchStore, Entry, Journal, read_journal
-from llamasrv.store.files import FileStore
+from llamasrv.store.files import FileNotFound, FileStore
+from llamasrv.store.room import NoRoomForFiles
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
 from llamasrv.web.streams.batch_input import InputLine, breathing, check_input, lines_of
 from llamasrv.web.streams.gaps import Errand, Gaps
+from llamasrv.web.streams.memory import asking
 from llamasrv.web.streams.streaming import CLIENT_CLOSED
 
 log = logging.getLogger("llamasrv")
@@ -40,6 +43,8 @@ AT_ONCE = 8  # requests under way
 LOOK = 2.0  # seconds between two looks for what others have changed
 AGAIN = frozenset((408, 429, 502, 503, 504))  # answers that may be another one later
 SLOWEST_RETRY = 30.0  # seconds
+SHORTEST_REST, LONGEST_REST = 0.5, 60.0  # seconds before a batch is tried again that cannot be taken up or ended
+SWEEP = 3600.0  # seconds between two looks for what is of no use any more
 KEPT = 30 * 86_400  # seconds that a batch stays after its end
 
 
@@ -55,12 +60,16 @@ Send = Callable[[str, str, bytes, Errand], Answer]
 
 class Sender:
     """Sends requests through `application`, the WSGI application behind the front: the client was let in when it made
-    the batch."""
+    the batch. `check` raises Forbidden if an owner may not use a path, or no longer."""
 
-    def __init__(self, application: Callable[..., Iterable[bytes]], stats: RequestStats) -> None:
-        self._application, self._stats = application, stats
+    def __init__(
+        self, application: Callable[..., Iterable[bytes]], stats: RequestStats, check: Callable[[str, str], None]
+    ) -> None:
+        self._application, self._stats, self._check = application, stats, check
 
     def __call__(self, owner: str, path: str, body: bytes, errand: Errand) -> Answer:
+        """Raises Forbidden."""
+        self._check(owner, path)
         environ: dict[str, Any] = {
             "REQUEST_METHOD": "POST", "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": "",
             "SERVER_NAME": "localhost", "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1",
@@ -86,6 +95,13 @@ class Sender:
         return Answer(status[0], record.id, whole)
 
 
+class Rest(NamedTuple):
+    """Before a batch is tried again, with which something went wrong."""
+
+    until: float  # on the monotonic clock
+    seconds: float
+
+
 class BatchRunner:
     def __init__(self, batches: BatchStore, files: FileStore, gaps: Gaps, *, longest_line: int) -> None:
         """`longest_line`: the most bytes of a request in a file."""
@@ -94,16 +110,18 @@ class BatchRunner:
         self.send: Send | None = None  # as soon as there is an application
         self.lock = batches.shelf.lock()
         self._is_ours = False
+        self._next_sweep = 0.0  # on the monotonic clock
         self._active: deque[ActiveBatch] = deque()
+        self._rests: dict[str, Rest] = {}  # by batch
         self._news = threading.Event()
         self._guard = threading.Lock()
         self._keeper: threading.Thread | None = None
         self._closed = False
 
-    def go_on(self) -> None:
-        """Continue batches that an earlier process left behind, or that another server will leave behind."""
-        if self.batches.shelf.is_shared or self.batches.open_batches():
-            self.wake()
+    def start(self) -> None:
+        """Continue batches that an earlier process left behind, or that another server will leave behind; and remove
+        what is of no use any more."""
+        self.wake()
 
     def wake(self) -> None:
         """A batch is new or has changed. The first call starts the work."""
@@ -131,104 +149,161 @@ class BatchRunner:
     # ------------------------------------------------------------ the keeper
 
     def _keep_on(self) -> None:
+        trouble = ""  # as it was last logged
         while not self._closed:
             self._news.clear()
             try:
                 if self._take_lock():
                     self._look_around()
-            except StoreError as error:
-                log.warning("batches: %s", error)
+                trouble = ""
+            except (OSError, StoreError) as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("batches: %s", error)
             except Exception as error:
                 log.error("batches: %s", error, exc_info=error)
             self._news.wait(LOOK)
 
     def _take_lock(self) -> bool:
         was_ours, self._is_ours = self._is_ours, self.lock.take()
-        if self._is_ours and not was_ours:
-            self.files.sweep()
-            self.batches.sweep(time.time() - KEPT)
-        elif not self._is_ours:
+        if self._is_ours:
+            if not was_ours or time.monotonic() >= self._next_sweep:
+                self._sweep()
+        else:
             for active in list(self._active):  # another server goes on with it
                 active.is_dropped = True
             self._put_away()
         return self._is_ours
 
+    def _sweep(self) -> None:
+        """Remove what is of no use any more. If that fails, batches are worked on all the same."""
+
+        def sweep() -> None:
+            self.files.sweep()
+            self.batches.sweep(time.time() - KEPT)
+            self.files.room.recount({"files": self.files.shelf, "batches": self.batches.shelf})
+
+        self._next_sweep = time.monotonic() + LONGEST_REST
+        try:
+            asking(self.batches.shelf, sweep)
+        except (OSError, StoreError) as error:
+            log.warning("files and batches that have expired cannot be removed: %s", error)
+        else:
+            self._next_sweep = time.monotonic() + SWEEP
+
     def _look_around(self) -> None:
         here = {active.batch.id: active for active in list(self._active)}
-        for batch in self.batches.open_batches():
+        found = asking(self.batches.shelf, self.batches.open_batches)
+        for batch in found:
             active = here.pop(batch.id, None)
             if active is None:
-                active = self._take_up(batch)
-            elif batch.status == "cancelling" and active.batch.status != "cancelling":
+                self._try(batch, self._take_up, batch)
+                continue
+            if batch.status == "cancelling" and active.batch.status != "cancelling":
                 active.batch = batch
-            if active is not None and time.time() >= batch.expires_at:
+            if time.time() >= batch.expires_at:
                 active.expired = True
         for active in here.values():  # ended by another server
             active.is_dropped = True
         self._put_away()
+        known = {batch.id for batch in found}
+        self._rests = {id: rest for id, rest in self._rests.items() if id in known}
         while not self._closed and self._gaps.num_workers < AT_ONCE and any(not one.is_read for one in self._active):
             self._gaps.num_workers += 1
             threading.Thread(target=self._work, daemon=True, name=f"batch-{self._gaps.num_workers}").start()
+
+    def _try(self, batch: Batch, act: Callable[..., None], *args: Any) -> bool:
+        """Do this for a batch, unless it rests. What goes wrong costs the others nothing, and it has to rest, each
+        time for longer. Returns whether it was done."""
+        rest = self._rests.get(batch.id)
+        if rest is not None and time.monotonic() < rest.until:
+            return False
+        try:
+            act(*args)
+        except (OSError, StoreError) as error:
+            log.warning("batch %s: %s", batch.id, error)
+        except Exception as error:
+            log.error("batch %s: %s", batch.id, error, exc_info=error)
+        else:
+            self._rests.pop(batch.id, None)
+            return True
+        self._let_rest(batch)
+        return False
+
+    def _let_rest(self, batch: Batch) -> None:
+        rest = self._rests.get(batch.id)
+        seconds = SHORTEST_REST if rest is None else min(LONGEST_REST, rest.seconds * 2)
+        self._rests[batch.id] = Rest(time.monotonic() + seconds, seconds)
 
     def _put_away(self) -> None:
         """End the batches that are finished; leave those that were dropped as they are."""
         for active in list(self._active):
             if active.is_given_up:
                 active.call_off()
-        with self._guard:
-            over = [active for active in self._active if active.is_over]
-            for active in over:
-                self._active.remove(active)
-        for active in over:
+            if not active.is_over:
+                continue
             if active.is_dropped:
-                active.close()
-            else:
-                self._end(active)
+                if active.is_broken:
+                    self._let_rest(active.batch)
+            elif not self._try(active.batch, self._end, active):
+                continue
+            active.close()
+            with self._guard:
+                self._active.remove(active)
 
-    def _take_up(self, batch: Batch) -> ActiveBatch | None:
+    def _take_up(self, batch: Batch) -> None:
+        if batch.ended:  # by a process that was killed just then
+            self.batches.end(batch)
+            return
         if batch.status == "validating":
             with self.batches.input_of(batch).open() as file:
                 errors, total = check_input(file, batch, self._longest_line)
             batch = self._current(batch)
             if errors:
-                self.batches.save(batch.moved("failed", time.time(), errors=errors))
-                return None
+                self.batches.end(batch.moved("failed", time.time(), errors=errors))
+                return
             status = batch.status if batch.status == "cancelling" else "in_progress"
             batch = batch.moved(status, time.time(), total=total)
             self.batches.save(batch)
         active = ActiveBatch(batch, self.batches)
+        if time.time() >= batch.expires_at:
+            active.expired = True
         self._active.append(active)
-        return active
 
     def _current(self, batch: Batch) -> Batch:
         """The batch as stored now: its client may have cancelled it."""
         return self.batches.find(batch.owner, batch.id)
 
     def _end(self, active: ActiveBatch) -> None:
+        """May be done again, if it fails midway."""
         try:
             batch = self._current(active.batch)
         except BatchNotFound:
-            active.close()
             return
         if batch.ended:  # by another server
-            active.close()
             return
         status = "cancelled" if "cancelling" in batch.times else "expired" if active.expired else "completed"
+        if active.error is None and status != "completed":
+            active.give_up(status)
         batch = active.counted(batch)
+        if batch.status != "finalizing":
+            batch = batch.moved("finalizing", time.time())
+            self.batches.save(batch)
+        try:
+            if active.error is None and batch.protocol == "openai":
+                batch = self._write_files(batch)
+        except NoRoomForFiles as error:
+            active.fail(error)
+            self._delete_files(batch)
         if active.error is not None:
-            status, batch = "failed", batch._replace(errors=[active.error])
-        elif status != "completed":
-            batch = batch._replace(left=active.give_up(status))
-        active.close()
-        batch = batch.moved("finalizing", time.time())
-        self.batches.save(batch)
-        if batch.protocol == "openai":
-            batch = self._write_files(batch)
-        self.batches.save(batch.moved(status, time.time()))
+            left = max(0, batch.total - batch.succeeded - batch.errored)
+            status, batch = "failed", batch._replace(errors=[active.error], left=left)
+        self.batches.end(batch.moved(status, time.time()))
 
     def _write_files(self, batch: Batch) -> Batch:
         """Write the output file, and the file of requests that were refused or failed. A file without lines is not
         made."""
+        self._delete_files(batch)  # of an earlier attempt
         made: dict[str, str | None] = {}
         for name, wanted in (("output", True), ("error", False)):
             chosen = (
@@ -240,7 +315,7 @@ class BatchRunner:
             if first is None:
                 made[name] = None
                 continue
-            id = f"file-{batch.id.removeprefix('batch_')[:35]}{'0' if wanted else '1'}"  # the same if it is done again
+            id = _file_id(batch, name)
             with self.files.writing(
                 batch.owner, filename=f"{batch.id}_{name}.jsonl", purpose="batch_output", id=id
             ) as upload:
@@ -248,6 +323,11 @@ class BatchRunner:
                 upload.write_all(chosen)
             made[name] = id
         return batch._replace(output_file=made["output"], error_file=made["error"])
+
+    def _delete_files(self, batch: Batch) -> None:
+        for name in ("output", "error"):
+            with suppress(FileNotFound):
+                self.files.delete(batch.owner, _file_id(batch, name))
 
     # ------------------------------------------------------------ those who do it
 
@@ -290,6 +370,8 @@ class BatchRunner:
             return _refusal(active.batch, InvalidRequest("The request is nested too deeply.", code="invalid_json"))
         try:
             return self._send_until_answered(active, body, errand)
+        except Forbidden as error:
+            return _refusal(active.batch, error)
         except Exception as error:
             log.error("batches: %s", error, exc_info=error)
             return _refusal(active.batch, EngineFailure("Answering this request failed."))
@@ -308,6 +390,11 @@ class BatchRunner:
         return None
 
 
+def _file_id(batch: Batch, name: str) -> str:
+    """The same for each attempt to write it."""
+    return f"file-{batch.id.removeprefix('batch_')[:35]}{'0' if name == 'output' else '1'}"
+
+
 def _refusal(batch: Batch, error: LlamasrvError) -> Answer:
     """The result of a line that is not a valid request."""
     return Answer(error.status, "", (anthropic_body if batch.protocol == "anthropic" else openai_body)(error))
@@ -321,11 +408,12 @@ class ActiveBatch:
         self.errands: set[Errand] = set()  # under way
         self.expired = False
         self.is_dropped = False  # not ours any more, or to be taken up anew
+        self.is_broken = False  # dropped, since its server does not answer
         self.error: dict[str, Any] | None = None  # why it cannot go on
         self._store = store
         self._journal = Journal(store.journal_of(batch))
         self._done: set[int] = set()
-        self._succeeded = self._errored = 0
+        self._succeeded = self._errored = self._left = 0
         self._usage: dict[str, int] = {}
         for entry in breathing(read_journal(store.journal_of(batch))):
             self._count(entry)
@@ -366,10 +454,15 @@ class ActiveBatch:
         entry = Entry(line.n, line.custom_id, answer.status, answer.request_id, orjson.loads(answer.body))
         try:
             self._journal.add(entry)
+        except NoRoomForFiles as error:
+            self.fail(error)
         except (OSError, StoreError) as error:
             self._fail("The answers cannot be written", error)
-            return
-        self._count(entry)
+        else:
+            self._count(entry)
+
+    def fail(self, error: LlamasrvError) -> None:
+        self.error = {"code": error.code, "message": error.message}
 
     def _fail(self, what: str, error: OSError | StoreError) -> None:
         """A failing disk ends the batch. A server that is unreachable may come back: then the batch is taken up again
@@ -377,26 +470,30 @@ class ActiveBatch:
         if isinstance(error, OSError):
             self.error = {"code": "storage_error", "message": f"{what}: {error.strerror}."}
         else:
-            log.warning("batches: %s: %s", what, error)
-            self.is_dropped = True
+            log.warning("batch %s: %s: %s", self.batch.id, what, error)
+            self.is_dropped = self.is_broken = True
 
-    def give_up(self, status: str) -> int:
-        """Record that the remaining requests have no answer, and return how many there are."""
-        left = 0
+    def give_up(self, status: str) -> None:
+        """Record that the remaining requests have no answer."""
         with self._store.input_of(self.batch).open() as file:
-            for line in lines_of(file, self.batch):
+            for line in breathing(lines_of(file, self.batch)):
                 if line.n not in self._done:
-                    self._journal.add(Entry(line.n, line.custom_id, None, "", status))
-                    left += 1
-        return left
+                    entry = Entry(line.n, line.custom_id, None, "", status)
+                    self._journal.add(entry)
+                    self._count(entry)
 
     def counted(self, batch: Batch) -> Batch:
-        return batch._replace(succeeded=self._succeeded, errored=self._errored, usage=dict(self._usage))
+        return batch._replace(
+            succeeded=self._succeeded, errored=self._errored, left=self._left, usage=dict(self._usage)
+        )
 
     def _count(self, entry: Entry) -> None:
         self._done.add(entry.n)
-        if entry.status is None or entry.status >= 400:
-            self._errored += entry.status is not None
+        if entry.status is None:
+            self._left += 1
+            return
+        if entry.status >= 400:
+            self._errored += 1
             return
         self._succeeded += 1
         for name, number in tokens_of(entry.body).items():
@@ -404,7 +501,8 @@ class ActiveBatch:
 
     def close(self) -> None:
         self._input.close()
-        self._journal.close()
+        with suppress(OSError, LlamasrvError):  # all that was added is there
+            self._journal.close()
 
 
 def tokens_of(body: Any) -> dict[str, int]:

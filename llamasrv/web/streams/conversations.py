@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from llamasrv.errors import LlamasrvError, Unsupported
 from llamasrv.protocols.openai.conversations import Conversation, is_conversation_id, not_found
 from llamasrv.protocols.openai.responses.reply import Keep
 from llamasrv.protocols.openai.responses.stored import CHAINED, Stored
-from llamasrv.store import CHAIN_BYTES, ConversationTooLong, Entry, Store
+from llamasrv.store import CHAIN_BYTES, ConversationTooLong, Entry, Store, StoreError
 from llamasrv.web.streams.memory import asking
 
 log = logging.getLogger("llamasrv")
+
+PATIENCE = 20.0  # seconds to wait for earlier changes of the same conversation
+
+
+class _Turns:
+    """Those who change one conversation."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.num_waiting = 0  # or changing it
 
 
 class ConversationStore:
@@ -25,7 +36,8 @@ class ConversationStore:
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
-        self._changing = threading.Lock()
+        self._turns: dict[tuple[str, str], _Turns] = {}
+        self._guard = threading.Lock()
 
     def find(self, owner: str, id: str) -> Conversation:
         """Raises ConversationNotFound, also for another owner's conversation."""
@@ -47,8 +59,27 @@ class ConversationStore:
 
     def change(self, owner: str, id: str, how: Callable[[Conversation], Conversation]) -> Conversation:
         """Replace it with what `how` returns."""
-        with self._changing:
+        with self._changing(owner, id):
             return self.keep(owner, how(self.find(owner, id)))
+
+    @contextmanager
+    def _changing(self, owner: str, id: str) -> Iterator[None]:
+        """One change of a conversation after the other; others wait for nobody."""
+        with self._guard:
+            turns = self._turns.setdefault((owner, id), _Turns())
+            turns.num_waiting += 1
+        try:
+            if not turns.lock.acquire(timeout=PATIENCE):
+                raise StoreError("The conversation is being changed by another request, which does not end.")
+            try:
+                yield
+            finally:
+                turns.lock.release()
+        finally:
+            with self._guard:
+                turns.num_waiting -= 1
+                if not turns.num_waiting:
+                    del self._turns[owner, id]
 
     def delete(self, owner: str, id: str) -> None:
         if self._store is None or not is_conversation_id(id) or not asking(self._store, self._store.delete, owner, id):

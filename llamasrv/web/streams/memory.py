@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound
@@ -109,8 +109,13 @@ class Memory:
         return None if entry is None else _read(entry)
 
 
-def asking(store: Store, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function that uses the store, and return its result. It may block a thread."""
+class Blocking(Protocol):
+    @property
+    def blocks(self) -> bool: ...
+
+
+def asking(store: Blocking, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that uses a store or a shelf, and return its result. It may block a thread."""
     return off_hub(function, *args) if store.blocks else function(*args)
 
 

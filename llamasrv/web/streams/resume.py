@@ -146,9 +146,13 @@ class Streams:
 
     def name_of(self, owner: str, environ: dict[str, Any]) -> str | None:
         """The name that the client gave its stream, if any. Raises if the stream cannot be kept."""
-        name: str | None = environ.get(HEADER)
-        if name is None:
+        given: str | None = environ.get(HEADER)
+        if given is None:
             return None
+        try:
+            name = given.encode("latin-1").decode()  # WSGI's way to hand over bytes; paths and bodies are UTF-8
+        except UnicodeError:
+            name = given
         if not 0 < len(name) <= MOST_NAME or not name.isprintable():
             raise InvalidRequest(f"Invalid X-Conversation-Id: expected 1 to {MOST_NAME} printable characters.")
         self._sweep()

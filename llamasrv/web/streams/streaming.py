@@ -13,6 +13,7 @@ Gets plain values: Flask's request is over when a stream is written. Knows frame
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from flask import Response
-from gevent import get_hub
+from gevent import get_hub, monkey
 from gevent.socket import socket as GreenSocket
 
 from llamasrv.domain.events import Event, Failed, Finished, Usage
@@ -30,12 +31,14 @@ from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
 
 log = logging.getLogger("llamasrv")
+_poll = monkey.get_original("select", "poll")  # gevent's would switch to another greenlet
 
 PING = b": ping\n\n"
 WATCH_AFTER = 0.1  # seconds: a shorter request ends before anybody needs to watch its socket
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 FIRST_LOOK = 0.005  # seconds after a probe; then twice that, up to a second
 LOOK = 1.0  # seconds that a silent stream waits at most before it looks at its client
+RDHUP = getattr(select, "POLLRDHUP", 0)  # Linux tells that the other side sends no more, whatever is still to be read
 SETTLE = 60.0  # seconds that the end of what was given up is waited for: a step, mostly
 CLIENT_CLOSED = 499  # in the log only: nobody is there to read it
 
@@ -318,10 +321,10 @@ class EventStream:
 
 
 class Watch:
-    """Cancels the run when the client is gone. Sockets that cannot be watched are left alone: the next write notices.
-    A client that only stopped sending looks like one that closed, until something is written to it: a live client
-    reads on, a closed one answers with a reset. So an interim reply is sent, which clients skip. `interim` False: the
-    reply itself has begun, and its next write tells as well. HTTP/1.0 has no interim replies."""
+    """Cancels the run when the client is gone. A client that only stopped sending looks like one that closed, until
+    something is written to it: a live client reads on, a closed one answers with a reset. So an interim reply is sent,
+    which clients skip. `interim` False: the reply itself has begun, and its next write tells as well. HTTP/1.0 has no
+    interim replies; and under TLS nobody stops sending alone, so there the client is gone."""
 
     def __init__(self, client: Client, gone: Callable[[], None], *, interim: bool = True) -> None:
         sock = client.sock
@@ -330,8 +333,9 @@ class Watch:
         self._io: Any = None
         self._timer: Any = None
         self._pause = FIRST_LOOK
-        if type(sock) is not GreenSocket:  # none in tests; one under TLS cannot be looked into
+        if not isinstance(sock, GreenSocket):  # none in tests
             return
+        self._is_plain = type(sock) is GreenSocket
         self._sock = sock._sock  # the system's own: gevent's would wait
         self._gone = gone
         self._io = get_hub().loop.io(sock.fileno(), 1)
@@ -344,17 +348,21 @@ class Watch:
     # These run in the hub: they must not block.
 
     def _readable(self) -> None:
+        self._io.stop()  # it stays readable, and would wake us again and again
+        self._check()
+
+    def _check(self) -> None:
+        """Either it sends no more, or there are bytes: the next request, or TLS's own. Those hide what comes behind
+        them where the system does not tell."""
         try:
-            self.half_closed = not self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
+            self.half_closed = _sends_no_more(self._sock)
         except OSError:
             return self._leave()
         if not self.half_closed:
-            return self.close()  # the next request is there already
-        self._io.stop()  # it stays readable, and would wake us again and again
-        if self.interim and not self._probed():
+            return self._look_later() if RDHUP else self.close()
+        if not self._is_plain or self.interim and not self._probed():
             return self._leave()
+        self._pause = FIRST_LOOK
         self._look_later()
 
     def _probed(self) -> bool:
@@ -375,8 +383,10 @@ class Watch:
         self._timer = None
         if self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):  # the reset; reading would not tell of it
             return self._leave()
-        self._pause = min(1.0, self._pause * 2)
-        self._look_later()
+        self._pause = min(LOOK, self._pause * 2)
+        if self.half_closed:
+            return self._look_later()
+        self._check()
 
     def _leave(self) -> None:
         self._gone()
@@ -389,3 +399,19 @@ class Watch:
             if watcher is not None:
                 watcher.stop()
                 watcher.close()
+
+
+def _sends_no_more(sock: Any) -> bool:
+    """Whether the other side has closed its half of a socket that can be read. Raises OSError if the connection is
+    broken."""
+    if RDHUP:
+        poll = _poll()
+        poll.register(sock.fileno(), RDHUP)
+        events = sum(event for _, event in poll.poll(0))
+        if events & select.POLLERR:
+            raise ConnectionResetError
+        return bool(events & (RDHUP | select.POLLHUP))
+    try:
+        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False

@@ -1,0 +1,80 @@
+"""Which pages a browser may let use this server: those that it serves itself, those of this machine, those listed.
+
+    listed       `null`, `https://app.example`, `chrome-extension://ID`, a whole scheme (`vscode-webview://`), or `*`;
+                 `localhost` is every page that this machine serves
+    own, local   need not be listed where there are no keys
+
+Everything else is refused where there are no keys: a page that somebody opens could otherwise start work here, even
+though it may not read the reply. Knows no keys.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llamasrv.errors import Forbidden
+
+_WEB = re.compile(r"https?://(\[[0-9a-f:.]+\]|[\w.-]+)(?::\d{1,5})?", re.ASCII)
+
+
+class Origins:
+    def __init__(self, listed: Sequence[str] = ()) -> None:
+        names = [name.lower() for name in listed]
+        self._any = "*" in names
+        self._local = "localhost" in names
+        # A scheme stands for all of its origins: those of a browser's extension or an editor's view are drawn anew.
+        self._schemes = tuple(name.removesuffix("*") for name in names if name.endswith(("://", "://*")))
+        self._names = frozenset(name.rstrip("/") for name in names if name and not name.endswith("://"))
+        self.is_empty = not names
+
+    def lists(self, origin: str) -> bool:
+        """Whether the operator named it."""
+        if not origin or self.is_empty:
+            return False
+        origin = origin.lower()
+        if self._any or origin in self._names or (self._schemes and origin.startswith(self._schemes)):
+            return True
+        return self._local and is_loopback(_web_host(origin))
+
+    def check(self, environ: Mapping[str, Any], *, is_page: bool) -> None:
+        """For servers without keys. `is_page`: what is asked for holds nothing, so that links may lead to it. Raises
+        Forbidden."""
+        if environ["REQUEST_METHOD"] == "OPTIONS":
+            return  # a preflight has nothing done; the browser sees in its answer that the page may not go on
+        origin = environ.get("HTTP_ORIGIN", "")
+        if origin:
+            host = _web_host(origin)
+            own = bool(host) and host == host_of(environ.get("HTTP_HOST", ""))
+            if own or is_loopback(host) or self.lists(origin):
+                return
+            raise Forbidden(f"Origin '{origin[:100]}' is not allowed. Add it to --cors-origins.")
+        # A link or a picture of another site's page comes without an origin.
+        if environ.get("HTTP_SEC_FETCH_SITE", "").lower() == "cross-site" and not is_page:
+            raise Forbidden(
+                "A page of another site may not use this server. Open the address itself, or have the page send its "
+                "Origin and add that to --cors-origins."
+            )
+
+
+def host_of(header: str) -> str:
+    """The host name in a Host header, without the port."""
+    name = header.lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0].rstrip(".")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _web_host(origin: str) -> str:
+    """The host name of a website's origin; "" of any other, such as `null`, and of what is none."""
+    found = _WEB.fullmatch(origin)
+    return host_of(found[1]) if found else ""

@@ -1,0 +1,306 @@
+"""Hostile requests of many kinds, and what they do to others: streams beside them, liveness, the worker.
+
+Everything is valid HTTP or nearly so, and sized by the client: grammars, templates, uploads, pipelines, origins, bodies
+that do not end, lists as long as the limits allow. Repeatable by seed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+PATIENCE = 60.0  # seconds for an answer
+NEVER_ENDING = 0.5  # seconds for which a body that has no end is sent
+
+
+def head(path: str, *lines: str, method: str = "POST") -> bytes:
+    return "\r\n".join((f"{method} {path} HTTP/1.1", "Host: localhost", *lines, "", "")).encode("latin-1")
+
+
+def whole(path: str, content: object, *lines: str) -> bytes:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return head(path, "Connection: close", f"Content-Length: {len(data)}", *lines) + data
+
+
+def chat(**fields: object) -> dict[str, object]:
+    return {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, **fields}
+
+
+def schema(content: object) -> bytes:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": content}}
+    return whole(CHAT, chat(response_format=form))
+
+
+# grammars
+
+
+def chain_of_references(dice: random.Random) -> bytes:
+    count = dice.choice((50, 499, 800, 2500, 3500))
+    steps = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(count)}
+    return schema({"$defs": {**steps, f"d{count}": {"type": "string"}}, "$ref": "#/$defs/d0"})
+
+
+def graph_with_circles(dice: random.Random) -> bytes:
+    count = dice.choice((30, 400, 1500))
+    refs = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{dice.randrange(count)}"} for _ in range(3)]} for n in range(count)}
+    return schema({"$defs": refs, "$ref": "#/$defs/d0"})
+
+
+def many_properties(dice: random.Random) -> bytes:
+    names = [f"p{n}" for n in range(dice.choice((200, 600, 1500, 5000)))]
+    return schema({"type": "object", "properties": {name: {"type": "string"} for name in names}})
+
+
+def long_constant(dice: random.Random) -> bytes:
+    return schema({"const": " ".join(f"w{dice.random()}" for _ in range(dice.choice((500, 5_000, 60_000))))})
+
+
+def deep_text(dice: random.Random) -> bytes:
+    levels = dice.choice((60, 300, 990, 5000))
+    return whole("/api/chat", chat(model="x", format="{\"not\":" * levels + "{}" + "}" * levels))
+
+
+def pattern(dice: random.Random) -> bytes:
+    patterns = ("(a|b|c|d){1000}", "(a|b)*a(a|b){16}c", "((a{1,99}){1,99}){1,99}", "(x+x+)+y", "[a-z]{1,100000}", "(.*){50}z")
+    return schema({"type": "string", "pattern": dice.choice(patterns) + str(dice.randrange(1000))})
+
+
+def lark(dice: random.Random) -> bytes:
+    count = dice.choice((100, 499, 3000, 9000))
+    rules = {
+        "rules": lambda: "start: r0\n" + "\n".join(f"r{n}: r{n + 1}" for n in range(count)) + f'\nr{count}: "a"',
+        "terminals": lambda: "start: T0\n" + "\n".join(f"T{n}: T{n + 1}" for n in range(count)) + f'\nT{count}: "a"',
+        "repeats": lambda: f'start: "a"~{dice.choice((1000, 10**6, 10**9))}',
+        "embedded": lambda: "start: %json " + json.dumps({"enum": list(range(count))}),
+    }
+    return whole(CHAT, chat(guided_grammar=rules[dice.choice(sorted(rules))]()))
+
+
+def gbnf(dice: random.Random) -> bytes:
+    count = dice.choice((100, 1600, 8000))
+    text = 'root ::= r0\n' + "\n".join(f'r{n} ::= "a" r{n + 1}' for n in range(count)) + f'\nr{count} ::= "a"'
+    return whole("/completion", {"prompt": "x", "n_predict": 2, "grammar": text})
+
+
+# what is sized by the client
+
+
+def wide_sampling(dice: random.Random) -> bytes:
+    options = (
+        {"n": 8, "dry_multiplier": 0.8, "dry_sequence_breakers": ["x" * 64] * dice.choice((4, 32))},
+        {"logit_bias": [["word " * 60 + str(n), 1] for n in range(dice.choice((100, 9_900)))], "n": 8},
+        {"top_k": -1, "presence_penalty": 1, "logprobs": True, "top_logprobs": 20, "n": 4},
+        {"stop": ["x" * dice.choice((10, 60_000))] * 4},
+        {"prediction": {"type": "content", "content": "word " * dice.choice((1000, 60_000))}},
+    )
+    return whole(CHAT, chat(**dice.choice(options)))
+
+
+def long_lists(dice: random.Random) -> bytes:
+    return dice.choice((
+        lambda: whole("/tokenize", {"content": "a " * dice.choice((1000, 1_500_000)), "with_pieces": True}),
+        lambda: whole("/detokenize", {"tokens": [7] * dice.choice((1000, 900_000))}),
+        lambda: whole("/v1/responses", {"input": [{"role": "user", "content": "x"}] * dice.choice((500, 9_999)), "max_output_tokens": 16}),
+        lambda: whole("/v1beta/models/x:generateContent", {"contents": [{"role": "user", "parts": [{"text": "x"}] * 999}] * 150}),
+        lambda: whole("/v1/messages/batches", {"requests": [{"custom_id": str(n), "params": {}} for n in range(30_000)]}),
+        lambda: whole(CHAT, b'{"messages":[' + b'{"a":[{"b":[0]}]},' * 150_000 + b"0]}"),
+        lambda: whole("/v1/embeddings", {"input": ["x"] * dice.choice((100, 5_000))}),
+        lambda: whole("/v1/rerank", {"query": "x", "documents": ["y"] * dice.choice((100, 5_000))}),
+    ))()  # fmt: skip
+
+
+def nearly_json(dice: random.Random) -> bytes:
+    return whole(dice.choice((CHAT, TEXT, "/v1/messages", "/api/chat")), dice.choice((
+        lambda: b'{"' + b'\\"' * 99 + b'":[' + b" " * 3_850 + b"]",
+        lambda: b"[" * 200_000,
+        lambda: b'{"a":' * 100_000,
+        lambda: b'{"messages":"' + b"\\u" * 200_000,
+        lambda: b" " * dice.choice((10**5, 10**7)),
+        lambda: b'{"x":' + b"9" * 300_000 + b"}",
+        lambda: b'{"messages": [{"role": [], "content": {}}], "max_tokens": 1}',
+    ))())  # fmt: skip
+
+
+def template(dice: random.Random) -> bytes:
+    bodies = (
+        "{% set ns=namespace(x=3**4000000) %}{% for i in range(2) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+        "{% set ns=namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        "{% set x=[1] %}{% for i in range(40) %}{% set _ = x.extend(x) %}{% endfor %}",
+        "{{ ('x'|e).ljust(10**9) }}", "{{ [1]|batch(2*10**8, 0)|list }}", "{{ 3**20000000 }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
+    )  # fmt: skip
+    content = {"model": f"made{dice.randrange(1000)}", "from": "demo", "template": dice.choice(bodies), "stream": False}
+    return whole("/api/create", content)
+
+
+# uploads, pipelines, origins, bodies without an end
+
+
+def upload(dice: random.Random) -> bytes:
+    size = dice.choice((10, 100_000, 8 << 20))
+    begin = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\nContent-Disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n'
+    data = begin + b"x" * size + dice.choice((b"\r\n--b--\r\n", b"", b"\r\n--c--\r\n", b"\r\n--b\r\n" * 500))
+    length = len(data) + dice.choice((0, 0, 1000))
+    return head("/v1/files", "Content-Type: multipart/form-data; boundary=b", "Connection: close", f"Content-Length: {length}") + data
+
+
+def pipeline(dice: random.Random) -> bytes:
+    path = dice.choice(("/livez", "/v1/models", "/nope", "/props"))
+    last = head(path, "Connection: close", method="GET")
+    return head(path, method="GET") * dice.choice((20, 400, 2000)) + last
+
+
+def origin(dice: random.Random) -> bytes:
+    value = dice.choice(("null", "https://evil.example", "HTTPS://evil.example", "evil.example", "http:evil.example", "file://"))
+    line = dice.choice((f"Origin: {value}", "Sec-Fetch-Site: cross-site"))
+    return whole(dice.choice((CHAT, "/tools", "/tokenize")), chat(), line)
+
+
+def endless(dice: random.Random) -> bytes:
+    """A body that nobody wants and that does not end: `talk` repeats its last bytes."""
+    path = dice.choice(("/nope", "/v1/models", CHAT))
+    if dice.random() < 0.5:
+        return head(path, "Content-Length: 99999999999") + b"x" * 64
+    return head(path, "Transfer-Encoding: chunked") + b"1\r\na\r\n" * 10
+
+
+def cut_off(dice: random.Random) -> bytes:
+    return head(TEXT, f"Content-Length: {dice.choice((20, 10_000))}") + b'{"prompt": "x'
+
+
+KINDS: dict[str, Callable[[random.Random], bytes]] = {
+    kind.__name__: kind
+    for kind in (
+        chain_of_references, graph_with_circles, many_properties, long_constant, deep_text, pattern, lark, gbnf,
+        wide_sampling, long_lists, nearly_json, template, upload, pipeline, origin, endless, cut_off,
+    )
+}  # fmt: skip
+REFUSED = {"origin": {b"403"}}  # what these must be answered with
+
+
+def hostile(number: int, seed: int) -> Iterator[tuple[str, bytes]]:
+    """`number` requests with the names of their kinds, all kinds in turn, the same ones for a seed."""
+    dice = random.Random(seed)
+    names = sorted(KINDS)
+    for n in range(number):
+        yield names[n % len(names)], KINDS[names[n % len(names)]](dice)
+
+
+def send(address: tuple[str, int], kind: str, data: bytes) -> bytes:
+    """The status of the (first) reply; empty where the connection was closed without one."""
+    with socket.create_connection(address, timeout=PATIENCE) as sock:
+        try:
+            if kind == "endless":
+                last = data[-60:]
+                until = time.monotonic() + NEVER_ENDING
+                while time.monotonic() < until and not select.select([sock], [], [], 0)[0]:
+                    sock.sendall(last * 100)
+            else:
+                sock.sendall(data)
+            if kind == "cut_off":
+                sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # refused before all of it was sent; the reply may still be there
+        status, piece = b"", b""
+        try:
+            while piece := sock.recv(65536):
+                status = status or piece[9:12]
+        except OSError:
+            pass
+        return status
+
+
+def sender(address: tuple[str, int], number: int, seed: int, share: tuple[int, int], results: object) -> None:
+    """Every `share[1]`th of the requests, from the `share[0]`th on; a process of its own."""
+    os.nice(10)  # who measures comes first
+    for n, (kind, data) in enumerate(hostile(number, seed)):
+        if n % share[1] == share[0]:
+            try:
+                status = send(address, kind, data)
+            except OSError:
+                status = b"nobody there"
+            results.put((kind, status))  # type: ignore[attr-defined]
+
+
+@dataclass
+class Outcome:
+    """What happened meanwhile. Times in seconds."""
+
+    answers: Counter[tuple[str, bytes]] = field(default_factory=Counter)
+    gaps: list[float] = field(default_factory=list)  # the longest of each stream
+    streams: int = 0
+    broken: list[bytes] = field(default_factory=list)  # ends of streams that were not whole
+    livez: list[float] = field(default_factory=list)
+
+    @property
+    def failures(self) -> dict[tuple[str, bytes], int]:
+        """Answers that say that the server was at fault, and those that let in what must be refused."""
+        return {
+            (kind, status): count for (kind, status), count in self.answers.items()
+            if status[:1] in (b"5", b"n") and status not in (b"503", b"507", b"501")
+            or kind in REFUSED and status not in REFUSED[kind]
+        }  # fmt: skip
+
+
+def run(address: tuple[str, int], number: int, seed: int, *, streams: int = 8, senders: int = 4) -> Outcome:
+    """Send `number` hostile requests from `senders` processes while `streams` chats are read and /livez is polled."""
+    outcome, over = Outcome(), threading.Event()
+    context = get_context("spawn")
+    results = context.Queue()
+    processes = [
+        context.Process(target=sender, args=(address, number, seed, (n, senders), results), daemon=True)
+        for n in range(senders)
+    ]
+
+    def read_streams() -> None:
+        while not over.is_set() and len(outcome.broken) < 100:
+            try:
+                read_stream()
+            except OSError as error:
+                outcome.broken.append(repr(error).encode())
+
+    def read_stream() -> None:
+        body = {**chat(), "max_tokens": 400, "ignore_eos": True, "stream": True}
+        data, gap, last = b"", 0.0, 0.0
+        with socket.create_connection(address, timeout=PATIENCE) as sock:
+            sock.sendall(whole(CHAT, body))
+            while piece := sock.recv(65536):
+                now = time.perf_counter()
+                gap, last = max(gap, now - last if last else 0.0), now
+                data = (data + piece)[-200:]
+        outcome.streams += 1
+        outcome.gaps.append(gap)
+        if b"data: [DONE]" not in data:
+            outcome.broken.append(data)
+
+    def poll() -> None:
+        while not over.is_set():
+            began = time.perf_counter()
+            with suppress(OSError), socket.create_connection(address, timeout=PATIENCE) as sock:
+                sock.sendall(head("/livez", "Connection: close", method="GET"))
+                while sock.recv(4096):
+                    pass
+            outcome.livez.append(time.perf_counter() - began)
+            time.sleep(0.02)
+
+    threads = [threading.Thread(target=read_streams, daemon=True) for _ in range(streams)]
+    threads.append(threading.Thread(target=poll, daemon=True))
+    for one in (*processes, *threads):
+        one.start()
+    for _ in range(number):
+        outcome.answers[results.get(timeout=10 * PATIENCE)] += 1
+    over.set()
+    for one in (*threads, *processes):
+        one.join(PATIENCE)
+    return outcome

@@ -1,0 +1,132 @@
+"""Nothing that a client sizes is computed on the hub: every stream would wait for it.
+
+Each body is as large as the limits let it be, of what costs most for its size.
+"""
+
+from __future__ import annotations
+
+import time
+
+import orjson
+import pytest
+from hub_time import HubTime, post
+from serving import RunningService
+
+from llamasrv.engine.channels import compute_off_hub
+from llamasrv.web.service import WebOptions
+
+CHAT, NATIVE, GEMINI = "/v1/chat/completions", "/completion", "/v1beta/models/fake:"
+MANY = 9_999
+
+
+@pytest.fixture
+def hub_time(monkeypatch):
+    return HubTime(monkeypatch)
+
+
+def burn(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_what_is_too_long_is_found_and_what_leaves_the_hub_is_not(hub_time):
+    with hub_time:
+        burn(0.001)
+        compute_off_hub(lambda: burn(0.05))
+    with pytest.raises(AssertionError, match="of CPU on the hub"), hub_time:
+        burn(0.05)
+
+
+TURN = {"role": "user", "content": "x"}
+ITEM = {"type": "message", **TURN}
+TEXT = "word " * 200_000
+
+
+def deep(levels):
+    return {"a": deep(levels - 1)} if levels else 1
+
+
+BODIES = {
+    "a prompt of small objects": ("/v1/completions", {"prompt": "x", "max_tokens": 1, "metadata": [deep(60)] * 1_000}, 200),
+    "many messages": (CHAT, {"messages": [TURN] * MANY}, 400),
+    "many messages of Anthropic's": ("/v1/messages", {"messages": [TURN] * MANY, "max_tokens": 1}, 400),
+    "many messages to count": ("/v1/messages/count_tokens", {"messages": [TURN] * MANY}, 400),
+    "many messages of Ollama's": ("/api/chat", {"model": "fake", "messages": [TURN] * MANY}, 400),
+    "many items": ("/v1/responses", {"input": [ITEM] * MANY, "store": False}, 400),
+    "many items to count": ("/v1/responses/input_tokens", {"input": [ITEM] * MANY}, 400),
+    "many parts": (f"{GEMINI}generateContent", {"contents": [{"role": "user", "parts": [{"text": "x"}] * 999}] * 100}, 400),
+    "as many parts as are taken": (f"{GEMINI}countTokens", {"contents": [{"role": "user", "parts": [{"text": "x"}] * 999}] * 20}, 400),
+    "many parts to count": (f"{GEMINI}countTokens", {"contents": [{"role": "user", "parts": [{"text": "x"}] * 999}] * 100}, 400),
+    "many unknown fields": (CHAT, {"messages": [TURN], "max_tokens": 1, **{f"u{n}": 1 for n in range(200_000)}}, 200),
+    "many unknown options": ("/api/chat", {"model": "fake", "messages": [TURN], "stream": False, "options": {
+        "num_predict": 1, **{f"u{n}": 1 for n in range(200_000)}}}, 200),
+    "many tools": (CHAT, {"messages": [TURN], "tools": [
+        {"type": "function", "function": {"name": f"f{n}", "parameters": {"type": "object", "properties": {
+            f"p{i}": {"type": "string"} for i in range(20)}}}} for n in range(1000)]}, 400),
+    "a schema of many references": (CHAT, {"messages": [TURN], "max_tokens": 1, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#/$defs/d0", "$defs": {
+            f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 3} for n in range(200)} | {"d200": {"type": "string"}}}}}}, 200),
+    "a schema of many objects": (CHAT, {"messages": [TURN], "max_tokens": 1, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {
+            f"p{n}": {"type": "object", "properties": {f"q{m}": {"type": "integer"} for m in range(10)}} for n in range(90)}}}}}, 200),
+    "many token ids": (NATIVE, {"prompt": [5] * 500_000}, 400),
+    "many biases": (NATIVE, {"prompt": "x", "n_predict": 1, "logit_bias": [[5, 1.0]] * MANY}, 200),
+    "many prompts": ("/v1/completions", {"prompt": ["x"] * 512, "max_tokens": 1, "n": 1}, 400),
+    "many inputs": ("/v1/embeddings", {"input": ["x"] * 2048}, 400),
+    "a batch of many requests": ("/v1/messages/batches", {"requests": [{"custom_id": f"c{n}", "params": {}} for n in range(90_000)]}, 200),
+    "a long text to tokenize": ("/tokenize", {"content": TEXT}, 200),
+    "a long text with its pieces": ("/tokenize", {"content": TEXT, "with_pieces": True}, 400),
+    "a text with its pieces": ("/tokenize", {"content": TEXT[:100_000], "with_pieces": True}, 200),
+    "many token ids and texts": ("/tokenize", {"content": [5] * 500_000}, 200),
+    "many token ids to a text": ("/detokenize", {"tokens": [5] * 500_000}, 200),
+    "a long template": ("/apply-template", {"messages": [TURN] * MANY}, 200),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    service = RunningService(web=WebOptions(files_folder=folder, files_bytes=1 << 30))
+    for path in {path for path, _, _ in BODIES.values()}:  # what is made once is made now
+        service.client.post(path, json={"messages": [TURN], "input": "x", "prompt": "x", "content": "x", "max_tokens": 1})
+    yield service.app
+    service.close()
+
+
+@pytest.mark.parametrize("path, body, status", BODIES.values(), ids=BODIES)
+def test_a_large_body_leaves_the_hub(app, hub_time, path, body, status):
+    data = orjson.dumps(body)
+    assert len(data) <= 4 << 20
+    with hub_time:
+        got, reply = post(app, path, data, HTTP_ANTHROPIC_VERSION="2023-06-01")
+    assert got == status, reply[:300]
+
+
+BROKEN = {
+    "escaped quotes before spaces": b'{"' + b'\\"' * 99 + b'":[' + b" " * 3850 + b"]",
+    "a long string": b'{"a":"' + b"\\\\" * 100_000,
+    "many open arrays": b'{"a":' + b"[" * 1000,
+    "many keys": b"{" + b'"a":1,' * 20_000,
+    "many escaped quotes": b'{"a":"' + b'\\"' * 100_000,
+    "spaces": b'{"a":[' + b" " * 200_000,
+}
+
+
+@pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
+def test_a_broken_body_is_refused_at_once(app, hub_time, body):
+    """A body of 4 KB held the interpreter for eight seconds while the key in front of its mistake was looked for."""
+    with hub_time:
+        began = time.process_time()
+        assert post(app, "/v1/completions", body)[0] == 400
+        assert time.process_time() - began < 0.5
+
+
+def test_an_upload_leaves_the_hub(app, hub_time):
+    """A large upload stopped every stream for as long as it took: its parts were looked for, and written, on the hub."""
+    part = b'--x\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
+    content = b"\r\n--y" * 1_000_000
+    body = part % (b"purpose", b"", b"user_data") + part % (b"file", b'; filename="a"', content) + b"--x--\r\n"
+    with hub_time:
+        status, reply = post(app, "/v1/files", body, CONTENT_TYPE="multipart/form-data; boundary=x")
+    assert status == 200 and orjson.loads(reply)["bytes"] == len(content)

@@ -1,0 +1,69 @@
+"""Fields that an endpoint does not know are named in a header, in every dialect."""
+
+from __future__ import annotations
+
+import pytest
+
+from llamasrv.protocols.common.headers import IGNORED, MAX_NAMES
+
+HELLO = [{"role": "user", "content": "Hello"}]
+CONTENTS = [{"role": "user", "parts": [{"text": "Hello"}]}]
+BODIES = {
+    "/v1/chat/completions": {"messages": HELLO},
+    "/chat/completions": {"messages": HELLO},
+    "/v1/completions": {"prompt": "Hello"},
+    "/completion": {"prompt": "Hello"},
+    "/infill": {"input_prefix": "a", "input_suffix": "b"},
+    "/v1/messages": {"messages": HELLO, "max_tokens": 5},
+    "/v1/responses": {"input": "Hello"},
+    "/v1/responses/compact": {"model": "fake", "input": "Hello"},
+    "/api/chat": {"model": "fake", "messages": HELLO},
+    "/api/generate": {"model": "fake", "prompt": "Hello"},
+    "/v1beta/models/fake:generateContent": {"contents": CONTENTS},
+    "/v1beta/models/fake:streamGenerateContent": {"contents": CONTENTS},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_misspelt_field_is_told(client, path):
+    """`temprature` was dropped without a word, and its user looked for the fault in the model."""
+    body = {**BODIES[path], "temprature": 0, "x\r\ny": [1], "nothing": None}
+    reply = client.post(path, json=body)
+    assert reply.status_code == 200 and reply.get_data()
+    assert reply.headers[IGNORED] == "temprature, x??y"
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_request_that_is_understood_has_no_such_header(client, path):
+    reply = client.post(path, json=BODIES[path])
+    assert reply.status_code == 200 and reply.get_data() and IGNORED not in reply.headers
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions"])
+def test_a_stream_tells_it_with_its_headers(client, path):
+    reply = client.post(path, json={**BODIES[path], "stream": True, "topk": 5})
+    assert reply.headers[IGNORED] == "topk" and reply.get_data()
+
+
+@pytest.mark.parametrize(
+    "path, more, told",
+    [
+        ("/api/chat", {"options": {"temperature": 0, "temprature": 0, "num_gpu": 99, "stop": ["x"]}}, "options.temprature"),
+        ("/api/generate", {"options": {"num_gpu": 99, "num_thread": 4}}, None),
+        (
+            "/v1beta/models/fake:generateContent",
+            {"generationConfig": {"temperature": 0, "max_tokens": 5, "top_k": 1}},
+            "generationConfig.maxTokens",
+        ),
+        ("/v1beta/models/fake:generateContent", {"safety_settings": []}, None),
+    ],
+)
+def test_options_within_a_field_are_told_with_their_field(client, path, more, told):
+    reply = client.post(path, json={**BODIES[path], **more})
+    assert reply.status_code == 200 and reply.headers.get(IGNORED) == told and reply.get_data()
+
+
+def test_there_is_an_end_to_the_list(client):
+    body = {**BODIES["/v1/chat/completions"], **{f"field_{i}_{'x' * 200}": 1 for i in range(2000)}}
+    told = client.post("/v1/chat/completions", json=body).headers[IGNORED].split(", ")
+    assert len(told) == MAX_NAMES + 1 and told[-1] == "..." and max(map(len, told)) < 64
