@@ -198,3 +198,32 @@ def test_a_name_may_be_anything(playground, name):
     page.select_option("#prompt-choice", label="Brief")
     page.select_option("#prompt-choice", label=name)
     assert page.input_value("#system") == "text"
+
+
+def test_a_deleted_conversation_comes_back_with_undo(playground):
+    """One click deleted a conversation for good."""
+    page = playground()
+    attach(page, ("red.png", "image/png", png(30, 30)))
+    page.locator("#pictures img").wait_for()
+    talked(page, "with a picture", "plain")
+    for title in ("with a picture", "plain"):
+        page.get_by_label(f"Delete {title}").click()
+        page.get_by_text(f"“{title}” was deleted.").wait_for()
+        assert title not in titles(page)
+        page.get_by_role("button", name="Undo").click()
+        page.locator("#talk-list .title", has_text=title).wait_for()
+    page.reload()
+    page.locator("body[data-ready]").wait_for()
+    page.locator("#talk-list .title", has_text="with a picture").click()
+    page.locator(".turn.user img.picture[src^='data:image/png']").wait_for()
+    assert sorted(titles(page)) == ["plain", "with a picture"]
+
+
+def test_what_was_deleted_and_not_wanted_back_is_gone(playground):
+    page = playground()
+    talked(page, "short lived")
+    page.get_by_label("Delete short lived").click()
+    page.get_by_role("button", name="Undo").wait_for()
+    page.reload()
+    page.locator("body[data-ready]").wait_for()
+    assert titles(page) == []

@@ -28,6 +28,18 @@ def test_it_moves_while_requests_run(serve, visit):
     assert live.inner_text("#models tbody td:nth-child(2)") == "loaded"
 
 
+def test_no_cell_of_its_tables_is_undefined(serve, visit):
+    """The column of what changed in a prompt said "undefined"."""
+    server = serve("--fake")
+    live = visit(server.url + "/ui/engine")
+    page = visit(server.url)
+    page.locator("body[data-ready]").wait_for()
+    say(page, "word " * 1500)
+    live.locator("#requests tbody tr").first.wait_for()
+    cells = live.locator("td").all_inner_texts()
+    assert cells and not {"undefined", "null", "NaN"} & set(cells)
+
+
 def test_it_shows_where_the_tokens_of_prompts_came_from(serve, visit):
     server = serve("--fake")
     live = visit(server.url + "/ui/engine")

@@ -184,13 +184,17 @@ def test_the_request_is_shown_as_code(playground, tab, words):
 
 def test_the_keyboard_is_enough(playground):
     page = playground()
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "skip"
+
+    def until(key, what):
+        for _ in range(20):
+            page.keyboard.press(key)
+            if page.evaluate(what):
+                return
+        raise AssertionError(what)
+
+    until("Shift+Tab", "document.activeElement.className === 'skip'")
     page.keyboard.press("Enter")
-    for _ in range(20):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.id") == "prompt":
-            break
+    until("Tab", "document.activeElement.id === 'prompt'")
     page.keyboard.type("typed")
     page.keyboard.press("Shift+Enter")
     page.keyboard.type("twice")
@@ -292,3 +296,34 @@ def test_the_demonstration_model_keeps_to_a_schema(with_demo):
     say(page, "Give me a person as JSON.")
     assert set(json.loads(answers(page)[0])) == {"name", "age"}
     page.get_by_text("The answer fits the schema.").wait_for()
+
+
+def test_it_begins_in_the_message(playground):
+    page = playground()
+    assert page.evaluate("document.activeElement.id") == "prompt"
+
+
+@pytest.mark.parametrize("api", [True, False])
+def test_an_answer_and_code_are_copied_with_and_without_a_clipboard_api(playground, api):
+    """On plain http in a network browsers offer no clipboard API; the button did nothing and said nothing."""
+    page = playground()
+    if api:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    else:
+        page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.evaluate("""() => {
+      window.copied = [];
+      document.addEventListener("copy", () => copied.push(document.activeElement.value));
+    }""")
+    say(page, "take this along")
+    answers(page)
+    page.get_by_label("Copy the answer").click()
+    page.get_by_text("Copied").wait_for()
+    page.click("#show-code")
+    code = page.inner_text("#code-text")
+    page.click("#code-copy")
+    page.locator("#code-copy", has_text="Copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText().then(text => [null, text])") if api else page.evaluate("copied")
+    assert copied[1] == code
+    if not api:
+        assert copied[0] == "You said: take this along"

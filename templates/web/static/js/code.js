@@ -1,7 +1,7 @@
 // The request at hand as code.
 
 import { highlight } from "./markdown.js";
-import { openDialog } from "./page.js";
+import { copy, openDialog } from "./page.js";
 import { byId, make } from "./server.js";
 import { snippets } from "./snippets.js";
 
@@ -28,5 +28,5 @@ export function beginCode(request) {
   };
   byId("show-code").addEventListener("click", () => show(0));
   byId("code-close").addEventListener("click", () => byId("code-dialog").close());
-  byId("code-copy").addEventListener("click", () => navigator.clipboard?.writeText(byId("code-text").textContent));
+  byId("code-copy").addEventListener("click", (event) => copy(byId("code-text").textContent, event.currentTarget));
 }

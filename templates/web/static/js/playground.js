@@ -246,6 +246,7 @@ async function begin() {
   } catch (error) {
     status(error.message);
   }
+  if (document.activeElement === document.body) prompt.focus();
   document.body.dataset.ready = "yes";
 }
 

@@ -91,6 +91,7 @@ export async function save(talk) {
 
 export async function forget(id) {
   talks.delete(id);
+  for (const name of written) if (name.startsWith(`${id}/`)) written.delete(name);
   if (!database) return;
   const transaction = database.transaction(["talks", "files"], "readwrite");
   transaction.objectStore("talks").delete(id);

@@ -2,7 +2,7 @@
 
 import { Conversation, imported } from "./conversation.js";
 import { everything, fileName, markdown } from "./export.js";
-import { download, page, status } from "./page.js";
+import { download, page, status, statusWith } from "./page.js";
 import { keepPrompts } from "./prompts.js";
 import { byId, make } from "./server.js";
 import { forget, load, save, stored } from "./store.js";
@@ -66,11 +66,19 @@ export class Talks {
       make("button", { type: "button", class: "quiet title", "aria-current": data.id === page.talk.id ? "true" : null,
         onclick: async () => this.open(data.id === page.talk.id ? page.talk : new Conversation(await load(data.id)), turn?.id) },
       make("span", {}, data.title), excerpt ? make("small", {}, before, make("mark", {}, match), after) : null),
-      make("button", { type: "button", class: "quiet delete", "aria-label": `Delete ${data.title}`, onclick: () => {
-        forget(data.id);
-        if (data.id === page.talk.id) this.open(new Conversation());
-        else this.draw();
-      } }, "×"));
+      make("button", { type: "button", class: "quiet delete", "aria-label": `Delete ${data.title}`, onclick: () => this.#delete(data) }, "×"));
+  }
+
+  async #delete(data) {
+    const whole = data.id === page.talk.id ? page.talk : new Conversation(await load(data.id));
+    const gone = forget(data.id);
+    if (whole === page.talk) this.open(new Conversation({ settings: whole.settings }));
+    else this.draw();
+    statusWith(`“${data.title}” was deleted.`, "Undo", async () => {
+      await gone;
+      await save(whole);
+      this.open(whole);
+    });
   }
 
   async #import(files) {

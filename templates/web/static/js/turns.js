@@ -2,6 +2,7 @@
 
 import { picture } from "./attachments.js";
 import { show } from "./markdown.js";
+import { copy } from "./page.js";
 import { make } from "./server.js";
 import { statsLine } from "./stream.js";
 
@@ -102,7 +103,7 @@ function buttons(foot, turn, place, act) {
   if (turn.role === "user") foot.append(button("Edit", "Edit this turn", () => act.edit(turn)));
   if (turn.role === "assistant") {
     foot.append(
-      button("Copy", "Copy the answer", () => navigator.clipboard?.writeText(turn.content)),
+      button("Copy", "Copy the answer", (event) => copy(turn.content, event.currentTarget)),
       button("Again", "Answer again", () => act.again(turn)),
     );
   }
