@@ -33,6 +33,8 @@ worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None
 limit_request_line = 8190
 limit_request_fields = 100
 limit_request_field_size = 8190
+# Headers that would be part of the environment, the path among them: none. Other ones with an underscore are dropped.
+forwarder_headers = ""
 
 # It listens for commands such as adding a worker, which would load the model twice.
 control_socket_disable = True
