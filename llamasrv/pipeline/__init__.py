@@ -32,8 +32,9 @@ from llamasrv.pipeline.documents import DocumentReader
 from llamasrv.pipeline.media import MediaOptions, MediaReader
 from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run import Begun, Run, RunInfo, Stage
-from llamasrv.pipeline.sizes import is_long
+from llamasrv.pipeline.sizes import LONG_TEXT, check_parts, is_long, is_long_form
 from llamasrv.pipeline.time_limit import TimeLimit
+from llamasrv.pipeline.unseen import described
 
 
 class Pipeline:
@@ -42,7 +43,7 @@ class Pipeline:
     def __init__(self, registry: Registry, media: MediaOptions | None = None) -> None:
         self.registry = registry
         self.media = MediaReader(media)
-        self.documents = DocumentReader(self.media.decoder, self.media.options.sources)
+        self.documents = DocumentReader(self.media.decoder, self.media.options.sources, self.media.held.check)
         self.cache_book = CacheBook()
         self._served: dict[Model, LoadedModel] = {}
         if registry.loader is not None:
@@ -134,7 +135,7 @@ class Pipeline:
         """Tokens of the prompts that `submit` would take, including prompts that are too long."""
         with self.lease(request.model) as served:
             request = served.model.chat_defaults.of(request)
-            request = self.documents.read(request, sees=served.sees)
+            request = self._readable(request, served)
             media = self.media.read(request.prompts, served.projector, to_count=True)
             choice, prompts = request.tool_choice, request.prompts
             return off_hub(lambda: sum(len(served.encode(prompt, choice, media)) for prompt in prompts))
@@ -160,7 +161,7 @@ class Pipeline:
 
     def _start(self, served: LoadedModel, request: GenerateRequest) -> Begun:
         request = served.model.chat_defaults.of(request)
-        request = self.documents.read(request, sees=served.sees)
+        request = self._readable(request, served)
         windows: Sequence[tuple[float, float]] = ()
         if request.in_windows:
             (prompt,) = request.prompts
@@ -170,18 +171,21 @@ class Pipeline:
         else:
             media = self.media.read(request.prompts, served.projector)
         prepared = served.prepare_all(request, media)
-        params = served.params(request.sampling)
+        sampling = request.sampling
+        long = is_long_form(sampling.get("logit_bias"))  # its texts are tokenized
+        params = off_hub(served.params, sampling) if long else served.params(sampling)
+        prediction = _predicted(served, request.prediction)
         drawn = request.n if request.best_of is None else max(request.n, request.best_of)
         cache_key = self._cache_key(served.model, request)
         cache = self._compare(served, prepared, request, cache_key)
         specs, constraints, choices = [], [], []
         for p, ready in enumerate(prepared):
-            first = self._spec(served, ready, request, params, p * drawn, cache_key)
+            first = self._spec(served, ready, request, params, p * drawn, cache_key, prediction)
             if request.pins:
                 first = replace(first, pins=served.pins(ready, request.prompts[p], request.pins))
             if cache is not None and (change := cache.change()) is not None:
                 first = replace(first, changed=str(change))
-            builder = ConstraintBuilder(served, ready, request, request.prompts[p])
+            builder = ConstraintBuilder(served, ready, request, request.prompts[p], scope=cache_key.scope)
             for k in range(drawn):
                 reader = served.reader(ready, request, p * drawn + k)
                 choices.append(reader)
@@ -205,6 +209,14 @@ class Pipeline:
         )  # fmt: skip
         stages = _stages(served, prepared, request, generation, drawn)
         return Begun(info, generation, stages, may_gather=request.time_limit is None)
+
+    def _readable(self, request: GenerateRequest, served: LoadedModel) -> GenerateRequest:
+        """The request as this model can read it: documents as text, a sentence for a tool's picture that it cannot
+        see."""
+        check_parts(request.prompts)
+        request = self.documents.read(request, sees=served.sees)
+        prompts = tuple(described(prompt, served.projector) for prompt in request.prompts)
+        return request if prompts == request.prompts else replace(request, prompts=prompts)
 
     def _cache_key(self, model: Model, request: GenerateRequest) -> CacheKey:
         named = self.registry.adapter(request.model)
@@ -231,7 +243,7 @@ class Pipeline:
 
     def _spec(
         self, served: LoadedModel, ready: TokenizedPrompt, request: GenerateRequest, params: SamplingParams, index: int,
-        cache_key: CacheKey,
+        cache_key: CacheKey, prediction: array[int] | None,
     ) -> SequenceSpec:  # fmt: skip
         """The SequenceSpec of a prompt's first choice."""
         model = served.model
@@ -260,7 +272,7 @@ class Pipeline:
             cache_key=cache_key,
             sampled_probs=request.sampled_probs,
             reports_progress=_progresses(request),
-            prediction=_predicted(served, request.prediction),
+            prediction=prediction,
         )
 
     def submit_embed(self, request: EmbedRequest) -> EmbeddingWork:
@@ -290,8 +302,12 @@ def _predicted(served: LoadedModel, text: str | None) -> array[int] | None:
     if text is None:
         return None
     context = served.engine.context
-    longest = 16 * context  # characters; few tokens have more
-    return array("i", served.vocab.tokenize(text[:longest], parse_special=False)[:context])
+    text = text[: 16 * context]  # characters; few tokens have more
+
+    def tokens() -> array[int]:
+        return array("i", served.vocab.tokenize(text, parse_special=False)[:context])
+
+    return off_hub(tokens) if len(text) > LONG_TEXT else tokens()
 
 
 def _stages(

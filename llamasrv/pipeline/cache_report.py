@@ -74,9 +74,11 @@ class CacheReport:
 
     def change(self) -> Change | None:
         """What changed first; None if nothing is known to have changed so far."""
+        reused = self.num_reused()
+        if reused is not None and reused >= self.num_prompt - 1:
+            return None  # all was found: roles by two names, say, may be the same tokens
         if self._changed is not None:
             return self._changed
-        reused = self.num_reused()
         # Part of a block may have been computed again, and the last token always is.
         if reused is not None and reused + BLOCK < self._num_alike:
             return Change("evicted")

@@ -6,6 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
+from llamasrv.chat.client_grammars import check_gbnf
 from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.grammar import Constraint, constrain
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Prompt
@@ -16,7 +17,7 @@ from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 from llamasrv.errors import InvalidRequest
 from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
-from llamasrv.pipeline.sizes import is_long
+from llamasrv.pipeline.sizes import is_long_form
 
 _PLAIN = ChatFormat("plain")  # raw prompts: all that is written is content
 
@@ -26,10 +27,12 @@ class ConstraintBuilder:
     enforced."""
 
     def __init__(
-        self, served: LoadedModel, prepared: TokenizedPrompt, request: GenerateRequest, prompt: Prompt
-    ) -> None:
+        self, served: LoadedModel, prepared: TokenizedPrompt, request: GenerateRequest, prompt: Prompt, *,
+        scope: str = "",
+    ) -> None:  # fmt: skip
+        """`scope`: who shares compiled grammars with whom."""
         self._served, self._prepared, self._request = served, prepared, request
-        self._grammar = _grammar(served, prepared, request, prompt)
+        self._grammar = _grammar(served, prepared, request, prompt, scope)
 
     def build(self, *, in_reasoning: bool) -> OutputConstraint | None:
         """The constraint for one choice; None if nothing constrains it. `in_reasoning`: the prompt ends inside a
@@ -75,7 +78,7 @@ def _built_off_hub(format: ChatFormat, **options: Any) -> Constraint | None:
 
 
 def _grammar(
-    served: LoadedModel, prepared: TokenizedPrompt, request: GenerateRequest, prompt: Prompt
+    served: LoadedModel, prepared: TokenizedPrompt, request: GenerateRequest, prompt: Prompt, scope: str
 ) -> CompiledGrammar | None:
     content, choice = request.content, request.tool_choice
     if content is None and not prepared.tools:
@@ -83,13 +86,16 @@ def _grammar(
     binding = any(tool.input_grammar for tool in prepared.tools)  # what such a tool takes is enforced or refused
     if content is None and choice.mode == "auto" and not binding and not served.engine.grammars.is_available():
         return None  # calls are still read; only their form is not enforced
-    compiled = served.engine.grammars.compile
+    grammars, owner = served.engine.grammars, request.owner
+    compiled = partial(grammars.compile, owner=owner, scope=scope)
     controls = served.vocab.controls
-    long = is_long(prompt, None if content is None else content.value)
+    long = is_long_form([None if content is None else content.value, *(tool.parameters for tool in prepared.tools)])
     build = _built_off_hub if long else constrain
     if content is not None:
         if content.kind == "gbnf":
-            content = Content("lark", lark_of_gbnf(content.value))
+            text = content.value
+            lark = grammars.convert(text, lambda: lark_of_gbnf(check_gbnf(text)), owner=owner, scope=scope)
+            content = Content("lark", lark)
         # Compile it alone first: behind thinking, or beside calls, a form that nothing satisfies would be noticed only
         # in the middle of the answer.
         alone = build(_PLAIN, content=content, special_tokens=controls)

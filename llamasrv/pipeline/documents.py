@@ -24,7 +24,8 @@ from llamasrv.domain.request import (
 )  # fmt: skip
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidMedia, InvalidRequest, LlamasrvError, Unsupported
-from llamasrv.media.decoder import Decoder
+from llamasrv.media.decoder import Check, Decoder
+from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources
 
 KEPT = 32 << 20  # bytes of what was read lately
@@ -36,11 +37,12 @@ OpenFile = Callable[[str, str], bytes]
 
 
 class DocumentReader:
-    """One per process. `open_file` is set by the part that stores files."""
+    """One per process. `check` raises if there is no room for that many bytes of pictures now; `open_file` is set by
+    the part that stores files."""
 
-    def __init__(self, decoder: Decoder, sources: Sources) -> None:
+    def __init__(self, decoder: Decoder, sources: Sources, check: Check | None = None) -> None:
         self.open_file: OpenFile | None = None
-        self._decoder, self._sources = decoder, sources
+        self._decoder, self._sources, self._check = decoder, sources, check
         self._kept: OrderedDict[tuple[bytes, bool], Pages] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()
@@ -52,27 +54,29 @@ class DocumentReader:
             return request
         if number > MOST:
             raise InvalidMedia(f"There are {number} documents in this request; at most {MOST} are accepted.")
-        prompts = tuple(self._prompt(prompt, request.owner, sees) for prompt in request.prompts)
+        left = _Left(self._decoder.limits, sum(_count(p, MediaPart) for p in request.prompts if type(p) is ChatPrompt))
+        prompts = tuple(self._prompt(prompt, request.owner, sees, left) for prompt in request.prompts)
         return replace(request, prompts=prompts)
 
-    def _prompt(self, prompt: Prompt, owner: str, sees: bool) -> Prompt:
+    def _prompt(self, prompt: Prompt, owner: str, sees: bool, left: _Left) -> Prompt:
         if not isinstance(prompt, ChatPrompt):
             return prompt
-        return replace(prompt, messages=tuple(self._message(message, owner, sees) for message in prompt.messages))
+        messages = tuple(self._message(message, owner, sees, left) for message in prompt.messages)
+        return replace(prompt, messages=messages)
 
-    def _message(self, message: Message, owner: str, sees: bool) -> Message:
+    def _message(self, message: Message, owner: str, sees: bool, left: _Left) -> Message:
         if type(message.content) is not tuple:
             return message
         parts: list[Part] = []
         for part in message.content:
-            parts += self._parts(part, owner, sees) if type(part) is DocumentPart else [part]
+            parts += self._parts(part, owner, sees, left) if type(part) is DocumentPart else [part]
         return replace(message, content=tuple(parts))
 
-    def _parts(self, part: DocumentPart, owner: str, sees: bool) -> list[Part]:
+    def _parts(self, part: DocumentPart, owner: str, sees: bool, left: _Left) -> list[Part]:
         try:
             data = self._data(part, owner)
             text = _plain(data)
-            pages: Pages = [(text, None)] if text is not None else self._pages(data, sees)
+            pages: Pages = [(text, None)] if text is not None else self._pages(data, sees, left)
         except InvalidRequest as error:
             raise error.but(param=error.param or part.param) from None
         return _told(part.name, pages, part.param)
@@ -90,16 +94,19 @@ class DocumentReader:
         except LlamasrvError as error:
             raise InvalidRequest(error.message, code=error.code) from None
 
-    def _pages(self, data: bytes, sees: bool) -> Pages:
+    def _pages(self, data: bytes, sees: bool, left: _Left) -> Pages:
         if b"%PDF-" not in data[:1024]:
-            raise InvalidMedia("this is neither PDF nor text")
+            raise InvalidMedia("this is neither PDF nor text", about=("damaged pdf",))
         place = hashlib.sha256(data).digest(), sees
         with self._lock:
             kept = self._kept.get(place)
             if kept is not None:
                 self._kept.move_to_end(place)
-                return kept
-        pages = self._decoder.pages(data, with_pictures=sees)
+        if kept is not None:
+            left.take(kept)
+            return kept
+        pages = self._decoder.pages(data, with_pictures=sees, left=left.limits, check=self._check)
+        left.take(pages)
         size = _size(pages)
         if size <= KEPT // 4:
             with self._lock:
@@ -111,13 +118,38 @@ class DocumentReader:
         return pages
 
 
+class _Left:
+    """What a request's documents may still have. Those that are read in the child get it along, so that it refuses what
+    goes beyond before there is much of it."""
+
+    def __init__(self, limits: MediaLimits, num_media: int) -> None:
+        self.limits = replace(limits, count=max(0, limits.count - num_media))
+
+    def take(self, pages: Pages) -> None:
+        """Raises InvalidMedia if it is more than was left, which what was read for another request may be."""
+        limits = self.limits
+        shown = [picture for _, picture in pages if picture is not None]
+        count = limits.count - len(shown)
+        size = limits.picture_bytes - sum(map(len, _once(shown)))
+        chars = limits.document_chars - sum(len(text) for text, _ in pages)
+        if min(count, size, chars) < 0:
+            raise InvalidMedia("the documents of this request have more text or scanned pages than are accepted")
+        self.limits = replace(limits, count=count, picture_bytes=size, document_chars=chars)
+
+
+def _once(pictures: list[bytes]) -> list[bytes]:
+    """Several pages may show one picture, which is one object."""
+    return list({id(picture): picture for picture in pictures}.values())
+
+
 def _size(pages: Pages) -> int:
-    return sum(len(text) * 2 + len(picture or b"") + 100 for text, picture in pages)
+    pictures = _once([picture for _, picture in pages if picture is not None])
+    return sum(len(text) * 2 + 100 for text, _ in pages) + sum(map(len, pictures))
 
 
-def _count(prompt: ChatPrompt) -> int:
+def _count(prompt: ChatPrompt, kind: type[Part] = DocumentPart) -> int:
     contents = [message.content for message in prompt.messages if type(message.content) is tuple]
-    return sum(type(part) is DocumentPart for content in contents for part in content)
+    return sum(type(part) is kind for content in contents for part in content)
 
 
 def _plain(data: bytes) -> str | None:

@@ -39,6 +39,7 @@ from llamasrv.pipeline.infill import encode_infill
 from llamasrv.pipeline.media import NO_MEDIA, RequestMedia
 from llamasrv.pipeline.sampling import defaults_of, merged
 from llamasrv.pipeline.sizes import LONG_TEXT, is_long
+from llamasrv.pipeline.unseen import described
 
 _CHARS_A_TOKEN = 6  # no real text has as many; beyond, a prompt is counted in slices until it is too long
 _SLICE = 8192
@@ -236,7 +237,7 @@ class LoadedModel:
 
     def render(self, prompt: ChatPrompt, media_marker: str = "") -> str:
         """The prompt's text as the model's template writes it, with a marker for each image or sound."""
-        prompt = self.model.chat_defaults.of_prompt(prompt)
+        prompt = self.model.chat_defaults.of_prompt(described(prompt, self.projector))
         template = self._profile(prompt).template
         rendered = off_hub(template.render, prompt) if is_long(prompt) else template.render(prompt)
         return "".join([media_marker if isinstance(part, int) else part[0] for part in rendered.segments])

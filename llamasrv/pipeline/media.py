@@ -81,7 +81,7 @@ class MediaReader:
         limits = self.options.limits
         if len(parts) > limits.count:
             text = f"There are {len(parts)} images and audio clips in this request; at most {limits.count} are allowed."
-            raise InvalidMedia(text, param=parts[limits.count].param)
+            raise InvalidMedia(text, param=parts[limits.count].param, about=_about(parts[limits.count]))
         found, size = RequestMedia(), 0
         for part in parts:
             try:
@@ -205,8 +205,13 @@ def _with(prompt: ChatPrompt, sound: MediaPart) -> ChatPrompt:
 def _placed(error: InvalidRequest, part: MediaPart) -> InvalidRequest:
     """The error with the place in the request that it is about."""
     if not isinstance(error, InvalidMedia):
-        return error.but(param=part.param)
-    return InvalidMedia(f"Invalid '{part.param or part.kind or 'media'}': {error.message}.", param=part.param)
+        return error.but(param=part.param, about=_about(part))
+    text = f"Invalid '{part.param or part.kind or 'media'}': {error.message}."
+    return InvalidMedia(text, param=part.param, about=_about(part))
+
+
+def _about(part: MediaPart) -> tuple[str, ...]:
+    return (part.kind or "image",)
 
 
 def _hash(how: bytes, data: bytes) -> bytes:
@@ -214,7 +219,12 @@ def _hash(how: bytes, data: bytes) -> bytes:
     return hashlib.sha256(how + data).digest()
 
 
-def _check_taken(kind: str | None, projector: Projector | None) -> None:
+def takes(kind: str | None, projector: Projector | None) -> bool:
+    """Whether a model with this projector takes that kind; None: one that its bytes tell."""
     able = {} if projector is None else {"image": projector.vision, "audio": projector.audio, None: True}
-    if not able.get(kind):
+    return able.get(kind, False)
+
+
+def _check_taken(kind: str | None, projector: Projector | None) -> None:
+    if not takes(kind, projector):
         raise Unsupported(f"This model has no {_NEEDS[kind or 'image']}.")

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.engine.interface import Vocabulary
 from llamasrv.errors import InvalidRequest
 from llamasrv.models.model import Model
+
+MOST_BIASED = 10_000  # tokens of texts in a bias; more ids than that are a matter of the operator's limit
 
 _PARAMS = frozenset(f.name for f in fields(SamplingParams))
 
@@ -35,12 +37,14 @@ def merged(defaults: Mapping[str, Any], given: Mapping[str, Any], vocab: Vocabul
     return SamplingParams(**params)
 
 
-def _bias(
-    entries: tuple[tuple[int | str, float], ...], vocab: Vocabulary, *, spared: bool
-) -> tuple[tuple[int, float], ...]:
+def _bias(entries: tuple[tuple[int | str, float], ...], vocab: Vocabulary, *, spared: bool) -> LogitBias:
     """The bias by token. `spared`: the tokens that end an answer are not already banned."""
-    out = []
+    out: list[tuple[int, float]] = []
     for key, bias in entries:
+        if len(out) > max(MOST_BIASED, len(entries)):
+            raise InvalidRequest(
+                f"Invalid 'logit_bias': the texts have more than {MOST_BIASED} tokens altogether.", param="logit_bias"
+            )
         if isinstance(key, str):  # a text: each of its tokens
             out += [(token, bias) for token in vocab.tokenize(key, parse_special=True)]
         elif 0 <= key < vocab.size:
@@ -53,7 +57,7 @@ def _bias(
     banned = {token for token, bias in out if bias == -math.inf}
     if banned and len(banned if spared else banned | vocab.eog) >= vocab.size:
         raise InvalidRequest("Invalid 'logit_bias': every token is banned.", param="logit_bias")
-    return tuple(out)
+    return LogitBias(out)
 
 
 def _bound_windows(params: dict[str, Any], context: int) -> None:

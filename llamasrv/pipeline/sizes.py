@@ -2,46 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llamasrv.domain.request import ChatPrompt, InfillPrompt, Message, MixedPrompt, Prompt, TextPart, TextPrompt
+from llamasrv.errors import InvalidRequest
 
+EACH = 40  # characters that take as long to render and tokenise as a message, or a part of one, without any text
+MOST_PARTS = 20_000  # of all messages together; looking through them takes some 10 ms
 LONG_TEXT = 20_000  # characters, some 10 ms; beyond, rendering and tokenising go to a native thread
+LONG_FORM = 4_000  # characters of schemas whose grammar takes some 5 ms to build
 
 
-def is_long(prompt: Prompt, form: Any = None) -> bool:
-    """Whether rendering and tokenising the prompt, or building a grammar of `form`, would block the hub for too
-    long."""
-    return _size(prompt) > LONG_TEXT or _json_size(form) > LONG_TEXT
+def is_long(prompt: Prompt) -> bool:
+    """Whether rendering and tokenising the prompt would block the hub for too long."""
+    return _size(prompt) > LONG_TEXT
+
+
+def is_long_form(form: Any) -> bool:
+    """Whether building a grammar of the schemas in a value would block the hub for too long."""
+    return _json_size(form) > LONG_FORM
+
+
+def check_parts(prompts: Iterable[Prompt]) -> None:
+    """Raises InvalidRequest if messages have more parts than are looked at on the hub."""
+    for prompt in prompts:
+        if isinstance(prompt, ChatPrompt):
+            number = sum(len(message.content) for message in prompt.messages if type(message.content) is tuple)
+            if number > MOST_PARTS:
+                text = f"The messages have {number} content parts in all; at most {MOST_PARTS} are accepted."
+                raise InvalidRequest(text, param="messages")
 
 
 def _size(prompt: Prompt) -> int:
     """About how many characters have to be rendered and tokenised."""
     if isinstance(prompt, ChatPrompt):
-        size = sum(map(_message_size, prompt.messages))
+        size = _until_long(map(_message_size, prompt.messages))
         if prompt.tools:
             size += _json_size([(t.name, t.description, t.parameters) for t in prompt.tools])
         return size + _json_size(prompt.template_kwargs) if prompt.template_kwargs else size
     if isinstance(prompt, TextPrompt):
         return len(prompt.text) + len(prompt.suffix or "")
     if isinstance(prompt, MixedPrompt):
-        return sum(len(part) for part in prompt.parts if isinstance(part, str))
+        return _until_long(len(part) + EACH for part in prompt.parts if isinstance(part, str))
     if isinstance(prompt, InfillPrompt):
-        return len(prompt.before) + len(prompt.after) + sum(len(text) for _, text in prompt.extra)
+        return len(prompt.before) + len(prompt.after) + _until_long(len(text) + EACH for _, text in prompt.extra)
     return 0
+
+
+def _until_long(sizes: Iterable[int]) -> int:
+    """Their sum; stops counting where it is long in any case."""
+    total = 0
+    for size in sizes:
+        total += size
+        if total > LONG_TEXT:
+            break
+    return total
 
 
 def _message_size(message: Message) -> int:
     content = message.content
     if isinstance(content, str):
-        size = len(content)
+        size = EACH + len(content)
     else:
-        size = sum(len(part.text) for part in content or () if isinstance(part, TextPart))
+        size = EACH + sum(EACH + len(part.text) if isinstance(part, TextPart) else EACH for part in content or ())
     if message.reasoning:
         size += len(message.reasoning)
     for call in message.tool_calls:
-        size += len(call.name) + len(call.arguments)
+        size += EACH + len(call.name) + len(call.arguments)
     return size
 
 

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, ModelNotFound, QueueFull, Unavailable
+from llamasrv.protocols.anthropic.words import message_of
 
 OPENAI_TYPES = {
     429: "rate_limit_exceeded",
     500: "server_error",
     503: "server_error",
     504: "server_error",
+    507: "server_error",
 }
 """Status to `type`; every other one is `invalid_request_error`."""
 
@@ -32,6 +34,7 @@ ANTHROPIC_TYPES = {
     500: "api_error",
     503: "overloaded_error",
     504: "timeout_error",
+    507: "api_error",
     529: "overloaded_error",
 }
 """Status to `type`; every other one is `invalid_request_error`."""
@@ -46,6 +49,7 @@ LLAMACPP_TYPES = {
     501: "not_supported_error",
     503: "unavailable_error",
     504: "server_error",
+    507: "server_error",
 }
 """Status to `type`; every other one is `invalid_request_error`."""
 
@@ -60,6 +64,7 @@ GEMINI_STATUSES = {
     501: "UNIMPLEMENTED",
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
+    507: "RESOURCE_EXHAUSTED",
 }
 """Status to Google's name of it; every other one is `INVALID_ARGUMENT`."""
 
@@ -101,11 +106,8 @@ def anthropic_status(error: LlamasrvError) -> int:
 
 
 def anthropic_body(error: LlamasrvError, request_id: str | None = None) -> bytes:
-    message = error.message
-    if isinstance(error, ContextTooLong):  # clients look for these words, and then shorten the conversation
-        message = f"prompt is too long: {error.num_prompt} tokens > {error.context} maximum"
     kind = ANTHROPIC_TYPES.get(anthropic_status(error), "invalid_request_error")
-    body: dict[str, Any] = {"type": "error", "error": {"type": kind, "message": message}}
+    body: dict[str, Any] = {"type": "error", "error": {"type": kind, "message": message_of(error)}}
     if error.details is not None:
         body["error"]["details"] = error.details
     if request_id is not None:

@@ -23,7 +23,7 @@ class Limits:
     logit_bias: int = 10_000
     top_logprobs: int = 20
     max_tokens: int = 2**31 - 1
-    dry_breakers: int = 32
+    dry_breakers: int = 16
     template_kwargs: int = 64
     model_chars: int = 256
     media: int = 64  # images and sounds of one request

@@ -228,6 +228,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "POST /tokenize": Operation("Text to tokens.", TokenizeSchema, {"content": "Hello world"}),
     "POST /detokenize": Operation("Tokens to text.", DetokenizeSchema, {"tokens": [1, 2, 3]}),
+    "GET /tokenizer_info": Operation("The special tokens and the chat template, in vLLM's shape.", query=_MODEL),
     "POST /apply-template": Operation("The prompt that a chat becomes.", ChatSchema, {"messages": _HELLO}),
     "GET /props": Operation("The model, its template and its default sampling.", query=_MODEL),
     "POST /props": Operation("Nothing to change, as in llama-server; 501 without --props."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import time
 import urllib.request
@@ -39,6 +40,15 @@ def figure(server, name, **labels):
     return 0.0
 
 
+def cpu_seconds(server):
+    """Processor time that the server's processes have taken so far: other than a wall clock, it does not depend on what
+    else the machine is doing. In steps of 10 ms."""
+    pid = server.process.pid
+    pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(times[11]) + int(times[12]) for times in fields) / os.sysconf("SC_CLK_TCK")
+
+
 def is_running(pid):
     """A zombie, which is its new parent's to bury, runs no more."""
     try:
@@ -47,7 +57,7 @@ def is_running(pid):
         return False
 
 
-def wait_for(condition, timeout=10.0):
+def wait_for(condition, timeout=60.0):
     end = time.monotonic() + timeout
     while not (found := condition()):
         assert time.monotonic() < end, "it did not happen in time"

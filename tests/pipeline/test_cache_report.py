@@ -56,6 +56,14 @@ def test_a_conversation_that_goes_on_has_not_changed(ask):
     assert changed(second) is None and second.num_reused() > first.num_prompt - BLOCK
 
 
+def test_where_everything_was_found_nothing_has_changed(ask):
+    """A developer's message after a system's, with the same tokens, was told as a change of the system prompt."""
+    ask()
+    report = ask((Message("developer", SYSTEM.content), LONG))
+    assert report.num_reused() == report.num_prompt - 1 and changed(report) is None
+    assert "changed" not in str(report)
+
+
 @pytest.mark.parametrize(
     "options, part",
     [
@@ -66,7 +74,7 @@ def test_a_conversation_that_goes_on_has_not_changed(ask):
         ({"tools": (TOOLS[0], replace(TOOLS[1], description="runs"))}, "tools[1]"),
         ({"tools": TOOLS[::-1]}, "tools[0]"),
         ({"tools": TOOLS, "tool_choice": ToolChoice("none")}, "tools[0]"),
-        ({"template_kwargs": {"enable_thinking": True}}, "template"),
+        ({"template_kwargs": {"enable_thinking": True}}, None),  # the template does not read it: the same tokens
         ({"cache_salt": "mine"}, "scope"),
         ({}, None),
     ],

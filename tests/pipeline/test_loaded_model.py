@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from serving import open_engine, pipeline_on, read
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
+from llamasrv.domain.params import LogitBias
 from llamasrv.domain.request import (
     ChatPrompt,
     Content,
@@ -263,7 +265,7 @@ def test_nothing_looks_back_over_more_than_the_context(pipeline, given, window):
 
 def test_a_bias_by_text_is_one_for_each_of_its_tokens(pipeline):
     params = pipeline.open(None).params({"logit_bias": (("ab", -1.0), (99, 2.0))})
-    assert params.logit_bias == ((97, -1.0), (98, -1.0), (99, 2.0))
+    assert list(params.logit_bias) == [(97, -1.0), (98, -1.0), (99, 2.0)]
 
 
 def test_a_bias_outside_the_vocabulary_is_refused(pipeline):
@@ -279,9 +281,39 @@ def test_banning_every_token_is_refused(pipeline):
     for given in ({"logit_bias": ban}, {"logit_bias": all_but_ends, "ignore_eos": True}):
         with pytest.raises(InvalidRequest, match="every token is banned"):
             served.params(given)
-    assert served.params({"logit_bias": all_but_ends}).logit_bias == all_but_ends
+    assert served.params({"logit_bias": all_but_ends}).logit_bias == LogitBias(all_but_ends)
 
 
 def test_the_fingerprint_tells_settings_apart(engine):
     plain, warm = pipeline_on(engine).open(None), pipeline_on(engine, sampling={"temperature": 1.0}).open(None)
     assert plain.fingerprint == pipeline_on(engine).open(None).fingerprint != warm.fingerprint
+
+
+def test_a_bias_for_more_tokens_than_are_looked_at_is_refused(pipeline):
+    """Texts of 3 MB, within all limits, stopped the hub for eight seconds, and every choice copied them."""
+    served = pipeline.open(None)
+    entries = tuple((f"{n:05d}" + 59 * "x", 1.0) for n in range(200))
+    with pytest.raises(InvalidRequest, match="more than 10000 tokens") as caught:
+        served.params({"logit_bias": entries})
+    assert caught.value.param == "logit_bias"
+    assert len(served.params({"logit_bias": entries[:100]}).logit_bias) == 11, "one bias for each token"
+
+
+def test_biases_of_one_token_add_up_and_a_ban_stays():
+    """Of several for one token only the last one counted."""
+    merged = LogitBias([(7, 1.0), (3, 2.0), (7, 0.5), (9, 1.0), (9, -math.inf), (9, 5.0)])
+    assert list(merged) == [(3, 2.0), (7, 1.5), (9, -math.inf)]
+
+
+def test_choices_share_one_bias_and_one_prediction(pipeline, monkeypatch):
+    served = pipeline.open(None)
+    submitted = []
+    submit = served.engine.submit
+    monkeypatch.setattr(served.engine, "submit", lambda specs, *more: (submitted.extend(specs), submit(specs, *more))[1])
+    request = GenerateRequest(
+        prompts=(TextPrompt("a"), TextPrompt("b")), n=3, max_tokens=1, prediction="as expected",
+        sampling={"logit_bias": (("ab", -1.0), (99, 2.0)), "temperature": 1.0, "seed": 1},
+    )  # fmt: skip
+    read(served.engine, pipeline.submit(request))
+    assert len(submitted) == 6 and len({id(spec.params.logit_bias.tokens) for spec in submitted}) == 1
+    assert len({id(spec.prediction) for spec in submitted}) == 1

@@ -70,7 +70,7 @@ def shown(batch: Any, base: str) -> dict[str, Any]:
     counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
     if batch.ended:
         counts |= {"succeeded": batch.succeeded, "errored": batch.errored}
-        counts["canceled" if status == "cancelled" else "expired"] = batch.left
+        counts[_LEFT.get(status, "errored")] += batch.left
     else:
         counts["processing"] = batch.total
     return {

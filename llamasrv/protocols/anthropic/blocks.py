@@ -10,11 +10,12 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from llamasrv.domain.request import Message, Part, TextPart, ToolCall
+from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
 from llamasrv.protocols.anthropic.threads import Continued
 from llamasrv.protocols.common.documents import document_at, document_file, document_of_data
 from llamasrv.protocols.common.media import from_base64, from_url
@@ -68,7 +69,7 @@ def _read(messages: list[Any], most: int, names: dict[str, str], out: list[Messa
         if type(wire) is not dict:
             raise wrong_type("an object", wire, at)
         role, content = wire.get("role"), wire.get("content")
-        if type(content) is str and role in _PLAIN:  # nearly all of them
+        if type(content) is str and type(role) is str and role in _PLAIN:  # nearly all of them
             out.append(Message(role, content))
             continue
         out += _turn(_role(role, at), content, (at, "content"), most, names)
@@ -173,7 +174,8 @@ def _skipped(kind: str) -> bool:
 def _result(block: dict[str, Any], path: Path, most: int, names: dict[str, str]) -> tuple[Message, list[Part]]:
     id = _string(block, "tool_use_id", path)
     if id not in names:
-        raise Invalid(f"no earlier 'tool_use' block has the id '{id[:80]}'.", *path, "tool_use_id")
+        text = f"no earlier 'tool_use' block has the id '{id[:80]}'."
+        raise Invalid(text, *path, "tool_use_id", about=("unexpected tool_result",))
     content = block.get("content")
     parts: list[Part] = []
     if type(content) is str:
@@ -186,7 +188,11 @@ def _result(block: dict[str, Any], path: Path, most: int, names: dict[str, str])
     if block.get("is_error") is True and not (texts and texts[0].text.lower().startswith("error")):
         first = texts[0].text if texts else "the tool failed"
         texts[:1] = [TextPart(f"Error: {first}")]
-    others: list[Part] = [part for part in parts if not isinstance(part, TextPart)]
+    others: list[Part] = [
+        replace(part, result_of=id) if isinstance(part, MediaPart) else part
+        for part in parts
+        if not isinstance(part, TextPart)
+    ]
     return Message("tool", _joined(texts) or "", name=names[id], tool_call_id=id), others
 
 
@@ -206,7 +212,8 @@ def _thinking(block: dict[str, Any], path: Path) -> str:
         try:
             return base64.b64decode(signature[len(SEALED) :], validate=True).decode("utf-8")
         except (binascii.Error, UnicodeDecodeError):
-            raise Invalid("this signature was not issued by this server.", *path, "signature") from None
+            text = "this signature was not issued by this server."
+            raise Invalid(text, *path, "signature", about=("thinking signature",)) from None
     return text
 
 
@@ -231,6 +238,14 @@ def _text(block: dict[str, Any], path: Path, most: int = 0) -> list[TextPart]:
 
 
 def _image(block: dict[str, Any], path: Path, most: int) -> list[Part]:
+    try:
+        return _image_of(block, path)
+    except (Invalid, Refusal) as error:
+        error.complaint.about = ("image",)
+        raise
+
+
+def _image_of(block: dict[str, Any], path: Path) -> list[Part]:
     source, here = _source(block, path)
     kind = source.get("type")
     if kind == "base64":

@@ -31,7 +31,8 @@ from llamasrv.protocols.anthropic.cache_control import SECONDS, CacheControl, pi
 from llamasrv.protocols.anthropic.diagnostics import Diagnostics, diagnostics_body
 from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
-from llamasrv.protocols.anthropic.tools import Choice, Tools
+from llamasrv.protocols.anthropic.tools import Choice, Tools, check_some_are_left, left_out
+from llamasrv.protocols.common.forms import CLOSED
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import (
@@ -137,10 +138,13 @@ class MessagesSchema(WireSchema):
     temperature = Number(0, 2, "absent: the model's own default")
     top_p = Number(0, 1, "absent: the model's own default")
     top_k = Count(0, INT_MAX, "0: off")
-    tools = Tools("with a schema, or bash, text editor and memory by type; those of Anthropic's servers are left out")
+    tools = Tools(
+        "with a schema, or bash, text editor and memory by type; those of Anthropic's servers are left out and named "
+        "in the header `x-llamasrv-tools-left-out`, without others they are refused"
+    )
     tool_choice = Choice("auto, any, tool or none; `disable_parallel_tool_use`")
     thinking = ThinkingField("on or off where the template can; `budget_tokens` is a cap; `display`")
-    output_config = OutputConfig("`effort`, `format` with a JSON schema")
+    output_config = OutputConfig(f"`effort`, `format` with a JSON schema: {CLOSED}")
     output_format = OutputFormat("the older place of `output_config.format`")
     thread = ThreadField("create, or continue with `previous_message_id`: kept like stored responses")
     mcp_servers = Refused("there is no MCP connector")
@@ -168,6 +172,7 @@ class MessagesOptions(NamedTuple):
     show_thinking: bool = True
     diagnose: bool = False  # why its prompt was not found again
     turn: Turn | None = None  # of a thread: it is kept with the reply
+    left_out: tuple[str, ...] = ()  # types of the tools that this server cannot run
 
 
 class MessagesEndpoint:
@@ -176,19 +181,24 @@ class MessagesEndpoint:
     names = prompt_in("messages")
 
     def __init__(self, limits: Limits) -> None:
-        self._load = Loader(MessagesSchema, limits).load
+        loader = Loader(MessagesSchema, limits)
+        self._load, self.unknown = loader.load, loader.unknown
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None, earlier: Sequence[Turn] = ()
     ) -> tuple[GenerateRequest, MessagesOptions]:
         """`earlier` are the turns of the thread that the request continues."""
-        data = self._load(whole_body(body, earlier))
+        whole = whole_body(body, earlier)
+        data = self._load(whole)
         if "max_tokens" not in data:
             raise InvalidRequest(
                 "Missing required parameter: 'max_tokens'.", param="max_tokens", code="missing_required_parameter"
             )
         request, options = self._request(data, owner, timeout)
         request = replace(request, pins=pins_of(body))
+        if missing := left_out(whole.get("tools")):
+            check_some_are_left(data["tools"], missing)
+            options = options._replace(left_out=missing)
         return request, options._replace(turn=new_turn(body, earlier)) if "thread" in data else options
 
     def parse_count(self, body: Mapping[str, Any], *, earlier: Sequence[Turn] = ()) -> GenerateRequest:
@@ -234,6 +244,7 @@ def _prompt(data: dict[str, Any], variables: dict[str, Any]) -> ChatPrompt:
                 "Invalid 'messages': the last message has 'tool_use' blocks, which must be followed by their "
                 "'tool_result' blocks.",
                 param="messages",
+                about=("unanswered tool_use",),
             )
         prefill = bool(last.content or last.reasoning)
         if not prefill:  # nothing to go on from

@@ -2,6 +2,7 @@
 
 A tool with a schema of its own is a function. Anthropic defines some tools by type alone: those that the client runs
 (bash, text editor, memory) are functions, too, with the schemas below; those that Anthropic's servers run are left out.
+A request that has nothing else is refused: its answer would pass off what the model makes up as what such a tool found.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llamasrv.domain.request import Tool, ToolChoice
+from llamasrv.errors import Unsupported
 from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, wrong_type
 
 _TEXT: dict[str, Any] = {"type": "string"}
@@ -50,6 +52,18 @@ CLIENT_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 """By the beginning of their type: what they do, and their schema."""
+
+
+def left_out(tools: Any) -> tuple[str, ...]:
+    """The types of the tools that Anthropic's servers would run. `tools` as in the body, already checked."""
+    return tuple(wire["type"] for wire in tools or () if _remote(wire))
+
+
+def check_some_are_left(tools: Sequence[Tool], missing: Sequence[str]) -> None:
+    if missing and not tools:
+        shown = ", ".join(f"'{kind[:40]}'" for kind in missing[:8])
+        text = f"None of the 'tools' can be used: these run on Anthropic's servers, not on this one: {shown}."
+        raise Unsupported(text, param="tools")
 
 
 class Tools(WireField):

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import orjson
-
 from llamasrv.domain.request import Content
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.json_text import from_text
 from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
 from llamasrv.protocols.common.structural_tag import structural_tag
 
@@ -18,7 +17,7 @@ class JsonSchema(WireField):
     """A JSON schema, as an object, a boolean or the text of one."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content:
-        return Content("json", schema_of(value))
+        return Content("json", schema_of(value, self.limits.json_depth))
 
 
 class Pattern(WireField):
@@ -53,7 +52,7 @@ class ResponseFormat(WireField):
         if kind == "text":
             return None
         if kind == "json_object" or kind == "json":
-            return _json_object(value)
+            return _json_object(value, self.limits.json_depth)
         if kind == "regex":
             return Content("regex", _text(value.get("value"), "value"))
         if kind == "json_schema":
@@ -65,13 +64,13 @@ class ResponseFormat(WireField):
             if wrapped.get("schema") is None:
                 missing = "missing_required_parameter"
                 raise Invalid("missing. A schema is needed.", "json_schema", "schema", code=missing)
-            return Content("json", schema_of(wrapped["schema"], "json_schema", "schema"))
+            return Content("json", schema_of(wrapped["schema"], self.limits.json_depth, "json_schema", "schema"))
         if kind == "structural_tag":
-            return structural_tag(value)
+            return structural_tag(value, self.limits.json_depth)
         raise Invalid("expected 'text', 'json_object' or 'json_schema'.", "type")
 
 
-def _json_object(value: dict[str, Any]) -> Content:
+def _json_object(value: dict[str, Any], levels: int) -> Content:
     """Any object, or one that follows the schema beside the type, under whatever name."""
     found: Content | None = None
     for name in ("schema", "value", "json_schema"):
@@ -81,9 +80,9 @@ def _json_object(value: dict[str, Any]) -> Content:
         if found is not None:
             raise Invalid("only one schema may be given.", name)
         if name == "json_schema" and type(schema) is dict and "schema" in schema:
-            found = Content("json", schema_of(schema["schema"], name, "schema"))
+            found = Content("json", schema_of(schema["schema"], levels, name, "schema"))
         else:
-            found = Content("json", schema_of(schema, name))
+            found = Content("json", schema_of(schema, levels, name))
     return found or Content("json")
 
 
@@ -99,15 +98,13 @@ class StructuredOutputs(WireField):
             return None
         if len(known) > 1:
             raise Invalid(f"only one of {', '.join(_STRUCTURED)} may be given.", known[1])
-        return _STRUCTURED[known[0]](given[known[0]], known[0])
+        return _STRUCTURED[known[0]](given[known[0]], self.limits.json_depth, known[0])
 
 
-def schema_of(value: Any, *path: str) -> Any:
+def schema_of(value: Any, levels: int, *path: str) -> Any:
+    """`levels`: of nesting, at most, where it is given as text."""
     if type(value) is str:
-        try:
-            value = orjson.loads(value)
-        except orjson.JSONDecodeError:
-            raise Invalid("the text is not JSON.", *path) from None
+        value = from_text(value, levels, *path)
     if type(value) is not dict and type(value) is not bool:
         raise wrong_type("a JSON schema", value, *path)
     return value
@@ -140,13 +137,16 @@ def _grammar(value: Any, *path: str) -> Content:
 
 
 _STRUCTURED: Mapping[str, Any] = {
-    "json": lambda value, name: Content("json", schema_of(value, name)),
-    "regex": lambda value, name: Content("regex", _text(value, name)),
-    "choice": lambda value, name: Content("choice", _choices(value, name)),
-    "grammar": lambda value, name: _grammar(value, name),
-    "json_object": lambda value, name: Content("json"),
-    "structural_tag": lambda value, name: structural_tag(value, name),
+    "json": lambda value, levels, name: Content("json", schema_of(value, levels, name)),
+    "regex": lambda value, levels, name: Content("regex", _text(value, name)),
+    "choice": lambda value, levels, name: Content("choice", _choices(value, name)),
+    "grammar": lambda value, levels, name: _grammar(value, name),
+    "json_object": lambda value, levels, name: Content("json"),
+    "structural_tag": lambda value, levels, name: structural_tag(value, levels, name),
 }
+
+CLOSED = "objects that declare properties are closed unless they say `additionalProperties`"
+"""For the fields that take a schema."""
 
 FIELDS = (
     "response_format", "json_schema", "grammar", "structured_outputs", "guided_json", "guided_regex", "guided_choice",

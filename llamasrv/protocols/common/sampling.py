@@ -11,6 +11,7 @@ from typing import Any, Union
 
 from llamasrv.domain.params import SAMPLER_LETTERS, SAMPLERS, sampler_named
 from llamasrv.protocols.common.forms import (
+    CLOSED,
     Choices,
     Grammar,
     JsonSchema,
@@ -39,6 +40,8 @@ Bias = tuple[Union[int, str], float]
 INT_MAX = 2**31 - 1
 
 _MOST_SALT = 256  # characters
+_BIAS_CHARS = 64  # of a text whose tokens get a bias
+_BREAKER_CHARS = 128  # of all together
 _MOST_BIAS = 1_000_000  # in llama.cpp's form, where OpenAI's bound of 100 does not hold
 _REMOVED = ("tfs_z", "tail_free")  # which clients still send; llama.cpp has them no more, and skips them
 
@@ -67,6 +70,19 @@ class Samplers(WireField):
         return tuple(out)
 
 
+class Breakers(Names):
+    """What DRY does not look across. The more tokens of a vocabulary contain one, the more room and time it takes."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
+        breakers = super()._deserialize(value, attr, data, **kwargs)
+        if (size := sum(map(len, breakers))) > _BREAKER_CHARS:
+            raise Invalid(f"too long. Expected at most {_BREAKER_CHARS} characters altogether, but got {size}.")
+        for at, text in enumerate(breakers):
+            if text == " " or len(text) == 1 and text.isascii() and text.isalnum():
+                raise Invalid("a single letter, digit or space is part of too many tokens to be a breaker.", at)
+        return breakers
+
+
 class LogitBias(WireField):
     """OpenAI's {"id": bias}, or llama.cpp's [[id or text, bias or false]]; false bans a token."""
 
@@ -90,6 +106,9 @@ class LogitBias(WireField):
             key = int(key)
         if type(key) is not str and type(key) is not int:
             raise wrong_type("a token id or a string", key, step)
+        if type(key) is str and len(key) > _BIAS_CHARS:
+            where = key[:20] if isinstance(entry, tuple) else at
+            raise Invalid(f"text too long. Expected at most {_BIAS_CHARS} characters, but got {len(key)}.", where)
         if type(key) is int and not 0 <= key <= INT_MAX:
             raise Invalid(f"token id {key} is out of range.", step)
         if bias is False:
@@ -142,7 +161,7 @@ class SamplingSchema(WireSchema):
     seed = Count(-(2**63), 2**64 - 1, "-1: a fresh one; reduced modulo 2^32 - 1")
     presence_penalty = Number(-2, 2)
     frequency_penalty = Number(-2, 2)
-    logit_bias = LogitBias("by token id or by text")
+    logit_bias = LogitBias("by token id, or by a text of up to 64 characters")
     user = Ignored()
     # what local servers added
     top_k = Count(-1, INT_MAX, "0 or -1: off")
@@ -157,7 +176,9 @@ class SamplingSchema(WireSchema):
     dry_base = Number(0, 1e6)
     dry_allowed_length = Count(0, INT_MAX)
     dry_penalty_last_n = Count(-1, INT_MAX, "-1: the whole context")
-    dry_sequence_breakers = Names("dry_breakers", 64)
+    dry_sequence_breakers = Breakers(
+        "dry_breakers", 32, "up to 16 with 128 characters altogether; no single letter, digit or space"
+    )
     xtc_probability = Number(0, 1)
     xtc_threshold = Number(0, 1)
     mirostat = Count(0, 2)
@@ -184,11 +205,13 @@ class SamplingSchema(WireSchema):
     return_tokens = Ignored()
     prompt_logprobs = Ignored("use `echo` of completions")
     # the form of the answer
-    response_format = ResponseFormat("by a grammar; json_object with a `schema` or `value`, json and regex, too")
-    json_schema = JsonSchema("a schema, or its text")
+    response_format = ResponseFormat(
+        f"by a grammar; json_object with a `schema` or `value`, json and regex, too; {CLOSED}"
+    )
+    json_schema = JsonSchema("a schema, or its text; closed as with `response_format`")
     grammar = Grammar("llama.cpp's GBNF, or Lark")
     structured_outputs = StructuredOutputs("`json`, `regex`, `choice`, `grammar`, `json_object` or `structural_tag`")
-    guided_json = JsonSchema("a schema, or its text")
+    guided_json = JsonSchema("a schema, or its text; closed as with `response_format`")
     guided_regex = Pattern("the whole answer matches it")
     guided_choice = Choices("the answer is one of them")
     guided_grammar = Grammar("GBNF or Lark")

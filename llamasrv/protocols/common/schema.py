@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 from marshmallow import EXCLUDE, Schema, ValidationError, fields, missing
@@ -22,29 +23,39 @@ from llamasrv.protocols.limits import Limits
 HONOURED, IGNORED, REFUSED = "honoured", "ignored", "refused"
 
 _LONGEST_NAME = 64  # characters of an unknown field's name in an error
+MOST_UNKNOWN = 64  # names that nobody knows; clients choose how many there are
 _SCHEMAS_KEPT = 16  # combinations of keys whose schema is kept, of some 10 KB each; a client repeats its own
 
 
 class Complaint(str):
-    """What is wrong with a value, and the error that tells the client."""
+    """What is wrong with a value, and the error that tells the client. `about` is the error's."""
 
     code: str | None
     error: type[InvalidRequest]
+    about: tuple[Any, ...]
 
     def __new__(
-        cls, text: str, *, code: str | None = "invalid_value", error: type[InvalidRequest] = InvalidRequest
+        cls,
+        text: str,
+        *,
+        code: str | None = "invalid_value",
+        error: type[InvalidRequest] = InvalidRequest,
+        about: tuple[Any, ...] = (),
     ) -> Complaint:
         self = super().__new__(cls, text)
         self.code = code
         self.error = error
+        self.about = about
         return self
 
 
 class Invalid(ValidationError):
     """One wrong value, perhaps deep inside the field: `Invalid("must not be empty", 3, "content")`."""
 
-    def __init__(self, text: str, *path: int | str, code: str | None = "invalid_value") -> None:
-        self.complaint = Complaint(text, code=code)
+    def __init__(
+        self, text: str, *path: int | str, code: str | None = "invalid_value", about: tuple[Any, ...] = ()
+    ) -> None:
+        self.complaint = Complaint(text, code=code, about=about)
         messages: Any = [self.complaint]
         for step in reversed(path):
             messages = {step: messages}
@@ -55,7 +66,8 @@ class Refusal(ValidationError):
     """A known field that asks for something this server cannot do."""
 
     def __init__(self, text: str, *path: int | str) -> None:
-        messages: Any = [Complaint(text, code="unsupported_parameter", error=Unsupported)]
+        self.complaint = Complaint(text, code="unsupported_parameter", error=Unsupported)
+        messages: Any = [self.complaint]
         for step in reversed(path):
             messages = {step: messages}
         super().__init__(messages)
@@ -117,6 +129,10 @@ class WireField(fields.Field):
     @property
     def limits(self) -> Limits:
         return self.root.limits  # type: ignore[union-attr]
+
+    def unknown_in(self, value: Any) -> Iterable[str]:
+        """Names inside the field's value that nobody knows."""
+        return ()
 
 
 class Ignored(WireField):
@@ -251,6 +267,11 @@ class Loader:
     def __init__(self, schema: type[WireSchema], limits: Limits) -> None:
         declared = schema._declared_fields  # marshmallow's own name for the class's fields, in order
         self._order = {name: i for i, name in enumerate(declared)}
+        self._nested = [
+            (name, field)
+            for name, field in declared.items()
+            if isinstance(field, WireField) and type(field).unknown_in is not WireField.unknown_in
+        ]
         self._known = frozenset(declared) if schema.generates else None
         self._active = frozenset(name for name, field in declared.items() if not isinstance(field, Ignored))
         self._required = frozenset(name for name, field in declared.items() if field.required)
@@ -261,6 +282,17 @@ class Loader:
             return [(name, field.deserialize) for name, field in made.fields.items()]
 
         self._fields_of = fields_of
+
+    def unknown(self, body: Mapping[str, Any]) -> list[str]:
+        """The first names in the body that the endpoint does not know; those of objects inside it as `options.name`."""
+        known, found = self._order, []
+        if not body.keys() <= known.keys():
+            unknown = (name for name, value in body.items() if name not in known and value is not None)
+            found = list(islice(unknown, MOST_UNKNOWN))
+        for name, field in self._nested:
+            if type(body.get(name)) is dict:
+                found += [f"{name}.{inner}" for inner in islice(field.unknown_in(body[name]), MOST_UNKNOWN)]
+        return found
 
     def load(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The checked values. Raises InvalidRequest."""
@@ -309,9 +341,10 @@ def invalid_request(messages: Any) -> InvalidRequest:
             f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
         )
     if complaint.error is Unsupported:
-        return Unsupported(str(complaint), param=param)
+        return Unsupported(str(complaint), param=param, about=complaint.about)
     kind = " type for" if complaint.code == "invalid_type" else ""
-    return complaint.error(f"Invalid{kind} '{param}': {complaint}", param=param, code=complaint.code)
+    text = f"Invalid{kind} '{param}': {complaint}"
+    return complaint.error(text, param=param, code=complaint.code, about=complaint.about)
 
 
 @contextmanager

@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
-
 from llamasrv.domain.request import Content
+from llamasrv.protocols.common.json_text import from_text
 from llamasrv.protocols.common.schema import Invalid, wrong_type
 
 _MAX_DEPTH = 16
 _MAX_PARTS = 256  # of one list
 
 
-def structural_tag(value: Any, *path: str) -> Content:
-    """`value` is the object, or its text."""
+def structural_tag(value: Any, levels: int, *path: str) -> Content:
+    """`value` is the object, or its text, which may be nested that many levels deep."""
     if type(value) is str:
-        try:
-            value = orjson.loads(value)
-        except orjson.JSONDecodeError:
-            raise Invalid("the text is not JSON.", *path) from None
+        value = from_text(value, levels, *path)
     if type(value) is not dict:
         raise wrong_type("an object", value, *path)
     if "format" in value:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from llamasrv.domain.request import Content
+from llamasrv.protocols.common.forms import CLOSED
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import (
     Count,
@@ -98,7 +99,7 @@ class GenerationSchema(WireSchema):
     responseLogprobs = Flag()
     logprobs = Count(0, "top_logprobs", "needs `responseLogprobs`")
     responseMimeType = MimeType("text/plain; application/json; text/x.enum with the `enum` of a schema")
-    responseSchema = SchemaField("enforced by a grammar")
+    responseSchema = SchemaField(f"enforced by a grammar; {CLOSED}")
     responseJsonSchema = Object("the same as JSON schema")
     thinkingConfig = ThinkingField("`thinkingBudget` (0: off, -1: no bound), `thinkingLevel`, `includeThoughts`")
     responseModalities = Modalities("text only")
@@ -117,6 +118,9 @@ def _loader(limits: Limits) -> Loader:
 
 
 class GenerationConfig(WireField):
+    def unknown_in(self, value: Any) -> list[str]:
+        return _loader(Limits()).unknown(camel(value))
+
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise wrong_type("an object", value)

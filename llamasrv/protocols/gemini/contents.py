@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from llamasrv.domain.request import Message, Part, TextPart, ToolCall
+from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
 from llamasrv.protocols.common.media import from_base64, from_url
 from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 from llamasrv.protocols.gemini.wire import Path, list_of, object_of, string_of
@@ -31,7 +32,12 @@ Given = tuple[dict[str, Any], Path]
 
 
 class Contents(WireField):
-    """A list of turns, or a single turn."""
+    """A list of turns, or a single turn. `pairs`: every result needs its call. To count tokens it does not: clients
+    count a tool's result alone, before it joins its conversation."""
+
+    def __init__(self, note: str = "", *, required: bool = False, pairs: bool = True) -> None:
+        super().__init__(note, required=required)
+        self.pairs = pairs
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:
         limits = self.limits
@@ -42,7 +48,7 @@ class Contents(WireField):
         open_calls: list[ToolCall] = []  # of which no result has come yet
         for at, role, parts in _turns(value, limits.parts):
             if role == "user":
-                out += _user(parts, open_calls)
+                out += _user(parts, open_calls, self.pairs)
             elif (message := _model(parts, at)) != Message("assistant"):
                 out.append(message)
                 open_calls += message.tool_calls
@@ -149,8 +155,8 @@ def _call(wire: dict[str, Any], path: Path, unnamed: str) -> ToolCall:
     return ToolCall(id or unnamed, string_of(wire, "name", *path), orjson.dumps(arguments or {}).decode())
 
 
-def _user(parts: list[Given], open_calls: list[ToolCall]) -> list[Message]:
-    """Function results become messages of their own, before everything else in the turn."""
+def _user(parts: list[Given], open_calls: list[ToolCall], pairs: bool) -> list[Message]:
+    """Function results become messages of their own, before everything else in the turn. `pairs`: see Contents."""
     results: list[Message] = []
     shown: list[Part] = []
     for wire, path in parts:
@@ -158,9 +164,17 @@ def _user(parts: list[Given], open_calls: list[ToolCall]) -> list[Message]:
         if kind == "functionResponse":
             here = (*path, kind)
             given = object_of(wire[kind], *here)
-            results.append(_result(given, here, open_calls))
+            if not pairs and _call_of(given, here, open_calls) is None:  # counted without its call
+                call = ToolCall(f"call_{len(results)}", string_of(given, "name", *here), "{}")
+                results.append(Message("assistant", tool_calls=(call,)))
+                open_calls.append(call)
+            result = _result(given, here, open_calls)
+            results.append(result)
             for inner, place in _parts(given.get("parts"), len(parts) + 16, (*here, "parts")):
-                shown += _shown(inner, _kind(inner, place), place)
+                for part in _shown(inner, _kind(inner, place), place):
+                    if isinstance(part, MediaPart):
+                        part = replace(part, result_of=result.tool_call_id)
+                    shown.append(part)
         else:
             shown += _shown(wire, kind, path)
     if shown or not results:
@@ -168,17 +182,22 @@ def _user(parts: list[Given], open_calls: list[ToolCall]) -> list[Message]:
     return results
 
 
-def _result(wire: dict[str, Any], path: Path, open_calls: list[ToolCall]) -> Message:
+def _call_of(wire: dict[str, Any], path: Path, open_calls: list[ToolCall]) -> ToolCall | None:
+    """The call that this result belongs to: by id, else the first of that name."""
     id, name = string_of(wire, "id", *path, required=False), string_of(wire, "name", *path)
     found = [call for call in open_calls if call.id == id] if id else []
     found = found or [call for call in open_calls if call.name == name]
-    if not found:
-        raise Invalid(f"no earlier 'functionCall' is named '{name[:80]}'.", *path)
-    call = found[0]
-    open_calls.remove(call)
+    return found[0] if found else None
+
+
+def _result(wire: dict[str, Any], path: Path, open_calls: list[ToolCall]) -> Message:
+    call = _call_of(wire, path, open_calls)
+    if call is None:
+        raise Invalid(f"no earlier 'functionCall' is named '{wire['name'][:80]}'.", *path)
     response = wire.get("response")
     if response is not None and type(response) is not dict:
         raise wrong_type("an object", response, *path, "response")
+    open_calls.remove(call)
     return Message("tool", _said(response or {}), name=call.name, tool_call_id=call.id)
 
 

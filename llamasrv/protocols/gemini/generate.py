@@ -41,6 +41,12 @@ class GenerateContentSchema(WireSchema):
     store = Ignored("nothing is stored")
 
 
+class CountTokensSchema(GenerateContentSchema):
+    """What is counted may be a part of a conversation: results without their calls, calls without their results."""
+
+    contents = Contents("any part of a conversation", required=True, pairs=False)
+
+
 class Asked(NamedTuple):
     """What the path asks for."""
 
@@ -55,12 +61,19 @@ class GenerateContent:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._load = Loader(GenerateContentSchema, limits).load
+        self._loader = Loader(GenerateContentSchema, limits)
+        self._load_counted = Loader(CountTokensSchema, limits).load
 
     def parse(
         self, body: Mapping[str, Any], asked: Asked, *, owner: str = "", timeout: float | None = None
     ) -> tuple[GenerateRequest, AnswerOptions]:
-        data = self._load(camel(dict(body)))
+        data = self._loader.load(camel(dict(body)))
+        _check_answered(data["contents"])
+        return self._request(data, asked, owner, timeout)
+
+    def _request(
+        self, data: dict[str, Any], asked: Asked, owner: str, timeout: float | None
+    ) -> tuple[GenerateRequest, AnswerOptions]:
         config = data.get("generationConfig", {})
         get = config.get
         thinking: Thinking = get("thinkingConfig", Thinking())
@@ -88,13 +101,27 @@ class GenerateContent:
         )
         return request, AnswerOptions(thinking.shown, top if get("responseLogprobs") else None)
 
+    def unknown(self, body: Mapping[str, Any]) -> list[str]:
+        return self._loader.unknown(camel(dict(body)))
+
     def parse_count(self, body: Mapping[str, Any], asked: Asked) -> GenerateRequest:
         """The request where only the prompt matters: plain, or inside `generateContentRequest`."""
-        wrapped = camel(dict(body)).get("generateContentRequest")
-        return self.parse(wrapped if type(wrapped) is dict else body, asked)[0]
+        given = camel(dict(body))
+        wrapped = given.get("generateContentRequest")
+        data = self._load_counted(camel(dict(wrapped)) if type(wrapped) is dict else given)
+        return self._request(data, asked, "", None)[0]
 
     def reply(self, options: AnswerOptions, *, model: str, fingerprint: str = "") -> AnswerReply:
         return AnswerReply(options, model)
+
+
+def _check_answered(messages: tuple[Message, ...]) -> None:
+    if messages and messages[-1].tool_calls:
+        raise InvalidRequest(
+            "Invalid 'contents': the last content has function calls, which must be followed by their "
+            "'functionResponse' parts.",
+            param="contents",
+        )
 
 
 def _prompt(data: dict[str, Any], thinking: Thinking) -> ChatPrompt:
@@ -104,13 +131,7 @@ def _prompt(data: dict[str, Any], thinking: Thinking) -> ChatPrompt:
     if not messages:
         raise InvalidRequest("Invalid 'contents': there is no content to answer.", param="contents")
     last = messages[-1]
-    if last.tool_calls:
-        raise InvalidRequest(
-            "Invalid 'contents': the last content has function calls, which must be followed by their "
-            "'functionResponse' parts.",
-            param="contents",
-        )
-    goes_on = last.role == "assistant"
+    goes_on = last.role == "assistant" and not last.tool_calls
     return ChatPrompt(
         messages,
         tools=data.get("tools", ()),

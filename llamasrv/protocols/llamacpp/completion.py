@@ -108,6 +108,16 @@ class Stops(Names):
         return super()._deserialize(value, attr, data, **kwargs)
 
 
+class Paths(Names):
+    """Paths of the reply. An empty one selects nothing, so that a client that only warms the cache gets `{}`."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
+        given = [value] if type(value) is str else value
+        if type(given) is not list or "" not in given:
+            return super()._deserialize(value, attr, data, **kwargs)
+        return ("", *super()._deserialize([path for path in given if path != ""], attr, data, **kwargs))
+
+
 class NativeSchema(SamplingSchema):
     """The fields that both endpoints understand. Numbers that llama.cpp clamps are clamped here, too."""
 
@@ -124,7 +134,7 @@ class NativeSchema(SamplingSchema):
     presence_penalty = Number(-1e6, 1e6)
     frequency_penalty = Number(-1e6, 1e6)
     return_tokens = Flag("the ids of the answer's tokens; a stream has them always")  # type: ignore[assignment]
-    response_fields = Names("stops", 256, "paths of the reply, like `timings/prompt_n`: only these are sent")
+    response_fields = Paths("stops", 256, "paths of the reply, like `timings/prompt_n`: only these are sent")
     post_sampling_probs = Flag("with `n_probs`: probabilities as the samplers left them, not the model's own")
     grammar_lazy = Refused("a grammar holds from the first token")
     grammar_triggers = Refused("a grammar holds from the first token")
@@ -174,7 +184,8 @@ class NativeCompletion:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._load = Loader(CompletionSchema, limits).load
+        loader = Loader(CompletionSchema, limits)
+        self._load, self.unknown = loader.load, loader.unknown
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
@@ -193,7 +204,8 @@ class Infill(NativeCompletion):
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
-        self._load = Loader(InfillSchema, limits).load
+        loader = Loader(InfillSchema, limits)
+        self._load, self.unknown = loader.load, loader.unknown
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

@@ -1,4 +1,7 @@
-"""POST /tokenize, /detokenize and /apply-template: what the model sees of a text or a conversation."""
+"""POST /tokenize, /detokenize, /apply-template, GET /tokenizer_info: what the model sees of a text or a conversation.
+
+The first two speak vLLM's dialect beside llama.cpp's: evaluation harnesses tokenize with them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.schema import Flag, Invalid, Loader, String, WireField, WireSchema, wrong_type
 from llamasrv.protocols.limits import Limits
+
+
+MOST_PIECES = 131_072  # tokens that are listed with their pieces; the reply takes some hundred bytes for each
 
 
 class TextOrTokens(WireField):
@@ -31,11 +38,13 @@ def _check_token(wanted: str, value: Any, at: int) -> None:
 
 
 class TokenizeSchema(WireSchema):
-    content = TextOrTokens("the text, or an array of texts and token ids", required=True)
+    content = TextOrTokens("the text, or an array of texts and token ids")
+    prompt = String("the text, as vLLM's clients send it; the reply has `count` and `max_model_len` too")
     model = String("a name or alias; absent: the model that is served")
     add_special = Flag("with the start token, where the model has one; default false")
+    add_special_tokens = Flag("vLLM's name of `add_special`; default true with `prompt`, false with `content`")
     parse_special = Flag("special tokens in the text are parsed; default true")
-    with_pieces = Flag("ids with their texts; bytes where a text is not UTF-8")
+    with_pieces = Flag("ids with their texts, of at most 131072 tokens; bytes where a text is not UTF-8")
 
 
 class TokenIds(WireField):
@@ -58,6 +67,7 @@ class Tokenize(NamedTuple):
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
+    with_count: bool = False  # in vLLM's shape
 
 
 class Detokenize(NamedTuple):
@@ -73,17 +83,43 @@ class Tokenizing:
         self._detokenize = Loader(DetokenizeSchema, limits).load
 
     def parse_tokenize(self, body: Mapping[str, Any]) -> Tokenize:
-        return Tokenize(**self._tokenize(body))
+        data = self._tokenize(body)
+        prompt, special = data.pop("prompt", None), data.pop("add_special_tokens", None)
+        if prompt is not None:
+            if "content" in data:
+                raise InvalidRequest("Invalid 'prompt': 'content' was given, too; send one of them.", param="prompt")
+            data |= {"content": (prompt,), "with_count": True}
+            data.setdefault("add_special", True)
+        elif "content" not in data:
+            missing = "Missing required parameter: 'content' (or 'prompt')."
+            raise InvalidRequest(missing, param="content", code="missing_required_parameter")
+        if special is not None:
+            data["add_special"] = special
+        return Tokenize(**data)
 
     def parse_detokenize(self, body: Mapping[str, Any]) -> Detokenize:
         return Detokenize(**self._detokenize(body))
 
 
-def tokens_body(tokens: Sequence[int], pieces: Sequence[bytes] | None = None) -> bytes:
-    """`pieces`: what each of the tokens writes, where that is wanted."""
+def check_pieces(num_tokens: int) -> None:
+    """Raises InvalidRequest."""
+    if num_tokens > MOST_PIECES:
+        raise InvalidRequest(
+            f"Invalid 'with_pieces': these are {num_tokens} tokens, and at most {MOST_PIECES} are listed with their "
+            "pieces. Send a shorter text, or leave 'with_pieces' out.",
+            param="with_pieces",
+        )
+
+
+def tokens_body(
+    tokens: Sequence[int], pieces: Sequence[bytes] | None = None, *, max_model_len: int | None = None
+) -> bytes:
+    """`pieces`: what each token writes, where that is wanted. `max_model_len`: the context, for vLLM's shape."""
+    counted = {} if max_model_len is None else {"count": len(tokens), "max_model_len": max_model_len}
     if pieces is None:
-        return orjson.dumps({"tokens": tokens})
-    return orjson.dumps({"tokens": [{"id": token, "piece": _piece(piece)} for token, piece in zip(tokens, pieces)]})
+        return orjson.dumps({**counted, "tokens": tokens})
+    ids = [{"id": token, "piece": _piece(piece)} for token, piece in zip(tokens, pieces)]
+    return orjson.dumps({**counted, "tokens": ids})
 
 
 def _piece(piece: bytes) -> str | list[int]:
@@ -94,7 +130,21 @@ def _piece(piece: bytes) -> str | list[int]:
 
 
 def content_body(data: bytes) -> bytes:
-    return orjson.dumps({"content": data.decode("utf-8", "replace")})
+    """The text under llama.cpp's name and under vLLM's."""
+    text = data.decode("utf-8", "replace")
+    return orjson.dumps({"content": text, "prompt": text})
+
+
+def tokenizer_body(*, bos_token: str, eos_token: str, chat_template: str | None) -> bytes:
+    """What vLLM tells of a tokenizer, as far as a GGUF has it; null where the model has no such token."""
+    return orjson.dumps(
+        {
+            "tokenizer_class": "GGUF",
+            "bos_token": bos_token or None,
+            "eos_token": eos_token or None,
+            "chat_template": chat_template,
+        }
+    )
 
 
 def prompt_body(prompt: str) -> bytes:

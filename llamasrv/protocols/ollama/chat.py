@@ -41,7 +41,8 @@ class Chat:
     shape = staticmethod(shape)
 
     def __init__(self, limits: Limits) -> None:
-        self._load = Loader(ChatSchema, limits).load
+        loader = Loader(ChatSchema, limits)
+        self._load, self.unknown = loader.load, loader.unknown
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from llamasrv.domain.request import Content, MediaPart
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.forms import CLOSED
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.media import from_base64
 from llamasrv.protocols.common.schema import Count, Flag, Ignored, Invalid, String, WireField, WireSchema, wrong_type
@@ -44,6 +45,12 @@ OPTIONS = {
 """Those that are read. What concerns loading is the operator's (num_ctx has its effect where a model is made), and the
 rest is ignored as Ollama does."""
 
+_OF_LOADING = frozenset((
+    "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "vocab_only", "use_mmap",
+    "use_mlock", "f16_kv", "logits_all", "tfs_z", "penalize_newline", "stop",
+))  # fmt: skip
+"""Ollama's others."""
+
 _NAMED = ", ".join(name for name in OPTIONS if name != "num_ctx")
 _KINDS = {int: "integer", float: "float32"}
 
@@ -58,6 +65,9 @@ class Chosen(NamedTuple):
 
 
 class Options(WireField):
+    def unknown_in(self, value: Any) -> Iterable[str]:
+        return (name for name in value if name not in OPTIONS and name not in _OF_LOADING)
+
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Chosen:
         if type(value) is not dict:
             raise wrong_type("an object", value)
@@ -191,7 +201,7 @@ class AnswerSchema(ModelSchema):
     generates = True
 
     stream = Flag("absent: true")
-    format = Format('"json" or a JSON schema')
+    format = Format(f'"json" or a JSON schema; {CLOSED}')
     think = Think("true, false or an effort; refused where the model has no thinking")
     logprobs = Flag()
     top_logprobs = Count(0, "top_logprobs", "needs `logprobs`")

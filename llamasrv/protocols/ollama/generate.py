@@ -56,7 +56,8 @@ class Generate:
     shape = staticmethod(shape)
 
     def __init__(self, limits: Limits) -> None:
-        self._load = Loader(GenerateSchema, limits).load
+        loader = Loader(GenerateSchema, limits)
+        self._load, self.unknown = loader.load, loader.unknown
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

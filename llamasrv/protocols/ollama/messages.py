@@ -37,15 +37,15 @@ def _message(wire: Any, at: int, most: int, open_calls: list[ToolCall]) -> Messa
         shown = name[:40] if type(name) is str else name
         raise Invalid(f"unknown role. Expected one of {', '.join(_ROLES)}, but got '{shown}'.", at, "role")
     content = _text(wire, "content", at) or ""
-    if role == "tool":
-        call = _answered(wire, at, open_calls)
-        return Message("tool", content, name=call.name, tool_call_id=call.id)
-    calls = _calls(wire.get("tool_calls"), at) if role == "assistant" else ()
     parts: tuple[Part, ...] = ()
     if wire.get("images"):
         parts = images(wire["images"], most, "messages", at, "images")
         if content:
             parts = (TextPart(content), *parts)
+    if role == "tool":
+        call = _answered(wire, at, open_calls)
+        return Message("tool", parts or content, name=call.name, tool_call_id=call.id)
+    calls = _calls(wire.get("tool_calls"), at) if role == "assistant" else ()
     return Message(
         role,
         parts or (content if content or not calls else None),

@@ -11,8 +11,12 @@ from llamasrv.protocols.common.schema import Flag, Ignored, Loader, String, Wire
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.wire import dumps, timestamp, with_tag
 
-VERSION = "0.12.0"
-"""Whose protocol is spoken: clients refuse to talk to an Ollama that is too old."""
+VERSION = "0.14.0"
+"""The release whose protocol is spoken: the newest one all of whose local routes are here. Clients take it as a promise
+of features, and refuse an Ollama that is too old.
+
+0.12.11 brought log-probabilities, 0.13.3 `/v1/responses` (Codex asks for 0.13.4), 0.14.0 `/v1/messages`. From 0.14.1 on
+Ollama makes pictures, which this server does not. Accounts of ollama.com (`/api/me`) are no local routes."""
 
 NEVER = 10_000_000_000.0  # seconds since 1970: when a model goes that stays for ever
 

@@ -172,7 +172,8 @@ class ChatCompletions:
 
     def __init__(self, limits: Limits, *, native: bool = False) -> None:
         """`native`: behave like llama-server where it differs from OpenAI."""
-        self._load = Loader(ChatSchema, limits).load
+        loader = Loader(ChatSchema, limits)
+        self._load, self.unknown = loader.load, loader.unknown
         self._native = native
 
     def parse(
@@ -251,10 +252,12 @@ class ChatCompletions:
         )
 
     def parse_prompt(self, body: Mapping[str, Any]) -> tuple[str | None, ChatPrompt]:
-        """Only the model's name and the conversation, for requests that want to see the prompt."""
+        """Only the model's name and the conversation, for requests that want to see the prompt: the one that
+        `/v1/chat/completions` would give the model."""
         data = self._load(body)
         tools, choice = tools_of(data)
-        return data.get("model"), self.prompt(data, () if choice.mode == "none" else tools)
+        prompt = self.prompt(data, () if choice.mode == "none" else tools)
+        return data.get("model"), replace(prompt, thinks_by_default=False)
 
     def reply(self, options: ChatOptions, *, model: str, fingerprint: str) -> ChatReply:
         return ChatReply(options, model, fingerprint, native=self._native)

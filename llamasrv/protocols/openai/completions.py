@@ -61,7 +61,8 @@ class Completions:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._load = Loader(CompletionsSchema, limits).load
+        loader = Loader(CompletionsSchema, limits)
+        self._load, self.unknown = loader.load, loader.unknown
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

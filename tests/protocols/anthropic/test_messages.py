@@ -76,11 +76,20 @@ def test_tools_that_the_client_runs_have_their_schemas():
 
 def test_tools_of_anthropics_servers_are_left_out_unless_one_is_forced():
     assert [tool.name for tool in parse(tools=[SEARCH, WEATHER]).prompts[0].tools] == ["get_weather"]
-    assert parse(tools=[SEARCH], tool_choice={"type": "auto"}).prompts[0].tools == ()
     assert refused(Unsupported, tools=[SEARCH, WEATHER], tool_choice={"type": "tool", "name": "web_search"}) == (
         "tool_choice.name"
     )
     assert refused(Unsupported, tools=[SEARCH], tool_choice={"type": "any"}) == "tool_choice"
+
+
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": {"type": "auto"}}, {"stream": True}])
+def test_a_request_with_nothing_else_is_refused(choice):
+    """Claude Code's WebSearch sends one: the model's imagination came back as the results of a search."""
+    fetch = {"type": "web_fetch_20250910", "name": "web_fetch"}
+    with pytest.raises(Unsupported, match="web_search_20250305', 'web_fetch_20250910") as caught:
+        parse(tools=[SEARCH, fetch], **choice)
+    assert caught.value.param == "tools"
+    assert ENDPOINT.parse_count({"messages": HELLO, "tools": [SEARCH]}).prompts[0].tools == (), "counting does no harm"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from llamasrv.domain.events import (
     Failed, Finished, FinishReason, Pace, PromptProgress, Text, TokenLogprob, TopLogprob, Usage,
 )  # fmt: skip
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.domain.request import Content, InfillPrompt, MixedPrompt, TextPrompt, TokenPrompt
 from llamasrv.errors import ContextTooLong, EngineFailure, InvalidRequest, Unsupported
 from llamasrv.protocols.errors import llamacpp_body
@@ -217,7 +217,7 @@ def test_a_banned_end_is_among_the_biases():
     """`ignore_eos` bans the tokens that end an answer; clients see that in `logit_bias`, null for minus infinity."""
     made, running = reply(), Running()
     made.begin(running)
-    running.params = SamplingParams(ignore_eos=True, logit_bias=((3, 1.5),))
+    running.params = SamplingParams(ignore_eos=True, logit_bias=LogitBias(((3, 1.5),)))
     biases = whole(made, END, USAGE)["generation_settings"]["logit_bias"]
     assert biases == [{"token": 3, "bias": 1.5}, {"token": 2, "bias": None}, {"token": 7, "bias": None}]
 
@@ -250,6 +250,15 @@ def test_a_stream_tells_how_far_the_prompt_is_and_how_fast_it_goes():
 def test_only_the_fields_that_were_asked_for_are_sent():
     made = reply(response_fields=["content", "timings/prompt_n", "generation_settings/nothing"])
     assert whole(made, Text(0, "a"), END, USAGE) == {"content": "a", "timings/prompt_n": 6}
+
+
+@pytest.mark.parametrize("fields", ["", [""], ["", ""]])
+def test_an_empty_path_selects_nothing(fields):
+    assert whole(reply(response_fields=fields), Text(0, "a"), END, USAGE) == {}
+
+
+def test_an_empty_path_beside_others_selects_nothing_more():
+    assert whole(reply(response_fields=["", "content"]), Text(0, "a"), END, USAGE) == {"content": "a"}
 
 
 def test_a_stream_has_pieces_and_a_full_end():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.props import params_body
@@ -57,11 +57,32 @@ def test_pieces_that_are_no_text_are_bytes():
 
 
 def test_a_text_is_always_valid():
-    assert json.loads(content_body(b"a\xc3")) == {"content": "a\ufffd"}
+    assert json.loads(content_body(b"a\xc3")) == {"content": "a\ufffd", "prompt": "a\ufffd"}
+
+
+@pytest.mark.parametrize(
+    "body, special",
+    [
+        ({"prompt": "a"}, True),
+        ({"prompt": "a", "add_special_tokens": False}, False),
+        ({"prompt": "a", "add_special": False}, False),
+        ({"content": "a", "add_special_tokens": True}, True),
+    ],
+)
+def test_tokenize_takes_vllms_names(body, special):
+    asked = tokenizing.parse_tokenize(body)
+    assert (asked.content, asked.add_special, asked.with_count) == (("a",), special, "prompt" in body)
+
+
+def test_tokenize_takes_one_text_by_one_name():
+    for body in ({"content": "a", "prompt": "b"}, {"prompt": ["a"]}):
+        with pytest.raises(InvalidRequest) as caught:
+            tokenizing.parse_tokenize(body)
+        assert caught.value.param == "prompt"
 
 
 def test_parameters_have_llama_cpps_names_and_values():
-    body = params_body(SamplingParams(logit_bias=((3, float("-inf")),)), max_tokens=7)
+    body = params_body(SamplingParams(logit_bias=LogitBias(((3, float("-inf")),))), max_tokens=7)
     assert (body["seed"], body["n_predict"], body["logit_bias"]) == (4294967295, 7, [{"token": 3, "bias": float("-inf")}])
 
 

@@ -69,8 +69,9 @@ def test_parameters_are_counted_in_words(number, text):
 
 
 def test_the_version_is_one_that_clients_accept():
+    """Codex needs 0.13.4 and refused the server, though it has the /v1/responses that this number stands for."""
     version = json.loads(version_body())["version"]
-    assert tuple(map(int, version.split("."))) >= (0, 6, 4)
+    assert tuple(map(int, version.split("."))) >= (0, 13, 4)
 
 
 def test_a_model_is_named_either_way():

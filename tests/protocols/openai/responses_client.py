@@ -52,6 +52,9 @@ class _Client:
             self.lifecycle(kind, event["response"])
             return
         assert self.first is not None, "response.created comes first"
+        if kind == "keepalive":
+            assert set(event) == {"type", "sequence_number"}
+            return
         assert set(event) == FIELDS[kind] | {"type", "sequence_number"}, kind
         if kind == "response.output_item.added":
             self.added(event)

@@ -138,6 +138,31 @@ def test_what_was_stored_tells_the_same_events_once_more(name):
     assert replay(Stored.unpack(kept[0])) == told
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_a_silence_is_an_event(background):
+    """Only comments were sent, which Codex does not count: it gave up a prompt of more than five minutes and asked again,
+    five times at most."""
+    kept = []
+    made = reply(lambda stored: kept.append(stored.pack()) or True, background=background)
+    silent = [made.chunks([]) for _ in range(3)]
+    begun = ["response.created", "response.queued" if background else "response.in_progress"]
+    assert [[json.loads(chunk)["type"] for chunk in chunks] for chunks in silent] == [begun, ["keepalive"], ["keepalive"]]
+    assert silent[1] == [b'{"type":"keepalive","sequence_number":2}']
+    told = [chunk for chunks in silent for chunk in chunks]
+    for event in (Text(0, "a"), None, Text(0, "b"), Finished(0, FinishReason.STOP), USAGE, None):
+        told += made.chunks([event] if event else [])
+    assert add_up(told)["output"][0]["content"][0]["text"] == "ab", "numbers have no gap, nothing follows the end"
+    assert sum(b'"keepalive"' in chunk for chunk in told) == 3
+    assert replay(Stored.unpack(kept[0])) == told, "a client that goes on from a number finds the same events"
+
+
+def test_a_break_off_after_a_silence_keeps_the_numbers():
+    made = reply()
+    told = made.chunks([]) + made.chunks([])
+    made._events.keepalive()  # written, never sent
+    assert add_up([*told, made.broken(EngineFailure("no"))])["status"] == "failed"
+
+
 PIECES = st.one_of(
     st.text(max_size=5).map(lambda text: Text(0, text)),
     st.text(max_size=5).map(lambda text: Text(0, text, scored(text))),

@@ -66,7 +66,8 @@ class Responses:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._load = Loader(ResponsesSchema, limits).load
+        loader = Loader(ResponsesSchema, limits)
+        self._load, self.unknown = loader.load, loader.unknown
 
     def references(self, body: Mapping[str, Any]) -> References:
         previous, items = body.get("previous_response_id"), body.get("input")

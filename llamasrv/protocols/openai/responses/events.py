@@ -3,6 +3,7 @@
     created, (queued,) in_progress
     for each item    output_item.added, its parts and deltas and their ends, output_item.done
     at the end       completed, incomplete or failed
+    in a silence     keepalive: some clients count events, not comments
 
 One item is open at a time. The same calls give the same bytes, so what was stored of a response tells its events once
 more, numbers included: `replay`.
@@ -10,6 +11,8 @@ more, numbers included: `replay`.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -29,9 +32,12 @@ _LAST = {"completed": "response.completed", "failed": "response.failed"}
 class Events:
     """Writes the events of one response; `take` what has been written."""
 
-    def __init__(self, response: str) -> None:
+    def __init__(self, response: str, silences: Sequence[int] = ()) -> None:
+        """`silences`: the numbers of keepalives that were sent before, to be written once more."""
         self.items: list[JSON] = []  # the output so far
         self.cuts: Cuts = []
+        self.silences: list[int] = []  # numbers of the keepalives
+        self._due = deque(silences)
         self._response = response
         self.number = 0  # of the next event
         self._out: list[bytes] = []
@@ -41,6 +47,11 @@ class Events:
     def take(self) -> list[bytes]:
         out, self._out = self._out, []
         return out
+
+    @property
+    def has_written(self) -> bool:
+        """Whether there is anything to take."""
+        return bool(self._out)
 
     # ------------------------------------------------------------ the response
 
@@ -67,6 +78,11 @@ class Events:
         replayed response does not have these events."""
         self.number -= 1
         self._lifecycle("response.in_progress", {**response, "output": [], "usage": None}, more)
+
+    def keepalive(self) -> None:
+        self.silences.append(self.number)
+        self._out.append(b'{"type":"keepalive","sequence_number":%d}' % self.number)
+        self.number += 1
 
     def _lifecycle(self, name: str, response: JSON, more: bytes = b"") -> None:
         self._write(name, b'"response":%b%b}' % (dumps(response), more))
@@ -115,6 +131,7 @@ class Events:
         if self._open is not None:
             self.close_item("incomplete")
         self._out, self.number = [], number
+        self.silences = [silence for silence in self.silences if silence < number]
 
     def compaction(self, sealed: str) -> None:
         """An item that is sent as a whole."""
@@ -132,6 +149,9 @@ class Events:
         self._write(name, dumps(fields)[1:])
 
     def _write(self, name: str, rest: bytes) -> None:
+        while self._due and self._due[0] == self.number:
+            self._due.popleft()
+            self.keepalive()
         if self.pace and name.endswith(".delta"):
             rest = rest[:-1] + self.pace + b"}"
         self._out.append(b'{"type":"%b","sequence_number":%d,%b' % (name.encode(), self.number, rest))
@@ -262,7 +282,7 @@ def error_event(error: LlamasrvError) -> bytes:
 def replay(stored: Stored) -> list[bytes]:
     """The events of a stored response, as they were first sent."""
     response = stored.response
-    events = Events(response["id"])
+    events = Events(response["id"], stored.silences)
     events.begin(response)
     if response["background"] and response["status"] != "queued":
         events.go_on(response)

@@ -28,7 +28,7 @@ from llamasrv.protocols.common.wire import chat_logprob
 from llamasrv.protocols.openai.custom import CustomInput
 from llamasrv.protocols.openai.responses.events import Events, error_event
 from llamasrv.protocols.openai.responses.ids import seal
-from llamasrv.protocols.openai.responses.stored import Stored
+from llamasrv.protocols.openai.responses.stored import ENDED, Stored
 from llamasrv.protocols.openai.responses.tools import Kind, ToolSet
 from llamasrv.protocols.telemetry import Extras, members, progress_of, timings
 from llamasrv.protocols.writer import Writer
@@ -85,7 +85,7 @@ class ResponseReply(Writer):
     def chunks(self, events: Sequence[Event]) -> list[bytes]:
         if self._going or not events:
             return super().chunks(events)
-        begun = super().chunks(())
+        begun = [] if self._begun else super().chunks(())
         self._going = True
         self.response["status"] = "in_progress"
         self._events.go_on(self.response)
@@ -96,6 +96,11 @@ class ResponseReply(Writer):
 
     def on_begin(self) -> None:
         self._events.begin(self.response)
+
+    def on_silence(self) -> None:
+        """The beginning is a sign of life itself; nothing follows the end."""
+        if not self._events.has_written and self.response["status"] not in ENDED:
+            self._events.keepalive()
 
     def broken(self, error: LlamasrvError) -> bytes:
         """The one event that ends a stream in which a bug of ours showed."""
@@ -109,7 +114,10 @@ class ResponseReply(Writer):
 
     def stored(self) -> Stored:
         """The response in its current state."""
-        return Stored(self.response, self._options.input, self._events.cuts)
+        return self._stored(self.response)
+
+    def _stored(self, response: dict[str, Any]) -> Stored:
+        return Stored(response, self._options.input, self._events.cuts, self._events.silences)
 
     def on_text(self, event: Text) -> None:
         if self._options.compact:
@@ -239,7 +247,7 @@ class ResponseReply(Writer):
     def _end(self, response: dict[str, Any], more: bytes = b"") -> None:
         response["output"] = self._events.items
         # Whoever sees that it has ended may go on from it, so first it is stored.
-        if self._keep is not None and not self._keep(Stored(response, self._options.input, self._events.cuts)):
+        if self._keep is not None and not self._keep(self._stored(response)):
             response["store"] = False  # what it was asked to be, but is not
         self.response = response
         self._events.end(response, more)
@@ -248,7 +256,8 @@ class ResponseReply(Writer):
 
     def fold(self, events: Sequence[Event]) -> None:
         """The response grows as in a stream; the events written meanwhile are discarded."""
-        self.chunks(events)
+        if events:
+            self.chunks(events)
 
     def whole(self) -> bytes:
         return orjson.dumps(self.response)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from llamasrv.domain.request import Content
+from llamasrv.protocols.common.forms import CLOSED
 from llamasrv.protocols.common.sampling import SamplingSchema
 from llamasrv.protocols.common.schema import (
     Count,
@@ -174,7 +175,7 @@ class ResponsesSchema(SamplingSchema):
     )
     tool_choice = ToolChoiceField("refused where it forces a tool that this server does not have")
     parallel_tool_calls = Flag()
-    text = Text("`format`; `verbosity` is handed to the template")
+    text = Text(f"`format`: {CLOSED}; `verbosity` is handed to the template")
     reasoning = ReasoningField(
         "`effort`; with `summary` the reasoning is also sent as a summary of one part; the others change nothing"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,6 +22,7 @@ class Stored(NamedTuple):
     response: dict[str, Any]
     input: list[dict[str, Any]]
     cuts: Cuts
+    silences: Sequence[int] = ()  # numbers of the keepalives among its events
 
     @property
     def items(self) -> list[dict[str, Any]]:
@@ -28,12 +30,12 @@ class Stored(NamedTuple):
         return [*self.input, *self.response["output"]]
 
     def pack(self) -> bytes:
-        return orjson.dumps({"response": self.response, "input": self.input, "cuts": self.cuts})
+        return orjson.dumps(self._asdict())
 
     @classmethod
     def unpack(cls, data: bytes) -> Stored:
         value = orjson.loads(data)
-        return cls(value["response"], value["input"], value["cuts"])
+        return cls(**value)
 
     def interrupted(self) -> Stored:
         """Its state after the process that generated it has gone."""

@@ -65,7 +65,7 @@ class ToolSet:
         elif kind in ("function", "custom"):
             self.wire.append(self._define(wire, kind, None, *path))
         else:
-            self.left_out.append(re.sub(r"[^\w.-]", "?", kind[:40], flags=re.ASCII))
+            self.left_out.append(kind)
 
     def _add_namespace(self, wire: dict[str, Any], *path: int | str) -> None:
         namespace = _name(wire, *path)
