@@ -4,8 +4,8 @@
 
 Both directions: four bytes of length (big endian), so much JSON, then `size` bytes that the JSON tells of.
 What it is asked: {"do": "size" | "pixels" | "samples" | "pages", "kind", "size", ...}. What it answers: {"size",
-"width", "height"} with the pixels or samples, {"pages"} with their pictures, or {"refused": text}, with "last" where
-it ends after it. It ends with its parent, and whenever a decoder takes more memory than it may.
+"width", "height"} with the pixels or samples, {"pages", "pictures"} with the pictures, or {"refused": text}, with
+"last" where it ends after it. It ends with its parent, and whenever a decoder takes more memory than it may.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from llamasrv.media.limits import MediaLimits
 
 LENGTH = 4
+LONGEST_HEAD = 64 << 20  # bytes: the text of a document, escaped
 
 
 def read_exactly(link: socket.socket, size: int) -> bytearray:
@@ -41,9 +42,17 @@ def send(link: socket.socket, head: dict[str, Any], body: bytes | memoryview = b
         link.sendall(body)
 
 
-def receive(link: socket.socket) -> tuple[dict[str, Any], bytearray]:
+def receive_head(link: socket.socket) -> dict[str, Any]:
+    """What comes before the `size` bytes. Raises EOFError, also for one that no side would send."""
     length = int.from_bytes(read_exactly(link, LENGTH), "big")
+    if length > LONGEST_HEAD:
+        raise EOFError
     head: dict[str, Any] = json.loads(read_exactly(link, length))
+    return head
+
+
+def receive(link: socket.socket) -> tuple[dict[str, Any], bytearray]:
+    head = receive_head(link)
     return head, read_exactly(link, head["size"])
 
 
@@ -59,9 +68,8 @@ def answer(ask: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
     if ask["do"] == "pages":
         from llamasrv.media import documents
 
-        pages = documents.pages(data, limits, with_pictures=ask["pictures"])
-        shown = [{"text": text, "picture": len(picture or b"")} for text, picture in pages]
-        return {"pages": shown}, b"".join([picture or b"" for _, picture in pages])
+        pages, images = documents.pages(data, limits, with_pictures=ask["pictures"])
+        return {"pages": pages, "pictures": [len(image) for image in images]}, b"".join(images)
     if ask["do"] == "size":
         (width, height), body = pictures.size(data, limits, is_coarse=ask["coarse"]), b""
     else:
@@ -78,10 +86,11 @@ def serve(link: socket.socket) -> None:
             ask, data = receive(link)
         except (EOFError, OSError):
             return
+        bound_time(ask["limits"]["seconds"])
         try:
             head, body = answer(ask, bytes(data))
         except Refused as error:
-            send(link, {"refused": str(error)})
+            send(link, {"refused": str(error), "about": error.about})
             continue
         except MemoryError:
             send(link, {"refused": "decoding it takes too much memory", "last": True})
@@ -99,6 +108,17 @@ def bound(memory: int) -> None:
             resource.setrlimit(what, (most, most))
     with contextlib.suppress(OSError):
         os.nice(5)
+
+
+def bound_time(seconds: float) -> None:
+    """End it if the next request takes more processor time: the server counts by its clock, unless it was killed."""
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    most = math.ceil(used.ru_utime + used.ru_stime + seconds) + 1
+    with contextlib.suppress(ValueError, OSError):
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        resource.setrlimit(resource.RLIMIT_CPU, (most if hard < 0 else min(most, hard), hard))
 
 
 if __name__ == "__main__":

@@ -12,17 +12,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from socket import socket, socketpair
 from typing import Any
 
 from llamasrv.errors import InvalidMedia, Unavailable
 from llamasrv.media import sniff
-from llamasrv.media.child import receive, send
+from llamasrv.media.child import read_exactly, receive_head, send
 from llamasrv.media.limits import MediaLimits
 
 MAX_CHILDREN = 2
 IDLE_SECONDS = 60.0
+
+Check = Callable[[int], None]
 
 
 class Decoder:
@@ -57,15 +60,18 @@ class Decoder:
         head, body = self._ask(data, do="samples", kind=kind, rate=rate, window=longest, windows=most)
         return bytes(body), head["cuts"]
 
-    def pages(self, data: bytes, *, with_pictures: bool) -> list[tuple[str, bytes | None]]:
-        """For each page of a PDF its text, and a picture if the page has little else."""
-        head, body = self._ask(data, do="pages", pictures=with_pictures)
-        found, at = [], 0
-        for page in head["pages"]:
-            picture = bytes(body[at : at + page["picture"]])
-            at += page["picture"]
-            found.append((page["text"], picture or None))
-        return found
+    def pages(
+        self, data: bytes, *, with_pictures: bool, left: MediaLimits | None = None, check: Check | None = None
+    ) -> list[tuple[str, bytes | None]]:
+        """For each page of a PDF its text, and a picture if the page has little else; one that several pages show is
+        one object. `left`: what the request has left of its limits. `check` is called with the size of all pictures
+        before they are here, and may raise."""
+        head, body = self._ask(data, do="pages", pictures=with_pictures, limits=left, check=check)
+        pictures, at = [], 0
+        for size in head["pictures"]:
+            pictures.append(bytes(body[at : at + size]))
+            at += size
+        return [(text, None if number is None else pictures[number]) for text, number in head["pages"]]
 
     def warm(self) -> None:
         """Start a child, so that the first request does not wait for it."""
@@ -84,12 +90,14 @@ class Decoder:
             raise InvalidMedia(f"this is not {what} in a supported format ({', '.join(kinds)})")
         return kind
 
-    def _ask(self, data: bytes, **ask: Any) -> tuple[dict[str, Any], bytearray]:
-        ask["limits"] = asdict(self.limits)
+    def _ask(
+        self, data: bytes, *, limits: MediaLimits | None = None, check: Check | None = None, **ask: Any
+    ) -> tuple[dict[str, Any], bytearray]:
+        ask["limits"] = asdict(limits or self.limits)
         with self._places:
             child = self._take()
             try:
-                head, body = child.ask(ask, data, self.limits.seconds)
+                head, body = child.ask(ask, data, self.limits, check)
             except (OSError, EOFError) as error:
                 child.close()
                 slow = isinstance(error, TimeoutError)
@@ -104,7 +112,7 @@ class Decoder:
             else:
                 self._put_back(child)
         if "refused" in head:
-            raise InvalidMedia(head["refused"])
+            raise InvalidMedia(head["refused"], about=tuple(head.get("about", ())))
         return head, body
 
     def _take(self) -> _Child:
@@ -147,12 +155,20 @@ class _Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, ask: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], bytearray]:
-        """Raises TimeoutError, EOFError, OSError."""
+    def ask(
+        self, ask: dict[str, Any], data: bytes, limits: MediaLimits, check: Check | None
+    ) -> tuple[dict[str, Any], bytearray]:
+        """Raises TimeoutError, EOFError, OSError, and what `check` does."""
         link: socket = self._link
-        link.settimeout(seconds)
+        link.settimeout(limits.seconds)
         send(link, ask, data)
-        return receive(link)
+        head = receive_head(link)
+        size = head["size"]
+        if check is not None and size:
+            check(size)
+        if size > limits.held_bytes:
+            raise EOFError
+        return head, read_exactly(link, size)
 
     def close(self) -> None:
         self._link.close()

@@ -13,31 +13,46 @@ from llamasrv.media.pictures import Refused
 LITTLE = 16  # characters: a page with less of them is a picture if it has one
 
 
-def pages(data: bytes, limits: MediaLimits, *, with_pictures: bool) -> list[tuple[str, bytes | None]]:
-    """For each page its text, and its largest picture if it has next to no text. Raises Refused."""
+def pages(data: bytes, limits: MediaLimits, *, with_pictures: bool) -> tuple[list[tuple[str, int | None]], list[bytes]]:
+    """For each page its text, and the number of its largest picture if it has next to no text; and the pictures, each
+    once. `limits` are what the request has left: `count` pictures, `picture_bytes`, `document_chars`. Raises Refused
+    at the first page that is beyond them."""
     try:
         reader = PdfReader(io.BytesIO(data))
         encrypted = reader.is_encrypted
         number = 0 if encrypted else len(reader.pages)
     except Exception:  # pypdf raises whatever a damaged file made it raise
-        raise Refused("the document is damaged: it cannot be read as PDF") from None
+        raise Refused("the document is damaged: it cannot be read as PDF", "damaged pdf") from None
     if encrypted:
-        raise Refused("the document is encrypted")
+        raise Refused("the document is encrypted", "encrypted pdf")
     if number > limits.pages:
-        raise Refused(f"the document has {number} pages; at most {limits.pages} are accepted")
-    found, chars = [], 0
+        text = f"the document has {number} pages; at most {limits.pages} are accepted"
+        raise Refused(text, "pdf pages", limits.pages)
+    found: list[tuple[str, int | None]] = []
+    pictures: dict[bytes, int] = {}
+    chars = shown = size = 0
     for at in range(number):
         try:
             page = reader.pages[at]
             text = page.extract_text().strip()
         except Exception:
-            raise Refused(f"page {at + 1} of the document is damaged") from None
+            raise Refused(f"page {at + 1} of the document is damaged", "damaged pdf") from None
         chars += len(text)
         if chars > limits.document_chars:
-            raise Refused(f"the document has more than {limits.document_chars} characters")
+            raise Refused(f"the document has more than the {limits.document_chars} characters that are left")
         picture = _picture(page) if with_pictures and len(text) < LITTLE else None
-        found.append((text, picture))
-    return found
+        if picture is None:
+            found.append((text, None))
+            continue
+        shown += 1
+        if shown > limits.count:
+            raise Refused(f"the document has more scanned pages than the {limits.count} images that are left")
+        if picture not in pictures:
+            size += len(picture)
+            if size > limits.picture_bytes:
+                raise Refused(f"its scanned pages take more than the {limits.picture_bytes} bytes that are left")
+        found.append((text, pictures.setdefault(picture, len(pictures))))
+    return found, list(pictures)
 
 
 def _picture(page: PageObject) -> bytes | None:

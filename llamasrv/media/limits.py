@@ -14,7 +14,8 @@ class MediaLimits:
     aspect: int = 200  # longest to shortest side; the library's own arithmetic fails on thinner ones
     audio_seconds: float = 3600.0
     pages: int = 600  # of one document
-    document_chars: int = 4_000_000
+    document_chars: int = 4_000_000  # of all documents of one request
+    picture_bytes: int = 64 << 20  # of the scanned pages of one request, as its documents have them
     seconds: float = 10.0  # that decoding may take
     memory: int = 1 << 30  # bytes of address space that the child may have
     decoded_bytes: int = 512 << 20  # of one request

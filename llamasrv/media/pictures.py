@@ -16,7 +16,11 @@ _FORMATS = tuple(name.upper() for name in PICTURES)
 
 
 class Refused(Exception):
-    """What is wrong with the bytes, for the client to read."""
+    """What is wrong with the bytes, for the client to read. `about`: as errors have it."""
+
+    def __init__(self, text: str, *about: str | int) -> None:
+        super().__init__(text)
+        self.about = about
 
 
 def size(data: bytes, limits: MediaLimits, *, is_coarse: bool = False) -> tuple[int, int]:

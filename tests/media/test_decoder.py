@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import os
 import random
+import signal
 import struct
 import subprocess
 import sys
+import textwrap
 import time
 import wave
 import zlib
@@ -259,3 +261,22 @@ def test_the_child_ends_with_its_parent() -> None:
 )  # fmt: skip
 def test_kinds_are_told_by_the_first_bytes(data: bytes, kind: str | None) -> None:
     assert sniff.kind(data) == kind
+
+
+def test_a_child_that_no_server_watches_ends_when_its_processor_time_is_up() -> None:
+    """Each request has its own: an old child is not ended for what it has done before."""
+    script = """
+        import time
+        from llamasrv.media.child import bound_time
+        def work(seconds):
+            end = time.process_time() + seconds
+            while time.process_time() < end: pass
+        for _ in range(2):
+            bound_time(0.1)
+            work(1)
+        print("lived", flush=True)
+        bound_time(0.1)
+        work(60)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, timeout=60)
+    assert done.stdout == b"lived\n" and done.returncode == -signal.SIGXCPU

@@ -57,7 +57,7 @@ def test_an_encrypted_document_is_refused(decoder):
     "data, why",
     [
         (pdf(*["x"] * 21), "21 pages; at most 20"),
-        (pdf("x" * 11_000), "more than 10000 characters"),
+        (pdf("x" * 11_000), "more than the 10000 characters"),
         (b"%PDF-1.7 and nothing else", "damaged"),
     ],
 )
@@ -89,3 +89,39 @@ def test_damaged_documents_are_read_or_refused(decoder):
         except InvalidMedia:
             continue
     assert texts(decoder, pdf("Still here")) == ["Still here"]
+
+
+def left(**more):
+    return MediaLimits(pages=700, seconds=10.0, **more)
+
+
+def test_a_picture_that_many_pages_show_is_one_object(decoder):
+    """A JPEG of 1.5 MiB on 150 pages came as 227 MiB, before anything counted how many there are."""
+    picture = jpeg() + bytes(100_000)
+    sizes = []
+    pages = decoder.pages(pdf(*[""] * 15, picture=picture), with_pictures=True, check=sizes.append)
+    assert len(pages) == 15 and len({id(shown) for _, shown in pages}) == 1
+    assert sizes == [len(pages[0][1])]
+
+
+def test_the_child_refuses_the_first_picture_beyond_what_is_left(decoder):
+    data = pdf(*[""] * 15, picture=jpeg())
+    assert len(decoder.pages(data, with_pictures=True, left=left(count=15))) == 15
+    for bounds, words in (({"count": 14}, "than the 14 images"), ({"picture_bytes": 100}, "than the 100 bytes"), ({"count": 0}, "than the 0")):
+        with pytest.raises(InvalidMedia, match=words):
+            decoder.pages(data, with_pictures=True, left=left(**bounds))
+    with pytest.raises(InvalidMedia, match="than the 9 characters"):
+        decoder.pages(pdf("more than nine characters"), with_pictures=True, left=left(document_chars=9))
+    assert len(decoder.pages(data, with_pictures=False, left=left(count=0))) == 15
+
+
+def test_pictures_for_which_there_is_no_room_are_not_fetched_from_the_child(decoder):
+    class Full(Exception):
+        pass
+
+    def check(size):
+        raise Full
+
+    with pytest.raises(Full):
+        decoder.pages(pdf("", picture=jpeg()), with_pictures=True, check=check)
+    assert texts(decoder, pdf("The next one")) == ["The next one"]
