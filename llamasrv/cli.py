@@ -148,6 +148,9 @@ def _is_told_by_llama_server() -> bool:
     return any(name.startswith(llama_server.PREFIX) for name in os.environ)
 
 
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
 def _dashes(name: str) -> str:
     """Option names with underscores mean those with dashes."""
     return name.replace("_", "-")
@@ -175,18 +178,20 @@ def serve(settings: Settings) -> None:
 
 
 @cli.command()
-@click.argument("url", required=False)
+@click.argument("words", nargs=-1, metavar="[URL] [MESSAGE]")
 @click.option("--system", metavar="TEXT", help="System prompt.")
 @click.option("--name", "model", metavar="NAME", help="Model to talk to, if the server has several.")
 @with_options()
-def chat(settings: Settings, url: str | None, system: str | None, model: str | None) -> int:
+def chat(settings: Settings, words: tuple[str, ...], system: str | None, model: str | None) -> int:
     """Talk to the server at URL, or to a model, in the terminal.
 
-    Without URL the model that --model names is started; without both, a server on this machine is looked for.
+    With MESSAGE, print the answer to it and exit. URL has a scheme or a port (http://host, host:8080). Without URL, the
+    model that --model names is started; without both, a server on this machine is looked for.
     """
-    from llamasrv.commands.chat import run
+    from llamasrv.commands.chat import run, split_url
 
-    return run(settings, url, system, model)
+    url, message = split_url(words)
+    return run(settings, url, message, system, model)
 
 
 @cli.command()
@@ -212,8 +217,11 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
 )  # fmt: skip
 @click.option("--text", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
               help="Measure what drafts (--spec) gain on this text instead: one prompt, or one JSON string per line.")
+@_as_json
 @with_options("model", "engine", "cache")
-def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, text: Path | None) -> int:
+def bench(
+    settings: Settings, model: Path | None, sequences: str, tokens: int, text: Path | None, as_json: bool
+) -> int:
     """Measure MODEL: the kernels alone, the server over HTTP, and their ratio; or, with --spec and --text, what drafts
     gain over none."""
     from llamasrv.commands import bench_drafts
@@ -228,18 +236,21 @@ def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, t
     if text is None and source not in (None, "off"):
         raise ConfigError(f"--spec {source} measures drafts on a text of your own: name its file with --text")
     if text is not None:
+        if as_json:
+            raise ConfigError("--json: not available together with --text")
         return bench_drafts.run(settings, levels, tokens, text)
-    return run(settings, levels, tokens)
+    return run(settings, levels, tokens, as_json)
 
 
 @cli.command()
 @click.option("--print-config", is_flag=True, help="Print the resolved configuration as TOML, with secrets hidden.")
+@_as_json
 @with_options()
-def check(settings: Settings, print_config: bool) -> int:
+def check(settings: Settings, print_config: bool, as_json: bool) -> int:
     """Check a configuration and say how much memory it will need."""
     from llamasrv.commands.check import run
 
-    return run(settings, print_config)
+    return run(settings, print_config, as_json)
 
 
 @cli.command()
@@ -247,24 +258,26 @@ def check(settings: Settings, print_config: bool) -> int:
               help="Number of days, including today.  [30]")
 @click.option("--by", default="key,model", metavar="LIST",
               help="Group by any of day, key and model, separated by commas.  [key,model]")
+@_as_json
 @with_options("store")
-def usage(settings: Settings, days: int, by: str) -> int:
+def usage(settings: Settings, days: int, by: str, as_json: bool) -> int:
     """Who used how many tokens, by key and model, as the server's store has it."""
     from llamasrv.commands.usage import run
 
     names = tuple(name.strip() for name in by.split(","))
     if not set(names) <= {"day", "key", "model"} or len(set(names)) < len(names):
         raise ConfigError(f"--by {by!r}: must be one or more of day, key and model, separated by commas")
-    return run(settings, days, names)
+    return run(settings, days, names, as_json)
 
 
 @cli.command()
+@_as_json
 @with_options()
-def doctor(settings: Settings) -> int:
+def doctor(settings: Settings, as_json: bool) -> int:
     """Print what a report of a fault needs: versions, machine, devices, options, models, the last error. No secrets."""
     from llamasrv.commands.doctor import run
 
-    return run(settings)
+    return run(settings, as_json)
 
 
 @cli.command()
@@ -338,14 +351,15 @@ def parse(template: Path, request: Path | None, stream: bool) -> int:
 
 
 @cli.group(invoke_without_command=True)
+@_as_json
 @with_options("model", "models", "engine", "server")
-def models(settings: Settings) -> int:
+def models(settings: Settings, as_json: bool) -> int:
     """List the models that would be served, and those a running server has loaded. `models rm NAME` deletes one."""
     from llamasrv.commands.models import run
 
     context = click.get_current_context()
     context.obj = settings
-    return 0 if context.invoked_subcommand else run(settings)
+    return 0 if context.invoked_subcommand else run(settings, as_json)
 
 
 @models.command()

@@ -18,7 +18,8 @@
     ├── Unavailable               503  loading, draining or restarting; with retry_after
     │   └── ModelUnavailable      503  this model could not be loaded; with retry_after
     ├── DeadlineExceeded          504  the request's own time limit passed
-    └── EngineFailure             500  a decode failed, or the loop itself
+    ├── EngineFailure             500  a decode failed, or the loop itself
+    └── DiskFull                  507
     ConfigError                   ends the start with one line, exit 78
 
 Knows no protocol and no HTTP library: `web/errors.py` turns these into replies.
@@ -41,16 +42,24 @@ class LlamasrvError(Exception):
 
     `param` names the field as the client wrote it, or is None; errors raised below the protocols have a neutral name,
     which the endpoint maps to its own (`protocols/common/names.py`). `details` are further facts for programs, where
-    the protocol has a place for them.
+    the protocol has a place for them. `about` says what it is about, and its figure or name, where a protocol's clients
+    look for words of their own: ("image",), ("pdf pages", 20).
     """
 
     status: int = 500
     code: str | None = None
     retry_after: float | None = None
     details: Mapping[str, Any] | None = None
+    about: tuple[Any, ...] = ()
 
     def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None, status: int | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        status: int | None = None,
+        about: tuple[Any, ...] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -59,6 +68,8 @@ class LlamasrvError(Exception):
             self.code = code
         if status is not None:
             self.status = status
+        if about:
+            self.about = about
 
     def but(self: _Error, **changes: Any) -> _Error:
         """A new error like this one, with these attributes changed and without a traceback.
@@ -214,6 +225,11 @@ class EngineFailure(LlamasrvError):
 
     status = 500
     code = "engine_failure"
+
+
+class DiskFull(LlamasrvError):
+    status = 507
+    code = "insufficient_storage"
 
 
 class ConfigError(Exception):

@@ -42,13 +42,13 @@ def configure(
 ) -> None:
     """Set up the loggers above. Calling it again replaces the earlier setup and reopens the file. Raises OSError if
     the file cannot be written; then nothing has changed."""
-    handler: logging.Handler = logging.StreamHandler(sys.stderr) if path is None else FileHandler(path)
+    handler: logging.Handler = StandardError() if path is None else FileHandler(path)
     journal = path is None and _is_journal(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(journal=journal))
     handler.addFilter(_is_news)
     levels = {
         "llamasrv": level.upper(),
-        "llamasrv.request": "INFO" if requests else "CRITICAL",
+        "llamasrv.request": ("DEBUG" if level == "debug" else "INFO") if requests else "CRITICAL",
         "llamasrv.llama": "DEBUG" if llama else "WARNING",
         "gunicorn.error": "DEBUG" if level == "debug" else "WARNING",
     }
@@ -68,6 +68,17 @@ def reopen() -> None:
     for handler in logging.getLogger("llamasrv").handlers:
         if isinstance(handler, FileHandler):
             handler.close()  # the next line opens it
+
+
+class StandardError(logging.StreamHandler):
+    """Writes to `sys.stderr` as it is now: while a progress bar is drawn, that is what prints lines above it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
 
 
 class FileHandler(logging.FileHandler):

@@ -13,4 +13,5 @@ service = build(config.current())
 from llamasrv.web.app import create_app  # noqa: E402 (the model loads meanwhile)
 
 app = create_app(service)
-service.batches.go_on()
+if service.options.files_bytes:
+    service.batches.start()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from llamasrv.engine.core import EngineCore
+from llamasrv.engine.channels import Stream
+from llamasrv.engine.core import EngineCore, answer
 from llamasrv.engine.engine import Engine
 
 
@@ -64,6 +65,15 @@ class HandEngine(Engine):
 
     def turn(self, **settings):
         return self.core.turn(**settings)
+
+    def ask_by_hand(self, act):
+        """Like `ask`, on this thread."""
+        stream = Stream(self.doorbell)
+        answer(self.core, (act, stream))
+        (result,) = stream.take()
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def take_mail(self, seconds=0):
         """Follow what is in the mailbox, without a step; who waits for an answer is woken as at a step's end."""

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from llamasrv import cli
-from llamasrv.config import docgen
+from llamasrv.config import docgen, keys, load
+from llamasrv.domain.key import SCOPES
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.fake import open_fake_backend
 from llamasrv.models.model import Model
@@ -123,7 +124,11 @@ def _is_used(library):
 
 def test_the_files_for_operators_agree_with_the_defaults():
     nginx = (ROOT / "conf/nginx.conf").read_text("utf-8")
-    assert "server 127.0.0.1:8080 " in nginx and "client_max_body_size 4m;" in nginx
+    assert "server 127.0.0.1:8080 " in nginx
+    settings = load(environ={})
+    largest = max(settings.limits.body_bytes, settings.media.body_bytes), settings.store.files_bytes
+    assert re.findall(r"client_max_body_size (\w+);", nginx) == [f"{largest[0] >> 20}m", f"{largest[1] >> 30}g"]
+    assert f"proxy-body-size: {largest[1] >> 30}g\n" in (ROOT / "conf/kubernetes.yml").read_text("utf-8")
     service = (ROOT / "conf/llamasrv.service").read_text("utf-8")
     assert "RestartPreventExitStatus=78" in service
 
@@ -171,7 +176,13 @@ def test_python_examples_work_as_written(serve):
         assert done.stdout == "You said: Tell me a story"
 
 
-@pytest.mark.parametrize("path", sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("**/README.md") if not {".tox", ".venv", "build"} & set(p.parts)))
+PAGES = [
+    "CHANGES.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md",
+    *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("**/README.md") if not {".tox", ".venv", "build"} & set(p.parts)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PAGES)
 def test_links_between_documents_lead_somewhere(path):
     document = ROOT / path
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text("utf-8")):
@@ -180,3 +191,15 @@ def test_links_between_documents_lead_somewhere(path):
 
 def test_the_first_page_stays_short():
     assert len(README.encode()) < 12 * 1024
+
+
+def test_the_manual_lists_its_chapters():
+    chapters = re.findall(r"^## (.+)$", MANUAL, re.MULTILINE)
+    listed = re.findall(r"^- \[(.+)\]\(#(.+)\)$", section("Contents", MANUAL), re.MULTILINE)
+    assert ["Contents", *(name for name, _ in listed)] == chapters
+    assert all(link == re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-") for name, link in listed)
+
+
+def test_the_manual_names_every_field_and_scope_of_the_keys_file():
+    rows = re.findall(r"^\| `(\w+)` \|", section("Keys", MANUAL), re.MULTILINE)
+    assert rows == ["sha256", "scopes", *keys.BOUNDS, *SCOPES]

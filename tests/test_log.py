@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import sys
 
 import pytest
 
@@ -105,4 +107,23 @@ def test_configuring_twice_does_not_double_lines(lines):
     lines()
     read = lines()
     logging.getLogger("llamasrv").info("once")
+    assert len(read()) == 1
+
+
+def test_a_line_goes_to_standard_error_as_it_is_at_that_time(lines, monkeypatch):
+    """Lines were written into a progress bar, which replaces `sys.stderr` while it is drawn."""
+    read = lines()
+    instead = io.StringIO()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", instead)
+        logging.getLogger("llamasrv").info("above the bar")
+    assert instead.getvalue().endswith("above the bar\n") and read() == []
+
+
+def test_lines_of_debug_requests_are_shown_at_debug_alone(lines):
+    read = lines()
+    logging.getLogger("llamasrv.request").debug("a poll")
+    assert read() == []
+    read = lines(level="debug")
+    logging.getLogger("llamasrv.request").debug("a poll")
     assert len(read()) == 1

@@ -13,7 +13,8 @@ NEIGHBOURS = {
     "chat/test_parser.py": "chat/call_marks chat/calls chat/families chat/formats chat/scanner chat/thoughts chat/values",
     "chat/test_round_trip.py": "chat/notations/base chat/notations/braces chat/notations/harmony chat/notations/json_object"
     " chat/notations/named chat/notations/python_call chat/notations/tagged",
-    "chat/test_template.py": "chat/guard chat/sandbox",
+    "chat/test_sandbox.py": "chat/sandbox/budget chat/sandbox/calls chat/sandbox/filters chat/sandbox/rewriting",
+    "chat/test_template.py": "chat/guard",
     "chat/test_normalise.py": "chat/traits",
     "chat/test_parse_command.py": "commands/parse",
     "clients": "wsgi domain/request domain/events",
@@ -35,7 +36,7 @@ NEIGHBOURS = {
     "faults/test_input.py": "web/http/body",
     "media/test_decoder.py": "media/child media/pictures media/sniff media/sounds",
     "model/test_backend_context.py": "engine/backend/bound_batch engine/backend/context"
-    " engine/backend/context_params engine/backend/lane_memory engine/backend/library"
+    " engine/backend/lane_memory engine/backend/library"
     " engine/backend/memory_kind engine/backend/model_info engine/backend/sampler_chain engine/backend/vocabulary",
     "model/test_draft_model.py": "engine/drafts/model_source",
     "model/test_engine_on_models.py": "engine/backend/warm_up",
@@ -73,10 +74,12 @@ NEIGHBOURS = {
     "protocols/test_writer.py": "protocols/fold protocols/reader",
     "startup/test_service.py": "startup/model_options startup/preparation",
     "store/test_batches.py": "store/folder_shelf store/postgres_shelf store/redis_shelf store/shelf",
+    "store/test_files.py": "store/paging store/room",
     "store/test_store.py": "store/postgres store/redis store/sql store/sqlite",
     "test_check_drafts.py": "commands/check",
     "test_cli.py": "commands/bench commands/doctor commands/key commands/serve commands/server",
     "tools/test_files.py": "tools/child",
+    "tools/test_lifeline.py": "tools/reaper",
     "tools/test_mcp_servers.py": "tools/line_process tools/mcp_peer",
     "tools/test_runtime.py": "tools/container",
     "tools/test_search.py": "tools/listing",

@@ -45,8 +45,8 @@ class Pair:
     http: float
 
 
-def run(settings: Settings, levels: tuple[int, ...], tokens: int) -> int:
-    """Measure at each number of sequences, and print the table."""
+def run(settings: Settings, levels: tuple[int, ...], tokens: int, as_json: bool = False) -> int:
+    """Measure at each number of sequences, and print the table, or the same as JSON."""
     openmp.alone = True  # the server that is measured beside it is another process
     most = max(levels)
     if most > settings.engine.places:
@@ -55,17 +55,36 @@ def run(settings: Settings, levels: tuple[int, ...], tokens: int) -> int:
     if settings.model.path is None:
         raise ConfigError("the fake model has no kernels to measure")
     take_turns = _by_level if _fits_twice(settings) else _one_after_the_other
-    console = Console()
+    console = Console(stderr=as_json)
     pairs: list[Pair] = []
     with console.status("loading") as status:
         for pair in take_turns(settings, levels, tokens):
             pairs.append(pair)
             status.update(f"{pair.level} sequences: {pair.kernels:,.1f} tokens/s, over HTTP {pair.http:,.1f}")
-    console.print(_table(settings, pairs, tokens))
+    rows = _rows(pairs)
+    if as_json:
+        head = {"model": model_options.served_name(settings), "tokens": tokens, "threads": settings.engine.threads}
+        print(json.dumps({**head, "levels": rows}, indent=2))
+    else:
+        console.print(_table(settings, rows, tokens))
     return 0
 
 
-def _table(settings: Settings, pairs: list[Pair], tokens: int) -> Table:
+def _rows(pairs: list[Pair]) -> list[dict[str, float]]:
+    """Medians for each number of sequences: tokens/s of the kernels and over HTTP, and their ratio with its range."""
+    rows = []
+    for level in dict.fromkeys(pair.level for pair in pairs):
+        here = [pair for pair in pairs if pair.level == level]
+        ratios = [pair.http / pair.kernels for pair in here]
+        kernels, http = (statistics.median(rates) for rates in zip(*((pair.kernels, pair.http) for pair in here)))
+        rows.append({
+            "sequences": level, "kernels": kernels, "http": http, "ratio": statistics.median(ratios),
+            "ratio_min": min(ratios), "ratio_max": max(ratios),
+        })  # fmt: skip
+    return rows
+
+
+def _table(settings: Settings, rows: list[dict[str, float]], tokens: int) -> Table:
     table = Table(
         "sequences", "kernels, tokens/s", "over HTTP, tokens/s", "ratio", "from", "to",
         title=f"{model_options.served_name(settings)}: {tokens} tokens a sequence, {settings.engine.threads} threads, "
@@ -73,12 +92,10 @@ def _table(settings: Settings, pairs: list[Pair], tokens: int) -> Table:
     )  # fmt: skip
     for column in table.columns:
         column.justify = "right"
-    for level in dict.fromkeys(pair.level for pair in pairs):
-        here = [pair for pair in pairs if pair.level == level]
-        ratios = [pair.http / pair.kernels for pair in here]
-        kernels, http = (statistics.median(rates) for rates in zip(*((pair.kernels, pair.http) for pair in here)))
-        spread = (statistics.median(ratios), min(ratios), max(ratios))
-        table.add_row(str(level), f"{kernels:,.1f}", f"{http:,.1f}", *(f"{ratio:.2f}" for ratio in spread))
+    for row in rows:
+        speeds = (f"{row['kernels']:,.1f}", f"{row['http']:,.1f}")
+        ratios = (f"{row[name]:.2f}" for name in ("ratio", "ratio_min", "ratio_max"))
+        table.add_row(str(row["sequences"]), *speeds, *ratios)
     return table
 
 

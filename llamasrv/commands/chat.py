@@ -1,11 +1,12 @@
 """`llamasrv chat`: a conversation in the terminal, with a running server or one started for it.
 
-Piped input is one message and its answer, without colours or prompts.
+A message on the command line, or piped input, is one turn: its answer is printed without colours or prompts.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -119,8 +120,19 @@ def _reason(status: int, body: bytes) -> str:
         return f"the server answered with status {status}"
 
 
-def run(settings: Settings, url: str | None, system: str | None, model: str | None) -> int:
-    """Talk to `url`; without one, to a server started for the model that the settings name, or to a running one."""
+_URL = re.compile(r"\w+://|localhost\b|\[[0-9a-fA-F:.]+\]|[\w.-]+:\d+(/|\Z)")
+
+
+def split_url(words: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """The URL and the message among the words of a command line."""
+    url = words[0] if words and " " not in words[0] and _URL.match(words[0]) else None
+    message = " ".join(words if url is None else words[1:])
+    return url, message or None
+
+
+def run(settings: Settings, url: str | None, message: str | None, system: str | None, model: str | None) -> int:
+    """Talk to `url`; without one, to a server started for the model that the settings name, or to a running one. With a
+    message, print the answer to it and end."""
     if url:
         server.connect(url, 1)  # refuses what is no URL; connects to nothing yet
     with nullcontext(url) if url else _server_for(settings) as where:
@@ -129,7 +141,9 @@ def run(settings: Settings, url: str | None, system: str | None, model: str | No
         if settings.limits.n_predict is not None:
             extra["max_tokens"] = settings.limits.n_predict
         talk = Conversation(where, keys[0] if keys else None, model, extra if url else {}, system)
-        return _in_terminal(talk) if sys.stdin.isatty() else _piped(talk)
+        if message is None and sys.stdin.isatty():
+            return _in_terminal(talk)
+        return _one_turn(talk, sys.stdin.read().rstrip("\n") if message is None else message)
 
 
 def _server_for(settings: Settings) -> Any:
@@ -142,9 +156,9 @@ def _server_for(settings: Settings) -> Any:
     return server.running(settings)
 
 
-def _piped(talk: Conversation) -> int:
+def _one_turn(talk: Conversation, message: str) -> int:
     try:
-        for kind, text in talk.ask(sys.stdin.read().rstrip("\n")):
+        for kind, text in talk.ask(message):
             if kind == "content":
                 print(text, end="", flush=True)
     except ChatError as error:

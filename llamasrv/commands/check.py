@@ -1,9 +1,10 @@
-"""`llamasrv check`: validates the configuration and estimates whether it fits. Starts nothing and reads no weights."""
+"""`llamasrv check`: validates the configuration and estimates whether it fits. Serves nothing and reads no
+weights; chat templates are tried in a process of their own."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.table import Table
 from llamasrv import startup
 from llamasrv.chat.round_trip import round_trip
 from llamasrv.chat.template import ChatTemplate, TemplateError
+from llamasrv.chat.trial import TemplateDangerous, try_template
 from llamasrv.config import Settings, docgen, keys
 from llamasrv.config.option import as_size
 from llamasrv.engine.interface import LoadFailed
@@ -19,11 +21,11 @@ from llamasrv.engine.use import HOST, Use
 from llamasrv.errors import ConfigError, Unavailable
 from llamasrv.models import fit, gguf, memory
 from llamasrv.models.model import Model
-from llamasrv.startup import drafts, model_list, model_options, recipes
+from llamasrv.startup import drafts, model_list, model_options, recipes, template_trials
 from llamasrv.startup.projector import projector_of
 
 
-def run(settings: Settings, print_config: bool) -> int:
+def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
     """Print how the configuration was understood; raises ConfigError for what is wrong."""
     source = model_options.template_source(settings)
     if source is not None and not print_config:
@@ -34,12 +36,12 @@ def run(settings: Settings, print_config: bool) -> int:
     if print_config:
         print(docgen.as_toml(settings), end="")
         return 0
-    console = Console()
+    console = Console(stderr=as_json)
     if settings.model.path is None and settings.model.fake:
         console.print("The configuration is valid. The fake model needs no memory.")
-        return 0
+        return _print_json({}) if as_json else 0
     if settings.model.path is None or model_list.names_several(settings):
-        return _several(settings, console)
+        return _several_as_json(settings) if as_json else _several(settings, console)
     header = gguf.read_header(settings.model.path)
     free = memory.available_memory()
     found = None
@@ -55,8 +57,15 @@ def run(settings: Settings, print_config: bool) -> int:
     else:
         settings = recipes.with_places(settings, header)
         need = model_options.needed_memory(settings, header)
-    console.print(_model_table(settings, header, need))
     projector = projector_of(settings, header, None)
+    if as_json:
+        return _print_json({
+            "model": _facts(settings, header, need),
+            "projector": None if projector is None else str(projector),
+            "memory": _memory_facts(need, found, free),
+        })  # fmt: skip
+    _try_templates(settings, model_list.models(settings), console)
+    console.print(_model_table(settings, header, need))
     if projector is not None:
         size = memory.projector_bytes(gguf.read_header(projector)) + settings.engine.media_bytes
         console.print(f"Images and audio: {projector}, about {_rounded(size)} of memory in addition to what follows.")
@@ -72,8 +81,41 @@ def run(settings: Settings, print_config: bool) -> int:
     return 0
 
 
+def _print_json(facts: dict[str, Any]) -> int:
+    print(json.dumps({"valid": True, **facts}, indent=2, ensure_ascii=False))
+    return 0
+
+
+def _several_as_json(settings: Settings) -> int:
+    models = [
+        {"model": model.name, "path": str(model.details.path or ""), "context": model.context, "memory": model.memory,
+         "at_start": model.at_start}
+        for model in model_list.models(settings)
+    ]  # fmt: skip
+    return _print_json({"models": models, "memory": {"may_use": settings.models.memory or memory.available_memory()}})
+
+
+def _memory_facts(need: memory.Need, found: fit.Fitted | None, free: int) -> dict[str, Any]:
+    """Bytes: what is needed of each device, and what may be used of it."""
+    if found is None or not found.measured.devices:
+        use, capacity = {HOST: _host_use(need, found)}, {HOST: free}
+    else:
+        use, capacity = found.measured.uses, {**found.capacity, HOST: free}
+    return {
+        "measured": found is not None, "checkpoints": need.checkpoints,
+        "devices": {
+            "host" if name == HOST else name: {
+                "weights": one.weights, "kv": one.context, "buffers": one.compute, "needed": one.total,
+                "may_use": capacity[name],
+            }
+            for name, one in use.items()
+        },
+    }  # fmt: skip
+
+
 def _several(settings: Settings, console: Console) -> int:
     models = model_list.models(settings)
+    _try_templates(settings, models, console)
     limit = settings.models.memory or memory.available_memory()
     table = Table("model", "file", "context", "memory (estimate)", "loaded")
     table.columns[3].justify = "right"
@@ -90,6 +132,23 @@ def _several(settings: Settings, console: Console) -> int:
     return 0
 
 
+def _try_templates(settings: Settings, models: Iterable[Model], console: Console) -> None:
+    """Render the trial conversations with each template, in another process. Raises ConfigError for one that would not
+    be loaded."""
+    tried = set()
+    for model in models if settings.models.check else ():
+        for source in template_trials.sources(model):
+            if source in tried:
+                continue
+            tried.add(source)
+            try:
+                try_template(source)
+            except TemplateDangerous as error:
+                raise ConfigError(f"{model.name}: {error}") from None
+            except TemplateError as error:
+                console.print(f"[yellow]{model.name}: no chats, because its template cannot be used: {error}[/]")
+
+
 def _fits_later(model: Model) -> bool:
     """Whether the placement depends on devices, which are only asked when the model is loaded."""
     return model.recipe is not None and model.recipe.fit is not None
@@ -97,7 +156,13 @@ def _fits_later(model: Model) -> bool:
 
 def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> Table:
     table = Table(title=str(settings.model.path), show_header=False, title_justify="left")
-    rows = {
+    for name, value in _facts(settings, header, need).items():
+        table.add_row(name, value)
+    return table
+
+
+def _facts(settings: Settings, header: gguf.Header, need: memory.Need) -> dict[str, str]:
+    return {
         "name": model_options.served_name(settings),
         "architecture": header.architecture,
         "parameters": _count(header.num_params),
@@ -111,9 +176,6 @@ def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> 
         "listens at": settings.url,
         "keys": str(len(keys.of(settings))) if keys.of(settings) else "none needed",
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
 
 
 def draft_sources(settings: Settings, header: gguf.Header) -> str:
@@ -160,10 +222,14 @@ def _placement(found: fit.Fitted, header: gguf.Header) -> Iterator[str]:
         yield f"[yellow]{name} lacks {_rounded(size)}: loading will fail, or be slow.[/]"
 
 
+def _host_use(need: memory.Need, found: fit.Fitted | None) -> Use:
+    return Use(need.weights, need.kv + need.states, need.buffers) if found is None else found.measured.uses[HOST]
+
+
 def _memory_table(need: memory.Need, found: fit.Fitted | None, free: int) -> Table:
     table = Table("memory", "bytes", title_justify="left")
     table.columns[1].justify = "right"
-    use = Use(need.weights, need.kv + need.states, need.buffers) if found is None else found.measured.uses[HOST]
+    use = _host_use(need, found)
     parts = {
         "weights (mapped from the file)": use.weights,
         f"KV ({need.cells} cells of {as_size(need.cell)})": use.context - need.states,
@@ -192,6 +258,7 @@ def _format(source: str) -> dict[str, Any]:
     """How a model with this template writes reasoning and tool calls, as far as the template tells; and which kinds of
     turns survive being written by the template and read again."""
     try:
+        try_template(source)
         template = ChatTemplate(source)
         trips = {kind: trip.verdict for kind, trip in round_trip(template).items()}
         return {**template.format.describe(), "round_trip": trips}

@@ -30,15 +30,21 @@ TAIL = 2**18  # bytes of the log that are looked through
 _FAULT = re.compile(r"\b(ERROR|CRITICAL)\b|\"level\": ?\"(error|critical)\"", re.IGNORECASE)
 
 
-def run(settings: Settings) -> int:
-    for title, lines in (
-        ("versions", _versions()), ("machine", _machine()), ("devices", _devices()),
-        ("options", _options(settings)), ("models", _models(settings)), ("server", _server(settings)),
-        ("last error in the log", _last_error(settings.log.file)),
-    ):  # fmt: skip
-        print(title)
-        for line in lines:
-            print("  " + line.replace(str(Path.home()), "~"))
+def run(settings: Settings, as_json: bool = False) -> int:
+    home = str(Path.home())
+    report = {
+        title: [line.replace(home, "~") for line in lines]
+        for title, lines in (
+            ("versions", _versions()), ("machine", _machine()), ("devices", _devices()),
+            ("options", _options(settings)), ("models", _models(settings)), ("server", _server(settings)),
+            ("last error in the log", _last_error(settings.log.file)),
+        )
+    }  # fmt: skip
+    if as_json:
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+        return 0
+    for title, lines in report.items():
+        print(title, *lines, sep="\n  ")
     return 0
 
 

@@ -26,10 +26,14 @@ There is no other model yet. To serve a file that you have, or one that is downl
   llamasrv serve --model hf:OWNER/REPO:QUANT"""
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, as_json: bool = False) -> int:
     """A line for each model that a server with these settings would serve."""
     models = model_list.models(startup.filled_in(settings))
     states = _states(settings)
+    unknown = "no server" if states is _NOBODY else "unknown"
+    if as_json:
+        print(json.dumps([_described(model, states.get(model.name, unknown)) for model in models], indent=2))
+        return 0
     table = Table("name", "size", "quantisation", "context", "capabilities", "state")
     table.columns[0].overflow = "fold"
     for column in (1, 3):
@@ -38,12 +42,21 @@ def run(settings: Settings) -> int:
         details = model.details
         table.add_row(
             model.name, size(details.size), details.quantisation or "-", str(model.context or details.context or "-"),
-            ", ".join(details.capabilities), states.get(model.name, "no server" if states is _NOBODY else "unknown"),
+            ", ".join(details.capabilities), states.get(model.name, unknown),
         )  # fmt: skip
     Console().print(table)
     if all(model.details.path == paths.demo_model() for model in models):
         print(NEXT)
     return 0
+
+
+def _described(model: Model, state: str) -> dict[str, Any]:
+    details = model.details
+    return {
+        "name": model.name, "aliases": list(model.aliases), "path": str(details.path) if details.path else None,
+        "size": details.size, "quantization": details.quantisation or None,
+        "context": model.context or details.context or None, "capabilities": list(details.capabilities), "state": state,
+    }  # fmt: skip
 
 
 def remove_model(settings: Settings, name: str, *, asked: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ from llamasrv.store import DAY, Used, day_of
 Group = Callable[[Used], tuple[str, ...]]
 
 
-def run(settings: Settings, days: int, by: tuple[str, ...]) -> int:
+def run(settings: Settings, days: int, by: tuple[str, ...], as_json: bool = False) -> int:
     """A line for each combination of `by`: day, key, model."""
     if settings.store.url in ("memory", "none", "off"):
         raise ConfigError("usage is kept only in the server's memory; ask the server itself: GET /v1/usage")
@@ -29,6 +30,10 @@ def run(settings: Settings, days: int, by: tuple[str, ...]) -> int:
         numbers = totals.setdefault(place, [0.0] * 5)
         totals[place] = [a + b for a, b in zip(numbers, used[3:])]
     store.close()
+    if as_json:
+        columns = (*by, "requests", "prompt_tokens", "cached_tokens", "generated_tokens", "seconds")
+        print(json.dumps([dict(zip(columns, (*place, *row))) for place, row in sorted(totals.items())], indent=2))
+        return 0
     table = Table(*by, "requests", "prompt", "cached", "generated", "hours")
     for column in range(len(by), len(by) + 5):
         table.columns[column].justify = "right"

@@ -50,7 +50,8 @@ _DECLARED: Mapping[str, Option] = {
     ),
     "context_cells": _engine(
         "ctx_size", "int", "-c", "--ctx-size", "-ctx", low=0, high=16_777_216, unset=("0",),
-        help="KV cells, shared by all sequences. 0: chosen from the model and the available memory.",
+        help="KV cells, shared by all sequences. Four are kept for rows that fill up batches: of 1024 a sequence has "
+        "1020 tokens. 0: chosen from the model and the available memory.",
     ),
     "sequence_tokens": _engine(
         "ctx_per_sequence", "int", "--ctx-per-sequence", "--kv-unified-per-slot", low=0, high=16_777_216,

@@ -1,7 +1,8 @@
 """Reads API key files.
 
 A file whose name ends in .toml has a table for each key: its SHA-256, what it may do, and how much. Any other file has
-one key a line, each of which may do everything. A file of the first kind does not reveal the keys themselves.
+one key a line, each of which may do everything and is called by its digest. A file of the first kind does not reveal
+the keys themselves.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 def of(settings: Settings) -> tuple[Key, ...]:
     """All valid keys; none: everybody has access. Raises ConfigError."""
-    keys = [Key.of(f"key-{n}", key) for n, key in enumerate(settings.api_keys(), 1)]
+    keys = [Key.unnamed(key) for key in dict.fromkeys(settings.api_keys())]
     path = settings.server.api_key_file
     if path is not None and path.suffix == ".toml":
         keys += read(path)
     if len({key.name for key in keys}) < len(keys):
         raise ConfigError(
-            "server.api_key_file: a key has the same name as one given by server.api_key (key-1, key-2 ...)"
+            "server.api_key_file: a key has the name that one given by server.api_key has (key- and its digest)"
         )
     return tuple(keys)
 

@@ -71,5 +71,6 @@ class LimitsSection:
     )
     background: int = _limits(
         "int", 16, "--max-background", low=0, high=1_000,
-        help="Maximum number of background responses at once; further ones get 429.",
+        help="Maximum number of background responses at once; further ones get 429. With several API keys, one of them "
+        "may have half of them.",
     )  # fmt: skip

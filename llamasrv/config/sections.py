@@ -153,7 +153,8 @@ class ModelsSection:
     )  # fmt: skip
     check: bool = _models(
         "bool", True, "--check-models",
-        help="With several models, load a file that has never been loaded on this machine in a separate process first.",
+        help="Try what was never used on this machine in a separate process first: chat templates, and with several "
+        "models their files.",
     )  # fmt: skip
     default: str | None = _models(
         "text", None, "--default-model", help="Model to use when a request names none. Unset: the first one."
@@ -219,7 +220,7 @@ class ServerSection:
     cors_origins: tuple[str, ...] = _server(
         "list", (), "--cors-origins",
         help="Origins whose pages may use this server from a browser, separated by commas. localhost: anything served"
-        " by this machine; *: any.",
+        " by this machine; null: pages without an origin; SCHEME://: all of that scheme; *: any.",
     )  # fmt: skip
     cors_credentials: bool = _server(
         "bool", False, "--cors-credentials",
@@ -248,8 +249,8 @@ class ServerSection:
     )  # fmt: skip
     keepalive: float | None = _server(
         "float", 15.0, "--keepalive", "--sse-ping-interval", low=0.1, high=86_400.0, unset=("-1",),
-        help="Send a comment on a stream after this many seconds of silence, so that it is not taken for dead. -1: "
-        "never.",
+        help="Send a sign of life on a stream after this many seconds of silence: a comment, or an event where clients "
+        "count only those. -1: never.",
     )  # fmt: skip
     drain_timeout: int = _server(
         "int", 30, "--drain-timeout", low=1, high=86_400,
@@ -292,7 +293,8 @@ class StoreSection:
     )  # fmt: skip
     files_bytes: int = _store(
         "size", 2**30, "--files-max-bytes", low=0, high=2**50,
-        help="Maximum total size of uploaded files and batch results; 0: no files, no batches.",
+        help="Maximum total size of uploaded files and of batches, their requests, answers and results; 0: no files, "
+        "no batches. With several API keys, one of them may use half of it.",
     )  # fmt: skip
 
 

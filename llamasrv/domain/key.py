@@ -21,5 +21,11 @@ class Key:
     concurrency: int | None = None  # requests at once
 
     @classmethod
+    def unnamed(cls, key: str) -> Key:
+        """A key without a name is called by its digest. Its place in a list is another key's as soon as one before it
+        is removed, and what is kept for a key is kept under its name."""
+        return cls.of("key-" + sha256(key.encode()).hexdigest()[:12], key)
+
+    @classmethod
     def of(cls, name: str, key: str, scopes: Iterable[str] = SCOPES) -> Key:
         return cls(name, sha256(key.encode()).digest(), frozenset(scopes))

@@ -6,7 +6,10 @@ command line means the same here. Ranges are checked where a request is validate
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 SAMPLER_ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """The default order of the chain; a request may give its own, of these names and two more."""
@@ -23,6 +26,37 @@ def sampler_named(name: str) -> str | None:
     """The sampler that llama.cpp knows under this name, such as `top-k` or `temp`; None if there is none."""
     plain = name.replace("-", "_").lower()
     return plain if plain in SAMPLERS else _ALIASES.get(plain)
+
+
+class LogitBias:
+    """What is added to the logits of tokens. Merged once for a request; its choices share the arrays, which nobody
+    changes."""
+
+    __slots__ = ("tokens", "values")
+
+    def __init__(self, pairs: Iterable[tuple[int, float]] = ()) -> None:
+        """Several for one token add up, as in llama.cpp; minus infinity bans it whatever else is added."""
+        sums: dict[int, float] = {}
+        for token, bias in pairs:
+            sums[token] = -inf if -inf in (bias, sums.get(token)) else sums.get(token, 0.0) + bias
+        ordered = sorted(sums.items())
+        self.tokens = array("i", [token for token, _ in ordered])  # ascending
+        self.values = array("f", [bias for _, bias in ordered])
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        return zip(self.tokens, self.values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LogitBias) and self.tokens == other.tokens and self.values == other.values
+
+    def __hash__(self) -> int:
+        return hash(self.tokens.tobytes())
+
+    def __repr__(self) -> str:
+        return f"LogitBias({list(self)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,5 +91,5 @@ class SamplingParams:
     seed: int | None = None
     ignore_eos: bool = False
     min_tokens: int = 0
-    logit_bias: tuple[tuple[int, float], ...] = ()
+    logit_bias: LogitBias = LogitBias()
     samplers: tuple[str, ...] = SAMPLER_ORDER

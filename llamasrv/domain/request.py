@@ -25,6 +25,7 @@ class MediaPart:
     url: str | None = None
     is_coarse: bool = False  # of an image, few details matter
     param: str | None = field(default=None, compare=False)  # what the client calls its place
+    result_of: str | None = field(default=None, compare=False)  # id of the call in whose result it stood, if it moved
 
 
 @dataclass(frozen=True, slots=True)

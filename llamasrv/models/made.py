@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llamasrv.atomic_file import replacing
-from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.errors import DiskFull, InvalidRequest
 from llamasrv.models.names import canonical
 
 log = logging.getLogger("llamasrv")
@@ -167,6 +167,6 @@ class BlobWriter:
 
 def _check_space(place: Path, need: int) -> None:
     if need + SPARE > shutil.disk_usage(place).free:
-        raise LlamasrvError("The disk has no room for this file.", status=507)
+        raise DiskFull("The disk has no room for this file.")
 
 

@@ -10,6 +10,9 @@ from llamasrv.models.loader import Loader
 from llamasrv.models.model import Model
 from llamasrv.models.names import CATCH_ALL, canonical
 
+MOST_NAMES = 10  # in an error
+LONGEST_NAME = 200  # characters of a client's name in an error
+
 
 class Registry:
     """Finds a model by the name a client uses. The first model answers requests without a name. Without a loader,
@@ -136,8 +139,17 @@ class Registry:
             model = found[0]
         model = model or self._catch_all
         if model is None:
-            raise ModelNotFound(f"Model '{name}' not found", param="model")
+            raise self.not_found(name)
         return model
+
+    def not_found(self, name: str) -> ModelNotFound:
+        """The error for a name that no model has. It lists names: whoever may ask may list the models."""
+        names = [model.name for model in self.models[:MOST_NAMES]]
+        more = len(self.models) - len(names)
+        listed = ", ".join(names) + (f" and {more} more" if more else "")
+        shown = name[:LONGEST_NAME]
+        text = f"Model '{shown}' not found. Served here: {listed}"
+        return ModelNotFound(text, param="model", about=("model", shown))
 
     def adapter(self, name: str | None) -> str | None:
         """The adapter that a name chooses: `base:sql` is the model `base` with its adapter `sql`."""

@@ -52,9 +52,15 @@ class Trials:
             return
         self._run(details.path, timeout, *(() if projector is None else (projector,)))
         for mark in marks:
-            if mark not in self._known():
-                self._known().add(mark)
-                self._remember(mark)
+            self.once(mark, lambda: None)
+
+    def once(self, mark: str, run: Callable[[], None]) -> None:
+        """Run the trial of something else than a file, unless that has passed before. What `run` raises is not
+        remembered."""
+        if mark not in self._known():
+            run()
+            self._known().add(mark)
+            self._remember(mark)
 
     def _known(self) -> set[str]:
         if self._passed is None:

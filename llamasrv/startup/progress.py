@@ -48,5 +48,6 @@ def _bar(console: Console | None) -> Progress:
 
     return Progress(
         TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
-        console=console or Console(stderr=True), transient=True, auto_refresh=False,
+        console=console or Console(stderr=True, soft_wrap=True),  # lines of the log are printed above it, unwrapped
+        transient=True, auto_refresh=False,
     )  # fmt: skip

@@ -8,15 +8,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 import secrets
 import threading
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
 from llamasrv.config import Settings, keys, load_again, paths
-from llamasrv.engine.channels import off_hub
+from llamasrv.engine.channels import off_hub, within
 from llamasrv.errors import ConfigError, InvalidRequest
 from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources
@@ -27,12 +29,15 @@ from llamasrv.models.registry import Registry
 from llamasrv.models.trial import Trials
 from llamasrv.pipeline.media import MediaOptions
 from llamasrv.protocols.limits import Limits
-from llamasrv.startup import filled_in, model_list, tools
-from llamasrv.store import DAY, Store, StoreOptions, open_store
+from llamasrv.startup import filled_in, model_list, template_trials, tools
+from llamasrv.store import DAY, Store, StoreError, StoreOptions, day_of, open_store
 from llamasrv.web.service import Service, WebOptions
 
 
+log = logging.getLogger("llamasrv")
+
 NEVER = 1e9  # seconds
+_PLACE = re.compile(r"key-\d{1,6}")
 
 
 def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
@@ -103,14 +108,14 @@ def takes_media(settings: Settings, models: Sequence[Model]) -> bool:
 
 def response_store(settings: Settings) -> Store | None:
     """The store of responses. A store that was named must work; the default falls back to memory."""
-    options = StoreOptions(max_bytes=settings.store.max_bytes, max_age=settings.store.max_days * DAY)
+    options = StoreOptions(settings.store.max_bytes, settings.store.max_days * DAY, within)
     if settings.store.url is not None:
         return open_store(settings.store.url, options)
     path = paths.state_dir() / "responses.db"
     try:
         return open_store(f"sqlite:///{quote(str(path))}", options)
     except ConfigError:
-        logging.getLogger("llamasrv").warning("%s cannot be written: responses are kept in memory only", path)
+        log.warning("%s cannot be written: responses are kept in memory only", path)
         return open_store("memory", options)
 
 
@@ -122,7 +127,9 @@ def build(settings: Settings) -> Service:
 
     def check(model: Model) -> None:
         """A file that was never loaded here is first loaded in a process of its own: it could crash the server. A
-        model that is spread over other machines may be too large for that."""
+        model that is spread over other machines may be too large for that. A template is always tried there first."""
+        if settings.models.check:
+            template_trials.check(model, trials)
         machines = model.recipe.options.rpc if model.recipe is not None else ()
         if settings.models.check and len(registry.models) > 1 and not machines:
             trials.check(model.details, settings.models.load_timeout)
@@ -140,9 +147,30 @@ def build(settings: Settings) -> Service:
     updates = ModelUpdates(registry, settings)
     service.refresh, service.reread, service.serve_models_of = updates.refresh, updates.reread, updates.use
     _load_those_of_the_start(registry)
+    threading.Thread(target=warn_of_renamed_keys, args=(service, settings), daemon=True).start()
     service.tools.start()
     threading.Thread(target=loader.run, daemon=True).start()
     return service
+
+
+def warn_of_renamed_keys(service: Service, settings: Settings) -> None:
+    """Keys without a name were once called by their places in the list. What is kept under such a name belongs to no
+    key now, until the operator says whose it is."""
+    if not settings.api_keys():
+        return
+    named = {key.name for key in service.options.keys}
+    now = time.time()
+    try:
+        used = service.usage.between(day_of(now - settings.store.max_days * DAY), day_of(now))
+    except StoreError:
+        return  # whoever needs the store will hear of it
+    lost = sorted({one.owner for one in used if _PLACE.fullmatch(one.owner)} - named)
+    if lost:
+        log.warning(
+            "keys without a name are called by their digest now, no longer by their place: what is kept for %s is no "
+            "key's. A table [keys.%s] with that key's sha256 in a .toml key file makes it that key's again",
+            ", ".join(lost), lost[0],
+        )  # fmt: skip
 
 
 def _load_those_of_the_start(registry: Registry) -> None:

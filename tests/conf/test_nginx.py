@@ -5,16 +5,22 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import threading
 import time
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from clients.conftest import wait_until_ready
 from clients.talk import figure, wait_for
 from conftest import ServerProcess
 from faults.front import Nginx, body_of, free_port, request, status_of, talk, worker_of
+from serving import RunningService
+
+from llamasrv.web.access.auth import ANY, OPEN, PAGE, WORK, scope_of
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -52,18 +58,22 @@ def test_a_request_goes_through_and_keeps_its_id(front):
     wait_for(lambda: any(f"id={reply.headers['x-request-id']} POST {TEXT} 200" in line for line in front.requests()))
 
 
-def test_events_pass_as_they_come(front):
+def test_events_pass_as_they_come(front, replicas):
     """#77: a comment reaches the client while nothing else is there yet; nothing is collected."""
-    reply, connection = ask(front, {"prompt": "x", "ignore_eos": True, "stream": True})
-    began = time.monotonic()
+    assert longest_gap(front) < 5 * longest_gap(replicas[0]) + 2
+
+
+def longest_gap(server):
+    """Seconds between two of the first 400 lines of a stream."""
+    reply, connection = ask(server, {"prompt": "x", "ignore_eos": True, "stream": True})
     assert reply.status == 200 and reply.readline().startswith(b"data: ")
     gaps = []
     for _ in range(400):
         before = time.monotonic()
         reply.readline()
         gaps.append(time.monotonic() - before)
-    assert max(gaps) < 0.2 and time.monotonic() - began < 20
     connection.close()
+    return max(gaps)
 
 
 def test_a_client_that_leaves_is_noticed_behind_it(front, replicas):
@@ -124,8 +134,98 @@ def test_connections_to_the_replicas_are_kept(front, replicas):
     assert connections() - before < 5
 
 
+@pytest.fixture(scope="module")
+def passed_on(tmp_path_factory):
+    """`passed_on(method, path)`: whether nginx asks llamasrv; a stand-in answers everything with 204."""
+
+    class Stub(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self):
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(204)
+            self.end_headers()
+
+        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = answer
+
+        def log_message(self, *args):
+            pass
+
+    stub = ThreadingHTTPServer(("127.0.0.1", 0), Stub)
+    threading.Thread(target=stub.serve_forever, daemon=True).start()
+    nginx = Nginx(
+        tmp_path_factory.mktemp("table"), [stub.server_address], lambda text: text.replace("burst=200", "burst=9999")
+    )
+
+    def ask(method, path, body=b""):
+        status = status_of(talk(nginx.address, request(path, body, method=method)))
+        assert status in (204, 404), (method, path, status)
+        return status == 204
+
+    yield ask
+    nginx.end()
+    stub.shutdown()
+    stub.server_close()
+
+
+FOR_CLIENTS = (OPEN, ANY, PAGE, WORK, "infer", "embed")
+
+
+def test_what_is_passed_on_are_the_routes_of_clients_by_the_table_of_scopes(passed_on):
+    """The list named what is not passed on, and lacked most of it: tools, slots, adapters, pulls and blobs of a server
+    without keys were open to whoever reached nginx."""
+    with closing(RunningService()) as running:
+        routes = [
+            (method, rule.rule) for rule in running.app.url_map.iter_rules() for method in sorted(rule.methods - {"OPTIONS"})
+        ]
+    assert len(routes) > 150
+    wrong = []
+    for method, rule in routes:
+        path = re.sub(r"<[^>]+>", "x1", rule)
+        if passed_on(method, path) != (scope_of(rule, method) in FOR_CLIENTS):
+            wrong.append((method, path))
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", [
+    "/tools", "/models/load", "/models/unload", "/models/sse", "/slots/0?action=erase", "/api/blobs/sha256:00", "/debug",
+    "/ui/engine/stream", "/api/pull", "/api/delete", "/nope", "/v1/nope", "/v1/metrics", "/v1/tools", "/TOOLS", "//tools",
+    "/%74ools", "/v1/models/../../tools", "/v1/models/..%2f..%2ftools", "/tools/", "/tools%0a", "/v1/api/pull",
+])  # fmt: skip
+def test_what_is_not_listed_is_the_operators_however_it_is_spelt(passed_on, path):
+    for method in ("GET", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"):
+        assert not passed_on(method, path)
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "PATCH"])
+@pytest.mark.parametrize("path", ["/models", "/props", "/lora-adapters"])
+def test_of_a_shared_address_only_the_clients_methods_are_passed_on(passed_on, path, method):
+    assert not passed_on(method, path) and passed_on("GET", path) and passed_on("OPTIONS", path)
+
+
+@pytest.mark.parametrize("path", [
+    "/v1/v1/chat/completions", "/api/v1/chat/completions", "/v1//chat/completions", "/v1/chat/completions/", "/messages",
+    "/v1/api/chat", "/v1/models/", "/v1/models/org/name:Q8_0", "/v1beta/models/a/b:generateContent",
+])  # fmt: skip
+def test_a_base_url_that_llamasrv_puts_right_is_passed_on(passed_on, path):
+    assert passed_on("POST", path)
+
+
+def test_a_picture_and_a_file_have_room(passed_on):
+    """Everything above 4 MB was refused: pictures, and files of batches."""
+    assert passed_on("POST", CHAT, b" " * (20 << 20))
+    assert passed_on("POST", "/v1/files", b" " * (40 << 20))
+
+
+def test_an_upload_goes_through_as_it_comes(front):
+    """nginx does not write it to a file of its own first: llamasrv refuses it while its body is still to come."""
+    with socket.create_connection(front.address, timeout=10) as sock:
+        sock.sendall(request("/v1/files", headers=["Content-Type: text/plain", "Content-Length: 900000000"]) + b"x" * 100)
+        assert status_of(sock.recv(65536)) in (400, 413, 415)
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/slots", "/debug", "/models/load", "/api/pull", "/api/delete"])
-def test_the_operators_routes_are_not_passed_on(front, path):
+def test_the_operators_routes_are_refused_in_json(front, path):
     for method in ("GET", "POST", "DELETE"):
         reply = talk(front.address, request(path, method=method))
         assert status_of(reply) == 404 and json.loads(body_of(reply))["error"]
@@ -133,7 +233,7 @@ def test_the_operators_routes_are_not_passed_on(front, path):
 
 @pytest.mark.parametrize("path, field", [(CHAT, "code"), ("/v1/messages", "type"), ("/api/chat", None)])
 def test_a_body_that_is_too_large_is_refused_in_the_words_of_its_protocol(front, path, field):
-    reply = talk(front.address, request(path, headers=["Content-Length: 9999999"]), half_close=True)
+    reply = talk(front.address, request(path, headers=["Content-Length: 99999999"]), half_close=True)
     error = json.loads(body_of(reply))["error"]
     assert status_of(reply) == 413
     assert error[field] == "request_too_large" if field else "too large" in error

@@ -40,7 +40,28 @@ def test_a_key_has_a_digest_scopes_and_bounds(file):
 
 def test_keys_that_were_given_directly_may_do_everything(file):
     path = file(f'[keys.ann]\nsha256 = "{DIGEST}"')
-    assert [key.name for key in keys.of(settings(path, server_api_key="one"))] == ["key-1", "ann"]
+    assert [key.name for key in keys.of(settings(path, server_api_key="one"))] == [Key.unnamed("one").name, "ann"]
+
+
+def test_a_key_without_a_name_keeps_what_it_is_called_when_others_come_and_go(tmp_path):
+    """They were called by their places: with a line removed, the next key had what the one before it had stored."""
+    path = tmp_path / "keys"
+
+    def names(*lines):
+        path.write_text("\n".join(lines))
+        return {line: key.name for line, key in zip(lines, keys.of(settings(path)))}
+
+    before = names("sk-former", "sk-alice")
+    after = names("sk-alice", "sk-bob")
+    assert after["sk-alice"] == before["sk-alice"]
+    assert after["sk-bob"] not in before.values()
+    assert all(re.fullmatch("key-[0-9a-f]{12}", name) for name in (*before.values(), *after.values()))
+
+
+def test_a_key_that_is_given_twice_is_one_key(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("one\ntwo\none\n")
+    assert keys.of(settings(path, server_api_key="two")) == (Key.unnamed("two"), Key.unnamed("one"))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +78,7 @@ def test_keys_that_were_given_directly_may_do_everything(file):
         (f'[keys.a]\nsha256 = "{DIGEST}"\nconcurrency = 0', "1 or more"),
         (f'[keys.a]\nsha256 = "{DIGEST}"\nconcurrency = true', "1 or more"),
         (f'[keys."a b"]\nsha256 = "{DIGEST}"', "a name is"),
-        (f'[keys.key-1]\nsha256 = "{DIGEST}"', "has the same name as"),
+        (f'[keys.{Key.unnamed("one").name}]\nsha256 = "{DIGEST}"', "has the name that"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(file, text, reason):

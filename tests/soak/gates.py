@@ -20,6 +20,7 @@ import openai
 import pytest
 from clients.conftest import wait_until_ready
 from clients.talk import figure, post, wait_for
+from faults import beside_streams
 from faults.abuse import strange_requests
 from faults.front import allocated, descriptors, request, resident, status_of, talk, worker_of
 from soak.load import Beside, Kept, arrivals, ask, look, share, steadily
@@ -60,6 +61,27 @@ def test_ten_thousand_malformed_requests(serve):
     # Of which Python's own objects are a fifth: schemas of further combinations of fields, up to their bound.
     assert slowest < 2 and grown < 0.03
     assert control(server) == before and "Traceback" not in server.log
+
+
+@pytest.mark.timeout(1800)
+def test_two_thousand_hostile_requests_beside_eight_streams(serve, tmp_path):
+    """Grammars, templates, uploads, pipelines, origins, bodies without an end: on the demonstration model."""
+    (tmp_path / "models").mkdir()
+    server = serve(
+        "--no-log-requests", "--body-timeout", "2", "--files", str(tmp_path / "files"), "--models-manage",
+        "--models-dir", str(tmp_path / "models"),
+    )  # fmt: skip
+    assert server.url
+    worker = worker_of(server)
+    outcome = beside_streams.run(server.address, 2_000, seed=2)
+    print(
+        f"\nhostile: {outcome.streams} streams, longest gap p50 {share(outcome.gaps, 0.5) * 1000:.0f} ms, "
+        f"max {max(outcome.gaps) * 1000:.0f} ms; /livez p50 {share(outcome.livez, 0.5) * 1000:.0f} ms, "
+        f"p99 {share(outcome.livez, 0.99) * 1000:.0f} ms"
+    )
+    assert not outcome.failures and not outcome.broken and worker_of(server) == worker
+    assert figure(server, "llamasrv_restarts_total") == 0 and "Traceback" not in server.log
+    assert max(outcome.gaps) < 0.25 and share(outcome.livez, 0.99) < 0.05
 
 
 @pytest.mark.timeout(600)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from types import SimpleNamespace
 
 import pytest
 from model.tiny_models import llama
@@ -16,6 +18,9 @@ from llamasrv.config import Settings, load
 from llamasrv.domain.key import Key
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.errors import ConfigError
+from llamasrv.store import StoreOptions, Used, day_of, open_store
+from llamasrv.web.ops.usage import UsageBook
+from llamasrv.web.service import WebOptions
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +139,18 @@ def test_limits_keys_and_times_reach_the_web(tmp_path):
         )
     )
     assert (options.limits.stops, options.limits.body_bytes, options.timeout) == (3, 4096, None)
-    assert options.keys == (Key.of("key-1", "one"), Key.of("key-2", "two"))
+    assert options.keys == (Key.unnamed("one"), Key.unnamed("two"))
+
+
+def test_what_was_kept_for_keys_by_their_places_is_told_with_the_way_to_have_it_again(caplog):
+    store = open_store("memory", StoreOptions())
+    store.add_usage([Used(day_of(time.time()), owner, "m", 1, 2, 0, 3, 0.1) for owner in ("key-2", "key-1", "key-12ab", "ann")])
+    service = SimpleNamespace(options=WebOptions(), usage=UsageBook(store))
+    startup_service.warn_of_renamed_keys(service, Settings())
+    assert not caplog.records
+    startup_service.warn_of_renamed_keys(service, settings_with(server_api_key=("one",)))
+    (line,) = caplog.messages
+    assert "key-1, key-2 " in line and "[keys.key-1]" in line and "ann" not in line and "key-12ab" not in line
 
 
 def test_routes_and_comments_are_as_the_options_say():

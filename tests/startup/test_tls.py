@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from clients.talk import wait_for
 
 from llamasrv.config import load
 from llamasrv.errors import ConfigError
@@ -77,3 +78,21 @@ def test_who_speaks_no_tls_is_hung_up_on_without_a_word_in_the_log(secured):
             while data := plain.recv(4096):
                 answer += data
     assert not answer.startswith(b"HTTP/1.1 200") and "Traceback" not in server.log
+
+
+def test_a_client_that_leaves_a_secured_server_is_noticed(secured):
+    """Its whole answer was computed to the end: clients that gave up and tried again multiplied the load."""
+    server, port = secured
+    trusting = ssl.create_default_context(cafile=str(CERT))
+    body = json.dumps({"prompt": "Hello", "max_tokens": 1_000_000, "ignore_eos": True})
+    connection = http.client.HTTPSConnection("localhost", port, timeout=30, context=trusting)
+    connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    other = http.client.HTTPSConnection("localhost", port, timeout=30, context=trusting)
+
+    def running():
+        other.request("GET", "/metrics")
+        return re.search(r"^llamasrv_running\{.*\} (\S+)$", other.getresponse().read().decode(), re.M)[1]
+
+    wait_for(lambda: running() == "1.0")
+    connection.close()
+    wait_for(lambda: running() == "0.0")

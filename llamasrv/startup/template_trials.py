@@ -1,0 +1,39 @@
+"""Which chat templates of a model are tried in another process before this one renders them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+from llamasrv import __version__
+from llamasrv.engine.interface import LoadFailed
+from llamasrv.models.model import Model
+from llamasrv.models.trial import Trials
+
+_NAMED = "tokenizer.chat_template.tool_use"  # in files that have a template of its own for tools
+
+
+def sources(model: Model) -> Iterator[str]:
+    """The templates that a model would be served with, as far as that is known without loading it."""
+    if model.chat_template is not None:
+        yield model.chat_template
+        return
+    for source in (model.details.template, model.details.metadata.get(_NAMED)):
+        if isinstance(source, str) and source:
+            yield source
+
+
+def check(model: Model, trials: Trials, run: Callable[[str], None] | None = None) -> None:
+    """Raises LoadFailed for a template that does not stay within the limits of its trial. One that is merely wrong
+    does no harm: the model answers everything but chats."""
+    from llamasrv.chat.template import TemplateError  # with Jinja, which few starts need
+    from llamasrv.chat.trial import TemplateDangerous, try_template
+
+    for source in sources(model):
+        mark = f"template:{hashlib.sha256(source.encode('utf-8', 'surrogatepass')).hexdigest()} {__version__}"
+        try:
+            trials.once(mark, lambda source=source: (run or try_template)(source))  # type: ignore[misc]
+        except TemplateDangerous as error:
+            raise LoadFailed(f"{error}; --chat-template gives the model another one") from None
+        except TemplateError:
+            continue
