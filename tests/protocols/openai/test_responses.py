@@ -6,6 +6,7 @@ import pytest
 
 from llamasrv.domain.request import ChatPrompt, Content, MediaPart, Message, TextPart, Tool, ToolCall, ToolChoice
 from llamasrv.errors import InvalidRequest, Unsupported
+from llamasrv.protocols.common.headers import header_of
 from llamasrv.protocols.common.schema import REFUSED, rows
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses import SUMMARISE, Earlier, Responses
@@ -519,9 +520,9 @@ def test_a_choice_that_cannot_be_kept_is_refused(tools, choice, param, kind):
     assert error.param == param and type(error) is kind
 
 
-def test_what_is_left_out_is_told_in_a_safe_alphabet():
+def test_tools_left_out_are_named_in_a_safe_alphabet():
     _, options = parse(tools=[{"type": "web_search"}, {"type": "evil\r\nheader: é"}])
-    assert options.tools.left_out == ["web_search", "evil??header???"]
+    assert header_of(options.tools.left_out) == "web_search, evil??header???"
 
 
 # ---------------------------------------------------------------- ids
