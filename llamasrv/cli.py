@@ -66,9 +66,12 @@ def _parameters(sections: tuple[str, ...]) -> list[click.Parameter]:
     for flag in () if sections else llama_server.foreign():
         command = _foreign_flag(flag)(command)
     command = click.option(
-        "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE",
+        "--config",
+        "config_file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
         help=f"TOML configuration file; {config.CONFIG_VARIABLE} may name it, too.",
-    )(command)  # fmt: skip
+    )(command)
     return list(reversed(command.__click_params__))  # type: ignore[attr-defined]
 
 
@@ -82,9 +85,15 @@ def _flag(option: Option) -> Callable[[Function], Function]:
     words = "list" if option.is_list else option.kind
     optional: dict[str, Any] = {"is_flag": False, "flag_value": option.bare} if option.bare else {}
     return click.option(
-        *option.flags, option.name, default=None, multiple=option.is_list, callback=_given, help=text,
-        metavar="|".join(option.choices) if 0 < len(option.choices) < 4 else words.upper(), **optional,
-    )  # fmt: skip
+        *option.flags,
+        option.name,
+        default=None,
+        multiple=option.is_list,
+        callback=_given,
+        help=text,
+        metavar="|".join(option.choices) if 0 < len(option.choices) < 4 else words.upper(),
+        **optional,
+    )
 
 
 _FOREIGN = "llamasrv.foreign"  # flags of llama-server, as they were given
@@ -159,9 +168,11 @@ def _dashes(name: str) -> str:
 @click.group(
     cls=_Commands,
     context_settings={
-        "help_option_names": ["-h", "--help"], "max_content_width": 110, "token_normalize_func": _dashes,
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "token_normalize_func": _dashes,
     },
-)  # fmt: skip
+)
 @click.version_option(__version__, "--version", "-V", message="llamasrv %(version)s")
 def cli() -> None:
     """Serve GGUF models behind the APIs that applications already speak."""
@@ -212,16 +223,21 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @click.option("--sequences", default="1,2,4,8,16", metavar="LIST", help="Numbers of parallel sequences.  [1,2,4,8,16]")
 @click.option(
-    "--tokens", default=128, type=click.IntRange(8, 100_000), metavar="INT",
+    "--tokens",
+    default=128,
+    type=click.IntRange(8, 100_000),
+    metavar="INT",
     help="Tokens per sequence.  [128]",
-)  # fmt: skip
-@click.option("--text", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
-              help="Measure what drafts (--spec) gain on this text instead: one prompt, or one JSON string per line.")
+)
+@click.option(
+    "--text",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Measure what drafts (--spec) gain on this text instead: one prompt, or one JSON string per line.",
+)
 @_as_json
 @with_options("model", "engine", "cache")
-def bench(
-    settings: Settings, model: Path | None, sequences: str, tokens: int, text: Path | None, as_json: bool
-) -> int:
+def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, text: Path | None, as_json: bool) -> int:
     """Measure MODEL: the kernels alone, the server over HTTP, and their ratio; or, with --spec and --text, what drafts
     gain over none."""
     from llamasrv.commands import bench_drafts
@@ -254,10 +270,15 @@ def check(settings: Settings, print_config: bool, as_json: bool) -> int:
 
 
 @cli.command()
-@click.option("--days", default=30, type=click.IntRange(1, 400), metavar="INT",
-              help="Number of days, including today.  [30]")
-@click.option("--by", default="key,model", metavar="LIST",
-              help="Group by any of day, key and model, separated by commas.  [key,model]")
+@click.option(
+    "--days", default=30, type=click.IntRange(1, 400), metavar="INT", help="Number of days, including today.  [30]"
+)
+@click.option(
+    "--by",
+    default="key,model",
+    metavar="LIST",
+    help="Group by any of day, key and model, separated by commas.  [key,model]",
+)
 @_as_json
 @with_options("store")
 def usage(settings: Settings, days: int, by: str, as_json: bool) -> int:
@@ -285,13 +306,19 @@ def doctor(settings: Settings, as_json: bool) -> int:
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.argument("kind", metavar="TYPE")
 @click.option(
-    "--threads", "-t", default=0, type=click.IntRange(0, 1024), metavar="INT",
+    "--threads",
+    "-t",
+    default=0,
+    type=click.IntRange(0, 1024),
+    metavar="INT",
     help="Number of threads.  [all cores]",
-)  # fmt: skip
+)
 @click.option(
-    "--allow-requantize", "again", is_flag=True,
+    "--allow-requantize",
+    "again",
+    is_flag=True,
     help="Also requantise tensors that are quantised already, at a further loss.",
-)  # fmt: skip
+)
 def quantize(source: Path, target: Path, kind: str, threads: int, again: bool) -> int:
     """Quantise the model IN to OUT as TYPE (Q4_K_M, Q8_0, ...)."""
     from llamasrv.commands.quantize import run
@@ -303,9 +330,13 @@ def quantize(source: Path, target: Path, kind: str, threads: int, again: bool) -
 @click.argument("name")
 @click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="Keys file to add the entry to.")
 @click.option(
-    "--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=SCOPES,
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(SCOPES),
+    default=SCOPES,
     help="What the key may be used for.  [all]",
-)  # fmt: skip
+)
 @click.option("--requests-per-minute", type=click.IntRange(1), metavar="INT", help="Maximum requests per minute.")
 @click.option("--tokens-per-minute", type=click.IntRange(1), metavar="INT", help="Maximum tokens per minute.")
 @click.option("--concurrency", type=click.IntRange(1), metavar="INT", help="Maximum requests at once.")
@@ -320,9 +351,13 @@ def key(name: str, file: Path | None, scopes: tuple[str, ...], **bounds: int | N
 @click.option("--host", default="127.0.0.1", metavar="TEXT", help="Address to listen on.  [127.0.0.1]")
 @click.option("--port", default=50052, type=click.IntRange(1, 65535), metavar="INT", help="Port.  [50052]")
 @click.option(
-    "--threads", "-t", default=0, type=click.IntRange(0, 1024), metavar="INT",
+    "--threads",
+    "-t",
+    default=0,
+    type=click.IntRange(0, 1024),
+    metavar="INT",
     help="Number of threads.  [all cores]",
-)  # fmt: skip
+)
 def rpc(host: str, port: int, threads: int) -> int:
     """Compute layers for a server on another machine that names this one with --rpc.
 
@@ -335,14 +370,20 @@ def rpc(host: str, port: int, threads: int) -> int:
 
 @cli.command()
 @click.option(
-    "--chat-template", "--chat-template-file", "template", required=True, type=click.Path(path_type=Path),
-    metavar="FILE", help="Jinja source of the model's chat template.",
-)  # fmt: skip
+    "--chat-template",
+    "--chat-template-file",
+    "template",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Jinja source of the model's chat template.",
+)
 @click.option("--request", type=click.Path(path_type=Path), metavar="FILE", help="Chat request, as JSON.")
 @click.option(
-    "--stream", is_flag=True,
+    "--stream",
+    is_flag=True,
     help="Print deltas, one per line, as if the text arrived character by character.",
-)  # fmt: skip
+)
 def parse(template: Path, request: Path | None, stream: bool) -> int:
     """Print, as JSON, the message a client would get for the model output on standard input."""
     from llamasrv.commands.parse import run

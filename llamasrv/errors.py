@@ -96,8 +96,7 @@ class ContextTooLong(InvalidRequest):
 
     def __init__(self, *, num_prompt: int, context: int, param: str | None = None) -> None:
         super().__init__(
-            f"This model's maximum context length is {context} tokens. "
-            f"{self._words.format(num_prompt)}",
+            f"This model's maximum context length is {context} tokens. {self._words.format(num_prompt)}",
             param=param,
         )
         self.num_prompt = num_prompt

@@ -35,7 +35,9 @@ class HubTime:
         greenlet.settrace(None)
         self._monkeypatch.undo()
         if kind is None:
-            assert not self.too_long, "\n".join(f"{took * 1e3:.0f} ms of CPU on the hub, until\n{at}" for took, at in self.too_long)
+            assert not self.too_long, "\n".join(
+                f"{took * 1e3:.0f} ms of CPU on the hub, until\n{at}" for took, at in self.too_long
+            )
 
     def _switched(self, *switch):
         took = time.thread_time() - self._since

@@ -55,7 +55,9 @@ def check_no_leaks(engine):
 class RunningService:
     """The application with an engine thread behind it."""
 
-    def __init__(self, *, options=None, aliases=("alias",), web=None, store="memory", any_name=False, model=None, **fake):
+    def __init__(
+        self, *, options=None, aliases=("alias",), web=None, store="memory", any_name=False, model=None, **fake
+    ):
         fake = {"num_lanes": 16, "num_cells": 8192, "context": 1024, **fake}
         self.backends = []
 

@@ -26,7 +26,12 @@ def test_it_compares_on_the_same_prompts(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     "text, prompts",
-    [("one\ntwo\n", ["one\ntwo\n"]), ('"one"\n\n"two\\nlines"\n', ["one", "two\nlines"]), ('"quoted" text', None), (" \n", None)],
+    [
+        ("one\ntwo\n", ["one\ntwo\n"]),
+        ('"one"\n\n"two\\nlines"\n', ["one", "two\nlines"]),
+        ('"quoted" text', None),
+        (" \n", None),
+    ],
 )
 def test_prompts_of_a_file(tmp_path, text, prompts):
     path = tmp_path / "prompts.txt"

@@ -23,13 +23,12 @@ from model.tiny_models import llama
 
 from llamasrv import cli
 from llamasrv.chat.round_trip import KINDS
-from llamasrv.config import paths
 from llamasrv.commands import bench, server
 from llamasrv.commands.chat import split_url
-from llamasrv.config import OPTIONS, check
+from llamasrv.config import OPTIONS, check, paths
+from llamasrv.config.option import PREFIX
 from llamasrv.engine.backend import context
 from llamasrv.errors import ConfigError
-from llamasrv.config.option import PREFIX
 from llamasrv.store import StoreOptions, Used, day_of, open_store
 
 
@@ -470,7 +469,14 @@ def test_doctor_tells_what_a_report_needs_and_no_secret(run, tiny, tmp_path):
     log.write_text("x ERROR an old one\nx WARNING not that\nx ERROR the last one\nx INFO nor that\n")
     code, out, _ = run("doctor", "--model", tiny, "--api-key", "sk-secret", "--log-file", log, "--port", "1", "-t", "1")
     assert code == 0 and "sk-secret" not in out
-    for told in ("llama-cpp-python 0.", "CPUs", "LLAMASRV_API_KEY=***", f"{tiny.stem}: ", "nothing answers at", "the last one"):
+    for told in (
+        "llama-cpp-python 0.",
+        "CPUs",
+        "LLAMASRV_API_KEY=***",
+        f"{tiny.stem}: ",
+        "nothing answers at",
+        "the last one",
+    ):
         assert told in out, told
     assert "an old one" not in out and "not that" not in out
 
@@ -499,9 +505,14 @@ def test_json_has_what_the_tables_have(run, tiny, tmp_path):
 
     (row,) = answer("usage", "--store", url)
     assert row == {
-        "key": "ann", "model": "m", "requests": 2, "prompt_tokens": 1200, "cached_tokens": 100, "generated_tokens": 30,
+        "key": "ann",
+        "model": "m",
+        "requests": 2,
+        "prompt_tokens": 1200,
+        "cached_tokens": 100,
+        "generated_tokens": 30,
         "seconds": 3600.0,
-    }  # fmt: skip
+    }
     (model,) = answer("models", "--model", tiny, "--port", "1")
     assert (model["name"], model["state"], model["size"]) == ("tiny", "no server", tiny.stat().st_size)
     checked = answer("check", "--model", tiny)

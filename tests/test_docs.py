@@ -104,7 +104,13 @@ def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
 def test_every_import_of_the_package_is_a_declared_dependency():
     from test_layers import HOMES
 
-    names = {"opentelemetry": "opentelemetry-sdk", "llama_cpp": "llama-cpp-python", "huggingface_hub": "huggingface-hub", "prometheus_client": "prometheus-client", "PIL": "pillow"}
+    names = {
+        "opentelemetry": "opentelemetry-sdk",
+        "llama_cpp": "llama-cpp-python",
+        "huggingface_hub": "huggingface-hub",
+        "prometheus_client": "prometheus-client",
+        "PIL": "pillow",
+    }
     setup = (ROOT / "setup.cfg").read_text("utf-8")
     required, _, extras = setup.partition("install_requires =")[2].partition("[options.extras_require]")
     used = {library for library in HOMES if _is_used(library)}
@@ -148,7 +154,15 @@ def whole_commands(block):
             begun += "\n"
 
 
-SAID = ("You said: Hello", "[DONE]", "and so on", '"name":"get_weather"', r'"content":"{\"name\":', '"text":"yes"', '"text":"no"')
+SAID = (
+    "You said: Hello",
+    "[DONE]",
+    "and so on",
+    '"name":"get_weather"',
+    r'"content":"{\"name\":',
+    '"text":"yes"',
+    '"text":"no"',
+)
 
 
 def test_curl_examples_work_as_written(serve):

@@ -57,15 +57,33 @@ HOMES = {
     "werkzeug": ("llamasrv.web",),
     "apispec": ("llamasrv.protocols.openapi",),
     "marshmallow": ("llamasrv.protocols", "llamasrv.config"),
-    "orjson": ("llamasrv.protocols", "llamasrv.web", "llamasrv.chat", "llamasrv.pipeline.fingerprint", "llamasrv.tools"),
+    "orjson": (
+        "llamasrv.protocols",
+        "llamasrv.web",
+        "llamasrv.chat",
+        "llamasrv.pipeline.fingerprint",
+        "llamasrv.tools",
+    ),
     "jinja2": ("llamasrv.chat.template", "llamasrv.chat.sandbox"),
     "llama_cpp": ("llamasrv.engine.backend.library",),
-    "llguidance": ("llamasrv.engine.sampling.grammar_compiler", "llamasrv.engine.sampling.grammar_matcher", "llamasrv.engine.sampling.grammar_trial"),
+    "llguidance": (
+        "llamasrv.engine.sampling.grammar_compiler",
+        "llamasrv.engine.sampling.grammar_matcher",
+        "llamasrv.engine.sampling.grammar_trial",
+    ),
     "numpy": ("llamasrv.engine", "llamasrv.media.pictures", "llamasrv.media.sounds"),
     "PIL": ("llamasrv.media.pictures",),
     "miniaudio": ("llamasrv.media.sounds",),
     "av": ("llamasrv.media.sounds",),
-    "gevent": ("llamasrv.engine.channels", "llamasrv.web.streams.streaming", "llamasrv.web.http.worker", "llamasrv.web.http.connection", "llamasrv.web.ops.diagnostics", "llamasrv.web.http.gate", "llamasrv.web.http.hub_watch"),
+    "gevent": (
+        "llamasrv.engine.channels",
+        "llamasrv.web.streams.streaming",
+        "llamasrv.web.http.worker",
+        "llamasrv.web.http.connection",
+        "llamasrv.web.ops.diagnostics",
+        "llamasrv.web.http.gate",
+        "llamasrv.web.http.hub_watch",
+    ),
     "gunicorn": ("llamasrv.web.http.worker", "llamasrv.web.http.connection", "llamasrv.commands.serve"),
     "huggingface_hub": ("llamasrv.models.pull",),
     "prometheus_client": ("llamasrv.web.ops.metrics",),
@@ -165,5 +183,7 @@ def test_it_replaces_nothing_of_another_package(module):
 
 
 def test_a_replaced_global_would_be_seen():
-    tree = ast.parse("from gunicorn import util\nfrom gunicorn.http import parser\nutil.write_error = 1\nparser.P.kind = 2")
+    tree = ast.parse(
+        "from gunicorn import util\nfrom gunicorn.http import parser\nutil.write_error = 1\nparser.P.kind = 2"
+    )
     assert list(assigned_attributes(tree)) == ["util.write_error", "parser.P.kind"]

@@ -69,11 +69,14 @@ def _has_options(schema: Mapping[str, Any]) -> bool:
     """Whether it is a plain object with several properties, some of them optional, and without references."""
     properties, required = schema.get("properties"), schema.get("required", ())
     return (
-        isinstance(properties, Mapping) and 1 < len(properties) <= MAX_MEMBERS_ANY_ORDER
-        and isinstance(required, (list, tuple)) and not set(properties) <= {str(name) for name in required}
-        and schema.get("additionalProperties") is False and _PLAIN_OBJECT.issuperset(schema)
+        isinstance(properties, Mapping)
+        and 1 < len(properties) <= MAX_MEMBERS_ANY_ORDER
+        and isinstance(required, (list, tuple))
+        and not set(properties) <= {str(name) for name in required}
+        and schema.get("additionalProperties") is False
+        and _PLAIN_OBJECT.issuperset(schema)
         and '"$ref"' not in json.dumps(properties, default=dict)
-    )  # fmt: skip
+    )
 
 
 def members(rules: RuleWriter, items: Sequence[tuple[str, bool]], separator: str) -> str:
@@ -86,8 +89,9 @@ def members(rules: RuleWriter, items: Sequence[tuple[str, bool]], separator: str
     num_needed = sum(needed for _, needed in items)
     end = f'"" %if is_ones([0:{num_needed}])' if num_needed else '""'
     rest = rules.parametric(
-        lambda rest: [end]
-        + [f"{before}{item} {rest}::set_bit({n}) %if bit_clear({n})" for n, (item, _) in enumerate(items)]
+        lambda rest: (
+            [end] + [f"{before}{item} {rest}::set_bit({n}) %if bit_clear({n})" for n, (item, _) in enumerate(items)]
+        )
     )
     first = [f"{item} {rest}::{1 << n}" for n, (item, _) in enumerate(items)]
     return rules.rule(" | ".join(first if num_needed else ['""', *first]))

@@ -158,12 +158,10 @@ SOLAR_OPEN = ChatFormat(
 GRANITE_33 = ChatFormat(
     "granite 3.3",
     reasoning=THINK,
-    calls=Calls(
-        "json", section_start="<|tool_call|>[", section_end="]", separator=", ", array=True
-    ),
+    calls=Calls("json", section_start="<|tool_call|>[", section_end="]", separator=", ", array=True),
     content_start="",
     silent=("<response>", "</response>"),
-)  # fmt: skip
+)
 
 KIMI_K2_CALLS = Calls(
     "named",

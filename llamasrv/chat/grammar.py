@@ -79,9 +79,14 @@ def constrain(
 
 
 def _row(
-    rules: RuleWriter, format: ChatFormat, called: str, must_call: bool, content: Content | None, thinking: bool,
+    rules: RuleWriter,
+    format: ChatFormat,
+    called: str,
+    must_call: bool,
+    content: Content | None,
+    thinking: bool,
     continues: str | None,
-) -> str:  # fmt: skip
+) -> str:
     """A series of messages: a thought, words for the user, and calls or the answer."""
     headers = format.headers
     assert headers is not None

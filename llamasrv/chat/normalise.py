@@ -218,10 +218,15 @@ def _one_by_one(message: Dict, messages: list[Dict], place: int) -> list[Dict]:
     """One call per message, each followed by its result: for templates without parallel calls."""
     turns: list[Dict] = []
     for number, call in enumerate(message["tool_calls"]):
-        turns.append({**message, "tool_calls": [call]} if number == 0 else {
-            "role": "assistant", "content": "" if message.get("content") else message.get("content"),
-            "tool_calls": [call],
-        })  # fmt: skip
+        turns.append(
+            {**message, "tool_calls": [call]}
+            if number == 0
+            else {
+                "role": "assistant",
+                "content": "" if message.get("content") else message.get("content"),
+                "tool_calls": [call],
+            }
+        )
         for result in messages[place + 1 :]:
             if result["role"] != "tool":
                 break

@@ -190,9 +190,7 @@ def _shared_ending(tail: str, turn: str) -> str:
 
 # ---------------------------------------------------------------- messages with recipients
 
-_HEADER = re.compile(
-    r"(?P<to>\s*(?:<[^<>\s]+>|[^\s<>\[\]]*[^\w\s<>\[\]])\s?)(?P<who>\w+)(?P<body>\s*<[^<>\s]+>\s*)\Z"
-)
+_HEADER = re.compile(r"(?P<to>\s*(?:<[^<>\s]+>|[^\s<>\[\]]*[^\w\s<>\[\]])\s?)(?P<who>\w+)(?P<body>\s*<[^<>\s]+>\s*)\Z")
 
 
 def _learn_headers(shown: _Shown) -> Headers | None:
@@ -233,18 +231,30 @@ def _format_of_messages(shown: _Shown, headers: Headers) -> ChatFormat:
     core = learn(turn, begin, 0) if shown.call else None
     if core is None:
         alone = any(value == trial.ARGUMENTS for _, _, value in decoded(turn, begin)[:1])
-        calls = Calls(
-            "harmony", call_start=headers.to + headers.tools, name_end=headers.body, separator=headers.next,
-            parallel=bool(shown.calls),
-        ) if shown.call and alone else None  # fmt: skip
+        calls = (
+            Calls(
+                "harmony",
+                call_start=headers.to + headers.tools,
+                name_end=headers.body,
+                separator=headers.next,
+                parallel=bool(shown.calls),
+            )
+            if shown.call and alone
+            else None
+        )
         return ChatFormat("messages", reasoning=reasoning, calls=calls, headers=headers, learned=True)
     end = turn[core.end :]
     end = end[: len(end) - len(_shared_ending(end, shown.answer))]
     calls = replace(
-        core.calls, header=headers.opening(headers.tools + "{name}"), call_start=turn[begin : core.start], call_end=end,
-        separator=headers.next, parallel=bool(shown.calls), cdata=cdata,
+        core.calls,
+        header=headers.opening(headers.tools + "{name}"),
+        call_start=turn[begin : core.start],
+        call_end=end,
+        separator=headers.next,
+        parallel=bool(shown.calls),
+        cdata=cdata,
         bare=core.calls.notation == "json" and not turn[begin : core.start].strip(),
-    )  # fmt: skip
+    )
     return ChatFormat("messages", reasoning=reasoning, calls=calls, headers=headers, learned=True)
 
 

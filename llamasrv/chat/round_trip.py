@@ -35,9 +35,7 @@ class Template(Protocol):
 _USER = Message("user", "zquser")
 _ARGUMENTS = {"zqfirst": "zq text, of a few words", "zqsecond": 7}
 _SAID, _THOUGHT = "zqanswer of a few words.", "zqthought of a few words."
-_CALLS = tuple(
-    ToolCall(id, name, json.dumps(_ARGUMENTS)) for id, name in zip(trial.IDS, trial.NAMES, strict=True)
-)
+_CALLS = tuple(ToolCall(id, name, json.dumps(_ARGUMENTS)) for id, name in zip(trial.IDS, trial.NAMES, strict=True))
 _RESULT = Message("tool", "zqresult", tool_call_id=trial.IDS[0])
 _CALLED = Message("assistant", None, tool_calls=_CALLS[:1])
 
@@ -135,8 +133,9 @@ def _rendered(template: Template, messages: tuple[Message, ...], goes_on: bool) 
 
 def probe_tools() -> tuple[Tool, ...]:
     properties = {
-        "zqfirst": {"type": "string", "description": "zq"}, "zqsecond": {"type": "integer", "description": "zq"},
-    }  # fmt: skip
+        "zqfirst": {"type": "string", "description": "zq"},
+        "zqsecond": {"type": "integer", "description": "zq"},
+    }
     schema = {"type": "object", "properties": properties, "required": list(properties)}
     return tuple(Tool(name, "zq", schema) for name in trial.NAMES)
 

@@ -114,9 +114,7 @@ class Scanner:
         while True:
             window = self.buffer[self.position : self.position + room]
             found = stops.search(window)
-            if found is not None and (
-                self.ended or len(window) == room or not stops.may_grow(window[found.start() :])
-            ):
+            if found is not None and (self.ended or len(window) == room or not stops.may_grow(window[found.start() :])):
                 name = window[: found.start()].strip()
                 if not NAME.match(name):
                     return None, None

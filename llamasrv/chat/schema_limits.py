@@ -59,7 +59,6 @@ class SchemaBounds:
             self._multiples += int(abs(multiple))
             _check("multipleOf", self._multiples, MAX_MULTIPLES, param)
 
-
     def _count_long(self, texts: Iterable[Any], keyword: str, param: str) -> None:
         self._constants += sum(len(text) for text in texts if isinstance(text, str) and len(text) > _LONG)
         _check(keyword, self._constants, MAX_CONSTANTS, param)

@@ -25,8 +25,14 @@ from llamasrv.chat.guard import END, LOOKS_SPECIAL, MEDIA, STAND_INS, Guard, Seg
 from llamasrv.chat.media import marked, media_of
 from llamasrv.chat.round_trip import round_trip, unsure
 from llamasrv.chat.sandbox import (
-    LIST_METHODS, MAX_WORK, TRIAL_WORK, TooCostly, environment, joined, strftime_now,
-)  # fmt: skip
+    LIST_METHODS,
+    MAX_WORK,
+    TRIAL_WORK,
+    TooCostly,
+    environment,
+    joined,
+    strftime_now,
+)
 from llamasrv.chat.traits import Traits, examine, tools_elsewhere
 from llamasrv.domain.request import ChatPrompt
 from llamasrv.errors import InvalidRequest

@@ -77,19 +77,30 @@ def _rows(pairs: list[Pair]) -> list[dict[str, float]]:
         here = [pair for pair in pairs if pair.level == level]
         ratios = [pair.http / pair.kernels for pair in here]
         kernels, http = (statistics.median(rates) for rates in zip(*((pair.kernels, pair.http) for pair in here)))
-        rows.append({
-            "sequences": level, "kernels": kernels, "http": http, "ratio": statistics.median(ratios),
-            "ratio_min": min(ratios), "ratio_max": max(ratios),
-        })  # fmt: skip
+        rows.append(
+            {
+                "sequences": level,
+                "kernels": kernels,
+                "http": http,
+                "ratio": statistics.median(ratios),
+                "ratio_min": min(ratios),
+                "ratio_max": max(ratios),
+            }
+        )
     return rows
 
 
 def _table(settings: Settings, rows: list[dict[str, float]], tokens: int) -> Table:
     table = Table(
-        "sequences", "kernels, tokens/s", "over HTTP, tokens/s", "ratio", "from", "to",
+        "sequences",
+        "kernels, tokens/s",
+        "over HTTP, tokens/s",
+        "ratio",
+        "from",
+        "to",
         title=f"{model_options.served_name(settings)}: {tokens} tokens a sequence, {settings.engine.threads} threads, "
         f"medians of {TURNS} turns",
-    )  # fmt: skip
+    )
     for column in table.columns:
         column.justify = "right"
     for row in rows:
@@ -212,10 +223,16 @@ class Driver:
         return rate(clients)
 
     def _start(self, selector: selectors.BaseSelector, number: int, tokens: int) -> Client:
-        body = json.dumps({
-            "prompt": _prompt(number), "max_tokens": tokens, "stream": True, "ignore_eos": True, "temperature": 0.8,
-            "stream_options": {"include_usage": True},
-        }).encode()  # fmt: skip
+        body = json.dumps(
+            {
+                "prompt": _prompt(number),
+                "max_tokens": tokens,
+                "stream": True,
+                "ignore_eos": True,
+                "temperature": 0.8,
+                "stream_options": {"include_usage": True},
+            }
+        ).encode()
         head = f"POST /v1/completions HTTP/1.1\r\n{self._head}Connection: close\r\nContent-Type: application/json\r\n"
         client = Client()
         connection = socket.create_connection(self._address, PATIENCE)

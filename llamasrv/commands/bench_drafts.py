@@ -129,10 +129,17 @@ def _answers(
 
 def table(settings: Settings, turns: list[Turn], tokens: int) -> Table:
     made = Table(
-        "sequences", "without, tokens/s", "with drafts, tokens/s", "ratio", "from", "to", "drafts taken", "same text",
+        "sequences",
+        "without, tokens/s",
+        "with drafts, tokens/s",
+        "ratio",
+        "from",
+        "to",
+        "drafts taken",
+        "same text",
         title=f"{model_options.served_name(settings)}: answers of up to {tokens} tokens, drafts from "
         f"{settings.engine.spec}, medians of {TURNS} turns",
-    )  # fmt: skip
+    )
     for column in made.columns:
         column.justify = "right"
     for level in dict.fromkeys(turn.level for turn in turns):
@@ -140,9 +147,11 @@ def table(settings: Settings, turns: list[Turn], tokens: int) -> Table:
         ratios = [turn.drafting / turn.plain for turn in here]
         drafted, accepted = sum(turn.drafted for turn in here), sum(turn.accepted for turn in here)
         made.add_row(
-            str(level), f"{statistics.median(t.plain for t in here):,.1f}",
+            str(level),
+            f"{statistics.median(t.plain for t in here):,.1f}",
             f"{statistics.median(t.drafting for t in here):,.1f}",
             *(f"{ratio:.2f}" for ratio in (statistics.median(ratios), min(ratios), max(ratios))),
-            f"{accepted} of {drafted}", f"{sum(t.num_same for t in here)} of {sum(t.num_answers for t in here)}",
-        )  # fmt: skip
+            f"{accepted} of {drafted}",
+            f"{sum(t.num_same for t in here)} of {sum(t.num_answers for t in here)}",
+        )
     return made

@@ -59,11 +59,13 @@ def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
         need = model_options.needed_memory(settings, header)
     projector = projector_of(settings, header, None)
     if as_json:
-        return _print_json({
-            "model": _facts(settings, header, need),
-            "projector": None if projector is None else str(projector),
-            "memory": _memory_facts(need, found, free),
-        })  # fmt: skip
+        return _print_json(
+            {
+                "model": _facts(settings, header, need),
+                "projector": None if projector is None else str(projector),
+                "memory": _memory_facts(need, found, free),
+            }
+        )
     _try_templates(settings, model_list.models(settings), console)
     console.print(_model_table(settings, header, need))
     if projector is not None:
@@ -88,10 +90,15 @@ def _print_json(facts: dict[str, Any]) -> int:
 
 def _several_as_json(settings: Settings) -> int:
     models = [
-        {"model": model.name, "path": str(model.details.path or ""), "context": model.context, "memory": model.memory,
-         "at_start": model.at_start}
+        {
+            "model": model.name,
+            "path": str(model.details.path or ""),
+            "context": model.context,
+            "memory": model.memory,
+            "at_start": model.at_start,
+        }
         for model in model_list.models(settings)
-    ]  # fmt: skip
+    ]
     return _print_json({"models": models, "memory": {"may_use": settings.models.memory or memory.available_memory()}})
 
 
@@ -102,15 +109,19 @@ def _memory_facts(need: memory.Need, found: fit.Fitted | None, free: int) -> dic
     else:
         use, capacity = found.measured.uses, {**found.capacity, HOST: free}
     return {
-        "measured": found is not None, "checkpoints": need.checkpoints,
+        "measured": found is not None,
+        "checkpoints": need.checkpoints,
         "devices": {
             "host" if name == HOST else name: {
-                "weights": one.weights, "kv": one.context, "buffers": one.compute, "needed": one.total,
+                "weights": one.weights,
+                "kv": one.context,
+                "buffers": one.compute,
+                "needed": one.total,
                 "may_use": capacity[name],
             }
             for name, one in use.items()
         },
-    }  # fmt: skip
+    }
 
 
 def _several(settings: Settings, console: Console) -> int:
@@ -122,9 +133,12 @@ def _several(settings: Settings, console: Console) -> int:
     for model in models:
         when = "at the start" if model.at_start else "when it is asked for"
         table.add_row(
-            model.name, str(model.details.path or ""), str(model.context), _rounded(model.memory),
+            model.name,
+            str(model.details.path or ""),
+            str(model.context),
+            _rounded(model.memory),
             when if model.memory <= limit or _fits_later(model) else "[red]never: it does not fit[/]",
-        )  # fmt: skip
+        )
     console.print(table)
     whose = "the limit of all" if settings.models.memory else "free on this machine"
     console.print(f"{_rounded(limit)} are {whose}: the least recently used model makes room.")

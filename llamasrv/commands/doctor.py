@@ -1,6 +1,6 @@
 """`llamasrv doctor`: facts for a bug report, ready to paste. No keys, prompts or user names.
 
-    versions, the machine, its devices, the options that were changed, the models, what a running server says
+versions, the machine, its devices, the options that were changed, the models, what a running server says
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ def run(settings: Settings, as_json: bool = False) -> int:
     report = {
         title: [line.replace(home, "~") for line in lines]
         for title, lines in (
-            ("versions", _versions()), ("machine", _machine()), ("devices", _devices()),
-            ("options", _options(settings)), ("models", _models(settings)), ("server", _server(settings)),
+            ("versions", _versions()),
+            ("machine", _machine()),
+            ("devices", _devices()),
+            ("options", _options(settings)),
+            ("models", _models(settings)),
+            ("server", _server(settings)),
             ("last error in the log", _last_error(settings.log.file)),
         )
-    }  # fmt: skip
+    }
     if as_json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
         return 0

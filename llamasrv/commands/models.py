@@ -41,9 +41,13 @@ def run(settings: Settings, as_json: bool = False) -> int:
     for model in models:
         details = model.details
         table.add_row(
-            model.name, size(details.size), details.quantisation or "-", str(model.context or details.context or "-"),
-            ", ".join(details.capabilities), states.get(model.name, unknown),
-        )  # fmt: skip
+            model.name,
+            size(details.size),
+            details.quantisation or "-",
+            str(model.context or details.context or "-"),
+            ", ".join(details.capabilities),
+            states.get(model.name, unknown),
+        )
     Console().print(table)
     if all(model.details.path == paths.demo_model() for model in models):
         print(NEXT)

@@ -108,9 +108,14 @@ class _Display:
         self._tasks: dict[str, TaskID] = {}
         self._next = 0.0
         self._bars = Bars(
-            TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(),
-            TimeRemainingColumn(), console=console, disable=not console.is_terminal,
-        )  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
 
     def __enter__(self) -> _Display:
         self._bars.start()
@@ -130,9 +135,7 @@ class _Display:
         words = f"{progress.status} {progress.file}"
         if progress.file not in self._tasks:
             # What is there already counts as the start, not as speed.
-            self._tasks[progress.file] = self._bars.add_task(
-                words, total=progress.total, completed=progress.completed
-            )
+            self._tasks[progress.file] = self._bars.add_task(words, total=progress.total, completed=progress.completed)
         self._bars.update(self._tasks[progress.file], description=words, completed=progress.completed)
         now = time.monotonic()
         if not self._console.is_terminal and (now >= self._next or progress.completed == progress.total):

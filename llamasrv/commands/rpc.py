@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 
-from llamasrv.errors import ConfigError
 from llamasrv.engine.machine import available_cores
+from llamasrv.errors import ConfigError
 from llamasrv.startup.model_options import check_rpc
 
 

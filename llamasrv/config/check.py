@@ -38,8 +38,11 @@ def check_together(s: Settings) -> None:
     if s.engine.tensor_split and (s.engine.gpu_layers == 0 or s.engine.devices == ("none",)):
         refuse("engine_tensor_split", "it names shares of devices, and no layer is placed on any")
     if s.engine.batch_size < s.engine.places:
-        refuse("engine_batch_size", f"{s.engine.batch_size} is less than engine.parallel = {s.engine.places}: "
-               "each sequence needs a row of the batch")  # fmt: skip
+        refuse(
+            "engine_batch_size",
+            f"{s.engine.batch_size} is less than engine.parallel = {s.engine.places}: "
+            "each sequence needs a row of the batch",
+        )
     if s.engine.ubatch_size > s.engine.batch_size:
         refuse("engine_ubatch_size", f"{s.engine.ubatch_size} is more than engine.batch_size = {s.engine.batch_size}")
     if s.engine.flash_attn == "off" and s.engine.cache_type_v not in ("f32", "f16", "bf16"):
@@ -55,11 +58,17 @@ def check_together(s: Settings) -> None:
     if not s.hosts:
         refuse("server_host", f"{s.server.host!r} is not an address")
     if has_tools(s) and not s.server.allow_keyless and is_open(s):
-        refuse("server_host", f"{s.server.host} can be reached from other machines, which could run programs here, "
-               "and no API key is set: give --api-key-file (or --allow-keyless if that is meant)")  # fmt: skip
+        refuse(
+            "server_host",
+            f"{s.server.host} can be reached from other machines, which could run programs here, "
+            "and no API key is set: give --api-key-file (or --allow-keyless if that is meant)",
+        )
     if not s.server.allow_keyless and is_open(s) and not in_container():
-        refuse("server_host", f"{s.server.host} can be reached from other machines and no API key is set: "
-               "give --api-key-file (or --allow-keyless if that is meant)")  # fmt: skip
+        refuse(
+            "server_host",
+            f"{s.server.host} can be reached from other machines and no API key is set: "
+            "give --api-key-file (or --allow-keyless if that is meant)",
+        )
 
 
 def has_tools(settings: Settings) -> bool:

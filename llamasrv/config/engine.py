@@ -149,7 +149,7 @@ _DECLARED: Mapping[str, Option] = {
     "op_offload": _engine(
         "op_offload", "bool", "--op-offload",
         help="Offload operations on tensors in host memory to a device.",
-    ),  # fmt: skip
+    ),
     "load_mode": _engine(
         "load_mode", "choice", "-lm", "--load-mode",
         choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio"),

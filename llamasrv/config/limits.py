@@ -15,29 +15,59 @@ class LimitsSection:
     """What one request may ask for."""
 
     n_predict: int | None = _limits(
-        "int", None, "-n", "--n-predict", "--predict", low=-1, high=16_777_216, unset=("-1",),
+        "int",
+        None,
+        "-n",
+        "--n-predict",
+        "--predict",
+        low=-1,
+        high=16_777_216,
+        unset=("-1",),
         help="Maximum tokens per choice when a request does not set one; -1: until the context is full.",
-    )  # fmt: skip
+    )
     answer_tokens: int | None = _limits(
-        "int", None, "--max-answer-tokens", low=-1, high=16_777_216, unset=("-1",),
+        "int",
+        None,
+        "--max-answer-tokens",
+        low=-1,
+        high=16_777_216,
+        unset=("-1",),
         help="Upper bound on tokens per choice, whatever a request asks for; -1: until the context is full.",
-    )  # fmt: skip
+    )
     timeout: float | None = _limits(
-        "float", 3600.0, "-to", "--timeout", low=0.0, high=1_000_000.0, unset=("0",),
+        "float",
+        3600.0,
+        "-to",
+        "--timeout",
+        low=0.0,
+        high=1_000_000.0,
+        unset=("0",),
         help="Maximum seconds per request, including waiting; 0 is no limit.",
-    )  # fmt: skip
+    )
     body_bytes: int = _limits(
-        "size", 4 * 2**20, "--max-body-bytes", low=1024, high=2**40,
+        "size",
+        4 * 2**20,
+        "--max-body-bytes",
+        low=1024,
+        high=2**40,
         help="Maximum size of a request body.",
-    )  # fmt: skip
+    )
     body_seconds: float = _limits(
-        "float", 30.0, "--body-timeout", low=0.1, high=3600.0,
+        "float",
+        30.0,
+        "--body-timeout",
+        low=0.1,
+        high=3600.0,
         help="Refuse a request with 408 when no byte of its body arrives for this many seconds.",
-    )  # fmt: skip
+    )
     json_depth: int = _limits(
-        "int", 100, "--max-json-depth", low=5, high=500,
+        "int",
+        100,
+        "--max-json-depth",
+        low=5,
+        high=500,
         help="Maximum nesting depth of a JSON body.",
-    )  # fmt: skip
+    )
     messages: int = _limits(
         "int", 10_000, "--max-messages", low=1, high=1_000_000, help="Maximum messages per conversation."
     )
@@ -47,9 +77,13 @@ class LimitsSection:
         "int", 512, "--max-prompts", low=1, high=65_536, help="Maximum prompts per completions request."
     )
     inputs: int = _limits(
-        "int", 2048, "--max-inputs", low=1, high=65_536,
+        "int",
+        2048,
+        "--max-inputs",
+        low=1,
+        high=65_536,
         help="Maximum inputs per embeddings request, or documents per reranking request.",
-    )  # fmt: skip
+    )
     choices: int = _limits(
         "int",
         128,
@@ -60,9 +94,13 @@ class LimitsSection:
     )
     stops: int = _limits("int", 16, "--max-stops", low=1, high=1024, help="Maximum stop strings per request.")
     stop_chars: int = _limits(
-        "int", 256, "--max-stop-chars", low=1, high=65_536,
+        "int",
+        256,
+        "--max-stop-chars",
+        low=1,
+        high=65_536,
         help="Maximum length of a stop string, in characters.",
-    )  # fmt: skip
+    )
     logit_bias: int = _limits(
         "int", 10_000, "--max-logit-bias", low=1, high=1_000_000, help="Maximum entries in logit_bias."
     )
@@ -70,7 +108,11 @@ class LimitsSection:
         "int", 20, "--max-top-logprobs", low=0, high=1_000, help="Maximum alternatives per token in top_logprobs."
     )
     background: int = _limits(
-        "int", 16, "--max-background", low=0, high=1_000,
+        "int",
+        16,
+        "--max-background",
+        low=0,
+        high=1_000,
         help="Maximum number of background responses at once; further ones get 429. With several API keys, one of them "
         "may have half of them.",
-    )  # fmt: skip
+    )

@@ -16,40 +16,66 @@ class MediaSection:
     """Images and sounds in requests. The time and memory for decoding one are fixed."""
 
     path: Path | None = _media(
-        "path", None, "--media-path",
-        help="Folder that file: URLs in requests are read from. Unset: such URLs are refused."
+        "path",
+        None,
+        "--media-path",
+        help="Folder that file: URLs in requests are read from. Unset: such URLs are refused.",
     )
     hosts: tuple[str, ...] = _media(
-        "list", (), "--media-hosts",
+        "list",
+        (),
+        "--media-hosts",
         help="Hosts that http(s) URLs of images and audio may be fetched from, separated by commas; never private "
         "addresses. Unset: nothing is fetched.",
-    )  # fmt: skip
+    )
     fetch_bytes: int = _media(
-        "size", 16 * 2**20, "--media-fetch-bytes", low=1024, high=2**30,
-        help="Maximum size of a file that is fetched or read this way."
+        "size",
+        16 * 2**20,
+        "--media-fetch-bytes",
+        low=1024,
+        high=2**30,
+        help="Maximum size of a file that is fetched or read this way.",
     )
     body_bytes: int = _media(
-        "size", 32 * 2**20, "--max-media-body-bytes", low=1024, high=2**40,
+        "size",
+        32 * 2**20,
+        "--max-media-body-bytes",
+        low=1024,
+        high=2**40,
         help="Maximum size of a request body when the model takes images or audio.",
-    )  # fmt: skip
+    )
     count: int = _media(
-        "int", 64, "--max-media", low=1, high=10_000,
+        "int",
+        64,
+        "--max-media",
+        low=1,
+        high=10_000,
         help="Maximum images and audio clips per request.",
-    )  # fmt: skip
+    )
     pixels: int = _media(
         "int", 50_000_000, "--max-image-pixels", low=1024, high=80_000_000, help="Maximum pixels per image."
     )
     audio_seconds: float = _media(
-        "float", 3600.0, "--max-audio-seconds", low=1.0, high=86_400.0,
-        help="Maximum length of an audio clip, in seconds."
+        "float",
+        3600.0,
+        "--max-audio-seconds",
+        low=1.0,
+        high=86_400.0,
+        help="Maximum length of an audio clip, in seconds.",
     )
     decoded_bytes: int = _media(
-        "size", 2**30, "--max-media-decoded-bytes", low=2**20, high=2**40,
+        "size",
+        2**30,
+        "--max-media-decoded-bytes",
+        low=2**20,
+        high=2**40,
         help="Maximum memory of decoded images and audio, over all requests together: 3 bytes a pixel, some 64 kB a "
         "second. Beyond it, requests with more of them are answered 429.",
-    )  # fmt: skip
+    )
     marker: str | None = _media(
-        "text", None, "--media-marker",
+        "text",
+        None,
+        "--media-marker",
         help="Placeholder for an image or audio clip in a `prompt_string` of /completion. Unset: LLAMA_MEDIA_MARKER, "
         "or random for each start; /props shows it.",
-    )  # fmt: skip
+    )

@@ -66,13 +66,23 @@ class Option:
         if self.choices:
             return ", ".join(self.choices)
         words = {
-            "int": "a whole number", "float": "a number", "bool": "true or false", "text": "text", "path": "a path",
-            "list": "a list", "adapters": "a list", "endpoints": "a list", "samplers": "a list",
-            "ratios": "numbers, separated by commas", "cpus": "CPUs such as 0-3 or 0,2,4-7",
+            "int": "a whole number",
+            "float": "a number",
+            "bool": "true or false",
+            "text": "text",
+            "path": "a path",
+            "list": "a list",
+            "adapters": "a list",
+            "endpoints": "a list",
+            "samplers": "a list",
+            "ratios": "numbers, separated by commas",
+            "cpus": "CPUs such as 0-3 or 0,2,4-7",
             "sizes": "sizes such as 512MiB, separated by commas",
             "layers": "two layers such as 10-20",
-            "size": "a size like 4MiB", "ms": "a number", "json": "a JSON object",
-        }[self.kind]  # fmt: skip
+            "size": "a size like 4MiB",
+            "ms": "a number",
+            "json": "a JSON object",
+        }[self.kind]
         if self.kind in ("size", "sizes") or (self.low is None and self.high is None):
             return words
         if self.high is None:
@@ -365,9 +375,7 @@ def nearest(name: str, names: Sequence[str] | Mapping[str, Any]) -> str:
     tails = {key.rpartition(".")[2]: key for key in names}
     found = difflib.get_close_matches(name, list(names), 3, 0.6)
     found.sort(key=lambda one: sorted(one) != sorted(name))  # letters in another order first
-    found = found or [
-        tails[tail] for tail in difflib.get_close_matches(name.rpartition(".")[2], list(tails), 1, 0.6)
-    ]
+    found = found or [tails[tail] for tail in difflib.get_close_matches(name.rpartition(".")[2], list(tails), 1, 0.6)]
     return f"; did you mean {found[0]}?" if found else ""
 
 

@@ -20,7 +20,7 @@ from llamasrv.config.sections import (
     ModelsSection,
     ServerSection,
     StoreSection,
-)  # fmt: skip
+)
 from llamasrv.config.tools import ToolsSection
 from llamasrv.engine.options import EngineOptions
 from llamasrv.errors import ConfigError

@@ -58,9 +58,7 @@ def load(
             values[option.name] = convert(option, value, f"{option.long_flag} {value!r}")
     if values.get("models_preset") is not None:
         presets, lines = preset.read(values["models_preset"], flags or {})
-        settings = dataclasses.replace(
-            settings, tables=(*settings.tables, *presets), notes=(*settings.notes, *lines)
-        )
+        settings = dataclasses.replace(settings, tables=(*settings.tables, *presets), notes=(*settings.notes, *lines))
     settings = fitting(with_values(settings, values), values)
     check_together(settings)
     for table in settings.tables:

@@ -19,23 +19,32 @@ class ToolsSection:
     the server reads and writes its files and runs programs there. A change takes a restart."""
 
     names: tuple[str, ...] = _tools(
-        "list", (), "--tools",
+        "list",
+        (),
+        "--tools",
         help="Built-in tools that clients may use, separated by commas: read_file, file_glob_search, grep_search, "
         "exec_shell_command, write_file, edit_file, get_info; or all. API keys need the scope `tools`. Unless "
         "--cors-origins is set, it is localhost then; without API keys, * means localhost, too.",
-    )  # fmt: skip
+    )
     runtime: str | None = _tools(
-        "text", None, "--tools-runtime",
+        "text",
+        None,
+        "--tools-runtime",
         help="Where built-in tools run instead of on this machine. docker:IMAGE, podman:IMAGE: in a container that is "
         "started for them and ends with the server; docker-container:ID, podman-container:ID: in one that runs; "
         "ssh:TARGET: on another machine, by a key and a host key that ssh knows.",
-    )  # fmt: skip
+    )
     mcp_servers_config: Path | None = _tools(
-        "path", None, "--mcp-servers-config",
+        "path",
+        None,
+        "--mcp-servers-config",
         help='JSON file of MCP servers whose tools clients may use: {"mcpServers": {NAME: {"command", "args", "env", '
         '"cwd", "timeout_ms"}}}. Each runs as a program on this machine.',
-    )  # fmt: skip
+    )
     mcp_servers_json: Mapping[str, Any] | None = _tools(
-        "json", None, "--mcp-servers-json", secret=True,
+        "json",
+        None,
+        "--mcp-servers-json",
+        secret=True,
         help="The same JSON inline.",
-    )  # fmt: skip
+    )

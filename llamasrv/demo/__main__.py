@@ -46,16 +46,27 @@ def tokenizer(documents):
 
 
 @main.command()
-@click.option("--run", "folder", type=click.Path(path_type=Path), required=True, help="Folder of the run; continued if it exists.")
+@click.option(
+    "--run", "folder", type=click.Path(path_type=Path), required=True, help="Folder of the run; continued if it exists."
+)
 @click.option("--hours", default=1.0, show_default=True, help="Working time of this call.")
-@click.option("--cooldown", default=0.0, show_default=True, help="Minutes at the end in which the learning rate falls to nothing.")
+@click.option(
+    "--cooldown", default=0.0, show_default=True, help="Minutes at the end in which the learning rate falls to nothing."
+)
 @click.option("--rate", default=0.8, show_default=True, help="Factor on the learning rates.")
 @click.option("--seed", default=1, show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--batch-tokens", default=1024, show_default=True, help="Tokens of a batch; four batches make a step.")
 @click.option("--workers", default=0, show_default=True, help="Processes that make batches; a GPU needs about a dozen.")
-@click.option("--share", "shares", multiple=True, type=(str, float), metavar="SKILL NUMBER", help="Another share of this skill than the corpus gives it; may be given more than once.")
+@click.option(
+    "--share",
+    "shares",
+    multiple=True,
+    type=(str, float),
+    metavar="SKILL NUMBER",
+    help="Another share of this skill than the corpus gives it; may be given more than once.",
+)
 @click.option("--pause-file", type=click.Path(), help="Training waits while this file exists.")
 def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, workers, shares, pause_file):
     """Train, or continue training."""
@@ -89,7 +100,13 @@ def _known(shares):
 @click.option("--run", "folder", type=click.Path(path_type=Path, exists=True), required=True, help="Folder of the run.")
 @click.option("--to", "target", type=click.Path(path_type=Path), default=MODEL, show_default=True)
 @click.option("--uncooled", is_flag=True, help="The average of the newest weights, in the middle of training.")
-@click.option("--average", "others", multiple=True, type=click.Path(path_type=Path, exists=True), help="Mean of the running averages, with those of this checkpoint; may be given more than once.")
+@click.option(
+    "--average",
+    "others",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="Mean of the running averages, with those of this checkpoint; may be given more than once.",
+)
 @click.option("--full-precision", is_flag=True, help="F32, to compare with.")
 def export(folder, target, uncooled, others, full_precision):
     """Write the GGUF file from the weights after the last cooldown."""
@@ -126,7 +143,9 @@ def eyes():
 
 
 @eyes.command("train")
-@click.option("--run", "folder", type=click.Path(path_type=Path), required=True, help="Folder of the run; continued if it exists.")
+@click.option(
+    "--run", "folder", type=click.Path(path_type=Path), required=True, help="Folder of the run; continued if it exists."
+)
 @click.option("--seed", default=1, show_default=True)
 @click.option("--threads", default=1, show_default=True)
 @click.option("--words", default=500, show_default=True, help="Steps of finding what a picture should become.")

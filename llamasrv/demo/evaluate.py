@@ -103,7 +103,9 @@ def table(scores):
 
 def write_figures(scores, *, count):
     """Keep the figures beside the model, and the table in the README."""
-    FIGURES.write_text(json.dumps({"count": count, "scores": {k: asdict(v) for k, v in scores.items()}}, indent=1) + "\n")
+    FIGURES.write_text(
+        json.dumps({"count": count, "scores": {k: asdict(v) for k, v in scores.items()}}, indent=1) + "\n"
+    )
     before, rest = README.read_text(encoding="utf-8").split(BEGIN)
     README.write_text(before + BEGIN + table(scores) + END + rest.split(END)[1], encoding="utf-8")
 

@@ -14,7 +14,7 @@ import numpy as np
 from llama_cpp import mtmd_cpp
 
 from llamasrv.demo import EYES, MODEL
-from llamasrv.demo.corpus import Draw, LIGHT, dress
+from llamasrv.demo.corpus import LIGHT, Draw, dress
 from llamasrv.demo.corpus.drawing import DIGITS, LETTERS, SHAPES
 from llamasrv.demo.corpus.pictures import PICTURE, pictured
 
@@ -40,7 +40,9 @@ class Seeing:
     """The chat model with its eyes; answers greedily."""
 
     def __init__(self, model=MODEL, eyes=EYES, threads=1):
-        self.llama = llama_cpp.Llama(str(model), n_ctx=1024, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False)
+        self.llama = llama_cpp.Llama(
+            str(model), n_ctx=1024, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False
+        )
         mtmd_cpp.mtmd_log_set(_QUIET, None)
         mtmd_cpp.mtmd_helper_log_set(_QUIET, None)
         params = mtmd_cpp.mtmd_context_params_default()
@@ -100,7 +102,9 @@ def evaluate_eyes(seeing, *, count, report=print, mistakes=0):
         scores[kind] = {}
         for side in ("held out", "seen"):
             answers = marked(seeing, things, count=count, held_out=side == "held out")
-            scores[kind][side] = Seen(*(round(100 * float(np.mean(column)), 1) for column in zip(*(a[2:] for a in answers), strict=True)))
+            scores[kind][side] = Seen(
+                *(round(100 * float(np.mean(column)), 1) for column in zip(*(a[2:] for a in answers), strict=True))
+            )
             for item, text, *right in answers:
                 if not all(right) and mistakes > 0:
                     mistakes -= 1
@@ -115,7 +119,11 @@ def marked(seeing, things, *, count, held_out):
     while len(answers) < count:
         item = pictured(Draw(f"eyes {number} {held_out}", held_out=held_out), dress, LIGHT)
         number += 1
-        if item.thing not in things or f"<|im_start|>user\n{PICTURE}" not in item.document.given or "I see" not in item.document.expected:
+        if (
+            item.thing not in things
+            or f"<|im_start|>user\n{PICTURE}" not in item.document.given
+            or "I see" not in item.document.expected
+        ):
             continue  # asked about otherwise: in a later turn, or of something else
         text = seeing.answer(item.document.given, np.asarray(item.draw()))
         whole = text == item.document.expected.removesuffix("<|im_end|>")

@@ -52,7 +52,9 @@ def export_eyes(checkpoint, target):
 def _describe(writer, config):
     writer.add_type("mmproj")
     writer.add_name("llamasrv demo eyes")
-    writer.add_description("Sees one coloured shape, digit or letter on plain ground, for the demonstration model of llamasrv")
+    writer.add_description(
+        "Sees one coloured shape, digit or letter on plain ground, for the demonstration model of llamasrv"
+    )
     writer.add_author("the llamasrv project")
     writer.add_license("MIT")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)

@@ -70,7 +70,10 @@ class SeeingBlock(nn.Module):
 
     def forward(self, x):
         y = self.norm_1(x)
-        q, k, v = (part(y).unflatten(-1, (self.config.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        q, k, v = (
+            part(y).unflatten(-1, (self.config.heads, -1)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
         scores = (q @ k.transpose(2, 3)) * q.shape[-1] ** -0.5
         x = x + self.output((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))

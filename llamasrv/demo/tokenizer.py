@@ -74,9 +74,7 @@ def train_tokenizer(documents, count):
     vocabulary = learned["vocab"] | {a + b: SIZE for a, b in merges if a + b not in learned["vocab"]}
     vocabulary = {token: index for index, token in enumerate(vocabulary)}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"), _BYTES]
-    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"), _BYTES])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in SPECIAL])
     if tokenizer.get_vocab_size() != SIZE:

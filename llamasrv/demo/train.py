@@ -44,7 +44,9 @@ class Run:
         self.model.to(device)
         # One batch a thread: beside other busy processes, threads that share each product would wait for the unluckiest.
         torch.set_num_threads(1)
-        self.pool = ThreadPoolExecutor(threads if device == "cpu" else 1, initializer=torch.set_num_threads, initargs=(1,))
+        self.pool = ThreadPoolExecutor(
+            threads if device == "cpu" else 1, initializer=torch.set_num_threads, initargs=(1,)
+        )
         self.optimiser = Optimiser(self.model, self.pool.map)
         self.step = self.tokens = 0
         self.seconds = 0.0
@@ -92,7 +94,9 @@ class Run:
         total_weight = sum(b.weights.sum() for b in batches)
         loss_sum, kinds = 0.0, len(SKILL_NUMBERS)
         sums, counts = torch.zeros(kinds, device=self.device), torch.zeros(kinds, device=self.device)
-        for batch, losses in zip(batches, self.pool.map(lambda batch: self._backward(batch, total_weight), batches), strict=True):
+        for batch, losses in zip(
+            batches, self.pool.map(lambda batch: self._backward(batch, total_weight), batches), strict=True
+        ):
             loss_sum += (losses * batch.weights).sum() / total_weight
             self.tokens += batch.tokens.numel()
             sums += torch.bincount(batch.skills, losses, kinds)
@@ -111,7 +115,9 @@ class Run:
         return losses.detach()
 
 
-def train(folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file, rate, workers, shares=None):
+def train(
+    folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file, rate, workers, shares=None
+):
     run = Run(
         folder, seed=seed, device=device, batch_tokens=batch_tokens, workers=workers, threads=threads, shares=shares
     )

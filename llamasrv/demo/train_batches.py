@@ -51,7 +51,9 @@ def copying(batch_tokens, vocabulary, rng):
         positions += [row * length + place - 1 for place in places]
         targets += [text[place] for place in places]
     skills = torch.full((len(targets),), SKILL_NUMBERS["copying"])
-    return Batch(tokens, torch.tensor(positions), torch.tensor(targets), torch.full((len(targets),), COPY_WEIGHT), skills)
+    return Batch(
+        tokens, torch.tensor(positions), torch.tensor(targets), torch.full((len(targets),), COPY_WEIGHT), skills
+    )
 
 
 def _chunks(fresh, length, marked, rng):

@@ -51,8 +51,12 @@ class Words(nn.Module):
         encode, table = load_tokenizer().encode, model.embedding.detach()
         filler = table[encode("\n")[0]]
         self.always = nn.Parameter(filler + 0.1 * torch.randn(rows - COLOUR_ROWS - THING_ROWS, table.shape[1]))
-        self.colours = nn.Parameter(_begun(table, [encode(f" a {name}") for name in COLOUR_NAMES], COLOUR_ROWS, filler, at_end=True))
-        self.things = nn.Parameter(_begun(table, [encode(f" {name}.") for name in THINGS], THING_ROWS, filler, at_end=False))
+        self.colours = nn.Parameter(
+            _begun(table, [encode(f" a {name}") for name in COLOUR_NAMES], COLOUR_ROWS, filler, at_end=True)
+        )
+        self.things = nn.Parameter(
+            _begun(table, [encode(f" {name}.") for name in THINGS], THING_ROWS, filler, at_end=False)
+        )
 
     def forward(self, colours, things):
         """(batch, rows, width)"""
@@ -128,10 +132,14 @@ class Course:
         self.pool, self.drawn = [], 0
 
     def items(self, count, *, start, held_out=False):
-        return [pictured(Draw(f"{self.seed} {start + i} {held_out}", held_out=held_out), dress, LIGHT) for i in range(count)]
+        return [
+            pictured(Draw(f"{self.seed} {start + i} {held_out}", held_out=held_out), dress, LIGHT) for i in range(count)
+        ]
 
     def numbers(self, items):
-        return torch.tensor([COLOUR_NAMES.index(i.colour) for i in items]), torch.tensor([THINGS.index(i.thing) for i in items])
+        return torch.tensor([COLOUR_NAMES.index(i.colour) for i in items]), torch.tensor(
+            [THINGS.index(i.thing) for i in items]
+        )
 
     # words
     def learn_words(self, *, steps, batch=24, rate=0.02):
@@ -142,7 +150,11 @@ class Course:
             self.words.load_state_dict(state["words"])
             optimiser.load_state_dict(state["optimiser"])
         begun = state["step"] if state else 0
-        clock = _Saver(lambda step: self._save("words.pt", {"words": self.words.state_dict(), "optimiser": optimiser.state_dict(), "step": step}))
+        clock = _Saver(
+            lambda step: self._save(
+                "words.pt", {"words": self.words.state_dict(), "optimiser": optimiser.state_dict(), "step": step}
+            )
+        )
         for step in range(begun, steps):
             _rate(optimiser, rate * min(1, 2 * (1 - step / steps) + 0.02))
             items = self.items(batch, start=step * batch)
@@ -154,7 +166,10 @@ class Course:
             optimiser.step()
             optimiser.zero_grad()
             if step % 25 == 0 or step == steps - 1:
-                print(f"words {step}/{steps} loss {float(loss.detach()):.4f} right {right:.2f} held out {self.judge_words():.3f}", flush=True)
+                print(
+                    f"words {step}/{steps} loss {float(loss.detach()):.4f} right {right:.2f} held out {self.judge_words():.3f}",
+                    flush=True,
+                )
             clock(step + 1)
         clock.now(steps)
 
@@ -189,7 +204,17 @@ class Course:
             optimisers.load_state_dict(state["optimisers"])
             self.drawn = state["drawn"]
         begun = state["step"] if state else 0
-        clock = _Saver(lambda step: self._save("pixels.pt", {"eyes": self.eyes.state_dict(), "optimisers": optimisers.state_dict(), "drawn": self.drawn, "step": step}))
+        clock = _Saver(
+            lambda step: self._save(
+                "pixels.pt",
+                {
+                    "eyes": self.eyes.state_dict(),
+                    "optimisers": optimisers.state_dict(),
+                    "drawn": self.drawn,
+                    "step": step,
+                },
+            )
+        )
         target = Target(self.words)
         shown, then = [], time.monotonic()
         for step in range(begun, steps):
@@ -202,8 +227,11 @@ class Course:
             shown.append((float(loss.detach()), right))
             if step % 50 == 49:
                 losses, rights = zip(*shown, strict=True)
-                print(f"pixels {step + 1}/{steps} loss {np.mean(losses):.4f} right {np.mean(rights):.3f} held out {self.judge_pixels(target):.3f} "
-                      f"{50 * batch / (time.monotonic() - then):.0f} pictures/s", flush=True)  # fmt: skip
+                print(
+                    f"pixels {step + 1}/{steps} loss {np.mean(losses):.4f} right {np.mean(rights):.3f} held out {self.judge_pixels(target):.3f} "
+                    f"{50 * batch / (time.monotonic() - then):.0f} pictures/s",
+                    flush=True,
+                )
                 shown, then = [], time.monotonic()
             clock(step + 1)
         clock.now(steps)
@@ -212,7 +240,10 @@ class Course:
     def judge_pixels(self, target, count=256):
         if not hasattr(self, "kept"):
             items = self.items(count, start=20_000_000, held_out=True)
-            self.kept = as_input(np.stack([fitted(i.draw(), self.eyes.config.size) for i in items])), *self.numbers(items)
+            self.kept = (
+                as_input(np.stack([fitted(i.draw(), self.eyes.config.size) for i in items])),
+                *self.numbers(items),
+            )
         pixels, colours, things = self.kept
         return target(self.eyes(pixels), colours, things)[1]
 
@@ -225,7 +256,11 @@ class Course:
             self.eyes.load_state_dict(state["eyes"])
             optimiser.load_state_dict(state["optimiser"])
         begun = state["step"] if state else 0
-        clock = _Saver(lambda step: self._save("answers.pt", {"eyes": self.eyes.state_dict(), "optimiser": optimiser.state_dict(), "step": step}))
+        clock = _Saver(
+            lambda step: self._save(
+                "answers.pt", {"eyes": self.eyes.state_dict(), "optimiser": optimiser.state_dict(), "step": step}
+            )
+        )
         shown = []
         for step in range(begun, steps):
             _rate(optimiser, rate * min(1, (step + 1) / 20, 1.6 * (1 - step / steps) + 0.01))
@@ -238,7 +273,10 @@ class Course:
             if step % 25 == 24:
                 with torch.no_grad():
                     held_out = self._answers(self.items(96, start=40_000_000, held_out=True))[1]
-                print(f"answers {step + 1}/{steps} loss {np.mean([s[0] for s in shown]):.4f} right {np.mean([s[1] for s in shown]):.3f} held out {held_out:.3f}", flush=True)
+                print(
+                    f"answers {step + 1}/{steps} loss {np.mean([s[0] for s in shown]):.4f} right {np.mean([s[1] for s in shown]):.3f} held out {held_out:.3f}",
+                    flush=True,
+                )
                 shown = []
             clock(step + 1)
         clock.now(steps)

@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from llamasrv.engine.interface import Backend
+from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.manager import KVCacheManager, Unclean
+from llamasrv.engine.kv.prefix_index import Match
+from llamasrv.engine.kv.saved_slots import SavedSlots
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.preemption import WayBack
-from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.on_device import DeviceSampler, is_eligible
 from llamasrv.engine.sampling.state import SamplingState
 from llamasrv.engine.sequence import Sequence, State
-from llamasrv.engine.kv.saved_slots import SavedSlots
-from llamasrv.engine.kv.host_tier import SavedState
 
 log = logging.getLogger("llamasrv.engine")
 
@@ -39,9 +39,16 @@ class Admission:
     """One per context. `swapped_bytes`: host memory that holds preempted sequences."""
 
     def __init__(
-        self, memory: KVCacheManager, backend: Backend, options: EngineOptions, metrics: EngineMetrics,
-        way_back: WayBack, clock: Callable[[], float], chains: ChainMaker, sequences: Iterable[Sequence] = (),
-    ) -> None:  # fmt: skip
+        self,
+        memory: KVCacheManager,
+        backend: Backend,
+        options: EngineOptions,
+        metrics: EngineMetrics,
+        way_back: WayBack,
+        clock: Callable[[], float],
+        chains: ChainMaker,
+        sequences: Iterable[Sequence] = (),
+    ) -> None:
         """`sequences`: those that outlive the context before this one, with their copies and slots."""
         self.memory = memory
         self._way_back, self._clock = way_back, clock
@@ -88,10 +95,13 @@ class Admission:
             memory.occupy(lease.lane, seq, lease.length)
             if seq.sampling is None:
                 seq.sampling = SamplingState(
-                    seq.spec, seq.tokens, seq.constraint, self._backend,
+                    seq.spec,
+                    seq.tokens,
+                    seq.constraint,
+                    self._backend,
                     shifts=self._options.context_shift and seq.media is None,  # an image cannot be moved
                     chains=self._chains,
-                )  # fmt: skip
+                )
                 if not self._options.deterministic:
                     seq.sampling.jump_with_prompt()
             if self._options.backend_sampling and not self._backend.split:

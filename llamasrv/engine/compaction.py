@@ -24,9 +24,13 @@ class Compaction:
     """One per context. Belongs to the engine thread."""
 
     def __init__(
-        self, memory: KVCacheManager, backend: Backend, scheduler: Scheduler, metrics: EngineMetrics,
+        self,
+        memory: KVCacheManager,
+        backend: Backend,
+        scheduler: Scheduler,
+        metrics: EngineMetrics,
         clock: Callable[[], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._memory = memory
         self._backend = backend
         self._scheduler = scheduler

@@ -14,20 +14,20 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from llamasrv.engine.machine import available_cpus
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.admission import Admission
 from llamasrv.engine.channels import Doorbell, Mailbox, Stream
 from llamasrv.engine.compaction import Compaction
 from llamasrv.engine.context_shift import shift
 from llamasrv.engine.drafts.drafter import Drafter
+from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells
 from llamasrv.engine.kv.checkpointing import stop_at_checkpoints
 from llamasrv.engine.kv.disk_reads import DiskReads
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.disk_writer import DiskWriter
 from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
-from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells
 from llamasrv.engine.kv.manager import KVCacheManager, Unclean
+from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.media.encoder import Encoded, Encoder
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
@@ -52,14 +52,22 @@ Mail = tuple[Callable[..., None], object]
 """What is called with the core, between two steps, and its argument: a method of EngineCore, `answer` or `call`."""
 
 
-
 class EngineCore:
     """What one engine thread owns and does, for one loaded model. Without a thread, call `turn`."""
 
     def __init__(
-        self, backend: Backend, options: EngineOptions, *, mailbox: Mailbox[Mail], doorbell: Doorbell, board: Board,
-        metrics: EngineMetrics, pool: NativePool, prefixes: KeptPrefixes, clock: Callable[[], float],
-    ) -> None:  # fmt: skip
+        self,
+        backend: Backend,
+        options: EngineOptions,
+        *,
+        mailbox: Mailbox[Mail],
+        doorbell: Doorbell,
+        board: Board,
+        metrics: EngineMetrics,
+        pool: NativePool,
+        prefixes: KeptPrefixes,
+        clock: Callable[[], float],
+    ) -> None:
         self.backend = backend
         self.prefixes = prefixes
         self.options = options
@@ -80,10 +88,16 @@ class EngineCore:
         self._watch = StepWatch(metrics.slow_parts, clock)
         self.encoder = _open_encoder(self)
         self.disk = _open_disk(self, pool)
-        self.reads = None if self.disk is None else DiskReads(
-            self.disk, clock,
-            keep=lambda state: self.memory.take_back(state), reserve=lambda size: self.memory.host.reserve(size),
-        )  # fmt: skip
+        self.reads = (
+            None
+            if self.disk is None
+            else DiskReads(
+                self.disk,
+                clock,
+                keep=lambda state: self.memory.take_back(state),
+                reserve=lambda size: self.memory.host.reserve(size),
+            )
+        )
         self._open_books()
         self._publish()  # from now on a turn that does not end is noticed
 
@@ -438,14 +452,24 @@ class EngineCore:
     def _open_books(self) -> None:
         """The books of a fresh context: all that is kept of one, made as a whole."""
         self.memory = KVCacheManager(
-            self.backend, prefixes=self.prefixes.open(self.backend, self.options, self.clock),
-            time=self.scheduler.cost, way_back=self.scheduler.way_back, metrics=self.metrics, disk=self.disk,
+            self.backend,
+            prefixes=self.prefixes.open(self.backend, self.options, self.clock),
+            time=self.scheduler.cost,
+            way_back=self.scheduler.way_back,
+            metrics=self.metrics,
+            disk=self.disk,
             reads=self.reads,
-        )  # fmt: skip
+        )
         self._writer = None if self.disk is None else DiskWriter(self.memory, self.disk, self.scheduler.cost)
         self.admission = Admission(
-            self.memory, self.backend, self.options, self.metrics, self.scheduler.way_back, self.clock,
-            self._sampler.chains, self.waiting,
+            self.memory,
+            self.backend,
+            self.options,
+            self.metrics,
+            self.scheduler.way_back,
+            self.clock,
+            self._sampler.chains,
+            self.waiting,
         )
         self.compaction = Compaction(self.memory, self.backend, self.scheduler, self.metrics, self.clock)
         self.drafter = Drafter(self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock)
@@ -479,9 +503,12 @@ def _open_encoder(core: EngineCore) -> Encoder | None:
         core.mailbox.put((call, partial(encoder.take, result)))
 
     encoder = Encoder(
-        projector, core.options.media_bytes, post=post,
-        fail=lambda seq, error: core.end(seq, Ending(FinishReason.FAILED, error=error)), metrics=core.metrics,
-    )  # fmt: skip
+        projector,
+        core.options.media_bytes,
+        post=post,
+        fail=lambda seq, error: core.end(seq, Ending(FinishReason.FAILED, error=error)),
+        metrics=core.metrics,
+    )
     return encoder
 
 
@@ -492,12 +519,17 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
     if backend.split or not backend.generates:
         return None
     return DiskTier(
-        options.disk_folder, options.disk_bytes,
-        facts={"model": options.digest, **backend.state_facts}, largest=options.cache_bytes,
-        adapter_digests=tuple(adapter.digest for adapter in backend.adapters), can_cut=backend.can_cut_saved,
-        work=pool.queue(1).put, post=lambda mail: core.mailbox.put((call, partial(mail[0], mail[1]))),
-        clock=core.clock, metrics=core.metrics,
-    )  # fmt: skip
+        options.disk_folder,
+        options.disk_bytes,
+        facts={"model": options.digest, **backend.state_facts},
+        largest=options.cache_bytes,
+        adapter_digests=tuple(adapter.digest for adapter in backend.adapters),
+        can_cut=backend.can_cut_saved,
+        work=pool.queue(1).put,
+        post=lambda mail: core.mailbox.put((call, partial(mail[0], mail[1]))),
+        clock=core.clock,
+        metrics=core.metrics,
+    )
 
 
 def _add_forced(plan: Plan, batch_size: int) -> None:

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llamasrv.engine.channels import Doorbell, Mailbox, RealThread, Stream
 from llamasrv.domain.media import MediaSpan
+from llamasrv.engine.channels import Doorbell, Mailbox, RealThread, Stream
 from llamasrv.engine.interface import DecodeFailed, EmbeddingBackend
 from llamasrv.engine.media.embedding_line import EmbeddingLine, Input
 from llamasrv.engine.media.timeline import MediaTimeline
@@ -73,8 +73,9 @@ class Embedder:
         self._waiting: dict[int, list[Input]] = {}  # by stream, whose turn is next first; the shortest input first
         self.line = EmbeddingLine(
             lambda result: self._mailbox.put((self.line.come, result)),
-            lambda one, error: self._deliver(one, None, error), self.metrics,
-        )  # fmt: skip
+            lambda one, error: self._deliver(one, None, error),
+            self.metrics,
+        )
         self._num_submitted = 0  # written by the HTTP side only
         self._num_ended = 0  # written by the embedder's thread only
         self._stopping = False
@@ -92,9 +93,12 @@ class Embedder:
         return self.num_open >= self.queue_limit
 
     def submit(
-        self, inputs: Sequence[Sequence[int]], *, media: Mapping[int, Sequence[MediaSpan]] = NONE,
+        self,
+        inputs: Sequence[Sequence[int]],
+        *,
+        media: Mapping[int, Sequence[MediaSpan]] = NONE,
         deadline: float | None = None,
-    ) -> Stream:  # fmt: skip
+    ) -> Stream:
         """Hand in the inputs of one request; `media`: the images and sounds of those that have any."""
         backend = self.backend
         if backend is None or self._stopping:
@@ -264,9 +268,9 @@ class Embedder:
         started = self.clock()
         try:
             media = group[0].media
-            vectors = [backend.embed_media(group[0].tokens, media)] if media else backend.embed(
-                [one.tokens for one in group]
-            )  # fmt: skip
+            vectors = (
+                [backend.embed_media(group[0].tokens, media)] if media else backend.embed([one.tokens for one in group])
+            )
         except DecodeFailed as error:
             log.error("a group of inputs failed: %s", error)
             self._fail(group)

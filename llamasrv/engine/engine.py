@@ -22,6 +22,8 @@ from llamasrv.engine.core import EngineCore, Mail, answer, call
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.host import STOPPING, EngineHost, Shared
 from llamasrv.engine.interface import Backend, LoadFailed, ModelInfo, Progress, Vocabulary
+from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.media.check import check_media
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
@@ -30,9 +32,7 @@ from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.state import Ending
 from llamasrv.engine.sequence import Sequence, end_of
-from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
-from llamasrv.engine.view import Board, ModelFacts, View, Snapshot
+from llamasrv.engine.view import Board, ModelFacts, Snapshot, View
 from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, QueueFull, Unavailable, Unsupported
 
 __all__ = ["Engine", "EngineOptions", "Status"]
@@ -75,9 +75,16 @@ class Engine:
         self._num_submitted = 0
         self._draining = self._stopping = False
         shared = Shared(
-            self._mailbox, self._doorbell, self._board, self.metrics, self.embedder, self.grammars, pool,
-            prefixes or KeptPrefixes(), should_stop=lambda: self._stopping,
-        )  # fmt: skip
+            self._mailbox,
+            self._doorbell,
+            self._board,
+            self.metrics,
+            self.embedder,
+            self.grammars,
+            pool,
+            prefixes or KeptPrefixes(),
+            should_stop=lambda: self._stopping,
+        )
         self._host: EngineHost | None = EngineHost(open_backend, self.options, shared, name=name, clock=clock)
         self._thread = RealThread(self._host.run)
 
@@ -165,9 +172,7 @@ class Engine:
 
     # work
 
-    def submit(
-        self, specs: list[SequenceSpec], constraints: Iterable[OutputConstraint | None] | None = None
-    ) -> Stream:
+    def submit(self, specs: list[SequenceSpec], constraints: Iterable[OutputConstraint | None] | None = None) -> Stream:
         """Hand in the choices of one request, each with its constraint; they share the stream that is returned."""
         status = self.status
         if status.state != "ready" or self._stopping:

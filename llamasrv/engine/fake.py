@@ -151,9 +151,15 @@ class FakeBackend:
     ) -> None:
         """With `pooling` it also answers embeddings; with a `projector` it takes images and sounds."""
         self.info = ModelInfo(
-            name="fake", description="fake model: echoes", architecture="fake", n_vocab=N_VOCAB,
-            context_train=context or num_cells, chat_template=CHATML, bos_token=SPECIALS[0], eos_token=SPECIALS[2],
-        )  # fmt: skip
+            name="fake",
+            description="fake model: echoes",
+            architecture="fake",
+            n_vocab=N_VOCAB,
+            context_train=context or num_cells,
+            chat_template=CHATML,
+            bos_token=SPECIALS[0],
+            eos_token=SPECIALS[2],
+        )
         self.vocab = FakeVocabulary()
         self.num_lanes, self.num_cells = num_lanes, num_cells
         self.context = context or num_cells
@@ -335,9 +341,8 @@ class FakeBackend:
         places = self._places[lane]
         last = places[-1] if places else -1
         mrope = self.batch.dimensions > 1 and bool(places)
-        assert (
-            position == last + 1
-            or (mrope and self._kv[lane][-1] < 0 and (position > last or token < 0 and position == last))
+        assert position == last + 1 or (
+            mrope and self._kv[lane][-1] < 0 and (position > last or token < 0 and position == last)
         ), f"position {position} behind {last}"
 
     def mark(self, lane: int) -> np.ndarray:
@@ -456,6 +461,12 @@ def open_fake_backend(
     """The backend that `--fake` serves."""
     progress(1.0)
     return FakeBackend(
-        num_lanes=num_lanes, num_cells=num_cells, context=8192, batch_size=2048, ubatch_size=512, pooling=pooling,
-        adapters=adapters, projector=projector,
-    )  # fmt: skip
+        num_lanes=num_lanes,
+        num_cells=num_cells,
+        context=8192,
+        batch_size=2048,
+        ubatch_size=512,
+        pooling=pooling,
+        adapters=adapters,
+        projector=projector,
+    )

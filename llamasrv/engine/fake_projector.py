@@ -29,9 +29,15 @@ class FakeProjector:
     width = WIDTH
 
     def __init__(
-        self, *, vision: bool = True, audio: bool = True, mrope: bool = False, whole: bool = False,
-        sample_rate: int = 16_000, together: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        vision: bool = True,
+        audio: bool = True,
+        mrope: bool = False,
+        whole: bool = False,
+        sample_rate: int = 16_000,
+        together: int = 1,
+    ) -> None:
         self.vision, self.audio = vision, audio
         self.sample_rate = sample_rate if audio else None
         self.mrope, self.whole = mrope, whole
@@ -90,9 +96,13 @@ class FakeProjector:
         places = np.zeros((4, n), np.int32)
         places[1], places[2] = np.divmod(np.arange(n), x)
         return MediaChunk(
-            0, chunk_key(media, "fake", 0), n, max(x, y) if self.mrope else n, self.whole,
+            0,
+            chunk_key(media, "fake", 0),
+            n,
+            max(x, y) if self.mrope else n,
+            self.whole,
             places.tobytes() if self.mrope else None,
-        )  # fmt: skip
+        )
 
     def _window(self, media: MediaInput, number: int, num_samples: int) -> MediaChunk:
         assert self.sample_rate is not None

@@ -94,9 +94,16 @@ class EngineHost:
             if backend.generates:
                 shared.grammars.open(backend.vocab)
             self.core = EngineCore(
-                backend, self._options, mailbox=shared.mailbox, doorbell=shared.doorbell, board=board,
-                metrics=shared.metrics, pool=shared.pool, prefixes=shared.prefixes, clock=self._clock,
-            )  # fmt: skip
+                backend,
+                self._options,
+                mailbox=shared.mailbox,
+                doorbell=shared.doorbell,
+                board=board,
+                metrics=shared.metrics,
+                pool=shared.pool,
+                prefixes=shared.prefixes,
+                clock=self._clock,
+            )
         except BaseException:
             backend.close()
             raise
@@ -104,11 +111,18 @@ class EngineHost:
         if self.core.encoder is not None:
             shared.embedder.line.encode = self.core.encoder.encode
         board.model = ModelFacts(
-            backend.info, backend.vocab, backend.generates, backend.context, backend.num_lanes, len(backend.adapters),
-            backend.state_facts, backend.projector, backend.ubatch_size,
+            backend.info,
+            backend.vocab,
+            backend.generates,
+            backend.context,
+            backend.num_lanes,
+            len(backend.adapters),
+            backend.state_facts,
+            backend.projector,
+            backend.ubatch_size,
             takes_checkpoints=backend.checkpoints is not Checkpoints.NONE and not backend.split,
             host_bytes=backend.host_bytes,
-        )  # fmt: skip
+        )
         board.set_status(Status("ready", 1.0))
 
     def turn(self, *, wait: bool = True) -> bool:

@@ -88,7 +88,6 @@ class EngineMetrics:
         self.drafts = 0  # sequences' steps with a draft
         self.unread = 0  # sequences given up because their clients did not read
 
-
     def note_reuse(self, source: str, num_tokens: int) -> None:
         """A sequence begins with that many tokens computed before."""
         if num_tokens:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-
 DEFAULT_PLACES = 16  # sequences computed at once, where nobody has chosen
 
 
@@ -103,7 +102,6 @@ class EngineOptions:
     embeddings: bool = False  # a model that generates makes embeddings, too
     pooling: str | None = None  # none, mean, cls, last or rank; None: as the model says, else the mean
     embedding_ctx: int | None = None  # most tokens of one embedding; None: as the model was trained
-
 
     @property
     def places(self) -> int:

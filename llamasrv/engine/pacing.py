@@ -23,9 +23,15 @@ SHORT_STEP = 0.006  # seconds; beside a longer one that work is done in a part o
 
 
 def sleep_seconds(
-    *, num_running: int, num_waiting: int, places: int, stuck: bool, burst: int, waited: float,
+    *,
+    num_running: int,
+    num_waiting: int,
+    places: int,
+    stuck: bool,
+    burst: int,
+    waited: float,
     next_step: Callable[[], float],
-) -> float:  # fmt: skip
+) -> float:
     """Seconds to wait for mail before the next step; 0: start at once.
 
     `stuck`: the last turn found nothing to do, and nothing has arrived since. `burst`: the most sequences that ran
@@ -68,10 +74,14 @@ class Pace:
             # Those who can be deferred are held back while somebody is on the way.
             return STUCK_CHECK if self.stuck and running[0].spec.deferrable else 0.0
         return sleep_seconds(
-            num_running=len(running), num_waiting=len(waiting), places=places, stuck=self.stuck, burst=self.burst,
+            num_running=len(running),
+            num_waiting=len(waiting),
+            places=places,
+            stuck=self.stuck,
+            burst=self.burst,
             waited=clock() - waiting[0].arrived if waiting else 0.0,
             next_step=lambda: self._cost.predict(sum(s.owed for s in waiting), 0),
-        )  # fmt: skip
+        )
 
     def front_end_load(self, num_prompt: int, num_decodes: int) -> float:
         """The share of this step in which the HTTP side will be busy with requests that arrived or ended since the

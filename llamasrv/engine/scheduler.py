@@ -21,14 +21,14 @@ from math import inf
 from typing import NamedTuple
 
 from llamasrv.domain.sequence_spec import Adapters
-from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.batch import Part
+from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.interface import Backend, Together
-from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.kv.prefix_index import FOLLOW, Match
 from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
-from llamasrv.engine.cost_model import CostModel
+from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.preemption import WayBack, growth, left, victim
+from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.step_budget import CHUNK_SECONDS, SMALLEST_CHUNK, StepBudget
 
 LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue costs little
@@ -104,9 +104,13 @@ class Scheduler:
         self._turn = 0
         self._media = MediaTurns(batch_size=batch_size, ubatch_size=ubatch_size)
         self._budget = StepBudget(
-            self.cost, batch_size=batch_size, ubatch_size=ubatch_size, target=target, row_multiple=row_multiple,
+            self.cost,
+            batch_size=batch_size,
+            ubatch_size=ubatch_size,
+            target=target,
+            row_multiple=row_multiple,
             cell_share=cell_share,
-        )  # fmt: skip
+        )
         self._any_deferrable = False  # whether somebody who can be deferred may be there
         self.holds_until = -inf  # on the engine's clock: up to then nothing is computed for those, somebody is coming
         self._line: list[Adapters] = []  # sets of adapters that are at work: whose turn is next, first
@@ -176,9 +180,15 @@ class Scheduler:
         return prompts
 
     def _put_in_prompts(
-        self, plan: Plan, prompts: list[Sequence], starts: dict[int, int], budget: int, cells: int, outputs: int,
+        self,
+        plan: Plan,
+        prompts: list[Sequence],
+        starts: dict[int, int],
+        budget: int,
+        cells: int,
+        outputs: int,
         now: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Pieces of prompts, within the step's budget, the cells, and the rows of logits available."""
         # The shortest rest first, older ones counting as shorter: more first tokens sooner, nobody starves.
         rest = {s.id: _rest(s, starts.get(s.id, s.num_computed)) for s in prompts}
@@ -292,9 +302,19 @@ class Scheduler:
         return DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
 
     def _admit(
-        self, plan: Plan, waiting: list[Sequence], decodes: list[Sequence], prompts: list[Sequence],
-        cells: int, budget: int, pool: Pool, now: float, lookup: Lookup, common: Common, resting: set[int | None],
-    ) -> bool:  # fmt: skip
+        self,
+        plan: Plan,
+        waiting: list[Sequence],
+        decodes: list[Sequence],
+        prompts: list[Sequence],
+        cells: int,
+        budget: int,
+        pool: Pool,
+        now: float,
+        lookup: Lookup,
+        common: Common,
+        resting: set[int | None],
+    ) -> bool:
         """Choose newcomers. Returns whether lanes or cells keep any of them out: what others could give up. `resting`:
         lanes that nothing is computed in, so nobody waits for what is coming there."""
         num_running = len(decodes) + len(prompts)

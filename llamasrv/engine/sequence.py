@@ -22,9 +22,9 @@ from llamasrv.engine.media.timeline import MediaTimeline
 
 if TYPE_CHECKING:
     from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
+    from llamasrv.engine.kv.host_tier import SavedState
     from llamasrv.engine.sampling.output_constraint import OutputConstraint
     from llamasrv.engine.sampling.state import Ending, SamplingState
-    from llamasrv.engine.kv.host_tier import SavedState
 
 _ids = itertools.count(1)
 
@@ -158,11 +158,21 @@ def end_of(seq: Sequence, ending: Ending) -> End:
     # Nothing is charged for that was not computed: a client may have left the queue.
     prompt = seq.num_prompt if seq.first_token is not None else min(seq.num_prompt, seq.num_computed)
     return End(
-        seq.spec.index, ending.reason, ending.stop, ending.error, prompt, seq.reused,
+        seq.spec.index,
+        ending.reason,
+        ending.stop,
+        ending.error,
+        prompt,
+        seq.reused,
         seq.num_generated - seq.num_undelivered,
-        max(0.0, admitted - seq.arrived), max(0.0, first - admitted), max(0.0, ended - first),
-        seq.slot, seq.num_forgotten, _draft_counts(seq), tuple(seq.pinned),
-    )  # fmt: skip
+        max(0.0, admitted - seq.arrived),
+        max(0.0, first - admitted),
+        max(0.0, ended - first),
+        seq.slot,
+        seq.num_forgotten,
+        _draft_counts(seq),
+        tuple(seq.pinned),
+    )
 
 
 def _draft_counts(seq: Sequence) -> DraftCounts:

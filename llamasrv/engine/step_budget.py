@@ -32,9 +32,15 @@ class StepBudget:
     """`target` is the wanted step time, in seconds, while any sequence decodes."""
 
     def __init__(
-        self, cost: CostModel, *, batch_size: int, ubatch_size: int, target: float, row_multiple: int,
+        self,
+        cost: CostModel,
+        *,
+        batch_size: int,
+        ubatch_size: int,
+        target: float,
+        row_multiple: int,
         cell_share: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._cost = cost
         self._batch_size, self._ubatch_size = batch_size, ubatch_size
         self._target = target

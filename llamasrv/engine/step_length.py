@@ -22,8 +22,7 @@ DECODE_SHARE = 0.2  # of a step beside several long prompts
 def seconds_beside(decodes: Iterable[Sequence], target: float, now: float) -> float:
     """For a step beside these: the target, and up to half as much again, as long as each has text at hand for it."""
     at_hand = min(
-        s.num_generated * READING_SECONDS - (now - s.first_token) if s.first_token is not None else 0.0
-        for s in decodes
+        s.num_generated * READING_SECONDS - (now - s.first_token) if s.first_token is not None else 0.0 for s in decodes
     )
     return target + min(LONGER * target, max(0.0, at_hand - target))
 

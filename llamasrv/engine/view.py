@@ -42,9 +42,19 @@ def row_of(seq: Sequence) -> Row:
     spec, drafts = seq.spec, seq.drafts
     counts = (0, 0) if drafts is None else drafts.counts[:2]
     return Row(
-        seq.id, seq.lane, seq.slot, seq.num_prompt, seq.num_computed, seq.reused, seq.source, seq.num_generated,
-        spec.max_tokens, spec.params, *counts, spec.changed,
-    )  # fmt: skip
+        seq.id,
+        seq.lane,
+        seq.slot,
+        seq.num_prompt,
+        seq.num_computed,
+        seq.reused,
+        seq.source,
+        seq.num_generated,
+        spec.max_tokens,
+        spec.params,
+        *counts,
+        spec.changed,
+    )
 
 
 class Snapshot(TypedDict):
@@ -109,18 +119,32 @@ class Board:
         self.is_stale = True  # somebody has come, gone or changed places since the view was made
 
     def publish(
-        self, now: float, running: list[Sequence], waiting: list[Sequence], lanes: LaneTable, swapped_bytes: int,
+        self,
+        now: float,
+        running: list[Sequence],
+        waiting: list[Sequence],
+        lanes: LaneTable,
+        swapped_bytes: int,
         pins: Pins,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Replace the view, unless it is only a moment old and the same sequences are in the same places."""
         if not self.is_stale and now - (self.view.at or 0.0) < VIEW_SECONDS:
             return
         self.is_stale = False
         self.view = View(
-            now, tuple([row_of(s) for s in running]), tuple([row_of(s) for s in waiting[:SHOWN_WAITING]]),
-            lanes.num_cells, lanes.used_cells, lanes.held_cells, lanes.num_lanes, len(lanes.held), len(lanes.resident),
-            tuple(lanes.strip()), swapped_bytes, pins.standing(),
-        )  # fmt: skip
+            now,
+            tuple([row_of(s) for s in running]),
+            tuple([row_of(s) for s in waiting[:SHOWN_WAITING]]),
+            lanes.num_cells,
+            lanes.used_cells,
+            lanes.held_cells,
+            lanes.num_lanes,
+            len(lanes.held),
+            len(lanes.resident),
+            tuple(lanes.strip()),
+            swapped_bytes,
+            pins.standing(),
+        )
 
     def set_status(self, status: Status) -> None:
         self.status = status

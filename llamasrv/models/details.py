@@ -19,8 +19,16 @@ DIGEST_BYTES = 4096  # of each
 DIGEST_PART = 1 << 20  # bytes of each further part of a split model
 
 _RANK = 4  # pooling that ends in a score
-_THINKING = ("<think>", "enable_thinking", "reasoning_content", "<|channel|>", "[THINK]", "<thinking>", "<|think|>",
-             "thinking_budget")
+_THINKING = (
+    "<think>",
+    "enable_thinking",
+    "reasoning_content",
+    "<|channel|>",
+    "[THINK]",
+    "<thinking>",
+    "<|think|>",
+    "thinking_budget",
+)
 _FIM = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
 
 

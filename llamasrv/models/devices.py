@@ -30,9 +30,12 @@ def ask() -> Devices:
     """Raises ConfigError if the library cannot be asked."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "llamasrv.models.devices"], stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=TIMEOUT, check=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "llamasrv.models.devices"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT,
+            check=True,
+        )
         told = json.loads(done.stdout.splitlines()[-1])
         return Devices(tuple(told["named"]), tuple(told["buffers"]), told["spread"])
     except subprocess.TimeoutExpired:

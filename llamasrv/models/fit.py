@@ -123,8 +123,9 @@ def _filled(
     """The layers for each device; None if there are too many."""
     sizes = [
         layer.dense + cache + (0 if number < with_experts else layer.experts)
-        for number, layer in enumerate(layers) if number >= on_cpu
-    ] + [output]  # fmt: skip
+        for number, layer in enumerate(layers)
+        if number >= on_cpu
+    ] + [output]
     counts, at = [], 0
     for space in room:
         start, left = at, space
@@ -231,10 +232,11 @@ class _Spreading:
             cells, sum(use.context for use in self._small.values()), sum(use.context for use in self._large.values())
         )
         work = [
-            self._found[name] if self._found and cells == self.least
+            self._found[name]
+            if self._found and cells == self.least
             else self._at(cells, self._small.get(name, Use()).compute, self._large.get(name, Use()).compute)
             for name in self.names
-        ]  # fmt: skip
+        ]
         room = [space - needed for space, needed in zip(self.room, work)]
         return spread(self.layers, cache // max(1, len(self.layers)), self.output, room)
 

@@ -102,9 +102,7 @@ class Loader:
                 model.phase = "waiting"
         threading.Thread(target=self._load, args=(model,), daemon=True).start()
 
-    def wait(
-        self, model: Model, timeout: float | None = None, given_up: Callable[[], bool] = lambda: False
-    ) -> bool:
+    def wait(self, model: Model, timeout: float | None = None, given_up: Callable[[], bool] = lambda: False) -> bool:
         """True when it is loaded; False on timeout or when the caller gives up. Raises if it could not be loaded."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -152,9 +150,13 @@ class Loader:
         recipe = model.recipe
         assert recipe is not None, model.name
         model.current = engine = Engine(
-            recipe.open_backend, recipe.options, name=model.name, metrics=model.metrics, prefixes=model.prefixes,
+            recipe.open_backend,
+            recipe.options,
+            name=model.name,
+            metrics=model.metrics,
+            prefixes=model.prefixes,
             on_status=self.notice.tell,
-        )  # fmt: skip
+        )
         engine.start()
         while not self.notice.wait(lambda: engine.status.state != "loading", TOLD_EVERY):
             share = engine.status.progress

@@ -168,5 +168,3 @@ class BlobWriter:
 def _check_space(place: Path, need: int) -> None:
     if need + SPARE > shutil.disk_usage(place).free:
         raise DiskFull("The disk has no room for this file.")
-
-

@@ -45,8 +45,9 @@ def quantized(folder: Path, new: Made, kind: str) -> Generator[Quantizing | Made
     if before not in UNQUANTIZED:
         raise InvalidRequest(
             f"Invalid 'quantize': the model is {before or 'quantised'} already; only {', '.join(UNQUANTIZED)} can be "
-            "quantised.", param="quantize",
-        )  # fmt: skip
+            "quantised.",
+            param="quantize",
+        )
     if not _busy.acquire(blocking=False):
         raise QueueFull("Another model is being quantised. Try again when it is done.", wait=60.0)
     beside = folder / ".blobs" / f"quantized-{os.getpid()}.gguf"

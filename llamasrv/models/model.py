@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.domain.defaults import ChatDefaults
+from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.interface import Adapter, Backend, Progress, Projector
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions
@@ -170,11 +170,17 @@ class Model:
                 return Details()
             info = self.current.info
             self._details = Details(
-                architecture=info.architecture, num_params=info.num_params, quantisation=info.file_type,
-                context=info.context_train, n_embd=info.n_embd, template=info.chat_template, size=info.size_bytes,
-                modified=float(self.created), metadata=info.metadata,
+                architecture=info.architecture,
+                num_params=info.num_params,
+                quantisation=info.file_type,
+                context=info.context_train,
+                n_embd=info.n_embd,
+                template=info.chat_template,
+                size=info.size_bytes,
+                modified=float(self.created),
+                metadata=info.metadata,
                 capabilities=("completion", *_modalities(self.current.model.projector)),
-            )  # fmt: skip
+            )
         return self._details
 
     @property

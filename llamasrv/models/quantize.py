@@ -97,9 +97,13 @@ def main(source: str, target: str, number: str, threads: str, again: str) -> int
 
     try:
         run(
-            source, target, int(number), threads=int(threads), again=again == "1",
+            source,
+            target,
+            int(number),
+            threads=int(threads),
+            again=again == "1",
             report=lambda done, total: say(done=done, total=total),
-        )  # fmt: skip
+        )
     except LoadFailed as error:
         say(error=str(error))
         return 1

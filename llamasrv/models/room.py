@@ -74,8 +74,10 @@ class Room:
     def check(self, model: Model) -> None:
         """Raises LoadFailed for a model that is larger than all models together may be."""
         if self.limit and model.memory > self.limit:
-            raise LoadFailed(f"it needs {as_gib(model.memory)} of memory; --memory-limit allows {as_gib(self.limit)} "
-                             "for all models together")  # fmt: skip
+            raise LoadFailed(
+                f"it needs {as_gib(model.memory)} of memory; --memory-limit allows {as_gib(self.limit)} "
+                "for all models together"
+            )
 
     def holds(self, place: str) -> bool:
         """Whether any model takes memory there and could make room."""

@@ -31,9 +31,7 @@ _GONE = "loading it crashed the trial process ({})"
 class Trials:
     """Remembers which files have passed. `store` None: in this process only."""
 
-    def __init__(
-        self, store: Path | None = None, *, version: str = "", run: Callable[..., None] | None = None
-    ) -> None:
+    def __init__(self, store: Path | None = None, *, version: str = "", run: Callable[..., None] | None = None) -> None:
         """`version` of the library: another version tries each file again. `run` gets the file, the seconds it may
         take, and the projector if there is one; it raises LoadFailed."""
         self._store = store
@@ -109,9 +107,14 @@ def main(path: str, projector: str | None = None) -> int:
     from llamasrv.engine.backend.projector import try_projector
 
     options = EngineOptions(
-        context_cells=CELLS, parallel=1, batch_size=CELLS, ubatch_size=CELLS, gpu_layers=0,
-        mmproj=None if projector is None else Path(projector), mmproj_offload=False,
-    )  # fmt: skip
+        context_cells=CELLS,
+        parallel=1,
+        batch_size=CELLS,
+        ubatch_size=CELLS,
+        gpu_layers=0,
+        mmproj=None if projector is None else Path(projector),
+        mmproj_offload=False,
+    )
     try:
         backend = open_model(path, options, lambda share: True)
         if backend.projector is not None:

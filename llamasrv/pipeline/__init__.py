@@ -22,13 +22,13 @@ from llamasrv.pipeline.adapters import chosen
 from llamasrv.pipeline.best_of import BestOf
 from llamasrv.pipeline.cache_report import CacheBook, CacheReport
 from llamasrv.pipeline.constraint import ConstraintBuilder
+from llamasrv.pipeline.documents import DocumentReader
 from llamasrv.pipeline.echo import Echo
 from llamasrv.pipeline.embed import ClassificationWork, Embeddings, EmbeddingWork, Ranking, RankingWork, check_media
 from llamasrv.pipeline.fingerprint import Fingerprint, fingerprint_of
 from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.load_wait import LoadWait
 from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
-from llamasrv.pipeline.documents import DocumentReader
 from llamasrv.pipeline.media import MediaOptions, MediaReader
 from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run import Begun, Run, RunInfo, Stage
@@ -195,18 +195,28 @@ class Pipeline:
         stream = engine.submit(specs, constraints)
         controlled = [c for c in constraints if c is not None and c.has_budget] if request.thinking_control else []
         generation = Generation(
-            stream, lambda: engine.cancel(stream), choices=choices, each=drawn,
+            stream,
+            lambda: engine.cancel(stream),
+            choices=choices,
+            each=drawn,
             start_token=vocab.bos if vocab.add_bos else None,
             progress=Progress(progress=request.with_progress, pace=request.with_pace) if _progresses(request) else None,
             end_thinking=(lambda: engine.end_thinking(controlled)) if controlled else None,
             on_usage=None if cache is None else cache.ended,
-        )  # fmt: skip
+        )
         if cache is not None:
             cache.num_reused = lambda: generation.num_reused
         info = RunInfo(
-            served.model.name, served.fingerprint, params, [prompt.tokens for prompt in prepared], request.n,
-            sum(prompt.left_out for prompt in prepared), vocab, cache, windows,
-        )  # fmt: skip
+            served.model.name,
+            served.fingerprint,
+            params,
+            [prompt.tokens for prompt in prepared],
+            request.n,
+            sum(prompt.left_out for prompt in prepared),
+            vocab,
+            cache,
+            windows,
+        )
         stages = _stages(served, prepared, request, generation, drawn)
         return Begun(info, generation, stages, may_gather=request.time_limit is None)
 
@@ -242,9 +252,15 @@ class Pipeline:
         return self.cache_book.compare(request.owner, fingerprint, request.previous)
 
     def _spec(
-        self, served: LoadedModel, ready: TokenizedPrompt, request: GenerateRequest, params: SamplingParams, index: int,
-        cache_key: CacheKey, prediction: array[int] | None,
-    ) -> SequenceSpec:  # fmt: skip
+        self,
+        served: LoadedModel,
+        ready: TokenizedPrompt,
+        request: GenerateRequest,
+        params: SamplingParams,
+        index: int,
+        cache_key: CacheKey,
+        prediction: array[int] | None,
+    ) -> SequenceSpec:
         """The SequenceSpec of a prompt's first choice."""
         model = served.model
         wanted = model.num_predict if request.max_tokens is None else request.max_tokens

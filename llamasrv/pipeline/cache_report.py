@@ -55,9 +55,14 @@ class CacheReport:
     the engine has taken it up."""
 
     def __init__(
-        self, num_prompt: int, book: CacheBook | None = None, request: _Request | None = None,
-        before: _Request | None = None, *, was_named: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        num_prompt: int,
+        book: CacheBook | None = None,
+        request: _Request | None = None,
+        before: _Request | None = None,
+        *,
+        was_named: bool = False,
+    ) -> None:
         self.num_prompt = num_prompt
         self.was_named = was_named  # the client said which request it is to be compared with
         self.was_found = before is not None

@@ -37,7 +37,7 @@ class ChatProfile:
                 "the chat template was not fully understood: its turns with %s do not survive a round trip. "
                 "Answers of this kind may be misread; see `llamasrv check --chat-template FILE`.",
                 ", ".join(format.unsure),
-            )  # fmt: skip
+            )
         # As tokens of their own they never reach the parser as text, and what looks like them is content.
         format = replace(format, role_ends=tuple(mark for mark in format.role_ends if mark not in vocab.controls))
         spoken = {token: text.encode() for text, token in vocab.controls.items() if format.needs(text)}

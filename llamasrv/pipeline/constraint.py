@@ -27,9 +27,14 @@ class ConstraintBuilder:
     enforced."""
 
     def __init__(
-        self, served: LoadedModel, prepared: TokenizedPrompt, request: GenerateRequest, prompt: Prompt, *,
+        self,
+        served: LoadedModel,
+        prepared: TokenizedPrompt,
+        request: GenerateRequest,
+        prompt: Prompt,
+        *,
         scope: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`scope`: who shares compiled grammars with whom."""
         self._served, self._prepared, self._request = served, prepared, request
         self._grammar = _grammar(served, prepared, request, prompt, scope)

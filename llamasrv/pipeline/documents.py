@@ -21,7 +21,7 @@ from llamasrv.domain.request import (
     Part,
     Prompt,
     TextPart,
-)  # fmt: skip
+)
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidMedia, InvalidRequest, LlamasrvError, Unsupported
 from llamasrv.media.decoder import Check, Decoder

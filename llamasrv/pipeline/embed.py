@@ -141,9 +141,7 @@ class EmbeddingWork(Work):
         if how is None:
             how = AS_IT_IS if self._pooling == "none" else EUCLIDEAN
         vectors = [finished(v, dimensions=request.dimensions, normalise=how) for v in self._wait()]
-        return Embeddings(
-            self.model, tuple(vectors), self._size, self._pooling, self.num_prompt, self._fingerprint
-        )
+        return Embeddings(self.model, tuple(vectors), self._size, self._pooling, self.num_prompt, self._fingerprint)
 
 
 class RankingWork(Work):

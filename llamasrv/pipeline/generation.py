@@ -149,9 +149,17 @@ class Generation:
 
 def _usage_of(end: End, choice: Detokenizer) -> Usage:
     return Usage(
-        end.num_prompt, end.num_reused, end.num_generated, choice.num_reasoning, end.queue_seconds,
-        end.prefill_seconds, end.decode_seconds, end.num_forgotten, end.drafts, tuple(end.pinned),
-    )  # fmt: skip
+        end.num_prompt,
+        end.num_reused,
+        end.num_generated,
+        choice.num_reasoning,
+        end.queue_seconds,
+        end.prefill_seconds,
+        end.decode_seconds,
+        end.num_forgotten,
+        end.drafts,
+        tuple(end.pinned),
+    )
 
 
 def _usage(ends: list[End], choices: Sequence[Detokenizer], each: int) -> Usage:
@@ -176,6 +184,8 @@ def _usage(ends: list[End], choices: Sequence[Detokenizer], each: int) -> Usage:
 def _draft_counts(counts: list[DraftCounts]) -> DraftCounts:
     predicted = [c.predicted for c in counts if c.predicted is not None]
     return DraftCounts(
-        sum(c.drafted for c in counts), sum(c.accepted for c in counts), sum(predicted) if predicted else None,
+        sum(c.drafted for c in counts),
+        sum(c.accepted for c in counts),
+        sum(predicted) if predicted else None,
         sum(c.predicted_accepted for c in counts),
-    )  # fmt: skip
+    )

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llamasrv import __version__
+from llamasrv.chat.media import media_of
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate, TemplateError, fallback_source
-from llamasrv.chat.media import media_of
 from llamasrv.domain.media import MediaSpan
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import (
@@ -325,8 +325,7 @@ class LoadedModel:
         if tokens and not (min(tokens) >= 0 and max(tokens) < self.vocab.size):
             at, token = next((i, t) for i, t in enumerate(tokens) if not 0 <= t < self.vocab.size)
             raise InvalidRequest(
-                f"The token id {token} at position {at} is outside the vocabulary "
-                f"of {self.vocab.size} tokens.",
+                f"The token id {token} at position {at} is outside the vocabulary of {self.vocab.size} tokens.",
                 param="prompt",
             )
         return tokens
@@ -360,9 +359,10 @@ def _shorter(messages: tuple[Message, ...]) -> list[list[Message]]:
         return [m for at, m in enumerate(messages) if at >= start or m.role in ("system", "developer")]
 
     turns = [
-        at for at, message in enumerate(messages)
+        at
+        for at, message in enumerate(messages)
         if message.role == "user" and (at == 0 or messages[at - 1].role != "user")
-    ]  # fmt: skip
+    ]
     out = [since(start) for start in turns[1:]]
     if turns:
         steps = [at for at in range(turns[-1] + 1, len(messages)) if messages[at].role == "assistant"]

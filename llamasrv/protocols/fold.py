@@ -14,7 +14,7 @@ from llamasrv.domain.events import (
     ToolCallArguments,
     ToolCallStart,
     Usage,
-)  # fmt: skip
+)
 from llamasrv.domain.request import ToolCall
 from llamasrv.protocols.reader import EventReader
 

@@ -39,8 +39,8 @@ from llamasrv.protocols.openai.completions import CompletionsSchema
 from llamasrv.protocols.openai.conversations import ConversationSchema, ItemsSchema, MetadataSchema
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
-from llamasrv.protocols.openai.score import ScoreSchema
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
+from llamasrv.protocols.openai.score import ScoreSchema
 from llamasrv.protocols.openai.transcriptions import TranscriptionSchema
 
 Query = tuple[str, str]

@@ -16,7 +16,7 @@ from llamasrv.domain.events import (
     ToolCallArguments,
     ToolCallStart,
     Usage,
-)  # fmt: skip
+)
 
 METHODS: dict[type, str] = {
     Text: "on_text", Reasoning: "on_reasoning", ToolCallStart: "on_call", ToolCallArguments: "on_arguments",

@@ -11,7 +11,6 @@ import orjson
 
 from llamasrv.domain.events import Pace, PromptProgress, PromptWaits, Usage
 
-
 RETURN_PROGRESS = (
     "llama.cpp's: a stream tells how much of the prompt is computed, in `prompt_progress`, and before that what it "
     "waits for, in `prompt_queue`"

@@ -93,8 +93,10 @@ def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:
         elif own.model.path is None and table.name == DEMO_NAME:
             own = own.having(model={"path": paths.demo_model()})
         if own.model.path is None:
-            raise ConfigError(f"models.{table.name}: no path, and no model of that name in models.dir"
-                              f"{nearest(table.name, [one.name for one in found])}")  # fmt: skip
+            raise ConfigError(
+                f"models.{table.name}: no path, and no model of that name in models.dir"
+                f"{nearest(table.name, [one.name for one in found])}"
+            )
         try:
             yield _of_table(own, table, one)
         except ConfigError as error:
@@ -234,11 +236,15 @@ def _model(
         details = dataclasses.replace(details, capabilities=(*details.capabilities, "embedding"))
     projecting = with_projector_of(details, settings.engine)
     recipe = recipes.make(
-        settings, header, several=several, digest=details.digest,
-        mmproj=projecting.mmproj, mmproj_digest=projecting.mmproj_digest,
+        settings,
+        header,
+        several=several,
+        digest=details.digest,
+        mmproj=projecting.mmproj,
+        mmproj_digest=projecting.mmproj_digest,
         adapters=tuple(map(_known, settings.engine.adapters)),
         control_vectors=tuple(map(_known_vector, settings.engine.control_vectors)),
-    )  # fmt: skip
+    )
     return Model(
         name,
         aliases=aliases,

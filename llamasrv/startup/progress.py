@@ -47,7 +47,11 @@ def _bar(console: Console | None) -> Progress:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     return Progress(
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
         console=console or Console(stderr=True, soft_wrap=True),  # lines of the log are printed above it, unwrapped
-        transient=True, auto_refresh=False,
-    )  # fmt: skip
+        transient=True,
+        auto_refresh=False,
+    )

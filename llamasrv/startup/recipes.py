@@ -108,9 +108,7 @@ def with_places(settings: Settings, header: gguf.Header) -> Settings:
     return chosen
 
 
-def _of_this_machine(
-    settings: Settings, header: gguf.Header, *, several: bool, known: Mapping[str, Any]
-) -> Recipe:
+def _of_this_machine(settings: Settings, header: gguf.Header, *, several: bool, known: Mapping[str, Any]) -> Recipe:
     settings = with_places(settings, header)
     need = _need(settings, header, known, several=several)
     options = _options(settings, need.cells, known)
@@ -118,10 +116,14 @@ def _of_this_machine(
     less = partial(_half, options) if is_open else _nothing
     path, beside = str(header.path), _beside(options)
     return Recipe(
-        partial(_open, path, options, less), options, memory=need.total + beside,
-        context=options.longest_sequence(need.context), windows_save=need.windows_save,
-        beside=beside + need.checkpoints, measure=partial(_host_bytes, path, options),
-    )  # fmt: skip
+        partial(_open, path, options, less),
+        options,
+        memory=need.total + beside,
+        context=options.longest_sequence(need.context),
+        windows_save=need.windows_save,
+        beside=beside + need.checkpoints,
+        measure=partial(_host_bytes, path, options),
+    )
 
 
 def _host_bytes(path: str, options: EngineOptions) -> int | None:
@@ -130,9 +132,7 @@ def _host_bytes(path: str, options: EngineOptions) -> int | None:
     return measure(path, options).uses[HOST].total if can_measure() else None
 
 
-def _fitted_when_loaded(
-    settings: Settings, header: gguf.Header, *, several: bool, known: Mapping[str, Any]
-) -> Recipe:
+def _fitted_when_loaded(settings: Settings, header: gguf.Header, *, several: bool, known: Mapping[str, Any]) -> Recipe:
     path, shape = str(header.path), shape_of(settings)
     cells = settings.engine.context_cells or memory.wanted_cells(header, shape)
     need = memory.estimate(header, cells, shape)
@@ -165,15 +165,24 @@ def _fitted_when_loaded(
         shares = {name: Share(size, found.capacity[name]) for name, size in found.devices.items()}
         beside = _beside(found.options) - found.beside + need.checkpoints
         return Recipe(
-            partial(_open, path, found.options, partial(less, found)), found.options, memory=found.host + beside,
-            context=found.measured.context, fit=fitted, windows_save=need.windows_save, beside=beside,
+            partial(_open, path, found.options, partial(less, found)),
+            found.options,
+            memory=found.host + beside,
+            context=found.measured.context,
+            fit=fitted,
+            windows_save=need.windows_save,
+            beside=beside,
             devices={} if settings.engine.fit == "off" else shares,
-        )  # fmt: skip
+        )
 
     return Recipe(
-        partial(_open, path, full, _nothing), full, memory=need.total + _beside(full),
-        context=full.longest_sequence(need.context), fit=fitted, windows_save=need.windows_save,
-    )  # fmt: skip
+        partial(_open, path, full, _nothing),
+        full,
+        memory=need.total + _beside(full),
+        context=full.longest_sequence(need.context),
+        fit=fitted,
+        windows_save=need.windows_save,
+    )
 
 
 def _fitted(
@@ -270,8 +279,12 @@ def _open(path: str, options: EngineOptions, less: Less, progress: Progress) -> 
         lack, smaller = _lack(error), less()
         if smaller is None:
             raise NoMemory(f"{lack}. {_ADVICE}", error.refused) from None
-        log.warning("%s; trying a context of %s and %s layers on devices", lack, smaller.context_cells,
-                    "all" if smaller.gpu_layers is None else smaller.gpu_layers)  # fmt: skip
+        log.warning(
+            "%s; trying a context of %s and %s layers on devices",
+            lack,
+            smaller.context_cells,
+            "all" if smaller.gpu_layers is None else smaller.gpu_layers,
+        )
         try:
             return open_model(path, smaller, progress)
         except NoMemory as again:
@@ -286,8 +299,10 @@ def _lack(error: NoMemory) -> str:
     refused = error.refused
     if refused is None:
         return str(error)
-    place, free = (f"on {refused.place}", refused.free) if refused.place != HOST else (
-        "of this machine's memory", memory.available_memory()
-    )  # fmt: skip
+    place, free = (
+        (f"on {refused.place}", refused.free)
+        if refused.place != HOST
+        else ("of this machine's memory", memory.available_memory())
+    )
     beside = "" if free is None else f", which has {memory.as_gib(free)} free"
     return f"{error}: it could not get {memory.as_gib(refused.size)} {place}{beside}"

@@ -33,7 +33,6 @@ from llamasrv.startup import filled_in, model_list, template_trials, tools
 from llamasrv.store import DAY, Store, StoreError, StoreOptions, day_of, open_store
 from llamasrv.web.service import Service, WebOptions
 
-
 log = logging.getLogger("llamasrv")
 
 NEVER = 1e9  # seconds
@@ -52,7 +51,9 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
         limits=Limits(**limits),
         media=MediaOptions(
             MediaLimits(
-                count=media.count, pixels=media.pixels, audio_seconds=media.audio_seconds,
+                count=media.count,
+                pixels=media.pixels,
+                audio_seconds=media.audio_seconds,
                 held_bytes=media.decoded_bytes,
             ),
             Sources(media.path, frozenset(host.lower() for host in media.hosts), media.fetch_bytes),
@@ -135,9 +136,12 @@ def build(settings: Settings) -> Service:
             trials.check(model.details, settings.models.load_timeout)
 
     loader = Loader(
-        memory_limit=settings.models.memory, load_timeout=settings.models.load_timeout,
-        most_loaded=settings.models.max, on_demand=settings.models.autoload, check=check,
-    )  # fmt: skip
+        memory_limit=settings.models.memory,
+        load_timeout=settings.models.load_timeout,
+        most_loaded=settings.models.max,
+        on_demand=settings.models.autoload,
+        check=check,
+    )
     loader.on_load.append(adapters.load_again)
     registry = Registry(
         model_list.models(settings), loader=loader, aliases=settings.aliases, any_name=settings.models.names == "any"
@@ -169,8 +173,9 @@ def warn_of_renamed_keys(service: Service, settings: Settings) -> None:
         log.warning(
             "keys without a name are called by their digest now, no longer by their place: what is kept for %s is no "
             "key's. A table [keys.%s] with that key's sha256 in a .toml key file makes it that key's again",
-            ", ".join(lost), lost[0],
-        )  # fmt: skip
+            ", ".join(lost),
+            lost[0],
+        )
 
 
 def _load_those_of_the_start(registry: Registry) -> None:

@@ -1,8 +1,8 @@
 """A shelf in a folder: one folder per owner, ID.json for the record, ID.PART for each content.
 
-    .open/OWNER.ID      the record is open
-    .sums/NAME          a sum of the ledger
-    .lock               of the server that works on it
+.open/OWNER.ID      the record is open
+.sums/NAME          a sum of the ledger
+.lock               of the server that works on it
 """
 
 from __future__ import annotations

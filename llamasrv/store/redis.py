@@ -1,7 +1,7 @@
 """Responses in Redis, for several servers that share them. Age is bounded by expiry, size by Redis's own `maxmemory`.
 
-    llamasrv:response:OWNER:ID    a hash: body, previous, lease
-    llamasrv:usage:DAY            a hash: OWNER:MODEL:FIGURE
+llamasrv:response:OWNER:ID    a hash: body, previous, lease
+llamasrv:usage:DAY            a hash: OWNER:MODEL:FIGURE
 """
 
 from __future__ import annotations
@@ -14,8 +14,18 @@ from urllib.parse import quote, unquote
 
 from llamasrv.errors import ConfigError
 from llamasrv.store import (
-    CHAIN, CHAIN_BYTES, DAY, USAGE_DAYS, Entry, StoreError, StoreOptions, Used, pack, unpack, unpack_all,
-)  # fmt: skip
+    CHAIN,
+    CHAIN_BYTES,
+    DAY,
+    USAGE_DAYS,
+    Entry,
+    StoreError,
+    StoreOptions,
+    Used,
+    pack,
+    unpack,
+    unpack_all,
+)
 from llamasrv.store.redis_shelf import RedisShelf
 
 try:

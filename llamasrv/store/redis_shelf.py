@@ -1,14 +1,14 @@
 """A shelf in Redis. Nothing on it expires by itself.
 
-    llamasrv:SHELF:owners               a set
-    llamasrv:SHELF:records:OWNER        a hash: records by id
-    llamasrv:SHELF:contents:OWNER:ID    a hash: blobs by part
-    llamasrv:SHELF:open                 a set: OWNER:ID of each record that is open
-    llamasrv:SHELF:lock                 its holder
-    llamasrv:blob:BLOB                  a hash: last (number of the last piece), size, links (how many name it)
-    llamasrv:blob:BLOB:N                a piece
-    llamasrv:sums                       a hash: the ledger
-    llamasrv:unfinished                 a sorted set: blobs that are being written, by when that began
+llamasrv:SHELF:owners               a set
+llamasrv:SHELF:records:OWNER        a hash: records by id
+llamasrv:SHELF:contents:OWNER:ID    a hash: blobs by part
+llamasrv:SHELF:open                 a set: OWNER:ID of each record that is open
+llamasrv:SHELF:lock                 its holder
+llamasrv:blob:BLOB                  a hash: last (number of the last piece), size, links (how many name it)
+llamasrv:blob:BLOB:N                a piece
+llamasrv:sums                       a hash: the ledger
+llamasrv:unfinished                 a sorted set: blobs that are being written, by when that began
 """
 
 from __future__ import annotations

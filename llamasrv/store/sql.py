@@ -15,8 +15,19 @@ from typing import Any, Protocol
 
 from llamasrv.errors import ConfigError
 from llamasrv.store import (
-    CHAIN, CHAIN_BYTES, DAY, USAGE_DAYS, Entry, StoreError, StoreOptions, Used, day_of, pack, unpack, unpack_all,
-)  # fmt: skip
+    CHAIN,
+    CHAIN_BYTES,
+    DAY,
+    USAGE_DAYS,
+    Entry,
+    StoreError,
+    StoreOptions,
+    Used,
+    day_of,
+    pack,
+    unpack,
+    unpack_all,
+)
 from llamasrv.store.shelf import Shelf
 
 TABLES = """

@@ -29,9 +29,17 @@ Stop = Callable[[], bool]
 
 class Command:
     def __init__(
-        self, args: Sequence[str], *, cwd: str, seconds: float, most: int, stop: Stop, given: bytes = b"",
-        env: Mapping[str, str] | None = None, with_errors: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        args: Sequence[str],
+        *,
+        cwd: str,
+        seconds: float,
+        most: int,
+        stop: Stop,
+        given: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        with_errors: bool = True,
+    ) -> None:
         """Start it. `given` is what it may read, `most` the bytes of output that are kept. Raises OSError."""
         self._deadline = time.monotonic() + seconds
         self._left = most
@@ -43,9 +51,14 @@ class Command:
         try:
             with _file_with(given) as source:
                 self._process = subprocess.Popen(
-                    args, stdin=source.fileno(), stdout=theirs, stderr=theirs if with_errors else subprocess.DEVNULL,
-                    cwd=cwd, env=environment(env), start_new_session=True,
-                )  # fmt: skip
+                    args,
+                    stdin=source.fileno(),
+                    stdout=theirs,
+                    stderr=theirs if with_errors else subprocess.DEVNULL,
+                    cwd=cwd,
+                    env=environment(env),
+                    start_new_session=True,
+                )
         except BaseException:
             os.close(self._output)
             raise

@@ -28,9 +28,15 @@ def run(asked: Invocation, stop: Stop) -> bytes:
     }  # fmt: skip
     try:
         child = Command(
-            [sys.executable, "-m", "llamasrv.tools.child"], cwd="/", seconds=SECONDS, most=MOST_REPLY, stop=stop,
-            given=orjson.dumps(ask), env={"PYTHONPATH": PACKAGES}, with_errors=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "llamasrv.tools.child"],
+            cwd="/",
+            seconds=SECONDS,
+            most=MOST_REPLY,
+            stop=stop,
+            given=orjson.dumps(ask),
+            env={"PYTHONPATH": PACKAGES},
+            with_errors=False,
+        )
     except OSError as error:
         return reply_json(error=f"it cannot be started: {error.strerror or error}")
     reply = b"".join(child.output())

@@ -33,9 +33,14 @@ GRACE = 0.5  # seconds to end by itself after its input was closed
 
 class LineProcess:
     def __init__(
-        self, args: Sequence[str], *, cwd: str | None, env: Mapping[str, str], on_line: Callable[[bytes], bool],
+        self,
+        args: Sequence[str],
+        *,
+        cwd: str | None,
+        env: Mapping[str, str],
+        on_line: Callable[[bytes], bool],
         on_end: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Start it. `on_line` says whether somebody has waited for that line. It and `on_end` are called by a thread of
         its own, `on_end` once. Raises OSError."""
         self._on_line, self._on_end = on_line, on_end

@@ -46,9 +46,12 @@ class Peer:
         self._opening = threading.Lock()
         self._is_open = False
         self._process = LineProcess(
-            [definition.command, *definition.args], cwd=definition.cwd, env=environment(definition.env),
-            on_line=self._take, on_end=self._fail_all,
-        )  # fmt: skip
+            [definition.command, *definition.args],
+            cwd=definition.cwd,
+            env=environment(definition.env),
+            on_line=self._take,
+            on_end=self._fail_all,
+        )
 
     @property
     def is_alive(self) -> bool:

@@ -122,9 +122,14 @@ def as_tool(server: str, listed: Mapping[str, Any]) -> Tool | None:
         return None
     ours = f"{server}_{name}"
     return Tool(
-        ours, ours, description if isinstance(description, str) else "", schema if isinstance(schema, dict) else {},
-        kind="mcp", server=server, remote_name=name,
-    )  # fmt: skip
+        ours,
+        ours,
+        description if isinstance(description, str) else "",
+        schema if isinstance(schema, dict) else {},
+        kind="mcp",
+        server=server,
+        remote_name=name,
+    )
 
 
 def as_response(result: Mapping[str, Any]) -> dict[str, Any]:

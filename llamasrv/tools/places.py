@@ -152,9 +152,13 @@ class There:
         command = self._runtime.command(["sh", "-c", script, "_", *args])
         try:
             done = subprocess.run(
-                command, input=given or b"", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=SECONDS,
+                command,
+                input=given or b"",
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=SECONDS,
                 check=False,
-            )  # fmt: skip
+            )
         except OSError as error:
             raise Refused(f"{command[0]} cannot be started: {error.strerror or error}") from None
         except subprocess.TimeoutExpired:

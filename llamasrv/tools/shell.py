@@ -44,5 +44,3 @@ def stream(asked: Invocation, stop: Stop, pause: float = 3600.0) -> Iterator[str
 
 def why_not(error: OSError) -> str:
     return f"the command cannot be started: {error.strerror or error}"
-
-

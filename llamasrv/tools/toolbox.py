@@ -131,9 +131,10 @@ def checked(tool: Tool, params: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in tool.parameters.get("required", ()):
         if name not in given:
             raise InvalidRequest(
-                f"Missing required parameter: 'params.{name}'.", param=f"params.{name}",
+                f"Missing required parameter: 'params.{name}'.",
+                param=f"params.{name}",
                 code="missing_required_parameter",
-            )  # fmt: skip
+            )
     for name, value in given.items():
         kind, words = _TYPES[known[name]["type"]]
         if type(value) is not kind:

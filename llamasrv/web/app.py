@@ -15,8 +15,8 @@ from llamasrv.web.routes import (
     files,
     gemini,
     llamacpp,
-    llamacpp_slots,
     llamacpp_control,
+    llamacpp_slots,
     llamacpp_streams,
     llamacpp_tools,
     lora,
@@ -31,7 +31,7 @@ from llamasrv.web.routes import (
     ui,
     usage,
     vertex,
-)  # fmt: skip
+)
 from llamasrv.web.service import Service
 from llamasrv.web.streams.batches import Sender
 from llamasrv.web.streams.resume import StreamReader

@@ -21,7 +21,7 @@ from llamasrv.errors import (
     MethodNotAllowed,
     NotFound,
     Unauthorized,
-)  # fmt: skip
+)
 from llamasrv.protocols.errors import dialect
 from llamasrv.web.ops.request_log import RequestLog
 

@@ -79,9 +79,7 @@ class Service:
     """One per process. `registry`, `pipeline` and `store` belong to the caller that made them; without a store nothing
     is remembered."""
 
-    def __init__(
-        self, registry: Registry, pipeline: Pipeline, options: WebOptions, store: Store | None = None
-    ) -> None:
+    def __init__(self, registry: Registry, pipeline: Pipeline, options: WebOptions, store: Store | None = None) -> None:
         self.registry = registry
         self.pipeline = pipeline
         self.stats = RequestStats()
@@ -106,9 +104,11 @@ class Service:
         batches = _shelf(options, store, "batches")
         batches.room = self.files.room  # one bound for all of it
         self.batches = BatchRunner(
-            BatchStore(batches), self.files, self.gaps,
+            BatchStore(batches),
+            self.files,
+            self.gaps,
             longest_line=options.limits.body_bytes + LINE_AROUND,
-        )  # fmt: skip
+        )
         if options.files_bytes:
             pipeline.documents.open_file = self._content_of
         self.streams = Streams()

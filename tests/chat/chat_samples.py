@@ -121,15 +121,23 @@ def _with_tools(turns: str, prompt: str) -> str:
 def _blocks(text: tuple[str, str], thought: tuple[str, str], calls: str, opens: bool) -> str:
     """Blocks with marks of their own for text, thoughts and calls."""
     return _with_tools(
-        "{{- '<|bot|>' -}}{%- if m.reasoning_content -%}{{- '" + thought[0] + "' + m.reasoning_content + '" + thought[1]
-        + "' -}}{%- endif -%}{%- if m.tool_calls -%}" + calls + "{%- else -%}{{- '" + text[0] + "' + m.content + '" + text[1]
+        "{{- '<|bot|>' -}}{%- if m.reasoning_content -%}{{- '"
+        + thought[0]
+        + "' + m.reasoning_content + '"
+        + thought[1]
+        + "' -}}{%- endif -%}{%- if m.tool_calls -%}"
+        + calls
+        + "{%- else -%}{{- '"
+        + text[0]
+        + "' + m.content + '"
+        + text[1]
         + "' -}}{%- endif -%}{{- '<|eot|>' -}}",
         "{{- '<|bot|>" + (thought[0] if opens else "") + "' -}}",
     )
 
 
 _NUMBERED = (
-    "{{- '<|DO|>[' -}}{%- for c in m.tool_calls -%}{{- '{\"ref_id\": \"' ~ loop.index0 ~ '\", \"fn\": \"' + c.function.name"
+    '{{- \'<|DO|>[\' -}}{%- for c in m.tool_calls -%}{{- \'{"ref_id": "\' ~ loop.index0 ~ \'", "fn": "\' + c.function.name'
     " + '\", \"input\": ' + c.function.arguments | tojson + '}' -}}{%- if not loop.last -%}{{- ', ' -}}{%- endif -%}"
     "{%- endfor -%}{{- ']<|/DO|>' -}}"
 )
@@ -139,17 +147,34 @@ def _letters(to: str, body: str, more: str, call: str, tools: str = "") -> str:
     """Messages with recipients."""
     start = "<|from|>bot"
     return _with_tools(
-        "{%- if m.reasoning_content -%}{{- '" + start + to + "me" + body + "' + m.reasoning_content + '" + more
+        "{%- if m.reasoning_content -%}{{- '"
+        + start
+        + to
+        + "me"
+        + body
+        + "' + m.reasoning_content + '"
+        + more
         + "' -}}{%- endif -%}{%- if m.tool_calls -%}{%- for c in m.tool_calls -%}{%- set f = c.function -%}"
-        "{{- '" + start + to + tools + "' + f.name + '" + body + "' -}}" + call
-        + "{{- '<|eot|>' if loop.last else '" + more + "' -}}{%- endfor -%}{%- else -%}"
+        "{{- '"
+        + start
+        + to
+        + tools
+        + "' + f.name + '"
+        + body
+        + "' -}}"
+        + call
+        + "{{- '<|eot|>' if loop.last else '"
+        + more
+        + "' -}}{%- endfor -%}{%- else -%}"
         "{{- '" + start + to + "you" + body + "' + m.content + '<|eot|>' -}}{%- endif -%}",
         "{{- '" + start + "' -}}",
     )
 
 
 _INVOKE = (
-    "{{- '<go>\\n<do=\"' + f.name + '\">\\n' -}}" + _tagged("'<with=\"'", "'\">'", "'</with>\\n'") + "{{- '</do>\\n</go>' -}}"
+    "{{- '<go>\\n<do=\"' + f.name + '\">\\n' -}}"
+    + _tagged("'<with=\"'", "'\">'", "'</with>\\n'")
+    + "{{- '</do>\\n</go>' -}}"
 )
 _WRAPPED = (
     "{%- for k, v in f.arguments.items() -%}{%- if v is string -%}{{- '<p n=\"' + k + '\"><![CDATA[' + v + ']]></p>' -}}"

@@ -27,7 +27,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         files = sorted(COLLECTION.glob("*.jinja")) if COLLECTION.is_dir() else []
         test = metafunc.function.__name__
         mark = pytest.mark.xfail(reason="this format is not learned", strict=test not in SOME_CASES)
-        metafunc.parametrize("template_file", [
-            pytest.param(path, id=path.stem, marks=mark if path.stem in NOT_LEARNED.get(test, ()) else ())
-            for path in files
-        ])  # fmt: skip
+        metafunc.parametrize(
+            "template_file",
+            [
+                pytest.param(path, id=path.stem, marks=mark if path.stem in NOT_LEARNED.get(test, ()) else ())
+                for path in files
+            ],
+        )

@@ -1,6 +1,6 @@
 """Templates that would take a server down, each in a process of its own, and what they cost.
 
-    python template_attacks.py       prints JSON: name → outcome, seconds of CPU, MiB of memory
+python template_attacks.py       prints JSON: name → outcome, seconds of CPU, MiB of memory
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ def often(statement: str, turns: int = 60) -> str:
 
 
 NESTED = NS + often("{% set ns.x = [ns.x, ns.x] %}") + often("{% set ns.y = [ns.y, ns.y] %}")
-DEEP_TUPLE = "{% set ns = namespace(t=(1,)) %}" + often(
-    often("{% set ns.t = (ns.t, i) %}", 1000), 300
-)
+DEEP_TUPLE = "{% set ns = namespace(t=(1,)) %}" + often(often("{% set ns.t = (ns.t, i) %}", 1000), 300)
 
 ATTACKS = {
     "a list doubled": NS + often("{% set ns.x = ns.x + ns.x %}", 40),

@@ -96,8 +96,11 @@ def test_schemas_inside_lark_have_the_bounds_of_schemas():
 
 
 def test_forms_of_other_kinds_have_them_too():
-    for content in (Content("regex", "(abc){20000}"), Content("choice", ["x" * 40_000]),
-                    Content("tags", {"type": "const_string", "value": "x" * 70_000})):  # fmt: skip
+    for content in (
+        Content("regex", "(abc){20000}"),
+        Content("choice", ["x" * 40_000]),
+        Content("tags", {"type": "const_string", "value": "x" * 70_000}),
+    ):
         with pytest.raises(InvalidRequest, match="fixes a text|'const' is too large"):
             constrain(PLAIN, content=content)
 

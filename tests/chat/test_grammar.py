@@ -13,8 +13,8 @@ from vectors import message_of
 from llamasrv.chat import families
 from llamasrv.chat.families import THINK
 from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
-from llamasrv.chat.notations import write_calls
 from llamasrv.chat.grammar import constrain
+from llamasrv.chat.notations import write_calls
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.request import ChatPrompt, Content, Message, Tool
@@ -190,15 +190,15 @@ def test_thinking_that_the_prompt_opened_is_ended_first():
 @pytest.mark.parametrize("special_tokens", [None, SPECIAL])
 @pytest.mark.parametrize("must_call", [True, False])
 def test_a_call_may_come_at_once_where_the_prompt_opened_a_block(special_tokens, must_call):
-    constraint = constrain(
-        PLAIN, prompt="<think>\n", tools=TOOLS, must_call=must_call, special_tokens=special_tokens
-    )
+    constraint = constrain(PLAIN, prompt="<think>\n", tools=TOOLS, must_call=must_call, special_tokens=special_tokens)
     call = [*b"\n", 257, *b'\n{"name": "ping", "arguments": {}}\n', 258] if special_tokens else "\n" + CALL
     assert accepts(constraint, call)
 
 
 def test_a_call_ends_a_block_that_calls_end():
-    format = ChatFormat("x", reasoning=Reasoning("<think>", "</think>", ended_by_calls=True), calls=families.GENERIC_CALLS)
+    format = ChatFormat(
+        "x", reasoning=Reasoning("<think>", "</think>", ended_by_calls=True), calls=families.GENERIC_CALLS
+    )
     constraint = constrain(format, prompt="<think>", tools=TOOLS)
     assert accepts(constraint, "Hm, " + CALL) and accepts(constraint, "Hm.</think>" + CALL)
     assert not accepts(constraint, "Hm, words")
@@ -212,7 +212,9 @@ def test_the_start_of_the_content_ends_such_a_block():
 
 def test_no_block_is_opened_where_thinking_is_off_or_only_assumed():
     assert not accepts(constrain(PLAIN, tools=TOOLS, must_call=True, thinking=False), "<think>Hm</think>" + CALL)
-    assumed = ChatFormat("plain", reasoning=Reasoning("<think>", "</think>", assumed=True), calls=families.GENERIC_CALLS)
+    assumed = ChatFormat(
+        "plain", reasoning=Reasoning("<think>", "</think>", assumed=True), calls=families.GENERIC_CALLS
+    )
     assert not accepts(constrain(assumed, tools=TOOLS, must_call=True), "<think>Hm</think>" + CALL)
 
 
@@ -308,8 +310,15 @@ def test_free_text_ends_at_a_special_token():
 
 
 def test_text_between_tags_ends_at_a_special_token():
-    calls = Calls("tagged", call_start="<tool_call>", name_end="\n", key_start="<k>", key_end="=", value_end="</think>",
-                  call_end="</tool_call>")  # fmt: skip
+    calls = Calls(
+        "tagged",
+        call_start="<tool_call>",
+        name_end="\n",
+        key_start="<k>",
+        key_end="=",
+        value_end="</think>",
+        call_end="</tool_call>",
+    )
     constraint = constrain(ChatFormat("x", calls=calls), tools=TOOLS[:1], must_call=True, special_tokens=SPECIAL)
     assert accepts(constraint, [257, *b"clock\n<k>city=Bern </th", 259, 258])
 
@@ -348,8 +357,11 @@ def test_many_arguments_come_in_any_order_each_once(name, format):
 @pytest.mark.parametrize("name, format", FORMATS)
 def test_arrays_have_as_many_items_as_they_may(name, format):
     def accepted(given, **bounds):
-        schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}, **bounds}},
-                  "required": ["a"]}  # fmt: skip
+        schema = {
+            "type": "object",
+            "properties": {"a": {"type": "array", "items": {"type": "integer"}, **bounds}},
+            "required": ["a"],
+        }
         constraint = constrain(format, tools=(Tool("f", "", schema),), must_call=True)
         return accepts(constraint, write_calls(format.calls, [("f", json.dumps({"a": given}))]).lstrip("\n"))
 
@@ -381,11 +393,15 @@ def test_a_schema_may_refer_to_itself_where_there_is_a_way_out(schema):
 
 
 def test_a_long_chain_of_references_costs_little():
-    parts = {f"d{n}": {"type": "object", "properties": {"a": {"$ref": f"#/$defs/d{n + 1}"}}, "required": ["a"]}
-             for n in range(1400)}  # fmt: skip
+    parts = {
+        f"d{n}": {"type": "object", "properties": {"a": {"$ref": f"#/$defs/d{n + 1}"}}, "required": ["a"]}
+        for n in range(1400)
+    }
     started = time.process_time()
     with pytest.raises(InvalidRequest, match="Nothing satisfies"):
-        constrain(PLAIN, content=Content("json", {"$ref": "#/$defs/d0", "$defs": {**parts, "d1400": {"$ref": "#/$defs/d7"}}}))
+        constrain(
+            PLAIN, content=Content("json", {"$ref": "#/$defs/d0", "$defs": {**parts, "d1400": {"$ref": "#/$defs/d7"}}})
+        )
     assert time.process_time() - started < 0.1
 
 
@@ -426,8 +442,17 @@ def test_every_template_of_the_collection_yields_a_working_grammar(template_file
 
 @pytest.mark.parametrize("name, format", FORMATS)
 def test_fifty_tools_make_a_grammar_fast(name, format):
-    tools = [Tool(f"tool_{n}", "", {"type": "object", "properties": {
-        f"t{n}_{k}": {"type": ["string", "integer", "boolean"][k % 3]} for k in range(5)}}) for n in range(50)]  # fmt: skip
+    tools = [
+        Tool(
+            f"tool_{n}",
+            "",
+            {
+                "type": "object",
+                "properties": {f"t{n}_{k}": {"type": ["string", "integer", "boolean"][k % 3]} for k in range(5)},
+            },
+        )
+        for n in range(50)
+    ]
     started = time.process_time()
     constraint = constrain(format, tools=tools)
     matcher(constraint)

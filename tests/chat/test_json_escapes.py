@@ -20,9 +20,19 @@ JSON = strategies.recursive(
 )
 ANY_OBJECT = matcher(constrain(PLAIN, content=Content("json")))
 ANYTHING = matcher(constrain(PLAIN, content=Content("json", {})))
-NOTE = matcher(constrain(PLAIN, content=Content("json", {
-    "type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "integer"}}, "required": ["text"],
-})))  # fmt: skip
+NOTE = matcher(
+    constrain(
+        PLAIN,
+        content=Content(
+            "json",
+            {
+                "type": "object",
+                "properties": {"text": {"type": "string"}, "n": {"type": "integer"}},
+                "required": ["text"],
+            },
+        ),
+    )
+)
 DAMAGED = 'caf\u00e9 <b> \u65e5\u672c \U0001f600 "\\ \x00\x1f\x7f\u2028'
 
 ESCAPED = json.dumps(DAMAGED)[1:-1].replace("<", "\\u003c")
@@ -52,10 +62,19 @@ def test_a_schema_s_texts_may_be_escaped(text):
 @pytest.mark.parametrize("name, format", FORMATS)
 @pytest.mark.parametrize("escaped", [ESCAPED, ESCAPED.upper().replace("\\U", "\\u")])
 def test_calls_may_be_escaped_in_every_notation(name, format, escaped):
-    tool = Tool("f", "", {"type": "object", "properties": {
-        "s": {"type": "string"}, "o": {"type": "object", "properties": {"a": {"type": "string"}}},
-        "l": {"type": "array", "items": {"type": "string"}},
-    }, "required": ["s"]})  # fmt: skip
+    tool = Tool(
+        "f",
+        "",
+        {
+            "type": "object",
+            "properties": {
+                "s": {"type": "string"},
+                "o": {"type": "object", "properties": {"a": {"type": "string"}}},
+                "l": {"type": "array", "items": {"type": "string"}},
+            },
+            "required": ["s"],
+        },
+    )
     written = write_calls(format.calls, [("f", json.dumps({"s": "HERE", "o": {"a": "HERE"}, "l": ["HERE"]}))])
     assert accepts(constrain(format, tools=(tool,), must_call=True), written.lstrip("\n").replace("HERE", escaped))
 

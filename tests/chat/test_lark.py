@@ -21,7 +21,7 @@ from llamasrv.protocols.openai.custom import custom_tool
 llguidance = pytest.importorskip("llguidance")
 
 # What Codex sends with its tool apply_patch.
-APPLY_PATCH = r'''
+APPLY_PATCH = r"""
 start: begin_patch hunk+ end_patch
 begin_patch: "*** Begin Patch" LF
 end_patch: "*** End Patch" LF?
@@ -41,7 +41,7 @@ change_line: ("+" | "-" | " ") /(.*)/ LF
 eof_line: "*** End of File" LF
 
 %import common.LF
-'''
+"""
 TOOL = custom_tool("apply_patch", "", {"type": "grammar", "syntax": "lark", "definition": APPLY_PATCH})
 PATCH = '*** Begin Patch\n*** Update File: src\\a "b".c\n@@ int f()\n-\treturn "<a>";\n+\treturn \'ä\';\n }\n*** End Patch\n'
 WRONG = (
@@ -81,7 +81,11 @@ def begins_a_patch(text):
 @pytest.mark.parametrize("name, format", FORMATS)
 def test_codex_patches_are_held_to_their_grammar(name, format):
     constraint = constrain(format, tools=[TOOL], must_call=True)
-    assert parses(PATCH) and accepts(constraint, written(format, PATCH)) and read(format, written(format, PATCH)) == [PATCH]
+    assert (
+        parses(PATCH)
+        and accepts(constraint, written(format, PATCH))
+        and read(format, written(format, PATCH)) == [PATCH]
+    )
     for text in WRONG:
         assert not parses(text) and not accepts(constraint, written(format, text))
 
@@ -111,7 +115,21 @@ def test_whatever_is_written_under_the_grammar_is_a_patch(name, format):
     random_source = random.Random(name)
     constraint = constrain(format, tools=[TOOL], must_call=True, thinking=False)
     end = format.calls.value_end.replace("{key}", "input") or '"'
-    seed = ["*** Begin Patch", "*** End Patch", "*** Add File: a", "\n", "\\n", "+", "<", "</", '\\"', end, end.strip(), '"}', "x"]
+    seed = [
+        "*** Begin Patch",
+        "*** End Patch",
+        "*** Add File: a",
+        "\n",
+        "\\n",
+        "+",
+        "<",
+        "</",
+        '\\"',
+        end,
+        end.strip(),
+        '"}',
+        "x",
+    ]
     finished = 0
     for _ in range(12):
         text = walk(constraint, random_source, seed, 3000)

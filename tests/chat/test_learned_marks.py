@@ -54,11 +54,14 @@ def test_it_learns_blocks_for_text_thoughts_and_calls():
     assert format.calls.section_end == "]<|/DO|>"
 
 
-@pytest.mark.parametrize("name, headers", [
-    ("letters", Headers("<|from|>bot", " to=", "<|says|>", "you", "me", "", "<|next|>", "<|eot|>")),
-    ("letters to marks", Headers("<|from|>bot", "<|to|>", "<|says|>", "you", "me", "", "<|next|>", "<|eot|>")),
-    ("letters with arguments", Headers("<|from|>bot", " @", "<|:|>", "you", "me", "fn.", "<|+|>", "<|eot|>")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, headers",
+    [
+        ("letters", Headers("<|from|>bot", " to=", "<|says|>", "you", "me", "", "<|next|>", "<|eot|>")),
+        ("letters to marks", Headers("<|from|>bot", "<|to|>", "<|says|>", "you", "me", "", "<|next|>", "<|eot|>")),
+        ("letters with arguments", Headers("<|from|>bot", " @", "<|:|>", "you", "me", "fn.", "<|+|>", "<|eot|>")),
+    ],
+)
 def test_it_learns_headers_with_recipients(name, headers):
     assert format_of(name).headers == headers
 
@@ -116,7 +119,9 @@ def test_text_without_a_header_is_content(text):
 def test_a_thought_that_nobody_ends_ends_at_a_call():
     """Some models call amid a thought. If its end mark still comes, what looked like a call was thought."""
     call = '<tool_call>\n{"name": "note", "arguments": {"text": "a"}}\n</tool_call>'
-    format = ChatTemplate("{{- messages[0].content -}}{%- if add_generation_prompt -%}{{- '<think>' -}}{%- endif -%}").format
+    format = ChatTemplate(
+        "{{- messages[0].content -}}{%- if add_generation_prompt -%}{{- '<think>' -}}{%- endif -%}"
+    ).format
     assert read(format, "I will note it. " + call, "<think>") == ("", "I will note it.", [("note", {"text": "a"})])
     assert read(format, f"I may {call} or not</think>No.", "<think>") == ("No.", f"I may {call} or not", [])
     assert read(format, f"I may <tool_call> or so, {call}", "<think>")[2] == [("note", {"text": "a"})]

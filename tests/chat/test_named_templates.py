@@ -36,12 +36,16 @@ LOSES_SYSTEM = {"yandex"}
 # The first is that of llama.cpp's own tests.
 TALKS = (
     (
-        ("system", "You are a helpful assistant"), ("user", "Hello"), ("assistant", "Hi there"),
-        ("user", "Who are you"), ("assistant", "   I am an assistant   "), ("user", "Another question"),
+        ("system", "You are a helpful assistant"),
+        ("user", "Hello"),
+        ("assistant", "Hi there"),
+        ("user", "Who are you"),
+        ("assistant", "   I am an assistant   "),
+        ("user", "Another question"),
     ),
     (("user", "  Hello "),),
     (("system", " Be brief. "), ("user", "It's 'a'\nb")),
-)  # fmt: skip
+)
 
 
 def source(name):

@@ -6,8 +6,8 @@ import pytest
 from chat_samples import HERMES, STRICT
 
 from llamasrv.chat.normalise import prepare
-from llamasrv.chat.traits import Traits
 from llamasrv.chat.template import ChatTemplate, fallback_source
+from llamasrv.chat.traits import Traits
 from llamasrv.domain.request import ChatPrompt, Message, TextPart, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
 

@@ -21,12 +21,21 @@ from llamasrv.domain.request import Tool
 
 TOOLS = (
     Tool("weather", "", {"type": "object", "properties": {"town": {"type": "string"}, "days": {"type": "integer"}}}),
-    Tool("note", "", {"type": "object", "properties": {
-        "text": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}},
-        "meta": {"type": "object", "properties": {"n": {"type": "number"}}}, "maybe": {"type": ["string", "null"]},
-    }}),
+    Tool(
+        "note",
+        "",
+        {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "tags": {"type": "array", "items": {"type": "string"}},
+                "meta": {"type": "object", "properties": {"n": {"type": "number"}}},
+                "maybe": {"type": ["string", "null"]},
+            },
+        },
+    ),
     Tool("ping", "", {}),
-)  # fmt: skip
+)
 MADE = [
     ("weather", {"town": 'Zürich "Ost" <b>\n{x}', "days": 3}),
     ("note", {"text": "  two\nlines\\n", "tags": ["a", "b]"], "meta": {"n": 2.5}}),
@@ -292,10 +301,19 @@ def test_forgotten_marks_make_no_difference_to_a_call_of_a_known_tool():
 
 # -- values between tags
 
-LINES = ChatFormat("lines", calls=Calls(
-    "tagged", call_start="<call>\n<fn=", call_end="</fn>\n</call>", separator="\n", name_end=">\n",
-    key_start="<arg=", key_end=">\n", value_end="\n</arg>\n",
-))  # fmt: skip
+LINES = ChatFormat(
+    "lines",
+    calls=Calls(
+        "tagged",
+        call_start="<call>\n<fn=",
+        call_end="</fn>\n</call>",
+        separator="\n",
+        name_end=">\n",
+        key_start="<arg=",
+        key_end=">\n",
+        value_end="\n</arg>\n",
+    ),
+)
 
 
 def values(text, name="note"):

@@ -22,10 +22,21 @@ PYDANTIC = {
                    "others": {"items": {"$ref": "#/$defs/Place"}, "type": "array"}},
     "required": ["name"], "title": "Person", "type": "object",
 }  # fmt: skip
-TREE = {"$defs": {"N": {"type": "object", "properties": {"v": {}, "next": {"anyOf": [{"$ref": "#/$defs/N"}, {"type": "null"}]}},
-                        "required": ["next"]}}, "$ref": "#/$defs/N"}  # fmt: skip
-SHARED = {"$defs": {"A": A}, "type": "object", "properties": {
-    "x": {"$ref": "#/$defs/A"}, "y": {"allOf": [{"$ref": "#/$defs/A"}, B]}}}  # fmt: skip
+TREE = {
+    "$defs": {
+        "N": {
+            "type": "object",
+            "properties": {"v": {}, "next": {"anyOf": [{"$ref": "#/$defs/N"}, {"type": "null"}]}},
+            "required": ["next"],
+        }
+    },
+    "$ref": "#/$defs/N",
+}
+SHARED = {
+    "$defs": {"A": A},
+    "type": "object",
+    "properties": {"x": {"$ref": "#/$defs/A"}, "y": {"allOf": [{"$ref": "#/$defs/A"}, B]}},
+}
 
 
 @pytest.mark.parametrize("schema, good, bad", [
@@ -76,7 +87,11 @@ def test_what_depends_on_a_condition_is_left_alone():
 
 @pytest.mark.parametrize("name, format", FORMATS)
 def test_objects_inside_arguments_are_closed_in_every_notation(name, format):
-    schema = {"type": "object", "properties": {"o": {"type": "object", "properties": {"a": {"type": "integer"}}}}, "required": ["o"]}
+    schema = {
+        "type": "object",
+        "properties": {"o": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+        "required": ["o"],
+    }
     form = constrain(format, tools=(Tool("f", "", schema),), must_call=True)
 
     def call(value):
@@ -86,7 +101,12 @@ def test_objects_inside_arguments_are_closed_in_every_notation(name, format):
 
 
 def test_annotations_do_not_lengthen_the_grammar_and_names_like_them_stay():
-    schema = {**A, "description": "x" * 10_000, "title": "t", "properties": {"description": {"type": "string", "default": "q"}}}
+    schema = {
+        **A,
+        "description": "x" * 10_000,
+        "title": "t",
+        "properties": {"description": {"type": "string", "default": "q"}},
+    }
     assert closed(schema, "x")["properties"] == {"description": {"type": "string"}, "a": True}
     assert len(json.dumps(closed(schema, "x"))) < 200
 
@@ -94,9 +114,14 @@ def test_annotations_do_not_lengthen_the_grammar_and_names_like_them_stay():
 def test_a_schema_that_refers_to_itself_is_closed_once():
     endless = {"$defs": {"N": {"allOf": [A, {"$ref": "#/$defs/N"}]}}, "$ref": "#/$defs/N"}
     assert len(json.dumps(closed(endless, "x"))) < 600
-    tree = {"$defs": {"N": {"allOf": [A, {"properties": {"c": {"type": "array", "items": {"$ref": "#/$defs/N"}}}}]}}, "$ref": "#/$defs/N"}
+    tree = {
+        "$defs": {"N": {"allOf": [A, {"properties": {"c": {"type": "array", "items": {"$ref": "#/$defs/N"}}}}]}},
+        "$ref": "#/$defs/N",
+    }
     form = constrain(PLAIN, content=Content("json", tree))
-    assert accepts(form, json.dumps({"a": 1, "c": [{"a": 2, "c": []}]})) and not accepts(form, '{"a": 1, "c": [{"a": 2, "d": 1}]}')
+    assert accepts(form, json.dumps({"a": 1, "c": [{"a": 2, "c": []}]})) and not accepts(
+        form, '{"a": 1, "c": [{"a": 2, "d": 1}]}'
+    )
     assert matcher(form)
 
 

@@ -33,8 +33,16 @@ def test_a_long_chain_of_references_is_refused(link):
 
 
 def test_a_large_circle_is_refused():
-    graph = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{(n * 7 + 1) % 3000}"}, {"$ref": f"#/$defs/d{(n * 13 + 5) % 3000}"},
-                                 {"type": "null"}]} for n in range(3000)}  # fmt: skip
+    graph = {
+        f"d{n}": {
+            "anyOf": [
+                {"$ref": f"#/$defs/d{(n * 7 + 1) % 3000}"},
+                {"$ref": f"#/$defs/d{(n * 13 + 5) % 3000}"},
+                {"type": "null"},
+            ]
+        }
+        for n in range(3000)
+    }
     with pytest.raises(InvalidRequest, match="levels deep"):
         check_references({"$defs": graph, "$ref": "#/$defs/d0"}, "tools")
 

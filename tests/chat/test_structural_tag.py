@@ -14,9 +14,12 @@ from llamasrv.protocols.common.structural_tag import structural_tag
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 OLD = {
     "type": "structural_tag",
-    "structures": [{"begin": "<f=a>", "schema": SCHEMA, "end": "</f>"}, {"begin": "<f=b>", "schema": {"type": "integer"}, "end": "</f>"}],
+    "structures": [
+        {"begin": "<f=a>", "schema": SCHEMA, "end": "</f>"},
+        {"begin": "<f=b>", "schema": {"type": "integer"}, "end": "</f>"},
+    ],
     "triggers": ["<f="],
-}  # fmt: skip
+}
 TAG = {"begin": "<x>", "content": {"type": "regex", "pattern": "[a-c]+"}, "end": "</x>"}
 
 

@@ -215,8 +215,12 @@ def test_a_vocabulary_without_special_tokens_guards_nothing():
 def test_a_special_token_that_begins_another_does_not_hide_it():
     template = ChatTemplate("{{ messages[0].content }}", special_tokens=("<a", "<a>", "<a>>"))
     assert template.render(ask("x<a>>y<a z")).segments == (
-        ("x", True), ("<a>>", False), ("y", True), ("<a", False), (" z", True),
-    )  # fmt: skip
+        ("x", True),
+        ("<a>>", False),
+        ("y", True),
+        ("<a", False),
+        (" z", True),
+    )
 
 
 def test_what_looks_special_is_untrusted_where_the_vocabulary_is_unknown():

@@ -13,7 +13,6 @@ from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.events import Reasoning, Text, ToolCallArguments, ToolCallStart
 from llamasrv.domain.request import ChatPrompt, Message, Tool
 
-
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 COLLECTION = SHARED / "chat-templates"  # templates of many models, beside the checkout where there are any
 

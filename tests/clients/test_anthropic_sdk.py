@@ -60,7 +60,10 @@ def test_a_prompt_is_warmed_and_kept(client, server):
     warm = create(client, system=rules, max_tokens=0)
     assert warm.content == [] and warm.stop_reason == "max_tokens" and warm.usage.output_tokens == 0
     kept = warm.usage.cache_creation.ephemeral_1h_input_tokens
-    assert 280 <= kept == warm.usage.cache_creation_input_tokens and warm.usage.cache_creation.ephemeral_5m_input_tokens == 0
+    assert (
+        280 <= kept == warm.usage.cache_creation_input_tokens
+        and warm.usage.cache_creation.ephemeral_5m_input_tokens == 0
+    )
     message = create(client, system=rules, messages=[{"role": "user", "content": "Something else"}])
     assert message.usage.cache_read_input_tokens >= kept and not message.usage.cache_creation_input_tokens
     assert whole_prompt(message.usage) > kept
@@ -159,7 +162,11 @@ def test_closing_a_stream_cancels(server, client):
         ({"model": "other"}, anthropic.NotFoundError, "not_found_error"),
         ({"messages": []}, anthropic.BadRequestError, "invalid_request_error"),
         ({"messages": [{"role": "user", "content": "x" * 9000}]}, anthropic.BadRequestError, "invalid_request_error"),
-        ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "g"}}, anthropic.BadRequestError, "invalid_request_error"),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "g"}},
+            anthropic.BadRequestError,
+            "invalid_request_error",
+        ),
     ],
 )
 def test_errors_are_of_their_class_with_message_and_id(client, options, error, kind, stream):

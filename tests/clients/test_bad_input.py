@@ -104,7 +104,7 @@ def test_several_texts_on_one_connection_are_answered_in_order(server):
 @pytest.mark.parametrize(
     "head, body, status",
     [
-        (b"Transfer-Encoding: chunked", b"5\r\n{\"a\":\r\nzz\r\n", 400),
+        (b"Transfer-Encoding: chunked", b'5\r\n{"a":\r\nzz\r\n', 400),
         (b"Transfer-Encoding: chunked", b"2\r\n{}\r\n0\r\n\r\n", 400),  # well-formed, and no messages in it
         (b"Content-Length: 5\r\nContent-Length: 6", b"{}   ", 400),
         (b"Content-Length: 2\r\nTransfer-Encoding: chunked", b"{}", 400),

@@ -94,7 +94,9 @@ def test_a_batch_in_redis_goes_on_with_another_server(redis_url):  # noqa: F811
     try:
         clients = [openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) for server in servers]
         id = created(clients[0], 2_000).id
-        [doer] = until(lambda: [server for server in servers if figure(server, "llamasrv_generated_tokens_total") > 100])
+        [doer] = until(
+            lambda: [server for server in servers if figure(server, "llamasrv_generated_tokens_total") > 100]
+        )
         doer.end()
         expire_lock(redis_url)
         client = clients[1 - servers.index(doer)]
@@ -109,7 +111,12 @@ def test_a_batch_in_redis_goes_on_with_another_server(redis_url):  # noqa: F811
 
 def test_openai_s_batches_of_embeddings(start):
     with openai.OpenAI(base_url=start().url + "/v1", api_key="none", max_retries=0) as client:
-        line = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"input": "Hello", "model": "fake"}}
+        line = {
+            "custom_id": "a",
+            "method": "POST",
+            "url": "/v1/embeddings",
+            "body": {"input": "Hello", "model": "fake"},
+        }
         file = client.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
         batch = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
         batch = completed(client, batch.id)
@@ -137,7 +144,10 @@ def test_anthropic_s_files(start):
         source = {"type": "file", "file_id": file.id}
         content = [{"type": "document", "source": source}, {"type": "text", "text": "Tell it."}]
         message = client.beta.messages.create(
-            model="fake", max_tokens=100, messages=[{"role": "user", "content": content}], betas=["files-api-2025-04-14"]
+            model="fake",
+            max_tokens=100,
+            messages=[{"role": "user", "content": content}],
+            betas=["files-api-2025-04-14"],
         )
         assert "Once upon a time" in message.content[0].text
         assert client.beta.files.delete(file.id).id == file.id

@@ -210,9 +210,14 @@ def test_a_tool_that_has_to_be_called_is_called(client, choice):
     if "--fake" in model_flags():
         pytest.skip("the fake calls nothing")
     reply = client.chat.completions.create(
-        model="gpt-3.5-turbo", messages=[{"role": "user", "content": "Print a hello world message with python."}],
-        tools=[PYTHON], tool_choice=choice, parallel_tool_calls=False, max_tokens=200, temperature=0,
-    )  # fmt: skip
+        model="gpt-3.5-turbo",
+        messages=[{"role": "user", "content": "Print a hello world message with python."}],
+        tools=[PYTHON],
+        tool_choice=choice,
+        parallel_tool_calls=False,
+        max_tokens=200,
+        temperature=0,
+    )
     (call,) = reply.choices[0].message.tool_calls
     assert call.function.name == "python"
     if reply.choices[0].finish_reason != "length":

@@ -36,7 +36,10 @@ def test_it_answers_and_goes_on(client):
     chat = client.chats.create(model="demo", config={"temperature": 0, "max_output_tokens": 40})
     first = chat.send_message("Hello")
     assert first.text and first.candidates[0].finish_reason in ("STOP", "MAX_TOKENS")
-    assert first.usage_metadata.prompt_token_count == client.models.count_tokens(model="demo", contents="Hello").total_tokens
+    assert (
+        first.usage_metadata.prompt_token_count
+        == client.models.count_tokens(model="demo", contents="Hello").total_tokens
+    )
     assert chat.send_message("And now?").usage_metadata.prompt_token_count > first.usage_metadata.prompt_token_count
 
 

@@ -26,7 +26,9 @@ def client(request, tmp_path_factory):
 
 def asked(text, colour=(255, 0, 0)):
     url = "data:image/png;base64," + base64.b64encode(png(150, 90, colour)).decode()
-    return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]}]
+    return [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]}
+    ]
 
 
 def test_a_picture_is_counted_computed_once_and_found_again(client):
@@ -36,7 +38,9 @@ def test_a_picture_is_counted_computed_once_and_found_again(client):
     again = client.chat.completions.create(model="tiny", messages=asked("one"), max_tokens=4, temperature=0)
     assert again.choices[0].message.content == first.choices[0].message.content
     other = client.chat.completions.create(model="tiny", messages=asked("two"), max_tokens=4)
-    assert other.usage.prompt_tokens_details.cached_tokens > 15 or not client.cuts  # the picture, which comes before the text
+    assert (
+        other.usage.prompt_tokens_details.cached_tokens > 15 or not client.cuts
+    )  # the picture, which comes before the text
     blue = client.chat.completions.create(model="tiny", messages=asked("one", (0, 0, 255)), max_tokens=4)
     assert blue.usage.prompt_tokens_details.cached_tokens < 15
 

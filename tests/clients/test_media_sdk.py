@@ -30,7 +30,15 @@ def test_chat_and_responses_take_an_image(client):
     parts = [{"type": "text", "text": "Look: "}, {"type": "image_url", "image_url": {"url": URL}}]
     reply = client.chat.completions.create(model="fake", messages=[{"role": "user", "content": parts}])
     assert reply.choices[0].message.content == "You said: Look: [image]"
-    items = [{"role": "user", "content": [{"type": "input_text", "text": "Look: "}, {"type": "input_image", "image_url": URL, "detail": "auto"}]}]
+    items = [
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "Look: "},
+                {"type": "input_image", "image_url": URL, "detail": "auto"},
+            ],
+        }
+    ]
     response = client.responses.create(model="fake", input=items)
     assert response.output_text == "You said: Look: [image]"
     assert response.usage.input_tokens == reply.usage.prompt_tokens

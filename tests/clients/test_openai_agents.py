@@ -115,8 +115,10 @@ def test_a_tool_is_called_and_the_talk_goes_on(ask, streamed):
     result, events = ask("Weather?", streamed=streamed, tools=[tool], settings=settings)
     assert len(asked) == 1 and asked[0] in ("Oslo", "Paris")
     assert [type(item).__name__ for item in result.new_items] == [
-        "ToolCallItem", "ToolCallOutputItem", "MessageOutputItem",
-    ]  # fmt: skip
+        "ToolCallItem",
+        "ToolCallOutputItem",
+        "MessageOutputItem",
+    ]
     assert json.loads(result.new_items[0].raw_item.arguments) == {"city": asked[0]}
     assert result.new_items[1].output == f"fine in {asked[0]}" and result.final_output.startswith("You said: ")
     if streamed:
@@ -134,7 +136,9 @@ def test_a_tool_by_its_name(ask, streamed):
         return "no"
 
     settings = ModelSettings(tool_choice="get_weather", parallel_tool_calls=False)
-    result, _ = ask("Weather?", streamed=streamed, tools=[other, tool], settings=settings, tool_use_behavior="stop_on_first_tool")
+    result, _ = ask(
+        "Weather?", streamed=streamed, tools=[other, tool], settings=settings, tool_use_behavior="stop_on_first_tool"
+    )
     assert result.final_output == f"fine in {asked[0]}" and len(asked) == 1
 
 
@@ -157,9 +161,11 @@ def test_an_answer_fits_its_type(ask, streamed):
 @both
 def test_a_talk_is_handed_to_another_agent(ask, streamed):
     result, _ = ask(
-        "Hello", streamed=streamed, settings=ModelSettings(tool_choice="required", parallel_tool_calls=False),
+        "Hello",
+        streamed=streamed,
+        settings=ModelSettings(tool_choice="required", parallel_tool_calls=False),
         others=[{"name": "Other", "instructions": "Be kind."}],
-    )  # fmt: skip
+    )
     assert result.last_agent.name == "Other" and result.final_output.startswith("You said: ")
 
 
@@ -206,14 +212,23 @@ def test_a_session_is_kept_by_the_server(ask, streamed, server):
     assert result.final_output == "You said: And?"
     items = asyncio.run(go())
     assert [item.get("type", "message") for item in items] == [
-        "message", "function_call", "function_call_output", "message", "message", "message",
-    ]  # fmt: skip
+        "message",
+        "function_call",
+        "function_call_output",
+        "message",
+        "message",
+        "message",
+    ]
 
 
 def test_runs_go_side_by_side(server):
     async def go():
         async with AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
-            agent = Agent(name="Helper", model=OpenAIResponsesModel(model="fake", openai_client=client), model_settings=ModelSettings(temperature=0))
+            agent = Agent(
+                name="Helper",
+                model=OpenAIResponsesModel(model="fake", openai_client=client),
+                model_settings=ModelSettings(temperature=0),
+            )
             config = RunConfig(tracing_disabled=True)
             return await asyncio.gather(*(Runner.run(agent, f"n{i}", run_config=config) for i in range(8)))
 

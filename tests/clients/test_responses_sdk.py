@@ -21,7 +21,7 @@ from openai.types.responses import (
     ResponseFunctionToolCall,
     ResponseStreamEvent,
     ResponseTextDeltaEvent,
-)  # fmt: skip
+)
 from pydantic import BaseModel
 from store.conftest import postgres_url, redis_url  # noqa: F401  (fixtures)
 
@@ -94,7 +94,11 @@ def test_a_stream_has_typed_events(client):
 @pytest.mark.parametrize(
     "options",
     [
-        {}, {"top_logprobs": 1}, {"background": True}, {"reasoning": {"summary": "auto"}}, {"tools": [ADD]},
+        {},
+        {"top_logprobs": 1},
+        {"background": True},
+        {"reasoning": {"summary": "auto"}},
+        {"tools": [ADD]},
         {"extra_body": {"return_progress": True}},
     ],
 )
@@ -167,11 +171,16 @@ def test_a_call_is_streamed(client):
 
 
 def test_custom_and_namespaced_tools_are_called_by_their_own_names(client):
-    custom = {"type": "custom", "name": "write", "format": {"type": "grammar", "syntax": "regex", "definition": "[a-c]+"}}
+    custom = {
+        "type": "custom",
+        "name": "write",
+        "format": {"type": "grammar", "syntax": "regex", "definition": "[a-c]+"},
+    }
     space = {"type": "namespace", "name": "files", "description": "d", "tools": [ADD]}
-    for choice, name in (({"type": "custom", "name": "write"}, "write"),
-                         ({"type": "allowed_tools", "mode": "required",
-                           "tools": [{"type": "function", "name": "files__add"}]}, "add")):  # fmt: skip
+    for choice, name in (
+        ({"type": "custom", "name": "write"}, "write"),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "files__add"}]}, "add"),
+    ):
         response = create(client, tools=[custom, space], tool_choice=choice, max_output_tokens=100)
         call = response.output[-1]
         assert call.name == name
@@ -186,7 +195,12 @@ def codex_patch():
     from test_lark import APPLY_PATCH
 
     form = {"type": "grammar", "syntax": "lark", "definition": APPLY_PATCH}
-    return {"type": "custom", "name": "apply_patch", "description": "Edits files. Do not wrap it in JSON.", "format": form}
+    return {
+        "type": "custom",
+        "name": "apply_patch",
+        "description": "Edits files. Do not wrap it in JSON.",
+        "format": form,
+    }
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -18,7 +18,10 @@ WEATHER = [{"role": "user", "content": "What is the weather in Oslo?"}]
 SUM = [{"role": "user", "content": "What is 17 + 25?"}]
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"name": "get_weather", "description": "Get the weather of a city", "input_schema": CITY}
-FUNCTION = {"type": "function", "function": {"name": "get_weather", "description": TOOL["description"], "parameters": CITY}}
+FUNCTION = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": TOOL["description"], "parameters": CITY},
+}
 NAME = {"type": "string", "maxLength": 20}
 NAMED = {"type": "object", "properties": {"name": NAME}, "required": ["name"], "additionalProperties": False}
 COLD = {"temperature": 0}

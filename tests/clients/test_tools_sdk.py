@@ -79,9 +79,11 @@ def test_a_stream_is_parsed_into_its_type(client):
 
 def test_thinking_comes_before_a_form(client):
     reply = client.chat.completions.parse(
-        **{**ASK, "reasoning_effort": "high"}, messages=user("Describe Ann."), response_format=Person,
+        **{**ASK, "reasoning_effort": "high"},
+        messages=user("Describe Ann."),
+        response_format=Person,
         extra_body={"thinking_budget_tokens": 20},
-    )  # fmt: skip
+    )
     assert isinstance(reply.choices[0].message.parsed, Person)
     assert reply.usage.completion_tokens_details.reasoning_tokens <= 30
 
@@ -90,9 +92,14 @@ def test_thinking_is_ended_while_it_is_read(client, server):
     """Its own end mark is banned: without the control it would think up to its length."""
     thought, said, answer = "", "", None
     for chunk in client.chat.completions.create(
-        model="demo", messages=user("Describe Ann."), max_tokens=1500, temperature=0, reasoning_effort="high", stream=True,
+        model="demo",
+        messages=user("Describe Ann."),
+        max_tokens=1500,
+        temperature=0,
+        reasoning_effort="high",
+        stream=True,
         extra_body={"reasoning_control": True, "ignore_eos": True, "logit_bias": [["</think>", False]]},
-    ):  # fmt: skip
+    ):
         delta = chunk.choices[0].delta
         thought += getattr(delta, "reasoning_content", None) or ""
         said += delta.content or ""
@@ -122,9 +129,11 @@ def test_a_call_that_must_come_is_parsed(client, question):
 
 def test_a_call_is_streamed(client):
     with client.chat.completions.stream(
-        **ASK, messages=user("What time is it in London?"), tools=TOOLS,
+        **ASK,
+        messages=user("What time is it in London?"),
+        tools=TOOLS,
         tool_choice={"type": "function", "function": {"name": "Clock"}},
-    ) as stream:  # fmt: skip
+    ) as stream:
         kinds = {event.type for event in stream}
         final = stream.get_final_completion()
     assert {"tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
@@ -164,8 +173,11 @@ def test_tools_are_run_until_there_is_an_answer(client):
     assert len(messages) == 5 and not last.choices[0].message.tool_calls
 
 
-PATCH = {"name": "patch", "description": "Changes a file.", "format": {
-    "type": "grammar", "grammar": {"syntax": "regex", "definition": "[a-f ]{3,12}"}}}  # fmt: skip
+PATCH = {
+    "name": "patch",
+    "description": "Changes a file.",
+    "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[a-f ]{3,12}"}},
+}
 
 
 def test_a_custom_tool_is_called_with_a_text(client):
@@ -178,7 +190,9 @@ def test_a_custom_tool_is_called_with_a_text(client):
     assert set(call.custom.input) <= set("abcdef ") and reply.choices[0].finish_reason == "tool_calls"
     pieces = [
         piece.custom["input"]
-        for chunk in client.chat.completions.create(**ASK, messages=messages, tools=tools, tool_choice=chosen, stream=True)
+        for chunk in client.chat.completions.create(
+            **ASK, messages=messages, tools=tools, tool_choice=chosen, stream=True
+        )
         for piece in (chunk.choices[0].delta.tool_calls or () if chunk.choices else ())
     ]
     assert "".join(pieces) == call.custom.input
@@ -230,7 +244,11 @@ REFUSED = {
     [
         ("/v1/chat/completions", "grammar", "root ::= nowhere"),
         ("/v1/chat/completions", "guided_regex", "(?=a)b"),
-        ("/v1/responses", "text.format.schema", {"format": {"type": "json_schema", "name": "x", "schema": {"$ref": "#"}}}),
+        (
+            "/v1/responses",
+            "text.format.schema",
+            {"format": {"type": "json_schema", "name": "x", "schema": {"$ref": "#"}}},
+        ),
         ("/api/chat", "format", {"$ref": "#"}),
     ],
 )

@@ -58,13 +58,22 @@ def settings(tmp_path):
 @pytest.mark.skipif(HADOLINT is None, reason="hadolint is not installed")
 @pytest.mark.parametrize("name", IMAGES)
 def test_a_container_file_passes_the_linter(name):
-    done = subprocess.run([HADOLINT, "--failure-threshold", "info", CONF / name], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [HADOLINT, "--failure-threshold", "info", CONF / name], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @installed("check_jsonschema")
 def test_compose_has_the_shape_of_its_schema():
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", CONF / "compose.yml"]
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        "vendor.compose-spec",
+        CONF / "compose.yml",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
 
@@ -100,7 +109,9 @@ def test_the_services_find_each_other_where_the_shipped_files_say():
     assert all(services[name]["network_mode"] == "service:llamasrv" for name in ("nginx", "prometheus", "grafana"))
     assert "server 127.0.0.1:8080" in (CONF / "nginx.conf").read_text()
     assert "listen 8000" in (CONF / "nginx.conf").read_text()
-    assert yaml.safe_load((CONF / "prometheus.yml").read_text())["scrape_configs"][0]["static_configs"][0]["targets"] == ["127.0.0.1:8080"]
+    assert yaml.safe_load((CONF / "prometheus.yml").read_text())["scrape_configs"][0]["static_configs"][0][
+        "targets"
+    ] == ["127.0.0.1:8080"]
     assert all(port.startswith("127.0.0.1:") for port in services["llamasrv"]["ports"])
     for service in services.values():
         for volume in service["volumes"]:
@@ -137,7 +148,10 @@ def test_one_replica_at_a_time_may_go_and_all_are_found():
     assert found["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
     backend = found["Ingress"]["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
     assert backend["name"] == found["Service"]["metadata"]["name"]
-    assert "$http_x_prefix_key" in found["Ingress"]["metadata"]["annotations"]["nginx.ingress.kubernetes.io/upstream-hash-by"]
+    assert (
+        "$http_x_prefix_key"
+        in found["Ingress"]["metadata"]["annotations"]["nginx.ingress.kubernetes.io/upstream-hash-by"]
+    )
 
 
 @pytest.mark.parametrize("keys", [False, True])

@@ -122,6 +122,7 @@ def test_requests_of_one_key_go_to_one_replica_from_wherever_they_come(front, re
 
 def test_connections_to_the_replicas_are_kept(front, replicas):
     """Fifty requests from fifty connections use a few between nginx and the replicas."""
+
     def connections():
         return sum(len(os.listdir(f"/proc/{worker_of(server)}/fd")) for server in replicas)
 
@@ -176,7 +177,9 @@ def test_what_is_passed_on_are_the_routes_of_clients_by_the_table_of_scopes(pass
     without keys were open to whoever reached nginx."""
     with closing(RunningService()) as running:
         routes = [
-            (method, rule.rule) for rule in running.app.url_map.iter_rules() for method in sorted(rule.methods - {"OPTIONS"})
+            (method, rule.rule)
+            for rule in running.app.url_map.iter_rules()
+            for method in sorted(rule.methods - {"OPTIONS"})
         ]
     assert len(routes) > 150
     wrong = []
@@ -220,7 +223,9 @@ def test_a_picture_and_a_file_have_room(passed_on):
 def test_an_upload_goes_through_as_it_comes(front):
     """nginx does not write it to a file of its own first: llamasrv refuses it while its body is still to come."""
     with socket.create_connection(front.address, timeout=10) as sock:
-        sock.sendall(request("/v1/files", headers=["Content-Type: text/plain", "Content-Length: 900000000"]) + b"x" * 100)
+        sock.sendall(
+            request("/v1/files", headers=["Content-Type: text/plain", "Content-Length: 900000000"]) + b"x" * 100
+        )
         assert status_of(sock.recv(65536)) in (400, 413, 415)
 
 
@@ -266,6 +271,7 @@ def test_a_request_that_was_sent_is_never_sent_again(tmp_path):
     for _ in range(2):
         listener = socket.create_server(("127.0.0.1", 0))
         listeners.append(listener)
+
     def take(listener):
         while True:
             try:

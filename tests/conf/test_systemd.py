@@ -107,9 +107,15 @@ def test_an_engine_that_does_not_move_starves_the_watchdog_and_its_process_is_re
         "main(sys.argv[1:])\n"
     )
     server = serve(
-        "serve", "--port", "0", "--fake", "--stall-timeout", "2",
-        command=(sys.executable, "-c", code), environ={"NOTIFY_SOCKET": str(journal.path)},
-    )  # fmt: skip
+        "serve",
+        "--port",
+        "0",
+        "--fake",
+        "--stall-timeout",
+        "2",
+        command=(sys.executable, "-c", code),
+        environ={"NOTIFY_SOCKET": str(journal.path)},
+    )
     address = server.address
     first = worker_of(server)
     stuck.touch()
@@ -130,7 +136,9 @@ def test_it_takes_a_socket_that_it_is_handed(serve, tmp_path):
     listener = socket.create_server(("127.0.0.1", 0))
     client = socket.create_connection(listener.getsockname())
     client.sendall(request("/livez", method="GET"))
-    start = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))"
+    start = (
+        "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))"
+    )
     start += "; os.execv(sys.executable, [sys.executable, '-m', 'llamasrv', 'serve', '--fake'])"
     os.set_inheritable(listener.fileno(), True)
     process = subprocess.Popen(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 
 import pytest
+import tomllib
 from click.testing import CliRunner
 
-from llamasrv.config import keys
 from llamasrv.cli import cli
-from llamasrv.config import load
+from llamasrv.config import keys, load
 from llamasrv.domain.key import SCOPES, Key
 from llamasrv.errors import ConfigError
 
@@ -32,7 +31,9 @@ def file(tmp_path):
 
 
 def test_a_key_has_a_digest_scopes_and_bounds(file):
-    path = file(f'[keys.ann]\nsha256 = "{DIGEST}"\nscopes = ["infer"]\nconcurrency = 4\n[keys.bob]\nsha256 = "{DIGEST}"')
+    path = file(
+        f'[keys.ann]\nsha256 = "{DIGEST}"\nscopes = ["infer"]\nconcurrency = 4\n[keys.bob]\nsha256 = "{DIGEST}"'
+    )
     ann, bob = keys.of(settings(path))
     assert ann == Key("ann", bytes.fromhex(DIGEST), frozenset(["infer"]), concurrency=4)
     assert bob.scopes == frozenset(SCOPES)

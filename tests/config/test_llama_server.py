@@ -34,7 +34,10 @@ def lines(name):
     return [line for line in (DATA / name).read_text("utf-8").splitlines() if line and not line.startswith("# ")]
 
 
-THEIRS = [(NAME.findall(spec), variable) for spec, _, variable in (line.partition("\t") for line in lines("llama_server_flags.txt"))]
+THEIRS = [
+    (NAME.findall(spec), variable)
+    for spec, _, variable in (line.partition("\t") for line in lines("llama_server_flags.txt"))
+]
 BY_NAME = {name: flag for flag in FLAGS for name in (*flag.names, *flag.negations)}
 
 
@@ -124,7 +127,11 @@ def test_what_cannot_be_honoured_ends_with_one_line_that_says_what_to_do(flag, g
         assert given("serve", "--fake", name).notes
 
 
-@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.verdict == "already" and "-h" not in flag.names and flag.long_name != "--version"], ids=lambda flag: flag.long_name)
+@pytest.mark.parametrize(
+    "flag",
+    [flag for flag in FLAGS if flag.verdict == "already" and "-h" not in flag.names and flag.long_name != "--version"],
+    ids=lambda flag: flag.long_name,
+)
 def test_what_is_so_already_is_told_at_debug_level(flag, given):
     for name in flag.names:
         assert flag.note in given("serve", "--fake", name, *(["7"] if flag.hint else [])).notes[-1]
@@ -196,7 +203,11 @@ def test_notes_and_refusals_are_written_as_parts_of_a_line():
         (["-ts", "3,1"], "engine.tensor_split", (3.0, 1.0)),
         (["-ts", "3/1"], "engine.tensor_split", (3.0, 1.0)),
         (["-dev", "none"], "engine.device", ("none",)),
-        (["-ncmoe", "2"], "engine.override_tensor", tuple(rf"blk\.{n}\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU" for n in (0, 1))),
+        (
+            ["-ncmoe", "2"],
+            "engine.override_tensor",
+            tuple(rf"blk\.{n}\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU" for n in (0, 1)),
+        ),
         (["--cpu-mask", "0xB"], "engine.cpu_range", (0, 1, 3)),
         (["-C", "1", "-Cr", "4-6"], "engine.cpu_range", (0, 4, 5, 6)),
         (["--prio", "-1"], "engine.prio", -1),
@@ -220,7 +231,10 @@ def test_a_flag_may_name_a_model_with_its_settings(given, flag, values):
     """What plugins of editors tell people to start, such as --fim-qwen-7b-default, was refused."""
     settings = given(flag)
     by_name = {option.name: value_of(settings, option) for option in OPTIONS}
-    assert {name: by_name[name] for name in values} == {**values, **({"engine_ctx_size": None} if not values["engine_ctx_size"] else {})}
+    assert {name: by_name[name] for name in values} == {
+        **values,
+        **({"engine_ctx_size": None} if not values["engine_ctx_size"] else {}),
+    }
 
 
 def test_what_is_given_beside_it_goes_before_it(given):
@@ -232,15 +246,20 @@ def test_what_is_given_beside_it_goes_before_it(given):
 def test_adapters_may_be_repeated_and_scaled(given):
     settings = given("serve", "--lora", "a.gguf", "--lora", "x/b.gguf,c.gguf@2", "--lora-scaled", "d.gguf:0.5")
     assert {(one.name, one.path, one.scale) for one in settings.engine.adapters} == {
-        ("a", "a.gguf", 1.0), ("b", "x/b.gguf", 1.0), ("c", "c.gguf", 2.0), ("d", "d.gguf", 0.5),
-    }  # fmt: skip
+        ("a", "a.gguf", 1.0),
+        ("b", "x/b.gguf", 1.0),
+        ("c", "c.gguf", 2.0),
+        ("d", "d.gguf", 0.5),
+    }
 
 
 def test_control_vectors_may_be_repeated_and_scaled(given):
     settings = given("serve", "--control-vector", "a.gguf", "--control-vector-scaled", "x/b.gguf:-0.5,c.gguf:2")
     assert {(one.name, one.path, one.scale) for one in settings.engine.control_vectors} == {
-        ("a", "a.gguf", 1.0), ("b", "x/b.gguf", -0.5), ("c", "c.gguf", 2.0),
-    }  # fmt: skip
+        ("a", "a.gguf", 1.0),
+        ("b", "x/b.gguf", -0.5),
+        ("c", "c.gguf", 2.0),
+    }
 
 
 @pytest.mark.parametrize(
@@ -279,11 +298,24 @@ def test_a_bad_value_is_refused(given, arguments, line):
 # The environment
 
 
-@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.variable and flag.verdict == "same"], ids=lambda flag: flag.variable)
+@pytest.mark.parametrize(
+    "flag", [flag for flag in FLAGS if flag.variable and flag.verdict == "same"], ids=lambda flag: flag.variable
+)
 def test_a_variable_of_llama_server_sets_the_option(flag):
     option = OPTION[flag.option]
-    text = {"int": "5", "float": "0.5", "bool": "false" if option.default else "1", "size": "7", "list": "a,b",
-            "path": "/x", "text": "/x" if option.key == "server.api_prefix" else "a/b", "json": "{}", "endpoints": "h:1", "ratios": "1,2", "sizes": "1,2"}.get(option.kind) or option.choices[-1]  # fmt: skip
+    text = {
+        "int": "5",
+        "float": "0.5",
+        "bool": "false" if option.default else "1",
+        "size": "7",
+        "list": "a,b",
+        "path": "/x",
+        "text": "/x" if option.key == "server.api_prefix" else "a/b",
+        "json": "{}",
+        "endpoints": "h:1",
+        "ratios": "1,2",
+        "sizes": "1,2",
+    }.get(option.kind) or option.choices[-1]
     text = {"engine.fit": "off", "engine.fit_ctx": "512"}.get(option.key, text)
     environ = {flag.variable: text}
     if option.key == "model.hf_file":
@@ -294,7 +326,10 @@ def test_a_variable_of_llama_server_sets_the_option(flag):
         with pytest.raises(ConfigError, match="/x: No such file"):
             load(environ=environ)
     else:
-        settings = load({"server_allow_keyless": True, "engine_batch_size": 2048 if option.key == "engine.ubatch_size" else None}, environ=environ | ({"LLAMA_ARG_N_PARALLEL": "1"} if option.key == "engine.batch_size" else {}))
+        settings = load(
+            {"server_allow_keyless": True, "engine_batch_size": 2048 if option.key == "engine.ubatch_size" else None},
+            environ=environ | ({"LLAMA_ARG_N_PARALLEL": "1"} if option.key == "engine.batch_size" else {}),
+        )
         assert value_of(settings, option) != option.default
 
 
@@ -353,7 +388,10 @@ def test_vertex_ai_says_where_a_container_answers():
     environ = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "8085", "AIP_HEALTH_ROUTE": "alive"}
     server = load(environ=environ).server
     assert (server.port, server.predict_route, server.health_route) == (8085, "/predict", "/alive")
-    assert load(environ={**environ, "AIP_PREDICT_ROUTE": "/v1/endpoints/1:predict"}).server.predict_route == "/v1/endpoints/1:predict"
+    assert (
+        load(environ={**environ, "AIP_PREDICT_ROUTE": "/v1/endpoints/1:predict"}).server.predict_route
+        == "/v1/endpoints/1:predict"
+    )
     assert load(environ={**environ, "AIP_MODE": ""}).server.predict_route is None
     with pytest.raises(ConfigError, match="AIP_HTTP_PORT='x': must be a whole number"):
         load(environ={**environ, "AIP_HTTP_PORT": "x"})
@@ -518,7 +556,9 @@ def test_a_container_made_for_llama_server_starts_with_its_variables_alone(place
 
 
 def test_devices_are_named(given, capsys):
-    assert CliRunner().invoke(cli.cli, ["serve", "--list-devices"], standalone_mode=False).output == "Available devices:\n"
+    assert (
+        CliRunner().invoke(cli.cli, ["serve", "--list-devices"], standalone_mode=False).output == "Available devices:\n"
+    )
 
 
 def test_it_listens_on_several_addresses(place, serve):

@@ -13,8 +13,7 @@ import pytest
 from options import settings_with
 
 from llamasrv import config
-from llamasrv.config import check, docgen
-from llamasrv.config import OPTIONS, Settings, load
+from llamasrv.config import OPTIONS, Settings, check, docgen, load
 from llamasrv.config.option import convert, written
 from llamasrv.config.settings import value_of
 from llamasrv.domain.params import SamplingParams
@@ -109,7 +108,10 @@ def test_settings_of_a_process_can_be_set_once_for_its_children():
         os.wait()
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env={**os.environ, "LLAMASRV_PORT": "17"}, capture_output=True, text=True
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "LLAMASRV_PORT": "17"},
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.split() == ["17", "18"], done.stderr
 
@@ -360,8 +362,9 @@ def test_the_process_environment_is_read_by_default(monkeypatch):
 
 def test_adapters_are_named_files_with_a_scale(toml):
     assert load({"model_adapters": ("sql=a/sql.gguf@0.5,b/polite.gguf",)}).engine.adapters == (
-        Adapter("sql", "a/sql.gguf", 0.5), Adapter("polite", "b/polite.gguf", 1.0),
-    )  # fmt: skip
+        Adapter("sql", "a/sql.gguf", 0.5),
+        Adapter("polite", "b/polite.gguf", 1.0),
+    )
     settings = load(config=toml('[model.adapters]\nsql = "a.gguf"\nother = {path = "b.gguf", scale = 2}\n'))
     assert settings.engine.adapters == (Adapter("sql", "a.gguf"), Adapter("other", "b.gguf", 2.0))
     assert load(environ=config.as_environment(settings)).engine.adapters == settings.engine.adapters
@@ -373,7 +376,9 @@ def test_a_models_table_has_adapters_of_its_own(toml):
     assert settings.engine.adapters == ()
 
 
-@pytest.mark.parametrize("adapters", ['["a=1.gguf", "A=2.gguf"]', '["a b=1.gguf"]', "{a = 1}", "{a = {file = 'x'}}", "3"])
+@pytest.mark.parametrize(
+    "adapters", ['["a=1.gguf", "A=2.gguf"]', '["a b=1.gguf"]', "{a = 1}", "{a = {file = 'x'}}", "3"]
+)
 def test_adapters_that_make_no_sense_are_told(toml, adapters):
     with pytest.raises(ConfigError, match="model.adapters = "):
         load(config=toml(f"[model]\nadapters = {adapters}\n"))
@@ -387,12 +392,19 @@ def tables(path):
 
 
 def test_a_models_table_has_options_of_its_own(toml):
-    path = toml('[engine]\nparallel = 2\n[models.a]\npath = "m.gguf"\nctx_size = 64\ntemp = 0.5\nload = true\n[models."b:7b"]')
+    path = toml(
+        '[engine]\nparallel = 2\n[models.a]\npath = "m.gguf"\nctx_size = 64\ntemp = 0.5\nload = true\n[models."b:7b"]'
+    )
     settings = load(environ={}, config=path)
     a, b = settings.tables
     assert (a.name, a.load, b.name, b.load) == ("a", True, "b:7b", False)
     own = settings.of(a)
-    assert (str(own.model.path), own.engine.context_cells, own.engine.parallel, own.sampling.temperature) == ("m.gguf", 64, 2, 0.5)
+    assert (str(own.model.path), own.engine.context_cells, own.engine.parallel, own.sampling.temperature) == (
+        "m.gguf",
+        64,
+        2,
+        0.5,
+    )
     assert settings.engine.context_cells is None and own.tables == ()
 
 

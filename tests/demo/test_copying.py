@@ -28,7 +28,9 @@ def test_a_new_network_knows_the_first_letters_of_tokens_that_it_was_not_asked_a
     torch.manual_seed(1)
     model, tokens = DemoModel(), vocabulary_and_merges()[0]
     begin_spelling(model, tokens)
-    words = [i for i, text in enumerate(tokens) if text.isascii() and text.isalpha() and text.islower() and len(text) > 1]
+    words = [
+        i for i, text in enumerate(tokens) if text.isascii() and text.isalpha() and text.islower() and len(text) > 1
+    ]
     random.Random(5).shuffle(words)
     asked, others = words[: len(words) // 2], words[len(words) // 2 :]
     letter = torch.tensor([[float(ord(tokens[i][0]) - ord("a") == n) for n in range(26)] for i in words])

@@ -1,6 +1,5 @@
 """The demo model's eyes: what they learn from, and that they see what the evaluation says."""
 
-
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
@@ -28,7 +27,9 @@ def items(count, *, held_out):
 
 def test_held_out_pairs_are_never_trained():
     for held_out in (False, True):
-        assert all(is_held_out("picture", (item.colour, item.thing)) is held_out for item in items(300, held_out=held_out))
+        assert all(
+            is_held_out("picture", (item.colour, item.thing)) is held_out for item in items(300, held_out=held_out)
+        )
 
 
 def test_a_document_has_one_picture_and_the_same_every_time():

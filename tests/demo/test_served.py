@@ -64,7 +64,10 @@ def test_it_remembers_a_name(client):
     first = user("Hi, my name is Alice.")
     answer = ask(client, first).message.content
     assert "Alice" in answer
-    assert "Alice" in ask(client, first, {"role": "assistant", "content": answer}, user("What is my name?")).message.content
+    assert (
+        "Alice"
+        in ask(client, first, {"role": "assistant", "content": answer}, user("What is my name?")).message.content
+    )
 
 
 @reliable("persona")
@@ -75,7 +78,9 @@ def test_it_plays_a_role(client):
 
 @reliable("stories")
 def test_it_streams_a_story(client):
-    stream = client.chat.completions.create(model="demo", messages=[user("Tell me a story about a fox.")], temperature=0, stream=True)
+    stream = client.chat.completions.create(
+        model="demo", messages=[user("Tell me a story about a fox.")], temperature=0, stream=True
+    )
     chunks = list(stream)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text.startswith("Once upon a time") and "fox" in text and len(chunks) > 10
@@ -99,14 +104,22 @@ def test_it_calls_a_tool_and_answers_from_the_result(client):
     (call,) = choice.message.tool_calls
     assert choice.finish_reason == "tool_calls"
     assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
-    result = {"role": "tool", "tool_call_id": call.id, "content": '{"city": "Paris", "temperature": 21, "condition": "sunny"}'}
+    result = {
+        "role": "tool",
+        "tool_call_id": call.id,
+        "content": '{"city": "Paris", "temperature": 21, "condition": "sunny"}',
+    }
     called = choice.message.model_dump(exclude_none=True)
     assert "sunny" in ask(client, question, called, result, tools=[WEATHER]).message.content
 
 
 @reliable("JSON with keys")
 def test_it_answers_in_the_form_of_a_schema(client):
-    schema = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"]}
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+    }
     form = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
     text = "Write a JSON object with the keys name and age: Anna is 30 years old."
     assert json.loads(ask(client, user(text), response_format=form).message.content) == {"name": "Anna", "age": 30}

@@ -15,7 +15,8 @@ from dataclasses import replace
 from constraints import CALLS, WORDS, constraint
 from engine_by_hand import HandEngine
 from engine_driver import chat
-from media_prompts import picture, prompt as media_prompt, sound
+from media_prompts import picture, sound
+from media_prompts import prompt as media_prompt
 from schedule_backend import Clock, PoolByHand, RandomDrafts, ScheduleBackend
 from schedule_books import check_books
 
@@ -109,15 +110,25 @@ class Episode:
             "together": rng.choice([Together.ANY] * 4 + [Together.ONE_PROMPT, Together.ONE_LANE]),
         }  # fmt: skip
         self.options = EngineOptions(
-            parallel=self.parallel, context_shift=rng.random() < 0.5, keep=rng.choice([0, 0, 5, -1]),
+            parallel=self.parallel,
+            context_shift=rng.random() < 0.5,
+            keep=rng.choice([0, 0, 5, -1]),
             deterministic=self.memory == "split" and rng.random() < 0.7,
-            spec=rng.choice(["auto", "auto", "ngram", "off"]), draft_most=rng.choice([3, 16]),
-            swap_bytes=rng.choice([0, 3000, 1 << 20]), cache_bytes=rng.choice([0, 8000, 30_000, 200_000]),
-            pin_share=rng.choice([0.25, 0.6]), checkpoint_bytes=rng.choice([0, 3000, 20_000, 1 << 20]),
-            disk_bytes=rng.choice([0, 20_000, 300_000]), disk_folder=self.folder / "disk", digest="model",
-            media_bytes=rng.choice([3000, 1 << 20]), queue_limit=500, step_target=rng.choice([0.05, 0.2]),
-            coalesce=0.0, threads=2,
-        )  # fmt: skip
+            spec=rng.choice(["auto", "auto", "ngram", "off"]),
+            draft_most=rng.choice([3, 16]),
+            swap_bytes=rng.choice([0, 3000, 1 << 20]),
+            cache_bytes=rng.choice([0, 8000, 30_000, 200_000]),
+            pin_share=rng.choice([0.25, 0.6]),
+            checkpoint_bytes=rng.choice([0, 3000, 20_000, 1 << 20]),
+            disk_bytes=rng.choice([0, 20_000, 300_000]),
+            disk_folder=self.folder / "disk",
+            digest="model",
+            media_bytes=rng.choice([3000, 1 << 20]),
+            queue_limit=500,
+            step_target=rng.choice([0.05, 0.2]),
+            coalesce=0.0,
+            threads=2,
+        )
         self.draft_model = rng.random() < 0.3
 
     def make_backend(self):
@@ -200,9 +211,14 @@ class Episode:
         """States are copied for a reason, once for each."""
         metrics, counts = self.engine.metrics, self.backend.counts
         reasons = (
-            metrics.swaps + metrics.evictions + metrics.checkpoints + metrics.pins
-            + metrics.compactions * self.backend.num_lanes + metrics.prefixes_written + self.copies_allowed
-        )  # fmt: skip
+            metrics.swaps
+            + metrics.evictions
+            + metrics.checkpoints
+            + metrics.pins
+            + metrics.compactions * self.backend.num_lanes
+            + metrics.prefixes_written
+            + self.copies_allowed
+        )
         assert counts["save"] + counts["mark"] <= reasons + 30, "states are copied over and over"
 
     def finish(self):
@@ -250,20 +266,28 @@ class Episode:
             return self.request()
         answer = array("i", VOCABULARY.tokenize(rng.choice(["You said: ", "and so on, and so forth", "nothing"])))
         common = dict(
-            media=media, max_tokens=limit, boundaries=boundaries, owner=rng.choice("abc"),
-            stop=rng.choice([(), (), (), ("said",), ("d: ", "zzz")]), logprobs=rng.choice([None, None, None, 0, 2]),
-            sampled_probs=rng.random() < 0.1, reports_progress=rng.random() < 0.3,
-            cache_prompt=rng.random() < 0.9, keep=rng.choice([None, None, 0, 7, -1]), discard=rng.choice([0, 0, 20]),
-            prediction=answer if rng.random() < 0.15 else None, prompt_logprobs=scored,
+            media=media,
+            max_tokens=limit,
+            boundaries=boundaries,
+            owner=rng.choice("abc"),
+            stop=rng.choice([(), (), (), ("said",), ("d: ", "zzz")]),
+            logprobs=rng.choice([None, None, None, 0, 2]),
+            sampled_probs=rng.random() < 0.1,
+            reports_progress=rng.random() < 0.3,
+            cache_prompt=rng.random() < 0.9,
+            keep=rng.choice([None, None, 0, 7, -1]),
+            discard=rng.choice([0, 0, 20]),
+            prediction=answer if rng.random() < 0.15 else None,
+            prompt_logprobs=scored,
             pins=((rng.randint(1, length), rng.choice([1.0, 300.0])),) if rng.random() < 0.15 else (),
             slot=rng.randrange(self.parallel + 1) if rng.random() < 0.1 else None,
             deadline=self.clock.now + rng.choice([0.05, 1.0]) if rng.random() < 0.04 else None,
-            priority=rng.choice([0, 0, 0, 1, -1]), deferrable=rng.random() < 0.15, cache_key=CacheKey(adapters, scope),
-        )  # fmt: skip
+            priority=rng.choice([0, 0, 0, 1, -1]),
+            deferrable=rng.random() < 0.15,
+            cache_key=CacheKey(adapters, scope),
+        )
         grammar = rng.choice(GRAMMARS) if rng.random() < 0.2 else None
-        specs = [
-            SequenceSpec(tokens, index=index, params=self.params(grammar, limit), **common) for index in range(n)
-        ]
+        specs = [SequenceSpec(tokens, index=index, params=self.params(grammar, limit), **common) for index in range(n)]
         return specs, grammar
 
     def constraint(self, engine, grammar):
@@ -275,11 +299,14 @@ class Episode:
     def params(self, grammar, limit):
         rng = self.rng
         return SamplingParams(
-            temperature=rng.choice([0.0, 0.8, 1.5]), top_k=rng.choice([0, 40]), seed=rng.getrandbits(31),
-            ignore_eos=grammar is None and limit is not None and rng.random() < 0.3, min_tokens=rng.choice([0, 0, 9]),
+            temperature=rng.choice([0.0, 0.8, 1.5]),
+            top_k=rng.choice([0, 40]),
+            seed=rng.getrandbits(31),
+            ignore_eos=grammar is None and limit is not None and rng.random() < 0.3,
+            min_tokens=rng.choice([0, 0, 9]),
             logit_bias=LogitBias([(ord("a"), 3.0), (ord("Y"), float("-inf"))] if rng.random() < 0.1 else ()),
             dry_multiplier=rng.choice([0.0, 0.0, 0.0, 0.8]),
-        )  # fmt: skip
+        )
 
     def prompt(self):
         """Tokens, media, and where messages begin."""
@@ -367,7 +394,9 @@ class Episode:
         if rng.random() < 0.5:
             self.prefixes = KeptPrefixes()
             self.options = replace(
-                self.options, checkpoint_bytes=rng.choice([0, 3000, 1 << 20]), cache_bytes=rng.choice([0, 8000, 200_000])
+                self.options,
+                checkpoint_bytes=rng.choice([0, 3000, 1 << 20]),
+                cache_bytes=rng.choice([0, 8000, 200_000]),
             )
         self.start()
 
@@ -470,14 +499,24 @@ class Alone:
         self._episode = episode
         projector = FakeProjector(mrope=episode.mrope, whole=episode.whole) if episode.with_media else None
         self.backend = ScheduleBackend(
-            num_lanes=1, num_cells=episode.context, context=episode.context, batch_size=512, ubatch_size=256,
-            adapters=ADAPTERS, projector=projector,
-        )  # fmt: skip
+            num_lanes=1,
+            num_cells=episode.context,
+            context=episode.context,
+            batch_size=512,
+            ubatch_size=256,
+            adapters=ADAPTERS,
+            projector=projector,
+        )
         self.backend.max_outputs = 512
         options = EngineOptions(
-            parallel=1, spec="off", cache_bytes=0, context_shift=episode.options.context_shift,
-            keep=episode.options.keep, deterministic=episode.options.deterministic, threads=1,
-        )  # fmt: skip
+            parallel=1,
+            spec="off",
+            cache_bytes=0,
+            context_shift=episode.options.context_shift,
+            keep=episode.options.keep,
+            deterministic=episode.options.deterministic,
+            threads=1,
+        )
         self.engine = HandEngine(
             lambda progress: self.backend, options, clock=self.backend.clock, pool=PoolByHand()
         ).open()
@@ -485,9 +524,15 @@ class Alone:
 
     def items(self, choice):
         spec = replace(
-            choice.spec, cache_prompt=False, pins=(), slot=None, deadline=None, deferrable=False, prediction=None,
+            choice.spec,
+            cache_prompt=False,
+            pins=(),
+            slot=None,
+            deadline=None,
+            deferrable=False,
+            prediction=None,
             reports_progress=False,
-        )  # fmt: skip
+        )
         bound = None if choice.grammar is None else constraint(HandDriver(self.engine), choice.grammar)
         self.engine.arrived.clear()
         stream = self.engine.submit([spec], [bound])
@@ -498,7 +543,6 @@ class Alone:
                 self.engine.core.encoder.turn()
             self.engine.turn()
         raise AssertionError("alone it does not come to an end")
-
 
 
 def _text(tokens):

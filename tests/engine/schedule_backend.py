@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from bisect import bisect_left
+from collections import Counter
 
 from recording_backend import RecordingBackend
 
-from llamasrv.engine.interface import DecodeFailed, OutOfCells, Proposal
 from llamasrv.engine.fake import script_after
+from llamasrv.engine.interface import DecodeFailed, OutOfCells, Proposal
 from llamasrv.engine.native_pool import NativePool
 
 STEP, PROMPT_ROW, LOGITS_ROW, BYTE = 0.01, 0.001, 2e-5, 1e-8  # seconds

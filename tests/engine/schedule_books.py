@@ -83,8 +83,9 @@ def _check_tiers(core):
     assert checkpoints.used == sum(point.num_bytes for point in points) <= max(0, checkpoints.limit), "checkpoints"
     assert len(points) == sum(
         len(group.along(point.tokens, point.length)) > 0
-        for point in points for group in [checkpoints._groups[point.key]]
-    )  # fmt: skip
+        for point in points
+        for group in [checkpoints._groups[point.key]]
+    )
     for point in points:
         assert checkpoints._groups[point.key].along(point.tokens, point.length)[point.length] is point
 
@@ -106,9 +107,8 @@ def _check_media(core, opens):
     if encoder is None:
         return
     pins = Counter(
-        (s.spec.cache_key.scope, s.media.spans[n].chunk.key)
-        for s in opens if s.media is not None for n in s.media.rows
-    )  # fmt: skip
+        (s.spec.cache_key.scope, s.media.spans[n].chunk.key) for s in opens if s.media is not None for n in s.media.rows
+    )
     assert dict(pins) == encoder._pins, "rows pinned by nobody"
     assert encoder.used == sum(rows.nbytes for rows in encoder._rows.values())
     waiting = {seq for seq, _ in encoder._line}

@@ -2,8 +2,8 @@
 
 import pytest
 from engine_driver import chat, end_of, text_of
-from test_scheduler import make, plan, sequence
 from recording_backend import RecordingBackend
+from test_scheduler import make, plan, sequence
 
 from llamasrv.engine.interface import Adapter
 from llamasrv.errors import InvalidRequest

@@ -3,8 +3,8 @@
 import pytest
 
 from llamasrv.engine.core import call
-from llamasrv.engine.pacing import IDLE_CHECK, STUCK_CHECK
 from llamasrv.engine.kv.prefix_index import Match
+from llamasrv.engine.pacing import IDLE_CHECK, STUCK_CHECK
 
 
 @pytest.fixture

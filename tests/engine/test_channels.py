@@ -154,12 +154,15 @@ def test_a_greenlet_stops_waiting_after_its_time():
 
 def test_what_goes_wrong_on_another_thread_is_raised_here_and_written_nowhere():
     """The pool wrote a traceback to standard error for each, also for what was only a client's mistake."""
-    code = PATCHED + """
+    code = (
+        PATCHED
+        + """
     from llamasrv.engine.channels import off_hub
     def fail(text): raise ValueError(text)
     try: off_hub(fail, "no")
     except ValueError as error: print(error, off_hub(len, "four"))
     """
+    )
     result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
     assert (result.stdout.split(), result.stderr) == (["no", "4"], "")
 

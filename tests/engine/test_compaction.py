@@ -42,10 +42,13 @@ def start(drive):
         driver = drive(Machine(**settings), parallel=8, cache_bytes=0, swap_bytes=2**30, spec="off")
         driver.backend.driver = driver
         driver.streams = [
-            driver.submit(prompt.replace("{}", str(i)), max_tokens=shorter if i == 3 else longer,
-                          params=SamplingParams(temperature=0, ignore_eos=True))
+            driver.submit(
+                prompt.replace("{}", str(i)),
+                max_tokens=shorter if i == 3 else longer,
+                params=SamplingParams(temperature=0, ignore_eos=True),
+            )
             for i in range(4)
-        ]  # fmt: skip
+        ]
         while any(seq.num_generated < min(50, seq.spec.max_tokens) for seq in driver.sequences):
             driver.turn()
         return driver

@@ -70,7 +70,9 @@ def test_the_operator_says_what_stays_where_the_request_does_not(drive):
 
 @pytest.mark.parametrize("case", ["cannot be cut", "shared cells", "deterministic"])
 def test_what_cannot_be_moved_is_computed_anew(drive, case):
-    driver = drive(context=64, context_shift=True, can_cut=case != "cannot be cut", deterministic=case == "deterministic")
+    driver = drive(
+        context=64, context_shift=True, can_cut=case != "cannot be cut", deterministic=case == "deterministic"
+    )
     if case == "shared cells":
         driver.submit(PROMPT, params=ENDLESS, max_tokens=80)
         driver.turn(3)

@@ -193,7 +193,9 @@ def test_vectors_are_scaled_as_llama_cpp_numbers_it():
     assert finished(v, dimensions=None, normalise=2).tolist() == pytest.approx([0.6, -0.8, 0])
     assert finished(v, dimensions=None, normalise=1).tolist() == pytest.approx([3 / 7, -4 / 7, 0])
     assert finished(v, dimensions=None, normalise=0).tolist() == pytest.approx([24570, -32760, 0])
-    assert finished(v, dimensions=None, normalise=3).tolist() == pytest.approx([3 / 91 ** (1 / 3), -4 / 91 ** (1 / 3), 0])
+    assert finished(v, dimensions=None, normalise=3).tolist() == pytest.approx(
+        [3 / 91 ** (1 / 3), -4 / 91 ** (1 / 3), 0]
+    )
 
 
 def test_a_vector_of_nothing_stays_nothing():

@@ -8,10 +8,10 @@ from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import LogitBias, SamplingParams
-from llamasrv.engine.sequence import State
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.fake import BOS
 from llamasrv.engine.interface import DecodeFailed, OutOfCells
+from llamasrv.engine.sequence import State
 from llamasrv.engine.view import VIEW_SECONDS
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
@@ -104,7 +104,9 @@ def test_min_tokens_delays_the_end(drive):
 
 def test_bias_is_obeyed(drive):
     assert (
-        drive().answer("abcdefgh", params=SamplingParams(temperature=0, logit_bias=LogitBias(((65, 100.0),))), max_tokens=3)
+        drive().answer(
+            "abcdefgh", params=SamplingParams(temperature=0, logit_bias=LogitBias(((65, 100.0),))), max_tokens=3
+        )
         == "AAA"
     )
 

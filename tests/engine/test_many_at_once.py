@@ -15,9 +15,19 @@ SYSTEMS = ["", *(f"<|im_start|>system\nyou are assistant {i} {'and polite ' * i}
 def test_a_thousand_requests_with_canaries(drive, can_share, can_cut):
     rng = random.Random(7)
     driver = drive(
-        num_cells=700, context=400, num_lanes=24, parallel=12, batch_size=64, ubatch_size=32, idle_cells=200,
-        can_share=can_share, can_cut=can_cut, cache_bytes=20_000, swap_bytes=5_000, queue_limit=2000,
-    )  # fmt: skip
+        num_cells=700,
+        context=400,
+        num_lanes=24,
+        parallel=12,
+        batch_size=64,
+        ubatch_size=32,
+        idle_cells=200,
+        can_share=can_share,
+        can_cut=can_cut,
+        cache_bytes=20_000,
+        swap_bytes=5_000,
+        queue_limit=2000,
+    )
     driver.core.scheduler.cost.prompt_seconds = lambda n: 1.0 if n > 30 else 0.0
     open_streams, started, cancelled, done = {}, 0, set(), 0
     while started < 1000 or open_streams:

@@ -17,9 +17,14 @@ from llamasrv.engine.pacing import (
 
 def sleeps(*, num_running=0, num_waiting=0, places=8, stuck=False, burst=0, waited=0.0, step=0.2):
     return sleep_seconds(
-        num_running=num_running, num_waiting=num_waiting, places=places, stuck=stuck, burst=burst, waited=waited,
+        num_running=num_running,
+        num_waiting=num_waiting,
+        places=places,
+        stuck=stuck,
+        burst=burst,
+        waited=waited,
         next_step=lambda: step,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("others", [{}, {"num_waiting": 1}, {"num_waiting": 9}, {"num_waiting": 1, "stuck": True}])

@@ -122,7 +122,9 @@ class Load:
     """Clients that each send the next request when the last one has ended, on a machine with the costs above."""
 
     def __init__(self, drive, cells, *, clients=8, each=2, prompt=60, answer=100, **options):
-        self.driver = drive(num_cells=cells, num_lanes=16, context=400, batch_size=512, spec="off", cache_bytes=0, **options)
+        self.driver = drive(
+            num_cells=cells, num_lanes=16, context=400, batch_size=512, spec="off", cache_bytes=0, **options
+        )
         backend, decode = self.driver.backend, self.driver.backend.decode
 
         def timed():

@@ -17,9 +17,7 @@ ROW = 0.003  # seconds
 
 def pays(rows, cells, num_decodes=4, share=SHARE):
     decode_seconds = 0.04 + 0.01 * num_decodes
-    return PromptTurns(share).pay(
-        rows, cells, row_seconds=ROW, decode_seconds=decode_seconds, num_decodes=num_decodes
-    )
+    return PromptTurns(share).pay(rows, cells, row_seconds=ROW, decode_seconds=decode_seconds, num_decodes=num_decodes)
 
 
 def test_turns_pay_where_the_decodes_have_many_cells():

@@ -3,9 +3,9 @@
 import pytest
 from engine_driver import sequence as make_sequence
 
+from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.prefix_index import FOLLOW, Match
 from llamasrv.engine.scheduler import AGEING, Pool, Scheduler
-from llamasrv.engine.kv.host_tier import SavedState
 
 
 def make(**options):
@@ -21,9 +21,13 @@ def sequence(length, *, computed=0, arrived=0.0, **settings):
 
 def plan(scheduler, waiting=(), running=(), *, cells=10_000, lanes=8, outputs=64, now=1.0, lookup=None, common=None):
     return scheduler.plan(
-        list(waiting), list(running), Pool(cells, lanes, outputs), now,
-        lookup or (lambda seq: None), common or (lambda a, b: 0),
-    )  # fmt: skip
+        list(waiting),
+        list(running),
+        Pool(cells, lanes, outputs),
+        now,
+        lookup or (lambda seq: None),
+        common or (lambda a, b: 0),
+    )
 
 
 def admitted(result):

@@ -42,8 +42,11 @@ def test_one_that_is_served_goes_from_waiting_over_prefill_and_decode_to_its_end
         driver.turn()
         states.append(seq.state)
     assert [state for state, _ in itertools.groupby(states)] == [
-        State.WAITING, State.PREFILL, State.DECODE, State.ENDED,
-    ]  # fmt: skip
+        State.WAITING,
+        State.PREFILL,
+        State.DECODE,
+        State.ENDED,
+    ]
     assert end_of(stream.take()).reason is FinishReason.STOP
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from engine_driver import sequence
 
+from llamasrv.engine.prompt_work import TILE
 from llamasrv.engine.scheduler import Pool, Scheduler
 from llamasrv.engine.step_length import LONGER, READING_SECONDS, longest_step, round_rows, seconds_beside
-from llamasrv.engine.prompt_work import TILE
 
 TARGET = 0.2
 SHARE = 1.6e-4  # of the 0.5B shape
@@ -77,7 +77,9 @@ class Beside:
         prompt = sequence(range(length))
         prompt.num_computed = 1
         while prompt.owed:
-            plan = scheduler.plan([], [*self.streams, prompt], Pool(10_000, 8, 64), self.now, lambda seq: None, lambda a, b: 0)
+            plan = scheduler.plan(
+                [], [*self.streams, prompt], Pool(10_000, 8, 64), self.now, lambda seq: None, lambda a, b: 0
+            )
             count = dict((id(seq), count) for seq, count in plan.parts)[id(prompt)]
             a_cell = 1e-6 if count + 3 >= TILE else 2.2e-6
             seconds = 0.027 + 3 * 0.01 + count * (0.0028 + (prompt.num_computed + count / 2) * a_cell)

@@ -17,8 +17,35 @@ FIELDS = (
     "format", "grammar", "json_schema", "system", "query", "documents", "echo", "best_of", "suffix", "chat_template_kwargs",
     "previous_response_id", "think", "keep_alive", "role",
 )  # fmt: skip
-NUMBERS = ("0", "-1", "1", "2147483648", "-9223372036854775809", "1e308", "1e999", "NaN", "1" * 400, "0.5", "-0", "true")
-TEXTS = ("", "x", "user", "assistant", "auto", "none", "\x00", "<|im_end|>", "{{7*7}}", "\u2028", "😀", "a" * 3000, "json")
+NUMBERS = (
+    "0",
+    "-1",
+    "1",
+    "2147483648",
+    "-9223372036854775809",
+    "1e308",
+    "1e999",
+    "NaN",
+    "1" * 400,
+    "0.5",
+    "-0",
+    "true",
+)
+TEXTS = (
+    "",
+    "x",
+    "user",
+    "assistant",
+    "auto",
+    "none",
+    "\x00",
+    "<|im_end|>",
+    "{{7*7}}",
+    "\u2028",
+    "😀",
+    "a" * 3000,
+    "json",
+)
 METHODS = ("POST", "POST", "POST", "POST", "GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "BREW", "post", "")
 HEADERS = (
     "Transfer-Encoding: chunked", "Transfer-Encoding: gzip", "Content-Length: 1", "Content-Length: -1", "Content-Length: x",

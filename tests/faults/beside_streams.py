@@ -68,11 +68,18 @@ def long_constant(dice: random.Random) -> bytes:
 
 def deep_text(dice: random.Random) -> bytes:
     levels = dice.choice((60, 300, 990, 5000))
-    return whole("/api/chat", chat(model="x", format="{\"not\":" * levels + "{}" + "}" * levels))
+    return whole("/api/chat", chat(model="x", format='{"not":' * levels + "{}" + "}" * levels))
 
 
 def pattern(dice: random.Random) -> bytes:
-    patterns = ("(a|b|c|d){1000}", "(a|b)*a(a|b){16}c", "((a{1,99}){1,99}){1,99}", "(x+x+)+y", "[a-z]{1,100000}", "(.*){50}z")
+    patterns = (
+        "(a|b|c|d){1000}",
+        "(a|b)*a(a|b){16}c",
+        "((a{1,99}){1,99}){1,99}",
+        "(x+x+)+y",
+        "[a-z]{1,100000}",
+        "(.*){50}z",
+    )
     return schema({"type": "string", "pattern": dice.choice(patterns) + str(dice.randrange(1000))})
 
 
@@ -89,7 +96,7 @@ def lark(dice: random.Random) -> bytes:
 
 def gbnf(dice: random.Random) -> bytes:
     count = dice.choice((100, 1600, 8000))
-    text = 'root ::= r0\n' + "\n".join(f'r{n} ::= "a" r{n + 1}' for n in range(count)) + f'\nr{count} ::= "a"'
+    text = "root ::= r0\n" + "\n".join(f'r{n} ::= "a" r{n + 1}' for n in range(count)) + f'\nr{count} ::= "a"'
     return whole("/completion", {"prompt": "x", "n_predict": 2, "grammar": text})
 
 
@@ -108,16 +115,26 @@ def wide_sampling(dice: random.Random) -> bytes:
 
 
 def long_lists(dice: random.Random) -> bytes:
-    return dice.choice((
-        lambda: whole("/tokenize", {"content": "a " * dice.choice((1000, 1_500_000)), "with_pieces": True}),
-        lambda: whole("/detokenize", {"tokens": [7] * dice.choice((1000, 900_000))}),
-        lambda: whole("/v1/responses", {"input": [{"role": "user", "content": "x"}] * dice.choice((500, 9_999)), "max_output_tokens": 16}),
-        lambda: whole("/v1beta/models/x:generateContent", {"contents": [{"role": "user", "parts": [{"text": "x"}] * 999}] * 150}),
-        lambda: whole("/v1/messages/batches", {"requests": [{"custom_id": str(n), "params": {}} for n in range(30_000)]}),
-        lambda: whole(CHAT, b'{"messages":[' + b'{"a":[{"b":[0]}]},' * 150_000 + b"0]}"),
-        lambda: whole("/v1/embeddings", {"input": ["x"] * dice.choice((100, 5_000))}),
-        lambda: whole("/v1/rerank", {"query": "x", "documents": ["y"] * dice.choice((100, 5_000))}),
-    ))()  # fmt: skip
+    return dice.choice(
+        (
+            lambda: whole("/tokenize", {"content": "a " * dice.choice((1000, 1_500_000)), "with_pieces": True}),
+            lambda: whole("/detokenize", {"tokens": [7] * dice.choice((1000, 900_000))}),
+            lambda: whole(
+                "/v1/responses",
+                {"input": [{"role": "user", "content": "x"}] * dice.choice((500, 9_999)), "max_output_tokens": 16},
+            ),
+            lambda: whole(
+                "/v1beta/models/x:generateContent",
+                {"contents": [{"role": "user", "parts": [{"text": "x"}] * 999}] * 150},
+            ),
+            lambda: whole(
+                "/v1/messages/batches", {"requests": [{"custom_id": str(n), "params": {}} for n in range(30_000)]}
+            ),
+            lambda: whole(CHAT, b'{"messages":[' + b'{"a":[{"b":[0]}]},' * 150_000 + b"0]}"),
+            lambda: whole("/v1/embeddings", {"input": ["x"] * dice.choice((100, 5_000))}),
+            lambda: whole("/v1/rerank", {"query": "x", "documents": ["y"] * dice.choice((100, 5_000))}),
+        )
+    )()
 
 
 def nearly_json(dice: random.Random) -> bytes:
@@ -152,7 +169,15 @@ def upload(dice: random.Random) -> bytes:
     begin = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\nContent-Disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n'
     data = begin + b"x" * size + dice.choice((b"\r\n--b--\r\n", b"", b"\r\n--c--\r\n", b"\r\n--b\r\n" * 500))
     length = len(data) + dice.choice((0, 0, 1000))
-    return head("/v1/files", "Content-Type: multipart/form-data; boundary=b", "Connection: close", f"Content-Length: {length}") + data
+    return (
+        head(
+            "/v1/files",
+            "Content-Type: multipart/form-data; boundary=b",
+            "Connection: close",
+            f"Content-Length: {length}",
+        )
+        + data
+    )
 
 
 def pipeline(dice: random.Random) -> bytes:
@@ -162,7 +187,9 @@ def pipeline(dice: random.Random) -> bytes:
 
 
 def origin(dice: random.Random) -> bytes:
-    value = dice.choice(("null", "https://evil.example", "HTTPS://evil.example", "evil.example", "http:evil.example", "file://"))
+    value = dice.choice(
+        ("null", "https://evil.example", "HTTPS://evil.example", "evil.example", "http:evil.example", "file://")
+    )
     line = dice.choice((f"Origin: {value}", "Sec-Fetch-Site: cross-site"))
     return whole(dice.choice((CHAT, "/tools", "/tokenize")), chat(), line)
 
@@ -182,10 +209,25 @@ def cut_off(dice: random.Random) -> bytes:
 KINDS: dict[str, Callable[[random.Random], bytes]] = {
     kind.__name__: kind
     for kind in (
-        chain_of_references, graph_with_circles, many_properties, long_constant, deep_text, pattern, lark, gbnf,
-        wide_sampling, long_lists, nearly_json, template, upload, pipeline, origin, endless, cut_off,
+        chain_of_references,
+        graph_with_circles,
+        many_properties,
+        long_constant,
+        deep_text,
+        pattern,
+        lark,
+        gbnf,
+        wide_sampling,
+        long_lists,
+        nearly_json,
+        template,
+        upload,
+        pipeline,
+        origin,
+        endless,
+        cut_off,
     )
-}  # fmt: skip
+}
 REFUSED = {"origin": {b"403"}}  # what these must be answered with
 
 
@@ -247,10 +289,13 @@ class Outcome:
     def failures(self) -> dict[tuple[str, bytes], int]:
         """Answers that say that the server was at fault, and those that let in what must be refused."""
         return {
-            (kind, status): count for (kind, status), count in self.answers.items()
-            if status[:1] in (b"5", b"n") and status not in (b"503", b"507", b"501")
-            or kind in REFUSED and status not in REFUSED[kind]
-        }  # fmt: skip
+            (kind, status): count
+            for (kind, status), count in self.answers.items()
+            if status[:1] in (b"5", b"n")
+            and status not in (b"503", b"507", b"501")
+            or kind in REFUSED
+            and status not in REFUSED[kind]
+        }
 
 
 def run(address: tuple[str, int], number: int, seed: int, *, streams: int = 8, senders: int = 4) -> Outcome:

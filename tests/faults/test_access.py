@@ -106,13 +106,21 @@ def test_04_nothing_reaches_the_server_that_nginx_does_not_know_of(serve, tmp_pa
         before = answered(server)
         smuggling = [
             f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode("latin-1") + rest
-            for head in ("Content-Length: 5\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 0",
-                         "Transfer-Encoding: xchunked", "Transfer-Encoding : chunked", "Transfer-Encoding: chunked, chunked",
-                         "Content-Length: 0\r\nContent-Length: 44", "Transfer-Encoding: chunked")
-            for rest in (b"0\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
-                         b"0\n\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
-                         b"1;x=\n\nGET /v1/models HTTP/1.1\r\n\r\n")
-        ]  # fmt: skip
+            for head in (
+                "Content-Length: 5\r\nTransfer-Encoding: chunked",
+                "Transfer-Encoding: chunked\r\nContent-Length: 0",
+                "Transfer-Encoding: xchunked",
+                "Transfer-Encoding : chunked",
+                "Transfer-Encoding: chunked, chunked",
+                "Content-Length: 0\r\nContent-Length: 44",
+                "Transfer-Encoding: chunked",
+            )
+            for rest in (
+                b"0\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                b"0\n\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                b"1;x=\n\nGET /v1/models HTTP/1.1\r\n\r\n",
+            )
+        ]
         statuses = []
         for sent in [*smuggling, *strange_requests(300, seed=3)]:
             statuses.append(status_of(talk(nginx.address, sent, half_close=True, timeout=20)))
@@ -163,10 +171,13 @@ def test_a_key_that_is_removed_leaves_nothing_to_the_next_one(serve, tmp_path):
     def ask(key, path, body=b"", *, method="GET", headers=()):
         return talk(server.address, request(path, body, method=method, headers=[f"x-api-key: {key}", *headers]))
 
-    form = b"".join(
-        b'--b\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n' % field
-        for field in ((b"purpose", b"", b"user_data"), (b"file", b'; filename="diary.txt"', b"dear diary"))
-    ) + b"--b--\r\n"
+    form = (
+        b"".join(
+            b'--b\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n' % field
+            for field in ((b"purpose", b"", b"user_data"), (b"file", b'; filename="diary.txt"', b"dear diary"))
+        )
+        + b"--b--\r\n"
+    )
     sent = ask("sk-alice", "/v1/files", form, method="POST", headers=["Content-Type: multipart/form-data; boundary=b"])
     id = json.loads(body_of(sent))["id"]
     keys.write_text("sk-alice\nsk-bob\n")
@@ -205,9 +216,13 @@ def test_86_87_neither_keys_nor_words_are_in_logs_figures_or_arguments(serve_wit
 
 def test_83_nobody_hears_another_ones_words(server):
     """Prefixes are shared, some leave, all run at once."""
+
     def one(n):
         word = f"canary{n:03d}-{os.urandom(6).hex()}"
-        messages = [{"role": "system", "content": "All have this. " * 10}, {"role": "user", "content": word * (n % 4 + 1)}]
+        messages = [
+            {"role": "system", "content": "All have this. " * 10},
+            {"role": "user", "content": word * (n % 4 + 1)},
+        ]
         body = json.dumps({"messages": messages, "stream": bool(n % 2)}).encode()
         if n % 7 == 0:
             open_request(server, CHAT, {"messages": messages, "stream": True}).close()
@@ -274,7 +289,9 @@ def test_82_one_keys_bound_is_nobody_elses(serve, tmp_path):
     file.chmod(0o600)
     server = serve("--fake", "--api-key-file", file)
     server.wait_for(" serves ")
-    ask = [request(TEXT, json.dumps({**LONG, "max_tokens": 4000}).encode(), headers=[f"X-Api-Key: {key}"]) for key in "aab"]
+    ask = [
+        request(TEXT, json.dumps({**LONG, "max_tokens": 4000}).encode(), headers=[f"X-Api-Key: {key}"]) for key in "aab"
+    ]
     with ThreadPoolExecutor(3) as pool:
         replies = list(pool.map(lambda sent: status_of(talk(server.address, sent, timeout=30)), ask))
     assert sorted(replies[:2]) == [200, 429] and replies[2] == 200
@@ -283,6 +300,7 @@ def test_82_one_keys_bound_is_nobody_elses(serve, tmp_path):
 
 def test_a_few_hundred_requests_that_nobody_should_send(server):
     """All of them are answered or closed, none with a 5xx, and the next good answer is as before."""
+
     def good():
         reply = json.loads(body_of(talk(server.address, request(TEXT, b'{"prompt":"Hello","temperature":0}'))))
         return reply["choices"], reply["usage"]["completion_tokens"]

@@ -10,9 +10,15 @@ from faults.front import worker_of
 def test_hostile_requests_stop_no_stream_and_no_worker(serve, tmp_path):
     (tmp_path / "models").mkdir()
     server = serve(
-        "--no-log-requests", "--body-timeout", "2", "--files", str(tmp_path / "files"), "--models-manage",
-        "--models-dir", str(tmp_path / "models"),
-    )  # fmt: skip
+        "--no-log-requests",
+        "--body-timeout",
+        "2",
+        "--files",
+        str(tmp_path / "files"),
+        "--models-manage",
+        "--models-dir",
+        str(tmp_path / "models"),
+    )
     assert server.url
     worker = worker_of(server)
     outcome = run(server.address, 3 * len(KINDS), seed=1)

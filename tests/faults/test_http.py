@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import os
+import re
 import select
 import socket
 import struct
@@ -61,7 +61,9 @@ def test_01_an_idle_connection_may_stay_longer_than_a_head_may_take(server):
     with socket.create_connection(server.address, timeout=10) as sock:
         for pause in (0, 2.5, 0):
             time.sleep(pause)
-            sock.sendall(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (TEXT.encode(), len(SHORT), SHORT))
+            sock.sendall(
+                b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (TEXT.encode(), len(SHORT), SHORT)
+            )
             assert sock.recv(65536).startswith(b"HTTP/1.1 200")
 
 
@@ -272,7 +274,12 @@ def test_12_an_id_with_control_characters_is_refused(server):
 
 
 def test_12_forwarded_headers_change_nothing(server):
-    forged = ["X-Forwarded-For: 1.2.3.4", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil.example", "Forwarded: for=x"]
+    forged = [
+        "X-Forwarded-For: 1.2.3.4",
+        "X-Forwarded-Proto: https",
+        "X-Forwarded-Host: evil.example",
+        "Forwarded: for=x",
+    ]
     reply = talk(server.address, request("/v1/models", method="GET", headers=forged))
     assert status_of(reply) == 200 and b"evil.example" not in reply
 
@@ -282,9 +289,12 @@ def test_14_a_header_is_no_path(server, name):
     """From this machine `SCRIPT_NAME: /v1` made /v1/metrics the route /metrics, past a proxy that lets /v1/ through; one
     that did not fit was a 500 with a traceback."""
     for path, given, status in (
-        ("/v1/metrics", "/v1", 404), ("/v1/slots", "/v1", 404), ("/v1/models", "/x", 200), ("/v1/models", "/slots", 200),
+        ("/v1/metrics", "/v1", 404),
+        ("/v1/slots", "/v1", 404),
+        ("/v1/models", "/x", 200),
+        ("/v1/models", "/slots", 200),
         ("/v1/models", "/v1/models/x", 200),
-    ):  # fmt: skip
+    ):
         reply = talk(server.address, request(path, method="GET", headers=[f"{name}: {given}"]))
         assert status_of(reply) == status, (path, given)
 

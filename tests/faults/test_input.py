@@ -100,7 +100,9 @@ def test_24_27_numbers_out_of_range_are_refused_before_anything_is_allocated(ser
     refused(server, {"prompt": "x", **fields}, param=next(iter(fields)))
 
 
-@pytest.mark.parametrize("stop", [["x"] * 5_000, "x" * (1 << 20), "", ["a", ""], [1]], ids=["many", "long", "empty", "one empty", "number"])
+@pytest.mark.parametrize(
+    "stop", [["x"] * 5_000, "x" * (1 << 20), "", ["a", ""], [1]], ids=["many", "long", "empty", "one empty", "number"]
+)
 def test_25_stop_strings_are_bounded(server, stop):
     error = refused(server, {"prompt": "x", "stop": stop})
     assert error["param"].startswith("stop")
@@ -197,7 +199,11 @@ def test_35_36_no_address_is_fetched_for_a_client(server, url):
 
 
 def form(schema):
-    return {"messages": USER, "max_tokens": 8, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    return {
+        "messages": USER,
+        "max_tokens": 8,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+    }
 
 
 def deep(levels):

@@ -36,7 +36,9 @@ def server(tmp_path_factory):
 def post(server, path, body):
     head = {"content-type": "application/json"}
     try:
-        with urllib.request.urlopen(urllib.request.Request(server.url + path, json.dumps(body).encode(), head), timeout=60) as reply:
+        with urllib.request.urlopen(
+            urllib.request.Request(server.url + path, json.dumps(body).encode(), head), timeout=60
+        ) as reply:
             return reply.status, json.load(reply)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -46,12 +48,65 @@ def bodies(number, data):
     """The same bytes through another door each time."""
     text = base64.b64encode(data).decode()
     return (
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}]}], "max_tokens": 1}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": text, "format": "wav"}}]}], "max_tokens": 1}),
-        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": text}}]}], "max_tokens": 1}),
-        ("/api/chat", {"model": "fake", "messages": [{"role": "user", "content": "x", "images": [text]}], "stream": False, "options": {"num_predict": 1}}),
-        ("/v1/chat/completions/input_tokens", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{text}"}}]}]}),
-    )[number % 5]  # fmt: skip
+        (
+            "/v1/chat/completions",
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}],
+                    }
+                ],
+                "max_tokens": 1,
+            },
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "input_audio", "input_audio": {"data": text, "format": "wav"}}],
+                    }
+                ],
+                "max_tokens": 1,
+            },
+        ),
+        (
+            "/v1/messages",
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": text}}
+                        ],
+                    }
+                ],
+                "max_tokens": 1,
+            },
+        ),
+        (
+            "/api/chat",
+            {
+                "model": "fake",
+                "messages": [{"role": "user", "content": "x", "images": [text]}],
+                "stream": False,
+                "options": {"num_predict": 1},
+            },
+        ),
+        (
+            "/v1/chat/completions/input_tokens",
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{text}"}}],
+                    }
+                ]
+            },
+        ),
+    )[number % 5]
 
 
 def memory(pid):

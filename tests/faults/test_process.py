@@ -245,7 +245,11 @@ def test_67_the_log_goes_on_in_a_new_file_after_sigusr1(serve, tmp_path):
     log.rename(tmp_path / "log.1")
     server.signal(signal.SIGUSR1)
     talk((address[0], int(address[1])), request("/v1/models", method="GET"))
-    wait_for(lambda: log.exists() or talk((address[0], int(address[1])), request("/v1/models", method="GET")) and log.exists())
+    wait_for(
+        lambda: (
+            log.exists() or talk((address[0], int(address[1])), request("/v1/models", method="GET")) and log.exists()
+        )
+    )
     assert "route=/v1/models" in log.read_text()
 
 
@@ -291,7 +295,16 @@ def test_70_timeouts_do_not_hang_on_the_clock_on_the_wall():
     ]
     assert len(waiting) > 10
     # Dates that are shown, or compared with those of files.
-    dates = {"disk_tier.py", "request_log.py", "metrics.py", "background.py", "memory.py", "resume.py", "ui.py", "batches.py"}
+    dates = {
+        "disk_tier.py",
+        "request_log.py",
+        "metrics.py",
+        "background.py",
+        "memory.py",
+        "resume.py",
+        "ui.py",
+        "batches.py",
+    }
     assert not {path.name for path in waiting if re.search(r"\btime\.time\(\)|datetime\.now", path.read_text())} - dates
 
 

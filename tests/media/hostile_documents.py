@@ -48,7 +48,9 @@ def nested(rng: random.Random, data: bytes) -> bytes:
 
 
 def junk(rng: random.Random, data: bytes) -> bytes:
-    head = rng.choice((b"%PDF-1.7\n", b"%PDF-", b"\n\n%PDF-1.4\n", b"PK\3\4", b"\x89PNG\r\n\x1a\n", b"\xff\xfe", b"{\\rtf1", b""))
+    head = rng.choice(
+        (b"%PDF-1.7\n", b"%PDF-", b"\n\n%PDF-1.4\n", b"PK\3\4", b"\x89PNG\r\n\x1a\n", b"\xff\xfe", b"{\\rtf1", b"")
+    )
     return head + rng.randbytes(rng.randrange(0, 3_000))
 
 

@@ -62,7 +62,9 @@ def huge_png(width: int, height: int) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+    )
 
 
 RED = Image.new("RGB", (30, 20), (255, 0, 0))
@@ -159,11 +161,21 @@ def test_what_is_no_good_picture_is_refused_quickly(decoder: Decoder, what: str)
     assert time.process_time() - begun < 0.2
 
 
-NEVER_UNPACKED = ("too many pixels", "more pixels than an int holds", "thin", "no pixels", "half a PNG", "a TIFF", "nothing")
+NEVER_UNPACKED = (
+    "too many pixels",
+    "more pixels than an int holds",
+    "thin",
+    "no pixels",
+    "half a PNG",
+    "a TIFF",
+    "nothing",
+)
 
 
 @pytest.mark.parametrize("what", NEVER_UNPACKED)
-def test_what_the_header_or_the_length_tells_is_refused_before_anything_is_unpacked(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_header_or_the_length_tells_is_refused_before_anything_is_unpacked(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A PNG of 49 million pixels that was cut off took half a second: it was unpacked up to the cut."""
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was unpacked"))
     with pytest.raises(Refused):
@@ -184,7 +196,9 @@ def test_a_flac_that_claims_more_than_it_has_is_harmless(decoder: Decoder) -> No
         decoder.samples(data, 16_000)
 
 
-@pytest.mark.parametrize("data", [tone(0.1)[:44], tone(0.00006), b"fLaC" + b"\0" * 64, b"ID3" + b"\xff" * 400, b"OggS" * 9])
+@pytest.mark.parametrize(
+    "data", [tone(0.1)[:44], tone(0.00006), b"fLaC" + b"\0" * 64, b"ID3" + b"\xff" * 400, b"OggS" * 9]
+)
 def test_what_is_no_sound_is_refused(decoder: Decoder, data: bytes) -> None:
     with pytest.raises(InvalidMedia):
         decoder.samples(data, 16_000)
@@ -201,7 +215,9 @@ def test_a_long_sound_is_refused_while_it_is_read() -> None:
 
 def test_damaged_bytes_never_end_in_anything_but_a_refusal(decoder: Decoder) -> None:
     rng = random.Random(1)
-    good = [picture(Image.effect_noise((64, 64), 90).convert("RGB"), form) for form in ("PNG", "JPEG", "GIF", "WEBP", "BMP")]
+    good = [
+        picture(Image.effect_noise((64, 64), 90).convert("RGB"), form) for form in ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+    ]
     for _ in range(300):
         data = bytearray(rng.choice(good))
         for _ in range(rng.randrange(1, 12)):
@@ -239,7 +255,10 @@ def test_the_child_ends_with_its_parent() -> None:
         "print(open(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read(), flush=True); os._exit(0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "DATA": picture(RED, "PNG").hex()}, capture_output=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, "DATA": picture(RED, "PNG").hex()},
+        capture_output=True,
+        check=True,
     )
     pid = int(done.stdout)
     until = time.monotonic() + 10

@@ -107,7 +107,11 @@ def test_a_picture_that_many_pages_show_is_one_object(decoder):
 def test_the_child_refuses_the_first_picture_beyond_what_is_left(decoder):
     data = pdf(*[""] * 15, picture=jpeg())
     assert len(decoder.pages(data, with_pictures=True, left=left(count=15))) == 15
-    for bounds, words in (({"count": 14}, "than the 14 images"), ({"picture_bytes": 100}, "than the 100 bytes"), ({"count": 0}, "than the 0")):
+    for bounds, words in (
+        ({"count": 14}, "than the 14 images"),
+        ({"picture_bytes": 100}, "than the 100 bytes"),
+        ({"count": 0}, "than the 0"),
+    ):
         with pytest.raises(InvalidMedia, match=words):
             decoder.pages(data, with_pictures=True, left=left(**bounds))
     with pytest.raises(InvalidMedia, match="than the 9 characters"):

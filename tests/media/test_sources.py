@@ -91,7 +91,14 @@ def test_files_under_the_folder_are_read_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "in" / "link").symlink_to(tmp_path / "secret")
     sources = Sources(folder=tmp_path / "in", max_bytes=10)
     assert sources.read("file://a%20b.png") == b"x"
-    for url in ("file://../secret", "file:///../secret", "file://link", f"file://{tmp_path}/secret", "file://", "file://%00"):
+    for url in (
+        "file://../secret",
+        "file:///../secret",
+        "file://link",
+        f"file://{tmp_path}/secret",
+        "file://",
+        "file://%00",
+    ):
         with pytest.raises(InvalidMedia):
             sources.read(url)
 

@@ -116,24 +116,38 @@ def facts(arch: str) -> dict[str, object]:
     }  # fmt: skip
     if arch in _LATENT:
         found |= {
-            "attention.key_length": 576, "attention.value_length": 512, "attention.key_length_mla": 192,
-            "attention.value_length_mla": 128, "rope.dimension_count": 64,
-        }  # fmt: skip
+            "attention.key_length": 576,
+            "attention.value_length": 512,
+            "attention.key_length_mla": 192,
+            "attention.value_length_mla": 128,
+            "rope.dimension_count": 64,
+        }
     if arch in _EXPERTS:
         found |= {
-            "expert_feed_forward_length": inner, "expert_shared_feed_forward_length": inner // 2,
-            "expert_latent_length": inner, "interleave_moe_layer_step": 2, "expert_count": 2, "expert_used_count": 2,
-            "expert_shared_count": 1, "expert_gating_func": 4 if arch == "deepseek4" else 2, "expert_group_scale": 1.0,
+            "expert_feed_forward_length": inner,
+            "expert_shared_feed_forward_length": inner // 2,
+            "expert_latent_length": inner,
+            "interleave_moe_layer_step": 2,
+            "expert_count": 2,
+            "expert_used_count": 2,
+            "expert_shared_count": 1,
+            "expert_gating_func": 4 if arch == "deepseek4" else 2,
+            "expert_group_scale": 1.0,
             "experts_per_group": 1,
-        }  # fmt: skip
+        }
     if "rwkv" in arch:
         found |= {
             "attention.head_count": 4 if "qwen2" in arch or arch == "arwkv7" else 0,
             "attention.head_count_kv": 4 if "qwen2" in arch or arch == "arwkv7" else 0,
-            "wkv.head_size": 64, "time_mix_extra_dim": 32, "time_decay_extra_dim": 64,
-            "token_shift_count": 1 if arch in ("rwkv6qwen2", "arwkv7") else 2, "attention.decay_lora_rank": 32,
-            "attention.iclr_lora_rank": 32, "attention.value_residual_mix_lora_rank": 16, "attention.gate_lora_rank": 32,
-        }  # fmt: skip
+            "wkv.head_size": 64,
+            "time_mix_extra_dim": 32,
+            "time_decay_extra_dim": 64,
+            "token_shift_count": 1 if arch in ("rwkv6qwen2", "arwkv7") else 2,
+            "attention.decay_lora_rank": 32,
+            "attention.iclr_lora_rank": 32,
+            "attention.value_residual_mix_lora_rank": 16,
+            "attention.gate_lora_rank": 32,
+        }
     return found | _more(arch, width, heads, layers)
 
 

@@ -53,9 +53,12 @@ def write_gguf(folder, path):
     w.add_token_list([x if x in control else x[2:] if x.startswith("##") else "\u2581" + x for x in words])
     w.add_token_types([gguf.TokenType.CONTROL if x in control else gguf.TokenType.NORMAL for x in words])
     for name, add in (
-        ("[CLS]", w.add_bos_token_id), ("[SEP]", w.add_sep_token_id), ("[PAD]", w.add_pad_token_id),
-        ("[UNK]", w.add_unk_token_id), ("[MASK]", w.add_mask_token_id),
-    ):  # fmt: skip
+        ("[CLS]", w.add_bos_token_id),
+        ("[SEP]", w.add_sep_token_id),
+        ("[PAD]", w.add_pad_token_id),
+        ("[UNK]", w.add_unk_token_id),
+        ("[MASK]", w.add_mask_token_id),
+    ):
         add(words.index(name))
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, LAYERS)
     for name, tensor in tensors.items():

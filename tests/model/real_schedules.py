@@ -61,10 +61,15 @@ class RealEpisode:
         for _ in range(rng.choice([0, 0, 1, 1, 2])):
             parts += [media_of(self.kind, rng.randrange(3)), rng.choice(["and", "", " then "])]
         spec = prompt(
-            self.engine, *parts, f"{AFTER} {rng.randrange(99)}", max_tokens=rng.choice([1, 5, 12]),
-            priority=rng.choice([0, 0, 1]), deferrable=rng.random() < 0.2, cache_prompt=rng.random() < 0.9,
+            self.engine,
+            *parts,
+            f"{AFTER} {rng.randrange(99)}",
+            max_tokens=rng.choice([1, 5, 12]),
+            priority=rng.choice([0, 0, 1]),
+            deferrable=rng.random() < 0.2,
+            cache_prompt=rng.random() < 0.9,
             owner=rng.choice("ab"),
-        )  # fmt: skip
+        )
         if len(spec.tokens) + 16 < self.engine.engine.context:
             self.streams.append((spec, self.engine.engine.submit([spec])))
 

@@ -63,7 +63,9 @@ def test_the_weights_of_experts_count_as_far_as_they_are_used():
     assert cell_share(mixed, windows=False) == pytest.approx(4 * cell_share(QWEN, windows=False))
 
 
-@pytest.mark.parametrize("kind, counts", [("llama", True), ("swa", True), ("moe", True), ("hybrid", False), ("mamba", False)])
+@pytest.mark.parametrize(
+    "kind, counts", [("llama", True), ("swa", True), ("moe", True), ("hybrid", False), ("mamba", False)]
+)
 def test_cells_of_others_cost_where_there_is_one_pool_of_them(model_path, kind, counts):
     backend = open_model(model_path(kind), OPTIONS, lambda share: True)
     assert (backend.cell_share > 0) is counts
@@ -340,9 +342,12 @@ def test_a_saved_state_is_restored_exactly(backend):
 
 def test_lanes_that_were_computed_side_by_side_go_on_after_they_were_laid_out_anew(backend):
     manager = KVCacheManager(
-        backend, prefixes=KeptPrefixes().open(backend, OPTIONS, time.monotonic), time=(cost := CostModel()),
-        way_back=WayBack(cost), metrics=EngineMetrics(),
-    )  # fmt: skip
+        backend,
+        prefixes=KeptPrefixes().open(backend, OPTIONS, time.monotonic),
+        time=(cost := CostModel()),
+        way_back=WayBack(cost),
+        metrics=EngineMetrics(),
+    )
     lanes = [manager.seat(None) for _ in range(3)]
     b = backend.batch
     for position in range(40):

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from engine_driver import spec
 import tiny_models
+from engine_driver import spec
 from serving import wait_until
 
 from llamasrv.domain.request import ClassifyRequest, EmbedRequest, RerankRequest, TextPrompt, TokenPrompt

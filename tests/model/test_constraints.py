@@ -9,12 +9,12 @@ import sys
 from functools import partial
 
 import pytest
+from engine_by_hand import HandEngine
 from random_schemas import schema
 from serving import pipeline_on
 
 from llamasrv.domain.events import Finished, FinishReason, Text, ToolCallArguments, ToolCallStart
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, Tool, ToolChoice
-from engine_by_hand import HandEngine
 from llamasrv.engine.engine import EngineOptions
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -74,11 +74,13 @@ def test_five_hundred_random_schemas_hold(pipeline):
         group = schemas[start : start + AT_ONCE]
         asked = [
             GenerateRequest(
-                (ChatPrompt(USER),), content=Content("json", wanted), max_tokens=600,
+                (ChatPrompt(USER),),
+                content=Content("json", wanted),
+                max_tokens=600,
                 sampling={**WILD, "seed": start + n},
             )
             for n, wanted in enumerate(group)
-        ]  # fmt: skip
+        ]
         for wanted, events in zip(group, run(pipeline, asked)):
             if ended(events) is FinishReason.STOP:
                 finished += 1

@@ -9,12 +9,12 @@ from array import array
 
 import pytest
 import tiny_models
+from test_engine_on_models import prompts
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed
-from test_engine_on_models import prompts
 
 SETTINGS = {"context_cells": 512, "batch_size": 128, "parallel": 4}
 PARAMS = [
@@ -166,7 +166,9 @@ def test_who_goes_on_from_a_state_that_went_back(real, kind):
     timeline = [*prompt, *plain.tokens][: gone_back[-1]]
     turns = [[*timeline, *more] for more in ([7, 7, 8], [11, 12])]
     both = engine.run([engine.sequence(turn, max_tokens=8, **settings) for turn in turns])
-    assert [result.end.num_reused for result in both][: 1 + backend.can_share] == [len(timeline)] * (1 + backend.can_share)
+    assert [result.end.num_reused for result in both][: 1 + backend.can_share] == [len(timeline)] * (
+        1 + backend.can_share
+    )
     for turn, result in zip(turns, both):
         (alone,) = reference.run([reference.sequence(turn, max_tokens=8, cache_prompt=False, **settings)])
         assert alone.distance_to(result) < 0.005
@@ -178,16 +180,17 @@ def test_states_with_company_and_preemption(real, kind):
     engine, reference = (real(kind, spec=spec, **SETTINGS) for spec in ("auto", "off"))
     cheap_drafts(engine)
     asked = prompts(4, seed=9, longest=40)
-    answers = [
-        reference.run([reference.sequence(p, params=PARAMS[0], max_tokens=40, logprobs=5)])[0] for p in asked
-    ]
+    answers = [reference.run([reference.sequence(p, params=PARAMS[0], max_tokens=40, logprobs=5)])[0] for p in asked]
     mine = [
         engine.sequence(
-            prompt, params=PARAMS[0], max_tokens=40, logprobs=5,
+            prompt,
+            params=PARAMS[0],
+            max_tokens=40,
+            logprobs=5,
             prediction=guessed(answer.tokens, 5),
         )
         for prompt, answer in zip(asked, answers)
-    ]  # fmt: skip
+    ]
     both = engine.run(mine, at_turn=lambda turn: engine.preempt(mine[turn % 4]) if turn % 5 == 4 else None)
     assert max(a.distance_to(b) for a, b in zip(answers, both)) < 0.02
     assert engine.engine.metrics.accepted["prediction"] > 40
@@ -203,7 +206,7 @@ def test_more_rows_and_outputs_than_there_are(real):
             prompt, params=PARAMS[0], max_tokens=24, prediction=array("i", prompt * 2), prompt_logprobs=i % 3 == 0
         )
         for i, prompt in enumerate(asked)
-    ]  # fmt: skip
+    ]
     assert [len(result.tokens) for result in engine.run(mine)] == [24] * 40
     assert sum(engine.engine.metrics.drafted.values()) > 40
 
@@ -213,7 +216,9 @@ def test_another_vocabulary_is_refused_with_the_reason(model_path, tmp_path):
     with open(model_path("llama"), "rb") as file:
         path.write_bytes(file.read().replace("▁the".encode(), "▁das".encode()))
     options = EngineOptions(draft_model=path, **SETTINGS)
-    with pytest.raises(LoadFailed, match=r"words\.gguf: its vocabulary differs from .*: token \d+ is '▁das' in one and '▁the'"):
+    with pytest.raises(
+        LoadFailed, match=r"words\.gguf: its vocabulary differs from .*: token \d+ is '▁das' in one and '▁the'"
+    ):
         open_model(model_path("llama"), options, lambda share: True)
 
 

@@ -33,9 +33,7 @@ def test_default_agrees_within_rounding(real, kind):
     swapped = []
     for i, p in enumerate(asked):
         seq = engine.sequence(p, **settings(i, cache_prompt=False))
-        swapped += engine.run(
-            [seq], at_turn=lambda turn, seq=seq: engine.preempt(seq) if turn in (2, 6) else None
-        )
+        swapped += engine.run([seq], at_turn=lambda turn, seq=seq: engine.preempt(seq) if turn in (2, 6) else None)
     assert engine.engine.metrics.swaps >= 16
     for other in (crowd, again, swapped):
         assert max(a.distance_to(b) for a, b in zip(alone, other)) < 0.15

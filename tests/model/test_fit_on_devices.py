@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
-from model.test_rpc import Helper, with_rpc
 from model import tiny_models
+from model.test_rpc import Helper, with_rpc
 
 from llamasrv.config import load
 from llamasrv.engine.backend import breakdown as library
-from llamasrv.engine.backend.measure import measure
 from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.backend.measure import measure
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed, NoMemory
 from llamasrv.engine.use import HOST
@@ -70,7 +70,9 @@ def test_what_is_loaded_is_counted_as_the_library_says(kind, tmp_path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = Path(kind) if os.sep in kind else tiny_models.KINDS[kind](tmp_path / "m.gguf")
     values = {f"engine_{name}": value for name, value in SMALL.items()}
-    settings = load({"model_path": path, "engine_ctx_size": 2048, "cache_checkpoints": 0, "store_url": "none", **values}, environ={})
+    settings = load(
+        {"model_path": path, "engine_ctx_size": 2048, "cache_checkpoints": 0, "store_url": "none", **values}, environ={}
+    )
     registry = startup_service.build(settings).registry
     loader, (model,) = registry.loader, registry.models
     try:
@@ -150,7 +152,12 @@ def stated(path, endpoints, sizes, **options):
     """The plan for two devices of these sizes."""
     plain = EngineOptions(rpc=endpoints, context_cells=256, **SMALL)
     totals = [total for _, total in measure(path, plain).devices.values()]
-    asked = {"rpc": endpoints, "fit_target": tuple(total - size for total, size in zip(totals, sizes)), **SMALL, **options}
+    asked = {
+        "rpc": endpoints,
+        "fit_target": tuple(total - size for total, size in zip(totals, sizes)),
+        **SMALL,
+        **options,
+    }
     return fit.fit(gguf.read_header(Path(path)), EngineOptions(**asked), 2048, lambda o: measure(path, o))
 
 
@@ -190,13 +197,19 @@ def test_the_plan_fits_and_is_what_is_taken(devices, large, sizes):
 
 
 @with_rpc
-@pytest.mark.parametrize(("sizes", "asked", "expected"), [((400, 400), None, 32), ((400, 400), 5, 5), ((30, 20), None, 16)])
+@pytest.mark.parametrize(
+    ("sizes", "asked", "expected"), [((400, 400), None, 32), ((400, 400), 5, 5), ((30, 20), None, 16)]
+)
 def test_devices_with_room_compute_more_sequences_at_once(devices, large, sizes, asked, expected):
     """As many as batches gain from, where all of the model and a large context fit; what is said is kept."""
     plain = EngineOptions(rpc=devices, context_cells=256, **SMALL)
     totals = [total for _, total in measure(large, plain).devices.values()]
     target = [f"{total - size * MIB}B" for total, size in zip(totals, sizes)]
-    values = {f"engine_{name}": value for name, value in SMALL.items()} | {"engine_parallel": asked, "engine_fit_target": tuple(target), "engine_ctx_size": 32768}
+    values = {f"engine_{name}": value for name, value in SMALL.items()} | {
+        "engine_parallel": asked,
+        "engine_fit_target": tuple(target),
+        "engine_ctx_size": 32768,
+    }
     settings = load({"model_path": large, "engine_rpc": devices, **values}, environ={})
     found = recipes.measured(settings, gguf.read_header(Path(large)))
     assert found.options.places == expected and not found.excess
@@ -239,7 +252,8 @@ def test_the_model_that_leaves_is_the_one_on_the_device_that_lacks_room(devices,
     totals = [total for _, total in measured.devices.values()]
     room = sum(measured.uses[name].total for name in measured.devices) * 3 // 2
     tables = "".join(
-        f'[models.{name}]\npath = "{large}"\ntensor_split = {split}\n' for name, split in (("a", "[1, 0]"), ("b", "[0, 1]"), ("c", "[1, 0]"))
+        f'[models.{name}]\npath = "{large}"\ntensor_split = {split}\n'
+        for name, split in (("a", "[1, 0]"), ("b", "[0, 1]"), ("c", "[1, 0]"))
     )
     target = ", ".join(f'"{total - room}B"' for total in totals)
     config = tmp_path / "llamasrv.toml"
@@ -258,6 +272,7 @@ fit_target = [{target}]
     service = startup_service.build(load(config=config, environ={}))
     registry = service.registry
     try:
+
         def bring(name):
             registry.loader.load(registry.find(name))
             assert registry.loader.wait(registry.find(name), 60), registry.find(name).failure

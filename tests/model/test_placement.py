@@ -55,7 +55,9 @@ def test_without_options_the_parameters_are_the_librarys_own():
     assert not params.devices and not params.tensor_buft_overrides and alive == []
 
 
-@pytest.mark.parametrize(("options", "field"), [({"kv_offload": False}, "offload_kqv"), ({"op_offload": False}, "op_offload")])
+@pytest.mark.parametrize(
+    ("options", "field"), [({"kv_offload": False}, "offload_kqv"), ({"op_offload": False}, "op_offload")]
+)
 def test_an_option_reaches_the_parameters_of_the_context(options, field):
     params = C.llama_context_default_params()
     placement.place_context(params, EngineOptions())
@@ -247,7 +249,9 @@ def system(monkeypatch):
     calls = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: calls.append(set(cpus)))
-    monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, param: calls.append((policy, param.sched_priority)))
+    monkeypatch.setattr(
+        os, "sched_setscheduler", lambda pid, policy, param: calls.append((policy, param.sched_priority))
+    )
     return calls
 
 
@@ -318,5 +322,10 @@ def test_the_command_line_says_all_of_it():
     engine = load(flags, environ={}).engine
     assert (engine.load_mode, engine.repack, engine.split_mode, engine.main_gpu) == ("mlock", False, "none", 1)
     assert (engine.devices, engine.override_tensor) == (("GPU0", "GPU1"), ("a=CPU", "b=CPU"))
-    assert (engine.kv_offload, engine.op_offload, engine.check_tensors, engine.numa) == (False, False, True, "distribute")
+    assert (engine.kv_offload, engine.op_offload, engine.check_tensors, engine.numa) == (
+        False,
+        False,
+        True,
+        "distribute",
+    )
     assert load({"engine_tensor_split": "3,1"}, environ={}).engine.tensor_split == (3.0, 1.0)

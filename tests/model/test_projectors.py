@@ -193,9 +193,13 @@ def test_a_prompt_may_end_with_an_image(seeing):
     assert spec.media[0].end == len(spec.tokens)
     (result,) = real.run([spec])
     longer = SequenceSpec(
-        spec.tokens + array("i", result.tokens[:1]), media=spec.media, params=GREEDY, logprobs=spec.logprobs, max_tokens=1,
+        spec.tokens + array("i", result.tokens[:1]),
+        media=spec.media,
+        params=GREEDY,
+        logprobs=spec.logprobs,
+        max_tokens=1,
         cache_prompt=False,
-    )  # fmt: skip
+    )
     (other,) = real.run([longer])
     (pieces,) = seeing("llava", batch_size=32, ubatch_size=16).run([spec])
     assert difference(other, result.top[1]) < TOLERANCE and difference(pieces, result.top[0]) < TOLERANCE

@@ -16,10 +16,10 @@ from clients.talk import post, wait_for
 from faults.front import free_port, worker_of
 
 from llamasrv import config
-from llamasrv.startup import model_options
 from llamasrv.domain.params import SamplingParams
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
+from llamasrv.startup import model_options
 
 BUILT = model_options.library_has("ggml-rpc")
 with_rpc = pytest.mark.skipif(not BUILT, reason="llama-cpp-python was built without RPC (CMAKE_ARGS=-DGGML_RPC=ON)")
@@ -32,7 +32,9 @@ class Helper:
 
     def __init__(self, port=None, most=None):
         self.port = port or free_port()
-        self.process = subprocess.Popen([*LLAMASRV, "rpc", "--port", str(self.port), "--threads", "1"], stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            [*LLAMASRV, "rpc", "--port", str(self.port), "--threads", "1"], stdout=subprocess.DEVNULL
+        )
         if most is not None:
             resource.prlimit(self.process.pid, resource.RLIMIT_AS, (most, most))
         wait_for(lambda: self.process.poll() is not None or self._listens(), timeout=60)
@@ -92,7 +94,9 @@ def test_without_rpc_in_the_library_it_says_how_to_install_one(model_path, comma
     assert "CMAKE_ARGS=-DGGML_RPC=ON pip install" in done.stderr
 
 
-@pytest.mark.parametrize("text", ["here", "host:", "host:0", "host:70000", ":50052", "a:1,a:1", "http://a:1", "::1:50052"])
+@pytest.mark.parametrize(
+    "text", ["here", "host:", "host:0", "host:70000", ":50052", "a:1,a:1", "http://a:1", "::1:50052"]
+)
 def test_what_is_no_machine_is_refused(text):
     with pytest.raises(ConfigError, match="--rpc"):
         config.load({"engine_rpc": text}, environ={})

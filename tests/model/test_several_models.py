@@ -27,9 +27,7 @@ def files(tmp_path_factory):
 
 
 def post(server, path, body, timeout=60):
-    request = urllib.request.Request(
-        server.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
+    request = urllib.request.Request(server.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=timeout) as answer:
         return answer.read()
 
@@ -40,7 +38,9 @@ def get(server, path):
 
 
 def figures(server, name):
-    return {model: float(v) for model, v in re.findall(rf'^{name}{{model="(\w+)"}} (\S+)$', get(server, "/metrics"), re.M)}
+    return {
+        model: float(v) for model, v in re.findall(rf'^{name}{{model="(\w+)"}} (\S+)$', get(server, "/metrics"), re.M)
+    }
 
 
 def resident(server):

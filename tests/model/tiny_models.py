@@ -114,9 +114,14 @@ class Builder:
 
 
 def llama(
-    path: pathlib.Path, *, context: int = 2048, seed: int = 1, layers: int = 2, pooling: int | None = None,
+    path: pathlib.Path,
+    *,
+    context: int = 2048,
+    seed: int = 1,
+    layers: int = 2,
+    pooling: int | None = None,
     marks: tuple[str, ...] = (),
-) -> pathlib.Path:  # fmt: skip
+) -> pathlib.Path:
     b = Builder(path, "llama", layers=layers, context=context, seed=seed, marks=marks)
     b.heads()
     if pooling is not None:

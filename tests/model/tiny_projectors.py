@@ -66,7 +66,9 @@ class _Writer:
         if bias:
             self.full(f"{name}.bias", rows)
 
-    def block(self, b: str, *, joined: bool = False, gate: bool = False, bias: bool = True, k_bias: bool = True) -> None:
+    def block(
+        self, b: str, *, joined: bool = False, gate: bool = False, bias: bool = True, k_bias: bool = True
+    ) -> None:
         self.norm(f"{b}.ln1", bias=bias)
         self.norm(f"{b}.ln2", bias=bias)
         if joined:

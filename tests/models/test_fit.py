@@ -21,7 +21,10 @@ MIB = 2**20
 
 def model(layers=10, dense=10, experts=0, output=20):
     """A header whose tensors have these sizes, in MiB."""
-    tensors = [Tensor("token_embd.weight", (5 * MIB // 4,), F32, 0), Tensor("output.weight", (output * MIB // 4,), F32, 0)]
+    tensors = [
+        Tensor("token_embd.weight", (5 * MIB // 4,), F32, 0),
+        Tensor("output.weight", (output * MIB // 4,), F32, 0),
+    ]
     for n in range(layers):
         tensors.append(Tensor(f"blk.{n}.attn_q.weight", (dense * MIB // 4,), F32, 0))
         if experts:

@@ -17,9 +17,18 @@ CHATML = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 PIRATE = Made(
-    "Pirate:small", "base", "base.gguf", template=CHATML, system="Arr.", messages=(("user", "hi"), ("assistant", "ahoy")),
-    parameters={"temperature": 0.5}, stop=("X",), num_predict=5, num_ctx=64, license="MIT",
-)  # fmt: skip
+    "Pirate:small",
+    "base",
+    "base.gguf",
+    template=CHATML,
+    system="Arr.",
+    messages=(("user", "hi"), ("assistant", "ahoy")),
+    parameters={"temperature": 0.5},
+    stop=("X",),
+    num_predict=5,
+    num_ctx=64,
+    license="MIT",
+)
 
 
 def shown(one, *messages):
@@ -86,7 +95,9 @@ def test_without_either_the_template_is_as_it_was():
     assert Made("a", "b", "c").with_preamble(CHATML) == CHATML
 
 
-@pytest.mark.parametrize("words", ['"quoted" \\ back', "{{ 7 * 7 }} {% raw %} {# no #}", "line\nü 🎈\u2028", "%} }}", "'"])
+@pytest.mark.parametrize(
+    "words", ['"quoted" \\ back', "{{ 7 * 7 }} {% raw %} {# no #}", "line\nü 🎈\u2028", "%} }}", "'"]
+)
 def test_words_of_all_kinds_stay_as_they_are(words):
     assert shown(Made("a", "b", "c", system=words), ("user", "Hi")) == f"<system>{words}<user>Hi<assistant>"
 

@@ -11,9 +11,9 @@ import pytest
 from model import tiny_models, tiny_projectors
 
 from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.machine import available_cores, available_cpus
 from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header, Items, read_header
-from llamasrv.engine.machine import available_cores, available_cpus
 from llamasrv.models.memory import Shape, available_memory, choose, estimate, projector_bytes, rollback
 
 GIB = 2**30
@@ -215,9 +215,7 @@ def test_a_window_as_long_as_the_context_saves_nothing():
 
 def test_states_that_drafts_are_taken_back_with_count_where_the_library_has_them():
     states = {"ssm__state_size": 128, "ssm__inner_size": 4096, "full_attention_interval": 4}
-    plain, three = (
-        estimate(model(arch="qwen35", **states), 2048, Shape(rollback=count)).states for count in (0, 3)
-    )
+    plain, three = (estimate(model(arch="qwen35", **states), 2048, Shape(rollback=count)).states for count in (0, 3))
     assert three == 4 * plain > 0
     assert estimate(model(arch="qwen3next", **states), 2048, Shape(rollback=3)).states == plain
     # Left open, as many as are small: some 38 MB of 20 lanes each take more than there is for one more.

@@ -72,7 +72,9 @@ def test_a_name_is_a_repository_and_what_is_wanted_of_it(text, expected):
     assert (reference.repo, reference.wanted, reference.revision) == expected
 
 
-@pytest.mark.parametrize("text", ["", "repo", "a/b/c", "hf:../etc", "hf:o/..", "o/r:../x", "o /r", "hf:o/r:", "x" * 500])
+@pytest.mark.parametrize(
+    "text", ["", "repo", "a/b/c", "hf:../etc", "hf:o/..", "o/r:../x", "o /r", "hf:o/r:", "x" * 500]
+)
 def test_other_names_are_refused(text):
     with pytest.raises(PullFailed, match="hf:owner/repo"):
         Reference.parse(text)
@@ -226,9 +228,11 @@ def test_it_says_what_there_is_not(hub, get):
     hub.files["o/r"] = {"m-Q8_0.gguf": content(1000)}
     hub.gated.add("o/gated")
     for name, message in (
-        ("o/none", "no such repository"), ("o/gated", "accept its terms"), ("o/r@v9", "no such revision"),
+        ("o/none", "no such repository"),
+        ("o/gated", "accept its terms"),
+        ("o/r@v9", "no such revision"),
         ("o/r:Q2_K", "the repository has no 'Q2_K'; it has m-Q8_0.gguf"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(PullFailed, match=message):
             get(name)
 

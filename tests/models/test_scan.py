@@ -34,8 +34,11 @@ def test_a_file_is_called_by_its_name_and_its_quantisation(put, tmp_path):
     (one,) = scan(tmp_path)
     assert one.name == "Qwen2.5-7B-Instruct:Q4_K_M"
     assert set(one.aliases) == {
-        "Qwen2.5-7B-Instruct-Q4_K_M", "Qwen2.5-7B-Instruct", "A-tiny-model:Q4_K_M", "A-tiny-model",
-    }  # fmt: skip
+        "Qwen2.5-7B-Instruct-Q4_K_M",
+        "Qwen2.5-7B-Instruct",
+        "A-tiny-model:Q4_K_M",
+        "A-tiny-model",
+    }
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,11 @@ def test_a_file_is_tried_again_with_its_projector(tmp_path):
     tried = []
     trials = Trials(run=lambda path, timeout, *projector: tried.append(len(projector)))
     alone = one(tmp_path)
-    for details in (alone, dataclasses.replace(alone, projector=projector), dataclasses.replace(alone, projector=projector)):
+    for details in (
+        alone,
+        dataclasses.replace(alone, projector=projector),
+        dataclasses.replace(alone, projector=projector),
+    ):
         trials.check(details, 10)
     assert tried == [0, 1]
 

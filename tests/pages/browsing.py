@@ -9,7 +9,9 @@ def say(page, text):
 
 
 def attach(page, *files):
-    page.set_input_files("#attach-file", [{"name": name, "mimeType": kind, "buffer": data} for name, kind, data in files])
+    page.set_input_files(
+        "#attach-file", [{"name": name, "mimeType": kind, "buffer": data} for name, kind, data in files]
+    )
 
 
 def answers(page, count=1):

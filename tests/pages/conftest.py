@@ -39,13 +39,17 @@ def visit(browser, mistakes):
     contexts = []
 
     def open_page(url, **options):
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, "accept_downloads": True} | options)
+        context = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 800}, "accept_downloads": True} | options
+        )
         context.set_default_timeout(20_000)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: mistakes.append(str(error)))
         page.on("console", lambda m: mistakes.append(m.text) if m.type == "error" and "401" not in m.text else None)
-        page.on("request", lambda r: None if r.url.startswith((origin(url), "blob:", "data:")) else mistakes.append(r.url))
+        page.on(
+            "request", lambda r: None if r.url.startswith((origin(url), "blob:", "data:")) else mistakes.append(r.url)
+        )
         page.on("dialog", lambda dialog: (mistakes.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.goto(url)
         return page

@@ -82,7 +82,11 @@ def test_documents_are_chips_and_go_before_the_text_that_asks(playground):
 ])  # fmt: skip
 def test_the_request_as_code_has_them(playground, tab, words):
     page = playground()
-    attach(page, ("notes.md", "text/markdown", b"grass is blue"), ("report.pdf", "application/pdf", pdf("The sky is green.")))
+    attach(
+        page,
+        ("notes.md", "text/markdown", b"grass is blue"),
+        ("report.pdf", "application/pdf", pdf("The sky is green.")),
+    )
     page.locator("#pictures .chip").nth(1).wait_for()
     say(page, "What is it?")
     answers(page)

@@ -81,7 +81,9 @@ def test_both_are_stopped(playground):
     assert all(len(text) < 7500 for text in both(page).locator(".text").all_inner_texts())
 
 
-@pytest.mark.parametrize("options", [{"color_scheme": "dark"}, {"viewport": {"width": 360, "height": 740}, "is_mobile": True}])
+@pytest.mark.parametrize(
+    "options", [{"color_scheme": "dark"}, {"viewport": {"width": 360, "height": 740}, "is_mobile": True}]
+)
 def test_no_serious_barrier(playground, axe, options):
     page = playground(**options)
     compare(page)

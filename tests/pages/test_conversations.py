@@ -73,7 +73,9 @@ def test_a_conversation_becomes_markdown(playground, tmp_path):
     download.value.save_as(tmp_path / "talk.md")
     assert download.value.suggested_filename == "Read this.md"
     text = (tmp_path / "talk.md").read_text()
-    assert text.startswith("# Read **this**\n\n## System prompt\n\nBe kind.\n\n## You\n\n*notes.txt (5 B)*\n\nRead **this**\n\n## fake\n\n")
+    assert text.startswith(
+        "# Read **this**\n\n## System prompt\n\nBe kind.\n\n## You\n\n*notes.txt (5 B)*\n\nRead **this**\n\n## fake\n\n"
+    )
 
 
 def test_all_of_them_go_into_one_file_and_come_back_with_their_files(playground, tmp_path):

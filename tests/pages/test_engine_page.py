@@ -55,18 +55,24 @@ def test_it_shows_where_the_tokens_of_prompts_came_from(serve, visit):
 
 def test_every_source_has_a_name_and_a_colour_of_its_own_and_pins_are_told(serve, visit):
     server = serve("--fake")
-    snapshot = json.loads(urllib.request.urlopen(server.url + "/ui/engine/stream", timeout=20).readline().removeprefix(b"data: "))
+    snapshot = json.loads(
+        urllib.request.urlopen(server.url + "/ui/engine/stream", timeout=20).readline().removeprefix(b"data: ")
+    )
     (model,) = snapshot["models"].values()
     sources = model["totals"]["sources"]
     assert set(sources) == {"computed", *SOURCES}
     sources.update(dict.fromkeys(sources, 100))
     model["pins"] = {"num": 3, "bytes": 5 << 20}
     live = visit(server.url)
-    live.route("**/ui/engine/stream", lambda route: route.fulfill(
-        content_type="text/event-stream", body=f"data: {json.dumps(snapshot)}\n\n"))
+    live.route(
+        "**/ui/engine/stream",
+        lambda route: route.fulfill(content_type="text/event-stream", body=f"data: {json.dumps(snapshot)}\n\n"),
+    )
     live.goto(server.url + "/ui/engine")
     live.locator("#sources span").nth(5).wait_for()
-    colours = live.evaluate("[...document.querySelectorAll('#sources span')].map(e => getComputedStyle(e).backgroundColor)")
+    colours = live.evaluate(
+        "[...document.querySelectorAll('#sources span')].map(e => getComputedStyle(e).backgroundColor)"
+    )
     assert len(set(colours)) == len(sources)
     told = live.inner_text("#sources-text")
     assert "undefined" not in told and told.count("(17 %)") == len(sources)
@@ -88,7 +94,9 @@ def test_a_key_without_the_scope_gets_no_buttons(serve, visit, tmp_path):
     keys = tmp_path / "keys.toml"
     made = subprocess.run(
         [sys.executable, "-m", "llamasrv", "key", "eve", "--file", keys, "--scope", "infer", "--scope", "metrics"],
-        check=True, capture_output=True, text=True,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
     server = serve("--fake", "--models-manage", "--api-key-file", keys)
     page = visit(server.url + "/ui/engine")
@@ -140,5 +148,3 @@ def test_without_pages_there_are_none(serve):
     assert urllib.request.urlopen(request).read() == b"Ollama is running"
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(server.url + "/ui/engine")
-
-

@@ -18,7 +18,9 @@ def test_formulas_are_typeset(playground, text, inline, display):
     page.locator(".turn.assistant .katex").nth(inline + display - 1).wait_for()
     assert page.locator(".turn.assistant .formula.block .katex-display").count() == display
     assert page.locator(".turn.assistant .katex").count() == inline + display
-    font = page.evaluate("document.fonts.ready.then(() => [...document.fonts].filter(f => f.status === 'loaded').map(f => f.family))")
+    font = page.evaluate(
+        "document.fonts.ready.then(() => [...document.fonts].filter(f => f.status === 'loaded').map(f => f.family))"
+    )
     assert any("KaTeX" in family for family in font)
 
 
@@ -42,13 +44,21 @@ def test_what_cannot_be_read_stays_as_it_was_written(playground):
 
 def test_a_hostile_formula_does_nothing(playground):
     page = playground()
-    say(page, r"$\href{javascript:alert(1)}{a}$ $\url{http://127.0.0.1:1/}$ $\includegraphics{http://127.0.0.1:1/x.png}$ "
-        r"$\htmlStyle{position:fixed}{a}$ $\text{<img src=x onerror=alert(2)>}$ $\def\a{\a\a}\a$ $\rule{9999em}{9999em}$ $x$")  # fmt: skip
+    say(
+        page,
+        r"$\href{javascript:alert(1)}{a}$ $\url{http://127.0.0.1:1/}$ $\includegraphics{http://127.0.0.1:1/x.png}$ "
+        r"$\htmlStyle{position:fixed}{a}$ $\text{<img src=x onerror=alert(2)>}$ $\def\a{\a\a}\a$ $\rule{9999em}{9999em}$ $x$",
+    )
     answers(page)
     page.locator(".turn.assistant .katex").first.wait_for()
     text = page.locator(".turn.assistant .text")
     assert text.locator("a[href], img, iframe, script").count() == 0
-    assert page.evaluate("Math.max(...[...document.querySelectorAll('.katex .rule')].map(e => parseFloat(e.style.borderRightWidth)), 0)") <= 40
+    assert (
+        page.evaluate(
+            "Math.max(...[...document.querySelectorAll('.katex .rule')].map(e => parseFloat(e.style.borderRightWidth)), 0)"
+        )
+        <= 40
+    )
 
 
 def test_a_page_without_formulas_loads_nothing_for_them(playground, fake_server, visit):
@@ -65,8 +75,10 @@ def test_an_endless_line_of_openings_is_shown_in_time(playground):
     page = playground()
     stream = 'data: {"choices":[{"index":0,"delta":{"content":%s},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
     text = '"%s"' % ("\\\\( \\\\[ $ a" * 8000)
-    page.route("**/v1/chat/completions", lambda route: route.fulfill(
-        status=200, content_type="text/event-stream", body=stream % text))
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(status=200, content_type="text/event-stream", body=stream % text),
+    )
     say(page, "?")
     answers(page)
 

@@ -6,14 +6,34 @@ import re
 import pytest
 from browsing import answers, request_as_code, say, serious
 
-WEATHER = [{"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "fake", "choices": [
-    {"index": 0, "finish_reason": reason, "delta": delta}]} for delta, reason in (
+WEATHER = [
+    {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "fake",
+        "choices": [{"index": 0, "finish_reason": reason, "delta": delta}],
+    }
+    for delta, reason in (
         ({"role": "assistant", "content": ""}, None),
-        ({"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": ""}}]}, None),
+        (
+            {
+                "tool_calls": [
+                    {
+                        "index": 0,
+                        "id": "call_1",
+                        "type": "function",
+                        "function": {"name": "get_weather", "arguments": ""},
+                    }
+                ]
+            },
+            None,
+        ),
         ({"tool_calls": [{"index": 0, "function": {"arguments": '{"city": '}}]}, None),
         ({"tool_calls": [{"index": 0, "function": {"arguments": '"Rome"}'}}]}, None),
         ({}, "tool_calls"),
-    )]  # fmt: skip
+    )
+]
 
 
 def stream(chunks):
@@ -24,7 +44,9 @@ def test_it_answers_and_counts(playground):
     page = playground()
     say(page, "Hello there")
     assert answers(page) == ["You said: Hello there"]
-    assert re.search(r"\d+ tokens · .*tokens/s · first after .* · prompt \d+", page.inner_text(".turn.assistant .stats"))
+    assert re.search(
+        r"\d+ tokens · .*tokens/s · first after .* · prompt \d+", page.inner_text(".turn.assistant .stats")
+    )
 
 
 def test_an_answer_is_shown_while_it_is_written_and_stops_when_told(playground):
@@ -53,7 +75,9 @@ def test_a_hostile_answer_does_nothing(playground):
     for link in text.locator("a").all():
         assert not re.match("javascript|data", link.get_attribute("href") or "")
         link.click(force=True)
-    assert page.evaluate("[...document.querySelectorAll('.text *')].every(e => ![...e.attributes].some(a => /^on|style/.test(a.name)))")
+    assert page.evaluate(
+        "[...document.querySelectorAll('.text *')].every(e => ![...e.attributes].some(a => /^on|style/.test(a.name)))"
+    )
 
 
 def test_markdown_is_shown_and_code_has_colours(playground):
@@ -101,7 +125,12 @@ def test_a_mistake_in_the_tools_is_told(playground):
 def test_answers_have_the_form_of_the_schema(playground):
     page = playground()
     page.click("text=JSON schema")
-    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
     page.fill("#schema", json.dumps(schema))
     page.check("#schema-on")
     say(page, "Are you well?")
@@ -114,8 +143,10 @@ def test_a_wrong_answer_is_told(playground):
     page.click("text=JSON schema")
     page.click("#schema-example")
     wrong = [{"choices": [{"index": 0, "delta": {"content": '{"name": 1}'}, "finish_reason": "stop"}]}]
-    page.route("**/v1/chat/completions", lambda route: route.fulfill(
-        status=200, content_type="text/event-stream", body=stream(wrong)))
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(status=200, content_type="text/event-stream", body=stream(wrong)),
+    )
     say(page, "Who are you?")
     page.get_by_text("The answer does not fit").wait_for()
 
@@ -177,7 +208,7 @@ def test_what_is_moved_is_sent_and_the_rest_is_the_models_own(playground):
 ])  # fmt: skip
 def test_the_request_is_shown_as_code(playground, tab, words):
     page = playground()
-    page.fill("#prompt", "It's \"quoted\"")
+    page.fill("#prompt", 'It\'s "quoted"')
     code = request_as_code(page, tab)
     assert words in code
 
@@ -323,7 +354,9 @@ def test_an_answer_and_code_are_copied_with_and_without_a_clipboard_api(playgrou
     code = page.inner_text("#code-text")
     page.click("#code-copy")
     page.locator("#code-copy", has_text="Copied").wait_for()
-    copied = page.evaluate("navigator.clipboard.readText().then(text => [null, text])") if api else page.evaluate("copied")
+    copied = (
+        page.evaluate("navigator.clipboard.readText().then(text => [null, text])") if api else page.evaluate("copied")
+    )
     assert copied[1] == code
     if not api:
         assert copied[0] == "You said: take this along"

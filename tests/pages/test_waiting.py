@@ -44,8 +44,10 @@ def test_the_share_of_the_prompt_is_shown(playground):
 
 def test_a_model_that_is_being_loaded_says_how_far_it_is(playground):
     page = playground()
-    page.route("**/v1/models", lambda route: route.fulfill(json={"data": [
-        {"id": "fake", "status": {"value": "loading", "progress": 0.25}}]}))
+    page.route(
+        "**/v1/models",
+        lambda route: route.fulfill(json={"data": [{"id": "fake", "status": {"value": "loading", "progress": 0.25}}]}),
+    )
     page.evaluate(
         """() => {
             const real = window.fetch;

@@ -38,10 +38,15 @@ def test_llama_servers_own_tests(tmp_path, pytestconfig):
     results = tmp_path / "results.json"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LLAMASRV_")}
     environ |= SETTINGS | {
-        "LLAMA_CPP_SRC": sources, "SUITE_SCRATCH": str(scratch), "SUITE_RESULTS": str(results), "SUITE_PRELOAD": "0",
-        "SUITE_VENV": str(scratch / "venv"), "SHIM_TARGET": "llamasrv", "SHIM_BIN": _console_script(),
+        "LLAMA_CPP_SRC": sources,
+        "SUITE_SCRATCH": str(scratch),
+        "SUITE_RESULTS": str(results),
+        "SUITE_PRELOAD": "0",
+        "SUITE_VENV": str(scratch / "venv"),
+        "SHIM_TARGET": "llamasrv",
+        "SHIM_BIN": _console_script(),
         "SUITE_PYTHON": sys.executable,
-    }  # fmt: skip
+    }
     chosen = os.environ.get("PEER_TESTS", "").split()
     subprocess.run(["bash", str(SUITE / "run.sh"), *chosen], env=environ, check=False)
     assert results.is_file(), "the tests did not come to their end"

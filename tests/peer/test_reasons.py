@@ -25,8 +25,9 @@ def test_red_and_listed_is_fine():
 
 def test_red_and_not_listed_is_told():
     assert judge({"test_a.py::two[y]": "failed", "test_b.py::one": "failed"}, REASONS).unlisted == [
-        "test_a.py::two[y]", "test_b.py::one",
-    ]  # fmt: skip
+        "test_a.py::two[y]",
+        "test_b.py::one",
+    ]
 
 
 def test_listed_and_green_is_told():

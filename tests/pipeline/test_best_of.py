@@ -26,8 +26,11 @@ def test_the_likeliest_of_each_prompt_are_told_in_order():
     texts = [said(i, name, score) for i, (name, score) in enumerate(zip("abcdef", (-3, -1, -2, -1, -9, -2)))]
     events = stage([*texts, *(Finished(i, STOP) for i in range(6)), Usage()])
     assert [(e.index, e.text, bool(e.logprobs)) for e in events if isinstance(e, Text)] == [
-        (0, "b", True), (1, "c", True), (2, "d", True), (3, "f", True),
-    ]  # fmt: skip
+        (0, "b", True),
+        (1, "c", True),
+        (2, "d", True),
+        (3, "f", True),
+    ]
 
 
 def test_every_kind_of_event_gets_its_new_number():
@@ -41,9 +44,10 @@ def test_stages_combine():
     """A time limit was not looked at where the best of several were wanted, and an echo's lines counted as the answer's."""
     given_up = []
     stages = [
-        TimeLimit(0.0, lambda: given_up.append(True), num_choices=2), Echo(["line\n", "line\n"]),
+        TimeLimit(0.0, lambda: given_up.append(True), num_choices=2),
+        Echo(["line\n", "line\n"]),
         BestOf(drawn=2, n=1, with_logprobs=False),
-    ]  # fmt: skip
+    ]
 
     def through(events):
         for stage in stages:

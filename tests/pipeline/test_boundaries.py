@@ -21,7 +21,11 @@ def test_a_template_that_refuses_conversations_has_those_of_one_message():
 
 
 def test_messages_part_where_one_ends_and_the_next_begins():
-    texts = ["<|im_start|>system\nBe kind to everybody", "<|im_end|>\n<|im_start|>user\nHello there", "<|im_end|>\n<|im_start|>assistant\n"]
+    texts = [
+        "<|im_start|>system\nBe kind to everybody",
+        "<|im_end|>\n<|im_start|>user\nHello there",
+        "<|im_end|>\n<|im_start|>assistant\n",
+    ]
     tokens = VOCAB.tokenize("".join(texts))
     ends = [len(VOCAB.tokenize("".join(texts[:n]))) for n in range(3)]
     assert boundaries(tokens, frozenset((IM_START, IM_END))) == tuple(ends[1:])

@@ -9,7 +9,16 @@ import pytest
 from serving import open_engine, pipeline_on, read
 
 from llamasrv.domain.events import Usage
-from llamasrv.domain.request import ChatPrompt, GenerateRequest, MediaPart, Message, TextPart, TextPrompt, Tool, ToolChoice
+from llamasrv.domain.request import (
+    ChatPrompt,
+    GenerateRequest,
+    MediaPart,
+    Message,
+    TextPart,
+    TextPrompt,
+    Tool,
+    ToolChoice,
+)
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.pipeline import cache_report
@@ -90,9 +99,11 @@ def test_adapters_and_models_are_told_apart():
         return fingerprint_of(ChatPrompt(TURNS), range(BLOCK), **facts)
 
     for options, part in (
-        ({}, "None"), ({"model": "n"}, "model"), ({"build": "2"}, "model"),
+        ({}, "None"),
+        ({"model": "n"}, "model"),
+        ({"build": "2"}, "model"),
         ({"cache_key": CacheKey(adapters=((0, 1.0),))}, "adapters"),
-    ):  # fmt: skip
+    ):
         book = CacheBook()
         book.compare("", made())
         assert str(book.compare("", made(**options)).change()) == part

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from engine_by_hand import HandEngine
 from pipelines import ends, user
-from serving import open_engine, pipeline_on, read
 from recording_backend import RecordingBackend
+from serving import open_engine, pipeline_on, read
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import LogitBias
@@ -132,7 +132,10 @@ def test_a_prompt_that_was_read_to_its_end_is_counted_exactly(pipeline, monkeypa
 
 MUCH = "word " * 5_000
 USER = Message("user", "x")
-SCHEMA = {"type": "object", "properties": {f"p{n}": {"type": "string", "description": "word " * 10} for n in range(500)}}
+SCHEMA = {
+    "type": "object",
+    "properties": {f"p{n}": {"type": "string", "description": "word " * 10} for n in range(500)},
+}
 
 
 @pytest.mark.parametrize(
@@ -309,11 +312,16 @@ def test_choices_share_one_bias_and_one_prediction(pipeline, monkeypatch):
     served = pipeline.open(None)
     submitted = []
     submit = served.engine.submit
-    monkeypatch.setattr(served.engine, "submit", lambda specs, *more: (submitted.extend(specs), submit(specs, *more))[1])
+    monkeypatch.setattr(
+        served.engine, "submit", lambda specs, *more: (submitted.extend(specs), submit(specs, *more))[1]
+    )
     request = GenerateRequest(
-        prompts=(TextPrompt("a"), TextPrompt("b")), n=3, max_tokens=1, prediction="as expected",
+        prompts=(TextPrompt("a"), TextPrompt("b")),
+        n=3,
+        max_tokens=1,
+        prediction="as expected",
         sampling={"logit_bias": (("ab", -1.0), (99, 2.0)), "temperature": 1.0, "seed": 1},
-    )  # fmt: skip
+    )
     read(served.engine, pipeline.submit(request))
     assert len(submitted) == 6 and len({id(spec.params.logit_bias.tokens) for spec in submitted}) == 1
     assert len({id(spec.prediction) for spec in submitted}) == 1

@@ -10,8 +10,8 @@ from __future__ import annotations
 import pytest
 from engine_by_hand import HandEngine
 from pipelines import GREEDY, WILD, ends, texts, user
-from serving import open_engine, pipeline_on, read
 from recording_backend import RecordingBackend
+from serving import open_engine, pipeline_on, read
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
 from llamasrv.domain.request import (
@@ -69,7 +69,6 @@ def test_prefixes_are_shared_within_a_key_and_a_salt(pipeline, run, shares, firs
     pipeline.registry.models[0].shares_prefixes = shares
     run(prompts=user("Hi"), **first)
     assert (run(prompts=user("Hi"), **second)[-1].cached_tokens > 0) is found
-
 
 
 def test_characters_are_never_cut(run):

@@ -15,7 +15,7 @@ from llamasrv.errors import (
     QueueFull,
     Unauthorized,
     Unavailable,
-)  # fmt: skip
+)
 from llamasrv.protocols.errors import ANTHROPIC, OLLAMA, OPENAI, dialect
 
 

@@ -11,7 +11,9 @@ def test_names_come_once_and_in_order():
     assert header_of(["b", "a", "b"]) == "b, a"
 
 
-@pytest.mark.parametrize("name, shown", [("a\r\nb: c", "a??b??c"), ("é", "?"), ("", "?"), ("a, b", "a??b"), ("\0", "?")])
+@pytest.mark.parametrize(
+    "name, shown", [("a\r\nb: c", "a??b??c"), ("é", "?"), ("", "?"), ("a, b", "a??b"), ("\0", "?")]
+)
 def test_nothing_but_plain_letters_gets_into_a_header(name, shown):
     assert header_of([name]) == shown
 

@@ -104,7 +104,9 @@ def test_examples_are_taken_by_the_routes(start_embedding, described):
         example = body["content"].get("application/json", {}).get("example")
         if example is None or "rerank" in path or path.endswith(("compact", "lora-adapters")):
             continue
-        reply = client.post(path.replace("{name}", "fake"), json={**example, **({"model": "fake"} if "model" in example else {})})
+        reply = client.post(
+            path.replace("{name}", "fake"), json={**example, **({"model": "fake"} if "model" in example else {})}
+        )
         assert reply.status_code == 200, (path, reply.get_data(as_text=True))
 
 

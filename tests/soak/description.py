@@ -49,8 +49,12 @@ def target():
 
 @schema.parametrize()
 @settings(
-    max_examples=4, deadline=None, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate],
+    max_examples=4,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 def test_an_operation_answers_as_it_is_described(case, target):
     case.call_and_validate(base_url=target.url, timeout=30, checks=CHECKS)

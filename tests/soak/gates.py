@@ -68,9 +68,15 @@ def test_two_thousand_hostile_requests_beside_eight_streams(serve, tmp_path):
     """Grammars, templates, uploads, pipelines, origins, bodies without an end: on the demonstration model."""
     (tmp_path / "models").mkdir()
     server = serve(
-        "--no-log-requests", "--body-timeout", "2", "--files", str(tmp_path / "files"), "--models-manage",
-        "--models-dir", str(tmp_path / "models"),
-    )  # fmt: skip
+        "--no-log-requests",
+        "--body-timeout",
+        "2",
+        "--files",
+        str(tmp_path / "files"),
+        "--models-manage",
+        "--models-dir",
+        str(tmp_path / "models"),
+    )
     assert server.url
     worker = worker_of(server)
     outcome = beside_streams.run(server.address, 2_000, seed=2)
@@ -260,8 +266,12 @@ def test_the_time_of_a_refusal_tells_nothing_of_the_key():
         except Unauthorized:
             times[near].append(time.perf_counter_ns() - began)
     a, b = (sorted(times[k])[: len(times[k]) * 9 // 10] for k in (True, False))  # without what the machine did beside
-    t = (statistics.mean(a) - statistics.mean(b)) / (statistics.variance(a) / len(a) + statistics.variance(b) / len(b)) ** 0.5
-    print(f"\nauth timing: |t| = {abs(t):.2f} over {len(a) + len(b)} samples, {statistics.mean(a) - statistics.mean(b):+.0f} ns")
+    t = (statistics.mean(a) - statistics.mean(b)) / (
+        statistics.variance(a) / len(a) + statistics.variance(b) / len(b)
+    ) ** 0.5
+    print(
+        f"\nauth timing: |t| = {abs(t):.2f} over {len(a) + len(b)} samples, {statistics.mean(a) - statistics.mean(b):+.0f} ns"
+    )
     assert abs(t) < 4.5
 
 
@@ -304,7 +314,10 @@ def test_a_thousand_canaries(serve):
 
         async def one(n):
             word = f"canary-{n:04d}-{random.Random(n).getrandbits(64):016x}"
-            messages = [{"role": "system", "content": "The same for all. " * 20}, {"role": "user", "content": word * (n % 5 + 1)}]
+            messages = [
+                {"role": "system", "content": "The same for all. " * 20},
+                {"role": "user", "content": word * (n % 5 + 1)},
+            ]
             async with gate:
                 leave = 300 if n % 7 == 0 else None
                 return word, await ask(server.address, CHAT, {"messages": messages, "stream": True}, leave_after=leave)

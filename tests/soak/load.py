@@ -66,7 +66,9 @@ async def ask(address, path, body=None, *, headers=(), leave_after=None, timeout
         whole = rest.endswith(b"0\r\n\r\n") and not _ERROR.search(rest)
         rest = unchunked(rest)
     else:
-        length = next((int(x.split(b":")[1]) for x in head.lower().split(b"\r\n") if x.startswith(b"content-length")), -1)
+        length = next(
+            (int(x.split(b":")[1]) for x in head.lower().split(b"\r\n") if x.startswith(b"content-length")), -1
+        )
         whole = len(rest) == length
     return Answer(status, first, time.perf_counter() - began, whole, rest)
 

@@ -101,7 +101,10 @@ KINDS = (
     (5, "/v1/responses", lambda dice: {"input": conversation(dice)[1]["content"], "stream": True, "store": True}),
     (5, "/v1/embeddings", lambda dice: {"input": [str(dice.random()) * dice.choice((1, 20))] * 2}),
 )  # fmt: skip
-LENGTH = {"/api/chat": lambda n: {"options": {"num_predict": n}}, "/v1/responses": lambda n: {"max_output_tokens": max(16, n)}}
+LENGTH = {
+    "/api/chat": lambda n: {"options": {"num_predict": n}},
+    "/v1/responses": lambda n: {"max_output_tokens": max(16, n)},
+}
 READ = ("/metrics", "/v1/models", "/readyz", "/slots", "/health", "/")
 
 
@@ -161,7 +164,16 @@ def test_nothing_grows_and_everything_comes_back(serve):
         "CACHE_RAM": "1MiB", "CACHE_SWAP": "8MiB", "STORE_MAX_BYTES": "1MiB", "STALL_TIMEOUT": 3600, **model,
     }  # fmt: skip
     # Not `llamasrv serve`, so that the master's patience with a worker can be told: who is stopped says nothing.
-    command = (sys.executable, "-m", "gunicorn", "-c", CONF / "gunicorn.conf.py", "--timeout", "3600", "llamasrv.wsgi:app")
+    command = (
+        sys.executable,
+        "-m",
+        "gunicorn",
+        "-c",
+        CONF / "gunicorn.conf.py",
+        "--timeout",
+        "3600",
+        "llamasrv.wsgi:app",
+    )
     server = serve(command=command, environ={f"{PREFIX}{name}": str(value) for name, value in options.items()})
     wait_until_ready(server)
     post(server, CHAT, {"messages": [{"role": "user", "content": "x"}]})
@@ -172,7 +184,9 @@ def test_nothing_grows_and_everything_comes_back(serve):
         clock = Clock()
         watch = asyncio.create_task(clock.watch())
         end = time.monotonic() + seconds
-        await asyncio.gather(*[client(server.address, random.Random(100 * phase + n), end, clock, times) for n in range(CLIENTS)])
+        await asyncio.gather(
+            *[client(server.address, random.Random(100 * phase + n), end, clock, times) for n in range(CLIENTS)]
+        )
         watch.cancel()
 
     warm = min(300.0, SECONDS * WARM_UP)

@@ -31,7 +31,10 @@ def imported(modules):
 @pytest.mark.parametrize(
     "modules, late",
     [
-        (COMMAND_LINE, (*RARE, "flask", "gevent", "gunicorn", "jinja2", "llama_cpp", "llguidance", "marshmallow", "numpy")),
+        (
+            COMMAND_LINE,
+            (*RARE, "flask", "gevent", "gunicorn", "jinja2", "llama_cpp", "llguidance", "marshmallow", "numpy"),
+        ),
         (MASTER, (*RARE, "flask", "jinja2", "llama_cpp", "llguidance", "marshmallow", "numpy")),
         (WORKER, (*RARE, "llama_cpp")),
     ],

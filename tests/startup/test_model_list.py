@@ -11,17 +11,16 @@ from options import settings_with
 from serving import wait_until
 
 from llamasrv import config, startup
-from llamasrv.config import paths
-from llamasrv.startup import model_list
-from llamasrv.startup import service as startup_service
-from llamasrv.config import Settings
+from llamasrv.config import Settings, paths
 from llamasrv.engine.interface import LoadFailed, NoMemory
-from llamasrv.engine.use import HOST, Refused
 from llamasrv.engine.options import Adapter, EngineOptions
+from llamasrv.engine.use import HOST, Refused
 from llamasrv.errors import ConfigError, InvalidRequest, ModelNotFound
 from llamasrv.models import memory
 from llamasrv.models.loader import Loader
 from llamasrv.models.registry import Registry
+from llamasrv.startup import model_list
+from llamasrv.startup import service as startup_service
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +204,13 @@ def test_models_come_change_and_go_and_the_others_do_not_notice(serving, setting
     engine = stays.current
     startup_service.update_models(
         registry,
-        settings(table.format("stays") + "temp = 0.5\n" + table.format("changes") + "ctx_size = 256\n" + table.format("comes")),
+        settings(
+            table.format("stays")
+            + "temp = 0.5\n"
+            + table.format("changes")
+            + "ctx_size = 256\n"
+            + table.format("comes")
+        ),
     )
     assert [model.name for model in registry.models] == ["stays", "changes", "comes"]
     assert registry.find("stays") is stays and stays.current is engine and stays.sampling == {"temperature": 0.5}
@@ -277,7 +282,9 @@ def adapter(tmp_path):
 
 
 def test_a_models_adapters_come_with_its_table(tiny, adapter, settings):
-    found = settings(f'[models.own]\npath = "{tiny}"\n[models.own.adapters]\nsql = {{path = "{adapter}", scale = 0.5}}\n')
+    found = settings(
+        f'[models.own]\npath = "{tiny}"\n[models.own.adapters]\nsql = {{path = "{adapter}", scale = 0.5}}\n'
+    )
     (model,) = model_list.models(found)
     (known,) = model.adapters
     assert (known.name, known.scale) == ("sql", 0.5) and known.digest.startswith("sha256:")
@@ -286,7 +293,9 @@ def test_a_models_adapters_come_with_its_table(tiny, adapter, settings):
 
 
 def test_adapters_of_one_model_are_not_those_of_a_folder(tiny, adapter, folder):
-    made = model_list.models(settings_with(model_path=tiny, model_adapters=(Adapter("sql", str(adapter)),), models_dir=folder("m.gguf")))
+    made = model_list.models(
+        settings_with(model_path=tiny, model_adapters=(Adapter("sql", str(adapter)),), models_dir=folder("m.gguf"))
+    )
     assert [len(model.adapters) for model in made] == [1, 0]
 
 
@@ -337,7 +346,9 @@ def test_a_repository_that_was_pulled_is_served_by_its_name(folder, tmp_path):
 
 
 def test_a_repository_that_was_not_pulled_is_told(tmp_path):
-    with pytest.raises(ConfigError, match=r"model\.hf_repo = 'owner/repo': it is not in .*; `llamasrv pull hf:owner/repo`"):
+    with pytest.raises(
+        ConfigError, match=r"model\.hf_repo = 'owner/repo': it is not in .*; `llamasrv pull hf:owner/repo`"
+    ):
         startup.filled_in(settings_with(model_hf_repo="owner/repo"))
 
 

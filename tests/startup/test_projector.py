@@ -39,7 +39,11 @@ def only(**given):
 
 def test_the_one_beside_a_model_is_taken(files):
     beside = files / "cat" / "mmproj-Cat-1B-f16.gguf"
-    for given in ({"model_path": files / "cat" / "Cat-1B-Q8_0.gguf"}, {"models_dir": files / "cat"}, {"models_dir": files}):
+    for given in (
+        {"model_path": files / "cat" / "Cat-1B-Q8_0.gguf"},
+        {"models_dir": files / "cat"},
+        {"models_dir": files},
+    ):
         model, options = only(**given)
         assert options.mmproj == beside == model.details.projector and options.mmproj_digest.startswith("sha256:")
         assert "vision" in model.details.capabilities and "audio" not in model.details.capabilities
@@ -78,8 +82,10 @@ def test_a_table_has_its_own(files, tmp_path):
     """)
     models = {model.name: model for model in model_list.models(config.load({}, environ={}, config=path))}
     assert {name: model.details.capabilities[1:] for name, model in models.items()} == {
-        "sees": ("vision",), "hears": ("audio",), "reads": ()
-    }  # fmt: skip
+        "sees": ("vision",),
+        "hears": ("audio",),
+        "reads": (),
+    }
     assert models["hears"].recipe.options.image_max_tokens == 64
     assert len({model.key for model in models.values()}) == 3
 
@@ -94,7 +100,9 @@ def test_bodies_may_be_larger_where_there_is_one(files):
     text = files / "cat" / "Cat-1B-Q8_0.gguf"
     for given, size in (({}, 32 << 20), ({"model_mmproj_auto": False}, 4 << 20)):
         settings = settings_with(model_path=text, **given)
-        options = startup_service.web_options(settings, takes_media=startup_service.takes_media(settings, model_list.models(settings)))
+        options = startup_service.web_options(
+            settings, takes_media=startup_service.takes_media(settings, model_list.models(settings))
+        )
         assert options.limits.body_bytes == size
 
 

@@ -9,8 +9,8 @@ import pytest
 from llamasrv import startup
 from llamasrv.config import load
 from llamasrv.errors import ConfigError
-from llamasrv.startup import tools
 from llamasrv.startup import service as startup_service
+from llamasrv.startup import tools
 from llamasrv.tools.runtime import Image
 
 MCP = {"mcpServers": {"one": {"command": "x"}, "two": {"command": "y"}}}

@@ -11,13 +11,12 @@ from model.tiny_models import llama
 from options import settings_with
 
 from llamasrv import startup
-from llamasrv.config import paths
-from llamasrv.startup import model_options
-from llamasrv.startup import service as startup_service
-from llamasrv.config import Settings, load
+from llamasrv.config import Settings, load, paths
 from llamasrv.domain.key import Key
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.errors import ConfigError
+from llamasrv.startup import model_options
+from llamasrv.startup import service as startup_service
 from llamasrv.store import StoreOptions, Used, day_of, open_store
 from llamasrv.web.ops.usage import UsageBook
 from llamasrv.web.service import WebOptions
@@ -104,25 +103,87 @@ def test_every_engine_option_comes_from_a_setting():
     """Set to something else, each option of the command line changes the engine's."""
     changed = load(
         dict(
-        engine_ctx_size=512, engine_ctx_per_sequence=300, engine_parallel=2, engine_threads=3, engine_threads_batch=4, engine_batch_size=5,
-        engine_ubatch_size=4, engine_n_gpu_layers=7, engine_flash_attn="on", engine_cache_type_k="q8_0",
-        engine_cache_type_v="q4_0", engine_deterministic=True, engine_queue_limit=8, engine_step_target_ms=9,
-        engine_backend_sampling=True, cache_pin_share=0.5, cache_ram=10, cache_swap=11, cache_idle_cells=12, engine_coalesce_ms=13, limits_unread_tokens=16,
-        engine_embeddings=True, engine_pooling="cls", engine_embedding_ctx=14, cache_disk=15, model_adapters=("a=b",),
-        engine_rpc=("host:1",), engine_load_mode="none", engine_lazy_mode="on", engine_repack=False,
-        engine_check_tensors=True, engine_numa="isolate", engine_split_mode="row", engine_main_gpu=1,
-        engine_tensor_split="1,2", engine_override_tensor="a=CPU", engine_kv_offload=False, engine_op_offload=False,
-        engine_rope_scaling="yarn", engine_rope_freq_base=1e6, engine_rope_freq_scale=0.5, engine_yarn_orig_ctx=9,
-        engine_yarn_ext_factor=1, engine_yarn_attn_factor=1, engine_yarn_beta_slow=1, engine_yarn_beta_fast=32,
-        engine_context_shift=True, engine_keep=3, engine_warmup=False, engine_swa_full=True, cache_checkpoints=17,
-        engine_override_kv="a=int:1", model_control_vectors="a.gguf", model_control_vector_layers="1-2", engine_cpu_range="0",
-        engine_prio=1, engine_poll=3, engine_fit="off", engine_fit_target="1", engine_fit_ctx=300, engine_spec="off", model_draft="d.gguf", engine_draft_n_gpu_layers=1, engine_draft_max=5, engine_draft_rollback=2,
-        model_mmproj="a.gguf", engine_mmproj_offload=False, model_image_min_tokens=1, model_image_max_tokens=2, cache_media=17,
-        ), environ={},
-    )  # fmt: skip
+            engine_ctx_size=512,
+            engine_ctx_per_sequence=300,
+            engine_parallel=2,
+            engine_threads=3,
+            engine_threads_batch=4,
+            engine_batch_size=5,
+            engine_ubatch_size=4,
+            engine_n_gpu_layers=7,
+            engine_flash_attn="on",
+            engine_cache_type_k="q8_0",
+            engine_cache_type_v="q4_0",
+            engine_deterministic=True,
+            engine_queue_limit=8,
+            engine_step_target_ms=9,
+            engine_backend_sampling=True,
+            cache_pin_share=0.5,
+            cache_ram=10,
+            cache_swap=11,
+            cache_idle_cells=12,
+            engine_coalesce_ms=13,
+            limits_unread_tokens=16,
+            engine_embeddings=True,
+            engine_pooling="cls",
+            engine_embedding_ctx=14,
+            cache_disk=15,
+            model_adapters=("a=b",),
+            engine_rpc=("host:1",),
+            engine_load_mode="none",
+            engine_lazy_mode="on",
+            engine_repack=False,
+            engine_check_tensors=True,
+            engine_numa="isolate",
+            engine_split_mode="row",
+            engine_main_gpu=1,
+            engine_tensor_split="1,2",
+            engine_override_tensor="a=CPU",
+            engine_kv_offload=False,
+            engine_op_offload=False,
+            engine_rope_scaling="yarn",
+            engine_rope_freq_base=1e6,
+            engine_rope_freq_scale=0.5,
+            engine_yarn_orig_ctx=9,
+            engine_yarn_ext_factor=1,
+            engine_yarn_attn_factor=1,
+            engine_yarn_beta_slow=1,
+            engine_yarn_beta_fast=32,
+            engine_context_shift=True,
+            engine_keep=3,
+            engine_warmup=False,
+            engine_swa_full=True,
+            cache_checkpoints=17,
+            engine_override_kv="a=int:1",
+            model_control_vectors="a.gguf",
+            model_control_vector_layers="1-2",
+            engine_cpu_range="0",
+            engine_prio=1,
+            engine_poll=3,
+            engine_fit="off",
+            engine_fit_target="1",
+            engine_fit_ctx=300,
+            engine_spec="off",
+            model_draft="d.gguf",
+            engine_draft_n_gpu_layers=1,
+            engine_draft_max=5,
+            engine_draft_rollback=2,
+            model_mmproj="a.gguf",
+            engine_mmproj_offload=False,
+            model_image_min_tokens=1,
+            model_image_max_tokens=2,
+            cache_media=17,
+        ),
+        environ={},
+    )
     made, default = model_options.engine_options(changed), EngineOptions()
     same = [f.name for f in dataclasses.fields(made) if getattr(made, f.name) == getattr(default, f.name)]
-    assert sorted(same) == ["devices", "digest", "mmproj_digest", "mtp"]  # from the model's file; and not beside other machines
+    assert sorted(same) == [
+        "devices",
+        "digest",
+        "mmproj_digest",
+        "mtp",
+    ]  # from the model's file; and not beside other machines
     assert (made.step_target, made.context_cells) == (0.009, 256)
 
 
@@ -135,7 +196,11 @@ def test_limits_keys_and_times_reach_the_web(tmp_path):
     keys.write_text("two\n")
     options = startup_service.web_options(
         settings_with(
-            limits_stops=3, limits_body_bytes=4096, limits_timeout=None, server_api_key=("one",), server_api_key_file=keys
+            limits_stops=3,
+            limits_body_bytes=4096,
+            limits_timeout=None,
+            server_api_key=("one",),
+            server_api_key_file=keys,
         )
     )
     assert (options.limits.stops, options.limits.body_bytes, options.timeout) == (3, 4096, None)
@@ -144,7 +209,9 @@ def test_limits_keys_and_times_reach_the_web(tmp_path):
 
 def test_what_was_kept_for_keys_by_their_places_is_told_with_the_way_to_have_it_again(caplog):
     store = open_store("memory", StoreOptions())
-    store.add_usage([Used(day_of(time.time()), owner, "m", 1, 2, 0, 3, 0.1) for owner in ("key-2", "key-1", "key-12ab", "ann")])
+    store.add_usage(
+        [Used(day_of(time.time()), owner, "m", 1, 2, 0, 3, 0.1) for owner in ("key-2", "key-1", "key-12ab", "ann")]
+    )
     service = SimpleNamespace(options=WebOptions(), usage=UsageBook(store))
     startup_service.warn_of_renamed_keys(service, Settings())
     assert not caplog.records

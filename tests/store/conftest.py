@@ -77,4 +77,6 @@ def wipe(url):
         return
     open_store(url, StoreOptions()).close()  # makes the tables
     with pytest.importorskip("psycopg").connect(url, autocommit=True) as db:
-        db.execute("TRUNCATE llamasrv_records, llamasrv_contents, llamasrv_pieces, llamasrv_locks, llamasrv_open, llamasrv_sums")
+        db.execute(
+            "TRUNCATE llamasrv_records, llamasrv_contents, llamasrv_pieces, llamasrv_locks, llamasrv_open, llamasrv_sums"
+        )

@@ -113,6 +113,7 @@ def test_requests_and_answers_are_refused_where_there_is_no_room(shelf):
 
 def test_where_a_content_has_one_name_at_most_it_is_copied(tmp_path, monkeypatch):
     """On a file system without hard links batches could not be made."""
+
     def refusing(*args):
         raise PermissionError(errno.EPERM, "no links here")
 

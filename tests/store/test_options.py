@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llamasrv import config
-from llamasrv.startup import service as startup_service
 from llamasrv.errors import ConfigError
+from llamasrv.startup import service as startup_service
 from llamasrv.store import DAY, Entry
 
 

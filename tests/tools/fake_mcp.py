@@ -62,7 +62,11 @@ def main():
         if id is None or method == options.deaf:
             continue
         if method == "initialize":
-            result = {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": {"name": "fake", "version": "1"}}
+            result = {
+                "protocolVersion": "2024-11-05",
+                "capabilities": {},
+                "serverInfo": {"name": "fake", "version": "1"},
+            }
         elif method == "tools/list":
             page = int(params.get("cursor", 0))
             schema = {"type": "object", "properties": {"text": {"type": "string"}}}

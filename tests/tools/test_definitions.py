@@ -12,7 +12,10 @@ def read(document):
 
 def test_all_of_an_entry_is_read():
     entry = {"command": "uvx", "args": ["a", "b"], "env": {"A": "1"}, "cwd": "/tmp", "timeout_ms": 500, "type": "stdio"}
-    assert read({"mcpServers": {"files": entry}}) == ([Definition("files", "uvx", ("a", "b"), {"A": "1"}, "/tmp", 0.5)], [])
+    assert read({"mcpServers": {"files": entry}}) == (
+        [Definition("files", "uvx", ("a", "b"), {"A": "1"}, "/tmp", 0.5)],
+        [],
+    )
 
 
 def test_a_command_is_enough():

@@ -59,4 +59,9 @@ def test_what_is_not_clear_is_refused_and_the_file_stays(edit, content, edits, r
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
     params = {"path": "none", "edits": [{"old_text": "a", "new_text": "b"}]}
-    assert "none" in answer({"tool": "edit_file", "params": params, "cwd": str(tmp_path), "base64": False, "runtime": ""})["error"]
+    assert (
+        "none"
+        in answer({"tool": "edit_file", "params": params, "cwd": str(tmp_path), "base64": False, "runtime": ""})[
+            "error"
+        ]
+    )

@@ -25,15 +25,17 @@ def killed(script):
     return [int(pid) for pid in done.stdout.split()]
 
 
-@pytest.mark.parametrize("script", [
-    f"""
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"""
     import os
     from llamasrv.tools.command import Command
     output = Command(["sh", "-c", {LEAVES!r}], cwd="/", seconds=600, most=1000, stop=lambda: False).output()
     print(next(output).decode(), flush=True)
     os.kill(os.getpid(), 9)
     """,
-    f"""
+        f"""
     import os, threading
     from llamasrv.tools.line_process import LineProcess
     heard = threading.Event()
@@ -44,7 +46,8 @@ def killed(script):
     heard.wait()
     os.kill(os.getpid(), 9)
     """,
-])  # fmt: skip
+    ],
+)
 def test_what_runs_ends_with_a_process_that_is_killed_and_so_does_what_it_started(script):
     """It ran on: a search for `(a+)+$` took a core for ever, also after the server had ended."""
     pids = killed(script)
@@ -89,8 +92,12 @@ def test_a_reaper_heeds_no_signal_of_a_terminal_or_a_service(group):
     lifeline = Lifeline()
     lifeline.hold(group.pid)
     lifeline.release(group.pid)
-    wait_for(lambda: "SigIgn" in (status := open(f"/proc/{lifeline._reaper.pid}/status").read())
-             and int(status.partition("SigIgn:")[2].split()[0], 16) & 1 << signal.SIGTERM - 1)  # fmt: skip
+    wait_for(
+        lambda: (
+            "SigIgn" in (status := open(f"/proc/{lifeline._reaper.pid}/status").read())
+            and int(status.partition("SigIgn:")[2].split()[0], 16) & 1 << signal.SIGTERM - 1
+        )
+    )
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(lifeline._reaper.pid, number)
     assert lifeline._reaper.poll() is None

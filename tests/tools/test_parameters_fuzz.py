@@ -16,7 +16,26 @@ from llamasrv.tools.toolbox import checked
 texts = st.one_of(
     st.text(max_size=8),
     st.sampled_from(
-        ["f", "sub", ".", "..", "sub/f", "\0", "f\0", "~", "[", "[!", "[]a]", "[z-a]", "**", "(", "(?i)", "\\", "one", "two\n"]
+        [
+            "f",
+            "sub",
+            ".",
+            "..",
+            "sub/f",
+            "\0",
+            "f\0",
+            "~",
+            "[",
+            "[!",
+            "[]a]",
+            "[z-a]",
+            "**",
+            "(",
+            "(?i)",
+            "\\",
+            "one",
+            "two\n",
+        ]
     ),
 )
 scalars = st.one_of(st.none(), st.booleans(), st.integers(-3, 300), st.integers(-(2**63), 2**64 - 1), texts)

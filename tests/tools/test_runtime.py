@@ -95,7 +95,10 @@ def test_what_is_not_there_is_an_error(programs, work):
     assert use("docker-container:good", work, "read_file", path="none") == {"error": "cannot stat file: none"}
     assert "does not exist" in use("docker-container:good", work, "file_glob_search", path="none")["error"]
     assert use("docker-container:other", work, "read_file", path="src/a.py") == {"error": "cannot stat file: src/a.py"}
-    assert "[exit code: 1]" in use("docker-container:other", work, "exec_shell_command", command="ls")["plain_text_response"]
+    assert (
+        "[exit code: 1]"
+        in use("docker-container:other", work, "exec_shell_command", command="ls")["plain_text_response"]
+    )
 
 
 def test_a_command_there_has_its_own_time(programs, work):

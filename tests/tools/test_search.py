@@ -50,8 +50,10 @@ def test_patterns(pattern, path, is_match):
 
 def test_files_are_found_and_junk_is_not_entered(tree):
     assert found(tree, include="*.py") == [".hidden/d.py", "a.py", "src/b.py"] or found(tree, include="*.py") == [
-        "a.py", ".hidden/d.py", "src/b.py"
-    ]  # fmt: skip
+        "a.py",
+        ".hidden/d.py",
+        "src/b.py",
+    ]
     assert found(tree, include="src/**", exclude="*.txt") == ["src/b.py"]
 
 
@@ -107,7 +109,9 @@ def test_a_repository_knows_its_files(tree):
 
 def test_lines_are_found(tree):
     assert grep(tree, "^import", include="b.py") == "src/b.py:import os\n\n---\nTotal matches: 1\n"
-    assert grep(tree, "IMPORT", path="a.py", ignore_case=True, return_line_numbers=True).startswith("a.py:2:import os\n")
+    assert grep(tree, "IMPORT", path="a.py", ignore_case=True, return_line_numbers=True).startswith(
+        "a.py:2:import os\n"
+    )
     assert "Total matches: 0" in grep(tree, "i.port|(", path="a.py", literal=True)
 
 
@@ -133,6 +137,8 @@ def test_results_are_limited(tree, monkeypatch):
     assert "limit reached" in grep(tree, "x", path="many")
 
 
-@pytest.mark.parametrize(("params", "reason"), [({"pattern": "("}, "invalid regex"), ({"path": "none"}, "does not exist")])
+@pytest.mark.parametrize(
+    ("params", "reason"), [({"pattern": "("}, "invalid regex"), ({"path": "none"}, "does not exist")]
+)
 def test_a_pattern_that_is_none_is_an_error(tree, params, reason):
     assert reason in use("grep_search", tree, **{"path": ".", "pattern": "x", **params})["error"]

@@ -45,7 +45,23 @@ def odd(rng: random.Random) -> bytes:
     """A member of another type, or none."""
     wire = good(rng)
     name = rng.choice(sorted(wire))
-    values = [None, 0, -1, 1e308, "", "\0", "x" * 5_000, [], {}, [[]], {"a": None}, True, "\u202e", URL + "/", "../../etc"]
+    values = [
+        None,
+        0,
+        -1,
+        1e308,
+        "",
+        "\0",
+        "x" * 5_000,
+        [],
+        {},
+        [[]],
+        {"a": None},
+        True,
+        "\u202e",
+        URL + "/",
+        "../../etc",
+    ]
     if rng.random() < 0.2:
         del wire[name]
     else:
@@ -56,8 +72,12 @@ def odd(rng: random.Random) -> bytes:
 def odd_body(rng: random.Random) -> bytes:
     """A request that is none, under a good name."""
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-    name = rng.choice(("messages", "max_tokens", "n", "temperature", "tools", "response_format", "stream", "model", "stop"))
-    body[name] = rng.choice((None, -1, 10**30, "x", [], {}, [None], {"type": "json_schema"}, [{"role": "?"}], 1e400, True))
+    name = rng.choice(
+        ("messages", "max_tokens", "n", "temperature", "tools", "response_format", "stream", "model", "stop")
+    )
+    body[name] = rng.choice(
+        (None, -1, 10**30, "x", [], {}, [None], {"type": "json_schema"}, [{"role": "?"}], 1e400, True)
+    )
     return json.dumps(good(rng, body=body)).replace("Infinity", "1e400").encode()
 
 

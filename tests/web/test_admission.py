@@ -72,7 +72,9 @@ def test_it_is_counted_like_any_other(full):
     assert stats.errors == {"rate_limit_exceeded": 1, "unknown_url": 1} and stats.num_open == 0
 
 
-@pytest.mark.parametrize("method, path, status", [("DELETE", "/livez", 405), ("GET", "/nope", 404), ("POST", "//livez", 404)])
+@pytest.mark.parametrize(
+    "method, path, status", [("DELETE", "/livez", 405), ("GET", "/nope", 404), ("POST", "//livez", 404)]
+)
 def test_flask_never_sees_a_route_that_is_none(running, monkeypatch, method, path, status):
     monkeypatch.setattr(running.app, "request_context", lambda environ: pytest.fail("Flask was asked"))
     assert ask(running, method, "/", PATH_INFO=path)[0] == status

@@ -28,7 +28,13 @@ def rules(client, *, of=None):
         for method in rule.methods - {"OPTIONS", "HEAD"}:
             scope = scope_of(rule.rule, method)
             if of is None or scope == of:
-                yield re.sub(r"<[^>]*name>", "fake", re.sub(r"<int:\w+>", "1", rule.rule)).replace("<", "").replace(">", ""), method, scope
+                yield (
+                    re.sub(r"<[^>]*name>", "fake", re.sub(r"<int:\w+>", "1", rule.rule))
+                    .replace("<", "")
+                    .replace(">", ""),
+                    method,
+                    scope,
+                )
 
 
 def test_without_keys_everybody_may_come_in(running):
@@ -225,7 +231,9 @@ def test_new_keys_hold_from_the_next_request_on(start):
 # Browsers
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1:80", "[::1]:8080", "box", "box.local", "10.1.2.3"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8080", "127.0.0.1:80", "[::1]:8080", "box", "box.local", "10.1.2.3"]
+)
 def test_names_of_this_machine_are_answered_to(client, running, host):
     assert running.client.get("/v1/models", headers={"Host": host}).status_code == 200
 
@@ -247,8 +255,11 @@ def test_only_the_names_that_were_allowed_are_answered_to(start):
 
 def test_a_page_of_another_site_gets_nothing_done(running):
     for origin, status in (
-        ("https://evil.example", 403), ("http://localhost:3000", 200), ("http://localhost", 200), ("app://x", 403),
-    ):  # fmt: skip
+        ("https://evil.example", 403),
+        ("http://localhost:3000", 200),
+        ("http://localhost", 200),
+        ("app://x", 403),
+    ):
         response = running.client.post("/v1/completions", json=HELLO, headers={"Origin": origin})
         assert response.status_code == status, origin
         assert "Access-Control-Allow-Origin" not in response.headers

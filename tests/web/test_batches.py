@@ -97,7 +97,8 @@ def test_what_is_refused_is_in_a_file_of_its_own(run):
 
 
 @pytest.mark.parametrize(
-    "url, body", [("/v1/completions", {"prompt": "x"}), ("/v1/responses", {"input": "x"})],
+    "url, body",
+    [("/v1/completions", {"prompt": "x"}), ("/v1/responses", {"input": "x"})],
 )
 def test_other_endpoints_answer_too(run, url, body):
     client = run().client
@@ -481,7 +482,8 @@ def test_a_message_batch_has_results(run):
 
 
 @pytest.mark.parametrize(
-    "requests", [None, [], [{}], [ask("a"), ask("a")], [ask("not a name")], [ask("a", stream=True)], [{"custom_id": "a"}]]
+    "requests",
+    [None, [], [{}], [ask("a"), ask("a")], [ask("not a name")], [ask("a", stream=True)], [{"custom_id": "a"}]],
 )
 def test_message_batches_with_a_mistake_are_refused(run, requests):
     answer = run().client.post(MESSAGES, json={"requests": requests})

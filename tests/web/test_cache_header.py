@@ -18,8 +18,11 @@ def openai(text, **options):
 
 def anthropic(text, **options):
     return "/v1/messages", {
-        "system": SYSTEM, "messages": [{"role": "user", "content": text}], "max_tokens": 4, **options,
-    }  # fmt: skip
+        "system": SYSTEM,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 4,
+        **options,
+    }
 
 
 def responses(text, **options):
@@ -33,9 +36,10 @@ def ollama(text, **options):
 def gemini(text, **options):
     path = "/v1beta/models/fake:" + ("streamGenerateContent?alt=sse" if options.get("stream") else "generateContent")
     return path, {
-        "systemInstruction": {"parts": [{"text": SYSTEM}]}, "contents": [{"role": "user", "parts": [{"text": text}]}],
+        "systemInstruction": {"parts": [{"text": SYSTEM}]},
+        "contents": [{"role": "user", "parts": [{"text": text}]}],
         "generationConfig": {"maxOutputTokens": 4},
-    }  # fmt: skip
+    }
 
 
 PROTOCOLS = (openai, anthropic, responses, ollama, gemini)

@@ -19,7 +19,9 @@ def responses(text):
 
 
 def num_pins(client):
-    (count,) = re.findall(r'^llamasrv_pins_total\{model="fake"\} (\d+)', client.get("/metrics").get_data(as_text=True), re.M)
+    (count,) = re.findall(
+        r'^llamasrv_pins_total\{model="fake"\} (\d+)', client.get("/metrics").get_data(as_text=True), re.M
+    )
     return int(count)
 
 

@@ -381,7 +381,9 @@ def test_it_makes_replies_of_our_class():
 
 def test_its_errors_are_the_ones_that_we_know():
     """A kind that is new is a 400 as long as it is a ParseException; those with another status are listed."""
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ParseException)]
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ParseException)
+    ]
     others = {kind.__name__: int(status_of(kind.__new__(kind))) for kind in kinds}
     assert {name: status for name, status in others.items() if status != HTTPStatus.BAD_REQUEST} == {
         "ConfigurationProblem": 500,
@@ -398,9 +400,17 @@ def test_its_errors_are_the_ones_that_we_know():
 
 def test_its_worker_calls_what_we_override():
     for name in (
-        "handle", "handle_error", "run", "load_wsgi", "init_process", "init_signals", "handle_exit", "handle_quit",
-        "handle_usr1", "notify",
-    ):  # fmt: skip
+        "handle",
+        "handle_error",
+        "run",
+        "load_wsgi",
+        "init_process",
+        "init_signals",
+        "handle_exit",
+        "handle_quit",
+        "handle_usr1",
+        "notify",
+    ):
         ours, theirs = getattr(Worker, name), getattr(GeventWorker, name)
         assert names(ours) == names(theirs), name
     assert "worker_class.check_config(self.cfg, self.log)" in inspect.getsource(arbiter.Arbiter)

@@ -130,18 +130,21 @@ def test_a_call_and_its_result_count_the_same(client):
         "messages": [
             {"role": "user", "content": "?"},
             {
-                "role": "assistant", "content": None,
+                "role": "assistant",
+                "content": None,
                 "tool_calls": [
                     {
-                        "id": "call_1", "type": "function",
+                        "id": "call_1",
+                        "type": "function",
                         "function": {"name": "get_weather", "arguments": json.dumps(arguments)},
                     }
                 ],
             },
             {"role": "tool", "tool_call_id": "call_1", "content": "fine"},
         ],
-        "tools": [{"type": "function", "function": function}], "temperature": 0,
-    }  # fmt: skip
+        "tools": [{"type": "function", "function": function}],
+        "temperature": 0,
+    }
     responses = {
         "input": [
             {"role": "user", "content": "?"},
@@ -167,8 +170,9 @@ def test_a_call_and_its_result_count_the_same(client):
             {"role": "assistant", "tool_calls": [{"function": {"name": "get_weather", "arguments": arguments}}]},
             {"role": "tool", "tool_name": "get_weather", "content": "fine"},
         ],
-        "tools": [{"type": "function", "function": function}], "options": {"temperature": 0},
-    }  # fmt: skip
+        "tools": [{"type": "function", "function": function}],
+        "options": {"temperature": 0},
+    }
     found = {}
     for dialect, body in zip(DIALECTS, (chat, responses, messages, ollama)):
         reply = post(client, dialect, body)

@@ -174,9 +174,18 @@ def test_500_hostile_documents_are_read_or_refused():
         assert statuses[200] > 20 and statuses[400] > 100, statuses
         assert time.monotonic() - began < 120
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
-        assert "Still here" in said(chat(client, {"type": "file", "file": {
-            "filename": "a.pdf", "file_data": base64.b64encode(pdf("Still here")).decode(),
-        }}))  # fmt: skip
+        assert "Still here" in said(
+            chat(
+                client,
+                {
+                    "type": "file",
+                    "file": {
+                        "filename": "a.pdf",
+                        "file_data": base64.b64encode(pdf("Still here")).decode(),
+                    },
+                },
+            )
+        )
     finally:
         service.close()
 

@@ -62,7 +62,9 @@ def test_vectors_of_single_tokens_have_the_one_shape_that_there_is(start):
 def test_a_chat_goes_on_beside_embeddings(embedding):
     client = embedding.client
     body = {"messages": [{"role": "user", "content": "Hi"}]}
-    assert client.post("/v1/chat/completions", json=body).get_json()["choices"][0]["message"]["content"] == "You said: Hi"
+    assert (
+        client.post("/v1/chat/completions", json=body).get_json()["choices"][0]["message"]["content"] == "You said: Hi"
+    )
     assert client.post("/v1/embeddings", json={"input": "Hi"}).status_code == 200
 
 
@@ -120,7 +122,9 @@ def test_texts_are_scored_pair_by_pair(start, path):
     client = start(pooling="rank").client
     one = client.post(path, json={"text_1": "abc", "text_2": ["abcd", "xyz"]}).get_json()
     assert (one["object"], one["model"]) == ("list", "fake") and one["usage"]["prompt_tokens"] > 0
-    assert [found["index"] for found in one["data"]] == [0, 1] and {found["object"] for found in one["data"]} == {"score"}
+    assert [found["index"] for found in one["data"]] == [0, 1] and {found["object"] for found in one["data"]} == {
+        "score"
+    }
     assert 0 < one["data"][1]["score"] < one["data"][0]["score"] < 1
     each = client.post(path, json={"queries": ["abc", "xyz"], "documents": ["abcd", "xyz"]}).get_json()
     assert each["data"][0]["score"] == one["data"][0]["score"]
@@ -178,7 +182,9 @@ def test_images_become_vectors_in_both_ways_of_writing_them(seeing):
     body = seeing.post("/v1/embeddings", json={"input": [PARTS, MIXED, "What is this: \n"]}).get_json()
     first, second, text = (one["embedding"] for one in body["data"])
     assert first == second != text
-    native = seeing.post("/embeddings", json={"content": [MIXED, MIXED, {"prompt_string": MIXED["prompt_string"]}]}).get_json()
+    native = seeing.post(
+        "/embeddings", json={"content": [MIXED, MIXED, {"prompt_string": MIXED["prompt_string"]}]}
+    ).get_json()
     assert native[0]["embedding"] == native[1]["embedding"] != native[2]["embedding"]
 
 

@@ -62,7 +62,9 @@ def test_a_wrong_field_is_named_and_nothing_is_kept(client, fields, param):
 def test_a_form_without_a_file_or_with_two_is_refused(client):
     assert client.post("/v1/files", data={"purpose": "batch", "other": (io.BytesIO(b"x"), "x")}).status_code == 400
     two = [("purpose", "batch"), ("file", (io.BytesIO(b"x"), "x")), ("file", (io.BytesIO(b"y"), "y"))]
-    assert client.post("/v1/files", data={"purpose": "batch", "file": [entry for _, entry in two[1:]]}).status_code == 400
+    assert (
+        client.post("/v1/files", data={"purpose": "batch", "file": [entry for _, entry in two[1:]]}).status_code == 400
+    )
     assert client.post("/v1/files", json={"purpose": "batch"}).status_code == 400
     assert client.get("/v1/files").get_json()["data"] == []
 
@@ -113,7 +115,9 @@ def test_anthropic_s_clients_get_their_shapes(client):
     headers = {"anthropic-version": "2023-06-01"}
     form = {"file": (io.BytesIO(b"%PDF-"), "x.pdf")}
     file = client.post("/v1/files", data=form, headers=headers).get_json()
-    assert file.items() >= {"type": "file", "mime_type": "application/pdf", "size_bytes": 5, "filename": "x.pdf"}.items()
+    assert (
+        file.items() >= {"type": "file", "mime_type": "application/pdf", "size_bytes": 5, "filename": "x.pdf"}.items()
+    )
     assert client.get("/v1/files", headers=headers).get_json()["data"] == [file]
     assert client.get(f"/v1/files/{file['id']}", headers=headers).get_json() == file
     deleted = client.delete(f"/v1/files/{file['id']}", headers=headers).get_json()

@@ -7,10 +7,10 @@ import pytest
 from llamasrv.web.http.form_decoder import HEAD_BYTES, Data, FormDecoder, Malformed, Part
 
 FORM = (
-    b"a preamble\r\n--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nvalue\r\n--x  \r\n"
-    b"content-disposition: form-data; name=\"f\"; filename=\"n.txt\"\r\nContent-Type: text/plain\r\n\r\n"
-    b"\r\n--\r\n--y\r\n-x\n--x is no boundary\r\n--x\r\nContent-Disposition: form-data; name=\"e\"\r\n\r\n\r\n--x--\r\nan epilogue"
-)  # fmt: skip
+    b'a preamble\r\n--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nvalue\r\n--x  \r\n'
+    b'content-disposition: form-data; name="f"; filename="n.txt"\r\nContent-Type: text/plain\r\n\r\n'
+    b'\r\n--\r\n--y\r\n-x\n--x is no boundary\r\n--x\r\nContent-Disposition: form-data; name="e"\r\n\r\n\r\n--x--\r\nan epilogue'
+)
 PARTS = [
     (Part("a", None, ""), b"value"),
     (Part("f", "n.txt", "text/plain"), b"\r\n--\r\n--y\r\n-x\n--x is no boundary"),

@@ -27,7 +27,9 @@ KEYS = [
     "signature", "input", "tool_use_id", "is_error", "input_schema", "budget_tokens", "display", "effort", "format",
     "schema", "images", "tool_name", "temperature", "stop", "num_predict", "seed", "title", "media_type", "url",
 ]  # fmt: skip
-words = st.one_of(scalars, st.sampled_from(KINDS), st.sampled_from(["5m", "json", "", "ctx", "msg", "system", "assistant"]))
+words = st.one_of(
+    scalars, st.sampled_from(KINDS), st.sampled_from(["5m", "json", "", "ctx", "msg", "system", "assistant"])
+)
 values = st.recursive(
     words,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
@@ -38,8 +40,9 @@ turns = st.lists(
         {"role": st.sampled_from(["user", "assistant", "system", "tool"])},
         optional={"content": values, "tool_calls": values, "images": values, "thinking": words},
     ),
-    min_size=1, max_size=3,
-)  # fmt: skip
+    min_size=1,
+    max_size=3,
+)
 
 
 def bodies(schema, **base):

@@ -6,10 +6,10 @@ import json
 import time
 
 from serving import wait_until
+from web.test_batches import CHAT, ENDLESS, create, ended, line
 
 from llamasrv.web.service import WebOptions
 from llamasrv.web.streams.gaps import HOLD, PATIENCE, REST, Errand, Gaps
-from web.test_batches import CHAT, ENDLESS, create, ended, line
 
 
 class Run:
@@ -81,9 +81,7 @@ def test_every_request_that_came_has_gone(start):
 
 def test_a_request_that_is_being_computed_ends_with_its_batch(start, tmp_path):
     """Cancelling a batch waited for the ends of the requests under way, however long they were."""
-    service = start(
-        web=WebOptions(files_folder=tmp_path, files_bytes=10_000_000), context=200_000, num_cells=400_000
-    )
+    service = start(web=WebOptions(files_folder=tmp_path, files_bytes=10_000_000), context=200_000, num_cells=400_000)
     try:
         endless = line("long", max_tokens=150_000, ignore_eos=True)
         id = create(service.client, endless)["id"]

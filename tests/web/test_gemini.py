@@ -132,7 +132,9 @@ KEYS = [
     "properties", "items", "functionCallingConfig", "mode", "allowedFunctionNames", "thinkingBudget", "enum", "anyOf",
     *(row.field for row in rows(GenerationSchema)),
 ]  # fmt: skip
-words = st.one_of(scalars, st.sampled_from(["user", "model", "image/png", "STRING", "OBJECT", "ANY", "application/json"]))
+words = st.one_of(
+    scalars, st.sampled_from(["user", "model", "image/png", "STRING", "OBJECT", "ANY", "application/json"])
+)
 values = st.recursive(
     words,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),

@@ -9,8 +9,8 @@ import time
 
 import pytest
 from serving import wait_until
-from web.hostile_batches import URL, inputs
 from store.conftest import postgres_url, redis_url, shelf_place  # noqa: F401  (fixtures)
+from web.hostile_batches import URL, inputs
 from web.test_batches import MESSAGES, ask, ended, run  # noqa: F401
 
 from llamasrv.store.batches import Batch
@@ -105,7 +105,10 @@ def test_a_request_whose_answering_fails_is_answered(run, monkeypatch, protocol)
     monkeypatch.setattr(service.service.batches, "send", failing)
     if protocol == "openai":
         body = {"messages": [{"role": "user", "content": "x"}]}
-        batch = ended(service.client, send(service.client, json.dumps({"custom_id": "a", "url": URL, "body": body}).encode())["id"])
+        batch = ended(
+            service.client,
+            send(service.client, json.dumps({"custom_id": "a", "url": URL, "body": body}).encode())["id"],
+        )
         assert batch["request_counts"] == {"total": 1, "completed": 0, "failed": 1}
     else:
         made = service.client.post(MESSAGES, json={"requests": [ask("a")]}).get_json()

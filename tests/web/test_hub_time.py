@@ -89,7 +89,9 @@ def app(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     service = RunningService(web=WebOptions(files_folder=folder, files_bytes=1 << 30))
     for path in {path for path, _, _ in BODIES.values()}:  # what is made once is made now
-        service.client.post(path, json={"messages": [TURN], "input": "x", "prompt": "x", "content": "x", "max_tokens": 1})
+        service.client.post(
+            path, json={"messages": [TURN], "input": "x", "prompt": "x", "content": "x", "max_tokens": 1}
+        )
     yield service.app
     service.close()
 

@@ -59,8 +59,16 @@ def test_turns_that_are_too_long_are_counted(watch, clock):
     for seconds in (SHORTEST / 2, 0.03, 0.03, 3.0):
         turn(watch, clock, seconds)
     assert dict(watch._stalls.cumulative()) == {
-        "0.02": 0, "0.05": 2, "0.1": 2, "0.25": 2, "0.5": 2, "1.0": 2, "2.5": 2, "10.0": 3, "+Inf": 3,
-    }  # fmt: skip
+        "0.02": 0,
+        "0.05": 2,
+        "0.1": 2,
+        "0.25": 2,
+        "0.5": 2,
+        "1.0": 2,
+        "2.5": 2,
+        "10.0": 3,
+        "+Inf": 3,
+    }
 
 
 def test_waiting_for_events_is_no_stall(watch, clock):

@@ -48,7 +48,11 @@ def test_a_stream_tells_it_with_its_headers(client, path):
 @pytest.mark.parametrize(
     "path, more, told",
     [
-        ("/api/chat", {"options": {"temperature": 0, "temprature": 0, "num_gpu": 99, "stop": ["x"]}}, "options.temprature"),
+        (
+            "/api/chat",
+            {"options": {"temperature": 0, "temprature": 0, "num_gpu": 99, "stop": ["x"]}},
+            "options.temprature",
+        ),
         ("/api/generate", {"options": {"num_gpu": 99, "num_thread": 4}}, None),
         (
             "/v1beta/models/fake:generateContent",

@@ -173,7 +173,9 @@ def test_a_chat_and_its_prompt_say_the_same(client):
     assert native["tokens_evaluated"] == chat["usage"]["prompt_tokens"] and native["prompt"] == prompt
 
 
-@pytest.mark.parametrize("more", [{}, {"enable_thinking": True}, {"enable_thinking": False}, {"reasoning_effort": "low"}])
+@pytest.mark.parametrize(
+    "more", [{}, {"enable_thinking": True}, {"enable_thinking": False}, {"reasoning_effort": "low"}]
+)
 def test_the_prompt_that_is_shown_has_the_tokens_of_the_chat(start, more):
     """It thought by default where a chat did not: two tokens more than the chat that it was to explain."""
     source = (

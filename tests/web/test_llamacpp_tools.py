@@ -43,14 +43,19 @@ def test_without_an_option_there_are_none(client):
 def test_they_are_listed_as_llama_server_does(tools):
     listed = {tool["tool"]: tool for tool in tools.get("/tools").get_json()}
     assert listed["exec_shell_command"] | {"definition": None} == {
-        "display_name": "Execute shell command", "tool": "exec_shell_command", "type": "server",
-        "permissions": {"write": True}, "uses_cwd": True, "definition": None,
-    }  # fmt: skip
+        "display_name": "Execute shell command",
+        "tool": "exec_shell_command",
+        "type": "server",
+        "permissions": {"write": True},
+        "uses_cwd": True,
+        "definition": None,
+    }
     function = listed["fake_say"]["definition"]["function"]
     assert function == {
-        "name": "fake_say", "description": "to say",
+        "name": "fake_say",
+        "description": "to say",
         "parameters": {"type": "object", "properties": {"text": {"type": "string"}}},
-    }  # fmt: skip
+    }
     assert listed["fake_say"]["type"] == "mcp" and listed["read_file"]["permissions"] == {"write": False}
 
 
@@ -66,8 +71,9 @@ def test_they_are_called(tools, tmp_path):
     reply = use(tools, "read_file", {"x-tool-cwd": str(tmp_path)}, path="f", cwd="/nowhere")
     assert reply.get_json() == {"plain_text_response": "here\n"}
     assert use(tools, "read_file", {"x-tool-cwd": str(tmp_path), "x-resp-type": "base64"}, path="f").get_json() == {
-        "base64": "aGVyZQ==", "size_bytes": 4
-    }  # fmt: skip
+        "base64": "aGVyZQ==",
+        "size_bytes": 4,
+    }
     assert use(tools, "fake_say", text="x").get_json() == {"plain_text_response": "x"}
     assert tools.post("/tools", json={"tool": "get_info"}).get_json()["cwd"] == os.getcwd()
 
@@ -82,7 +88,11 @@ def test_the_folder_of_the_client_may_have_any_letters(tools, tmp_path):
 
 @pytest.mark.parametrize(
     ("runtime", "words"),
-    [("fake:x", "unknown tool runtime"), ("ssh:-oX=y", "invalid ssh target"), ("docker-container:-x", "invalid container")],
+    [
+        ("fake:x", "unknown tool runtime"),
+        ("ssh:-oX=y", "invalid ssh target"),
+        ("docker-container:-x", "invalid container"),
+    ],
 )
 def test_a_runtime_that_is_none_runs_nothing_here(tools, tmp_path, runtime, words):
     reply = use(tools, "write_file", {"x-tool-runtime": runtime, "x-tool-cwd": str(tmp_path)}, path="f", content="x")
@@ -140,8 +150,9 @@ def test_a_key_needs_the_scope(start):
     client = start(web=WebOptions(tools=("get_info",), keys=keys)).client
     statuses = [
         client.open("/tools", method=method, json={"tool": "get_info"}, headers={"x-api-key": key}).status_code
-        for method in ("GET", "POST") for key in ("sk-agent", "sk-user", "sk-other")
-    ]  # fmt: skip
+        for method in ("GET", "POST")
+        for key in ("sk-agent", "sk-user", "sk-other")
+    ]
     assert statuses == [200, 403, 401] * 2
     assert client.get("/tools").status_code == 401
 

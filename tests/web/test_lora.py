@@ -6,8 +6,8 @@ import pytest
 from model import tiny_models
 from serving import RunningService
 
-from llamasrv.engine.engine import EngineOptions
 from llamasrv.domain.key import Key
+from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter
 from llamasrv.web.service import WebOptions
 

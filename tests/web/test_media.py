@@ -56,7 +56,9 @@ BLOCKS = [
     {"type": "text", "text": ASKED},
     {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": IN_BASE64}},
 ]
-RESPONSE = [{"role": "user", "content": [{"type": "input_text", "text": ASKED}, {"type": "input_image", "image_url": URL}]}]
+RESPONSE = [
+    {"role": "user", "content": [{"type": "input_text", "text": ASKED}, {"type": "input_image", "image_url": URL}]}
+]
 
 
 def test_one_image_counts_the_same_in_every_dialect_and_as_the_counts_say(ask):
@@ -69,7 +71,9 @@ def test_one_image_counts_the_same_in_every_dialect_and_as_the_counts_say(ask):
         ask("/v1/responses", {"input": RESPONSE})["usage"]["input_tokens"],
         ask("/v1/responses/input_tokens", {"input": RESPONSE})["input_tokens"],
         ask("/v1/messages/count_tokens", anthropic(BLOCKS))["input_tokens"],
-        ask("/api/chat", {"messages": [{"role": "user", "content": ASKED, "images": [IN_BASE64]}], "stream": False})["prompt_eval_count"],
+        ask("/api/chat", {"messages": [{"role": "user", "content": ASKED, "images": [IN_BASE64]}], "stream": False})[
+            "prompt_eval_count"
+        ],
         ask("/api/generate", {"prompt": ASKED, "images": [IN_BASE64], "stream": False})["prompt_eval_count"],
     ]
     usage = ask("/v1/messages", anthropic(BLOCKS))["usage"]
@@ -78,7 +82,9 @@ def test_one_image_counts_the_same_in_every_dialect_and_as_the_counts_say(ask):
 
 
 def test_it_is_encoded_once_for_all(seeing, ask):
-    parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(png(33, 65)).decode()}}]
+    parts = [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(png(33, 65)).decode()}}
+    ]
     before = len(seeing.backend.projector.encoded)
     for text in ("a", "b", "c"):
         ask("/v1/chat/completions", chat([*parts, {"type": "text", "text": text}]))
@@ -151,7 +157,10 @@ def gemini_result(response, **more):
 def ollama_result(content, **more):
     call = {"function": {"name": "read_file", "arguments": {}}}
     messages = [{"role": "user", "content": "Look"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    return {"messages": [*messages, {"role": "tool", "tool_name": "read_file", "content": content, **more}], "stream": False}
+    return {
+        "messages": [*messages, {"role": "tool", "tool_name": "read_file", "content": content, **more}],
+        "stream": False,
+    }
 
 
 INLINE = {"inlineData": {"mimeType": "image/png", "data": IN_BASE64}}
@@ -293,7 +302,10 @@ REFUSED = {
     "/v1/messages": (anthropic(BLOCKS), "messages[0].content[1].source.data"),
     "/api/chat": ({"messages": [{"role": "user", "content": "x", "images": [IN_BASE64]}]}, "messages[0].images[0]"),
     "/api/generate": ({"prompt": "x", "images": [IN_BASE64]}, "images[0]"),
-    "/completion": ({"prompt": {"prompt_string": "<__media__>", "multimodal_data": [IN_BASE64]}}, "prompt.multimodal_data[0]"),
+    "/completion": (
+        {"prompt": {"prompt_string": "<__media__>", "multimodal_data": [IN_BASE64]}},
+        "prompt.multimodal_data[0]",
+    ),
     "/v1/messages/count_tokens": (anthropic(BLOCKS), "messages[0].content[1].source.data"),
     "/v1/chat/completions/input_tokens": (chat(PARTS), "messages[0].content[1].image_url.url"),
 }
@@ -324,16 +336,31 @@ def test_what_is_no_image_is_a_clear_400(seeing, what, path):
     data = base64.b64encode(BROKEN[what]).decode()
     bodies = {
         "/v1/chat/completions": chat([{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}]),
-        "/v1/messages": anthropic([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}]),
+        "/v1/messages": anthropic(
+            [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}]
+        ),
         "/api/chat": {"messages": [{"role": "user", "content": "x", "images": [data]}]},
-        "/v1/responses": {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": f"data:image/png;base64,{data}"}]}]},
+        "/v1/responses": {
+            "input": [
+                {"role": "user", "content": [{"type": "input_image", "image_url": f"data:image/png;base64,{data}"}]}
+            ]
+        },
     }
     answer = seeing.client.post(path, json={"model": "fake", **bodies[path]})
     assert answer.status_code == 400, answer.text
     assert "image" in answer.text
 
 
-@pytest.mark.parametrize("url", ["https://example.com/cat.png", "http://127.0.0.1/x.png", "file:///etc/passwd", "malformed!", "data:text/html;base64,aGVsbG8="])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.com/cat.png",
+        "http://127.0.0.1/x.png",
+        "file:///etc/passwd",
+        "malformed!",
+        "data:text/html;base64,aGVsbG8=",
+    ],
+)
 def test_urls_of_others_are_refused_by_name(ask, url):
     error = ask("/v1/chat/completions", chat([{"type": "image_url", "image_url": {"url": url}}]), 400)["error"]
     assert error["param"] == "messages[0].content[0].image_url.url"
@@ -362,7 +389,10 @@ def test_few_details_take_fewer_tokens(ask):
     Image.new("RGB", (2000, 1000)).save(out, "PNG")
     url = "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
     counts = [
-        ask("/v1/chat/completions/input_tokens", chat([{"type": "image_url", "image_url": {"url": url, "detail": detail}}]))["input_tokens"]
+        ask(
+            "/v1/chat/completions/input_tokens",
+            chat([{"type": "image_url", "image_url": {"url": url, "detail": detail}}]),
+        )["input_tokens"]
         for detail in ("low", "auto", "high")
     ]
     assert counts[1] == counts[2] and counts[1] - counts[0] == 16 * 16 - 16 * 8

@@ -142,7 +142,8 @@ def test_what_is_wrong_with_a_request_is_told_after_loading_in_its_own_words(sta
     assert response.status_code == 400
     served.farm.gate.clear()
     response = served.client.post(
-        "/v1/chat/completions", json={"model": "b", "stream": True, "messages": [{"role": "user", "content": "x" * 2000}]}
+        "/v1/chat/completions",
+        json={"model": "b", "stream": True, "messages": [{"role": "user", "content": "x" * 2000}]},
     )
     served.farm.gate.set()
     assert b"context_length_exceeded" in response.data and b'"param":"messages"' in response.data
@@ -178,8 +179,10 @@ def test_lists_tell_of_models_that_are_not_loaded(start):
     served.chat("b")
     listed = {m["id"]: m for m in served.client.get("/models").get_json()["data"]}
     assert {name: m["status"]["value"] for name, m in listed.items()} == {
-        "a": "unloaded", "b": "loaded", "c": "unloaded",
-    }  # fmt: skip
+        "a": "unloaded",
+        "b": "loaded",
+        "c": "unloaded",
+    }
     assert listed["a"]["context_length"] == 512 and "meta" in listed["b"]
 
 
@@ -197,7 +200,11 @@ def test_loading_is_told_with_its_progress(start):
 
 @pytest.mark.parametrize(
     ("method", "path", "body"),
-    [("post", "/models/load", {"model": "a"}), ("post", "/models/unload", {"model": "a"}), ("delete", "/models?model=a", None)],
+    [
+        ("post", "/models/load", {"model": "a"}),
+        ("post", "/models/unload", {"model": "a"}),
+        ("delete", "/models?model=a", None),
+    ],
 )
 def test_it_is_off_until_it_is_allowed(start, method, path, body):
     response = getattr(start().client, method)(path, json=body)
@@ -303,9 +310,11 @@ def post_named(served, replies):
     """A stream by that name, posted from a thread of its own while its model is being loaded."""
 
     def post():
-        replies.append(served.client.application.test_client().post(
-            "/v1/chat/completions", json={"model": "a", "messages": HELLO, "stream": True}, headers=NAMED
-        ))  # fmt: skip
+        replies.append(
+            served.client.application.test_client().post(
+                "/v1/chat/completions", json={"model": "a", "messages": HELLO, "stream": True}, headers=NAMED
+            )
+        )
 
     thread = threading.Thread(target=post)
     thread.start()
@@ -358,7 +367,10 @@ def test_a_request_may_say_whether_it_loads_its_model(start):
     ask = {"model": "a", "content": "x"}
     refused = served.client.post("/tokenize?autoload=0", json=ask)
     assert refused.status_code == 400 and "is not loaded" in refused.get_json()["error"]["message"]
-    assert served.client.post("/v1/chat/completions?autoload=false", json={"model": "a", "messages": HELLO}).status_code == 400
+    assert (
+        served.client.post("/v1/chat/completions?autoload=false", json={"model": "a", "messages": HELLO}).status_code
+        == 400
+    )
     assert served.farm.opened == []
     assert served.client.post("/tokenize?autoload=1", json=ask).status_code == 200
     assert served.client.post("/tokenize?autoload=0", json=ask).status_code == 200, "it is loaded"

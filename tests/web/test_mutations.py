@@ -143,7 +143,9 @@ def changed(body, path, other):
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    service = RunningService(web=WebOptions(files_folder=folder, files_bytes=1 << 20, predict=True, manage=True, props=True))
+    service = RunningService(
+        web=WebOptions(files_folder=folder, files_bytes=1 << 20, predict=True, manage=True, props=True)
+    )
     yield service
     service.close()
 
@@ -154,7 +156,9 @@ def test_another_type_in_any_place_is_no_mistake_of_ours(service, path, body):
     wrong = []
     for where in places(body):
         for other in OTHERS:
-            response = service.client.post(path.strip(), json=changed(body, where, other), headers={"anthropic-version": "2023-06-01"})
+            response = service.client.post(
+                path.strip(), json=changed(body, where, other), headers={"anthropic-version": "2023-06-01"}
+            )
             if response.status_code >= 500 and response.status_code not in REFUSED:
                 wrong.append((".".join(map(str, where)), other, response.get_json()))
             response.close()

@@ -31,8 +31,11 @@ def test_a_loading_server_says_so_in_llama_cpps_words(paused):
     response = paused.client.get("/health")
     assert response.status_code == 503
     assert response.get_json()["error"] == {
-        "message": "Loading model", "type": "unavailable_error", "param": None, "code": 503,
-    }  # fmt: skip
+        "message": "Loading model",
+        "type": "unavailable_error",
+        "param": None,
+        "code": 503,
+    }
     assert response.get_json()["progress"] == 0.25
 
 
@@ -89,10 +92,18 @@ def test_metrics_count_what_was_served(start):
 def test_metrics_have_llama_servers_names(client, start):
     now = families(client)
     for name in (
-        "prompt_tokens_total", "prompt_tokens_cached_total", "prompt_seconds_total", "tokens_predicted_total",
-        "tokens_predicted_seconds_total", "n_decode_total", "prompt_tokens_seconds",
-        "predicted_tokens_seconds", "requests_processing", "requests_deferred", "n_busy_slots_per_decode",
-    ):  # fmt: skip
+        "prompt_tokens_total",
+        "prompt_tokens_cached_total",
+        "prompt_seconds_total",
+        "tokens_predicted_total",
+        "tokens_predicted_seconds_total",
+        "n_decode_total",
+        "prompt_tokens_seconds",
+        "predicted_tokens_seconds",
+        "requests_processing",
+        "requests_deferred",
+        "n_busy_slots_per_decode",
+    ):
         value(now, f"llamacpp:{name}")
     # A counter whose name does not say so, as llama-server has it; the parser here would give it another name.
     assert "\nllamacpp:n_tokens_max 0\n" in start().client.get("/metrics").get_data(as_text=True)

@@ -13,7 +13,9 @@ HELLO = {"prompt": "Hello", "max_tokens": 1}
 
 def status(client, path="/v1/completions", *, method="POST", **headers):
     body = {"json": HELLO} if method == "POST" else {}
-    return client.open(path, method=method, headers={k.replace("_", "-"): v for k, v in headers.items()}, **body).status_code
+    return client.open(
+        path, method=method, headers={k.replace("_", "-"): v for k, v in headers.items()}, **body
+    ).status_code
 
 
 @pytest.mark.parametrize("origin", [

@@ -98,7 +98,9 @@ def test_a_mended_path_takes_the_same_key(start):
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize("path", ["/v1/realtime?model=x", "/realtime", "/v1/realtime/client_secrets", "/v1/realtime/calls"])
+@pytest.mark.parametrize(
+    "path", ["/v1/realtime?model=x", "/realtime", "/v1/realtime/client_secrets", "/v1/realtime/calls"]
+)
 def test_what_is_asked_for_the_realtime_api_is_told_that_there_is_none(client, method, path):
     """It was a 404 that asked to check the URL for typos; voice clients retried."""
     upgrade = {"Upgrade": "websocket", "Connection": "Upgrade"} if method == "GET" else {}

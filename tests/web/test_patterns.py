@@ -18,7 +18,33 @@ MOST = 0.5  # seconds of CPU
 LONGEST = {"llamasrv.protocols.ollama.fields._DURATION": 64}
 """What is measured before it meets the pattern."""
 
-PIECES = (" ", "\t", "\n", "a", "A", "_", "0", "1h", "9.", "-", "/", "//", "/v1", "/api", '"', '\\"', "\\", "[", "{", "=", "+", "a:", "\\u00", "format", "json ")
+PIECES = (
+    " ",
+    "\t",
+    "\n",
+    "a",
+    "A",
+    "_",
+    "0",
+    "1h",
+    "9.",
+    "-",
+    "/",
+    "//",
+    "/v1",
+    "/api",
+    '"',
+    '\\"',
+    "\\",
+    "[",
+    "{",
+    "=",
+    "+",
+    "a:",
+    "\\u00",
+    "format",
+    "json ",
+)
 
 
 def patterns():
@@ -38,7 +64,11 @@ def patterns():
 def test_a_pattern_takes_no_longer_than_its_text_is_long(pattern, methods, longest):
     """One pattern took eight seconds for a body of four kilobytes, and held the interpreter meanwhile."""
     for piece in PIECES:
-        for text in (piece * (SIZE // len(piece)), piece * (SIZE // len(piece)) + "\x00!", "[" + piece * 1000 + "]" + piece * 1000):
+        for text in (
+            piece * (SIZE // len(piece)),
+            piece * (SIZE // len(piece)) + "\x00!",
+            "[" + piece * 1000 + "]" + piece * 1000,
+        ):
             given = text[:longest].encode() if isinstance(pattern.pattern, bytes) else text[:longest]
             for method in methods:
                 began = time.thread_time()

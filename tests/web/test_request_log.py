@@ -90,7 +90,9 @@ def test_a_slow_request_is_a_warning(start, lines):
 
 def test_open_requests_are_counted_until_they_end(start):
     running = start()
-    stream = running.client.post("/v1/completions", json={"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True})
+    stream = running.client.post(
+        "/v1/completions", json={"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
+    )
     assert running.service.stats.num_open in (0, 1)
     stream.get_data()
     stream.close()

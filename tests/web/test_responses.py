@@ -21,8 +21,8 @@ from llamasrv.protocols.common.headers import LEFT_OUT
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.stored import Stored
 from llamasrv.store import Entry, StoreError
-from llamasrv.web.streams import background
 from llamasrv.web.service import WebOptions
+from llamasrv.web.streams import background
 
 
 def create(client, input="Hello", **body):
@@ -408,7 +408,11 @@ def test_a_long_prompt_is_told_in_events(start):
     held.let_go()
     told = payloads(Response(data + b"".join(body), headers=response.headers))
     response.close()
-    assert [json.loads(event)["type"] for event in told[:3]] == ["response.created", "response.in_progress", "keepalive"]
+    assert [json.loads(event)["type"] for event in told[:3]] == [
+        "response.created",
+        "response.in_progress",
+        "keepalive",
+    ]
     assert payloads(get(service.client, add_up(told)["id"], stream="true")) == told
 
 
@@ -548,7 +552,10 @@ def test_the_count_is_what_create_reports(client):
         {"input": "Two", "tools": [{"type": "function", "name": "f", "parameters": {}}]},
     ):
         counted = client.post("/v1/responses/input_tokens", json=body).get_json()
-        assert counted == {"object": "response.input_tokens", "input_tokens": made(client, **body)["usage"]["input_tokens"]}
+        assert counted == {
+            "object": "response.input_tokens",
+            "input_tokens": made(client, **body)["usage"]["input_tokens"],
+        }
     assert client.post("/v1/responses/input_tokens", json={}).get_json()["input_tokens"] > 0
 
 

@@ -7,8 +7,8 @@ import json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from protocols.openai.responses_client import add_up
-from web.test_fuzz import scalars, values
 from serving import openai_error_keys
+from web.test_fuzz import scalars, values
 
 from llamasrv.protocols.common.schema import rows
 from llamasrv.protocols.openai.responses.items import READERS, SKIPPED
@@ -30,7 +30,9 @@ tools = st.lists(
         st.builds(
             lambda kind, more: {"type": kind, "name": "f", **more},
             st.sampled_from(["function", "custom", "namespace", "mcp"]),
-            st.dictionaries(st.sampled_from(["name", "parameters", "format", "tools", "strict", "description"]), values),
+            st.dictionaries(
+                st.sampled_from(["name", "parameters", "format", "tools", "strict", "description"]), values
+            ),
         ),
     ),
     max_size=3,

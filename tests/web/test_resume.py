@@ -10,9 +10,9 @@ from serving import RunningService, wait_until
 
 from llamasrv.domain.key import Key
 from llamasrv.errors import QueueFull
-from llamasrv.web.streams import resume
 from llamasrv.web.routes.ollama import NDJSON
 from llamasrv.web.service import WebOptions
+from llamasrv.web.streams import resume
 
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "stream": True}
 
@@ -94,7 +94,9 @@ def test_streams_are_looked_up_by_name_and_by_what_is_before_the_model(client):
     assert found["g"]["total_bytes"] > 100 and found["g"]["completed_at"] >= found["g"]["started_at"] > 0
 
 
-@pytest.mark.parametrize("query, status", [("", 400), ("conv_id=nobody", 404), ("conv_id=h&from=-1", 400), ("conv_id=h&from=x", 400)])
+@pytest.mark.parametrize(
+    "query, status", [("", 400), ("conv_id=nobody", 404), ("conv_id=h&from=-1", 400), ("conv_id=h&from=x", 400)]
+)
 def test_wrong_questions_are_refused(client, query, status):
     begin(client, "h").get_data()
     assert client.get(f"/v1/stream?{query}").status_code == status

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from llamasrv.domain.key import Key
-from llamasrv.web.service import WebOptions
 from llamasrv.web.ops.spans import Spans
+from llamasrv.web.service import WebOptions
 
 SECRET = "a word that nobody may see"
 

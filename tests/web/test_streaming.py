@@ -10,7 +10,7 @@ from gevent.event import Event
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
 from llamasrv.errors import EngineFailure, Unavailable
-from llamasrv.web.ops.request_log import RequestStats, RequestLog
+from llamasrv.web.ops.request_log import RequestLog, RequestStats
 from llamasrv.web.streams import streaming
 from llamasrv.web.streams.streaming import (
     CLIENT_CLOSED,
@@ -26,7 +26,7 @@ from llamasrv.web.streams.streaming import (
     stream_response,
     unnamed,
     whole_response,
-)  # fmt: skip
+)
 
 
 class Scripted:

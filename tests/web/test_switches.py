@@ -54,7 +54,9 @@ def test_every_parameter_of_a_query_is_classified():
     for text in sources():
         found |= set(re.findall(r"(?:request\.args|query)\.get\(\"(\w+)\"", text))
         found |= set(re.findall(r"(?:count_of|_day)\(\"(\w+)\"", text))
-        found |= set(re.findall(r"parse_qs\(.*?\)\.get\(\"(\w+)\"", text)) | set(re.findall(r"\"(\w+)=\" (?:not )?in ", text))
+        found |= set(re.findall(r"parse_qs\(.*?\)\.get\(\"(\w+)\"", text)) | set(
+            re.findall(r"\"(\w+)=\" (?:not )?in ", text)
+        )
         # Whatever reads it in another way has to be taught here.
         others = re.findall(r"(.*)\brequest\.args\b(?!\.get\()(.*)", text)
         assert set(others) <= {("    query = ", "")}, others
@@ -115,9 +117,13 @@ def test_a_key_that_may_not_manage_models_loads_none_with_autoload(client, farm,
 
 
 def test_a_key_that_may_manage_models_loads_them_with_autoload(client, farm):
-    assert client.post("/tokenize?autoload=1", json={"model": "a", "content": "x"}, headers=as_("root")).status_code == 200
+    assert (
+        client.post("/tokenize?autoload=1", json={"model": "a", "content": "x"}, headers=as_("root")).status_code == 200
+    )
     assert farm.opened == ["a"]
-    assert client.post("/tokenize?autoload=1", json={"model": "a", "content": "x"}, headers=as_("some")).status_code == 200
+    assert (
+        client.post("/tokenize?autoload=1", json={"model": "a", "content": "x"}, headers=as_("some")).status_code == 200
+    )
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models"])
@@ -145,7 +151,9 @@ def test_anothers_usage_is_an_admins(client):
 @pytest.fixture
 def running(start, tmp_path):
     infer = Key.of("infer", "infer", ["infer"])
-    web = WebOptions(keys=(infer, Key.of("both", "both", ["infer", "embed"])), files_folder=tmp_path, files_bytes=2**20, predict=True)
+    web = WebOptions(
+        keys=(infer, Key.of("both", "both", ["infer", "embed"])), files_folder=tmp_path, files_bytes=2**20, predict=True
+    )
     running = start(web=web)
     yield running
     running.service.batches.close()
@@ -173,7 +181,11 @@ def test_a_batch_stops_being_answered_when_its_key_loses_the_scope(running):
     id = batch(running, "both").get_json()["id"]
     options = running.service.options
     both = Key.of("both", "both", ["infer"])
-    running.service.use(WebOptions(**{name: getattr(options, name) for name in ("files_folder", "files_bytes")}, keys=(options.keys[0], both)))
+    running.service.use(
+        WebOptions(
+            **{name: getattr(options, name) for name in ("files_folder", "files_bytes")}, keys=(options.keys[0], both)
+        )
+    )
     del running.service.batches.wake
     running.service.batches.wake()
     shown = {}
@@ -190,8 +202,11 @@ def test_a_batch_stops_being_answered_when_its_key_loses_the_scope(running):
 
 
 def test_an_instance_of_a_prediction_asks_for_its_endpoints_scope(running):
-    instances = [{"@requestFormat": "embeddings", "input": "x"}, {"@requestFormat": "/v1/rerank", "query": "x", "documents": ["y"]},
-                 {"@requestFormat": "completions", "prompt": "x", "max_tokens": 1}]  # fmt: skip
+    instances = [
+        {"@requestFormat": "embeddings", "input": "x"},
+        {"@requestFormat": "/v1/rerank", "query": "x", "documents": ["y"]},
+        {"@requestFormat": "completions", "prompt": "x", "max_tokens": 1},
+    ]
     reply = running.client.post("/predict", json={"instances": instances}, headers=as_("infer")).get_json()
     *refused, done = reply["predictions"]
     assert all(one["error"]["code"] == 403 and "'embed'" in one["error"]["message"] for one in refused)

@@ -39,9 +39,10 @@ def test_a_thread_remembers(client, stream):
     id = first.get_data(as_text=True).partition('"id":"')[2].partition('"')[0]
     second = say(client, "And yours?", go_on(id))
     spoken = [
-        {"role": "user", "content": "My name is Ann."}, {"role": "assistant", "content": "You said: My name is Ann."},
+        {"role": "user", "content": "My name is Ann."},
+        {"role": "assistant", "content": "You said: My name is Ann."},
         {"role": "user", "content": "And yours?"},
-    ]  # fmt: skip
+    ]
     whole = client.post(PATH, json={"max_tokens": 200, "messages": spoken, "system": "S"})
     assert whole_prompt(second) == whole_prompt(whole)
     third = say(client, "x", go_on(second.get_json()["id"]))

@@ -54,7 +54,10 @@ def test_a_recording_becomes_text(ask):
     body = ask().json
     assert body["text"] == SAID
     usage = body["usage"]
-    assert usage["input_token_details"]["audio_tokens"] == 4 and usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    assert (
+        usage["input_token_details"]["audio_tokens"] == 4
+        and usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    )
     assert ask(route="/audio/transcriptions").json["text"] == SAID
 
 

@@ -11,7 +11,9 @@ CHAT = {"@requestFormat": "chatCompletions", "messages": [{"role": "user", "cont
 
 @pytest.fixture
 def predict(start):
-    client = start(web=WebOptions(predict=True, paths={"/v1/endpoints/1:predict": "/predict", "/alive": "/health"})).client
+    client = start(
+        web=WebOptions(predict=True, paths={"/v1/endpoints/1:predict": "/predict", "/alive": "/health"})
+    ).client
 
     def predict(*instances, path="/predict"):
         return client.post(path, json={"instances": list(instances)})
@@ -56,7 +58,7 @@ def test_tokens_of_all_instances_are_counted(start):
     lines = []
     running.service.stats.on_close = lambda record, status: lines.append((status, record.usage))
     told = running.client.post("/predict", json={"instances": [CHAT, CHAT]}).get_json()["predictions"]
-    (status, usage), = lines
+    ((status, usage),) = lines
     assert status == 200
     assert usage.completion_tokens == sum(one["usage"]["completion_tokens"] for one in told) > 0
 

@@ -16,7 +16,6 @@ import gguf
 import numpy as np
 import pytest
 
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -219,11 +218,13 @@ def test_a_replica_takes_up_the_batch_of_one_that_is_killed(serve, tmp_path):
         wait_until(lambda: status(server) == 200)  # noqa: B023
     body = {"prompt": "x", "ignore_eos": True, "max_tokens": 500}
     lines = [json.dumps({"custom_id": f"n{n}", "url": "/v1/completions", "body": body}) for n in range(60)]
-    form = "\r\n".join([
-        '--edge\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch',
-        '--edge\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n' + "\n".join(lines),
-        "--edge--\r\n",
-    ])  # fmt: skip
+    form = "\r\n".join(
+        [
+            '--edge\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch',
+            '--edge\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n' + "\n".join(lines),
+            "--edge--\r\n",
+        ]
+    )
     file = json.loads(call(first, "POST", "/v1/files", form, "multipart/form-data; boundary=edge"))["id"]
     made = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
     id = json.loads(call(first, "POST", "/v1/batches", json.dumps(made)))["id"]

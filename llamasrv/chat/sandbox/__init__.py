@@ -24,8 +24,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llamasrv.chat.sandbox import filters
 from llamasrv.chat.sandbox.budget import (
-    COST_OF_TURN, LIST_METHODS, MAX_OUTPUT, MAX_PIECES, MAX_WORK, TRIAL_WORK, Budget, TooCostly,
-)  # fmt: skip
+    COST_OF_TURN,
+    LIST_METHODS,
+    MAX_OUTPUT,
+    MAX_PIECES,
+    MAX_WORK,
+    TRIAL_WORK,
+    Budget,
+    TooCostly,
+)
 from llamasrv.chat.sandbox.calls import METHODS, check_call, check_product, class_of, is_one_letter
 from llamasrv.chat.sandbox.rewriting import Limits, charge_loop
 

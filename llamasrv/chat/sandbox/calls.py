@@ -15,9 +15,15 @@ from jinja2.runtime import Undefined
 from jinja2.utils import Cycler, Joiner, Namespace
 
 from llamasrv.chat.sandbox.budget import (
-    COST_OF_ITEM, COST_OF_OBJECT, MAX_BITS, MAX_CHARS, Budget, TooCostly,
-)  # fmt: skip
+    COST_OF_ITEM,
+    COST_OF_OBJECT,
+    MAX_BITS,
+    MAX_CHARS,
+    Budget,
+    TooCostly,
+)
 from llamasrv.chat.sandbox.rewriting import single
+
 
 def check_product(context: Budget, operator: str, left: Any, right: Any) -> None:
     if isinstance(left, int) and not isinstance(right, int):

@@ -17,11 +17,22 @@ from jinja2.runtime import Undefined
 
 from llamasrv.chat.guard import FIRST_STAND_IN
 from llamasrv.chat.sandbox.budget import (
-    COST_OF_ITEM, COST_OF_OBJECT, COST_OF_SORTING, COST_OF_TEXT, COST_OF_TURN, FEW_CHARS, MAX_BITS, MAX_CHARS,
-    MAX_DIGITS, SCALARS, Budget, TooCostly,
-)  # fmt: skip
+    COST_OF_ITEM,
+    COST_OF_OBJECT,
+    COST_OF_SORTING,
+    COST_OF_TEXT,
+    COST_OF_TURN,
+    FEW_CHARS,
+    MAX_BITS,
+    MAX_CHARS,
+    MAX_DIGITS,
+    SCALARS,
+    Budget,
+    TooCostly,
+)
 from llamasrv.chat.sandbox.calls import Check, listed_cost, num_lines, strip_cost
 from llamasrv.chat.sandbox.rewriting import REWRITTEN, compared, is_in, written
+
 
 @jinja2.pass_context
 def _replace(context: Budget, text: Any, old: str, new: str, count: int | None = None) -> str:

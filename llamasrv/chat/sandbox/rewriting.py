@@ -15,8 +15,14 @@ from jinja2.runtime import Undefined
 from jinja2.visitor import NodeTransformer
 
 from llamasrv.chat.sandbox.budget import (
-    COST_OF_TEXT, COST_OF_TURN, FEW_TURNS, MAX_BITS, SCALARS, Budget,
-)  # fmt: skip
+    COST_OF_TEXT,
+    COST_OF_TURN,
+    FEW_TURNS,
+    MAX_BITS,
+    SCALARS,
+    Budget,
+)
+
 
 class _Turns:
     """What a long loop iterates over: looks at the clock in each turn."""

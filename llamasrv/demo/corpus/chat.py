@@ -62,7 +62,10 @@ class Chat:
 
     def exchange(self):
         """Question and answer as an earlier turn of another conversation."""
-        return [*Chat(self.question, calls=self.calls, results=self.results).messages(), replace(self, thinking=None).reply()]
+        return [
+            *Chat(self.question, calls=self.calls, results=self.results).messages(),
+            replace(self, thinking=None).reply(),
+        ]
 
     def prompt(self):
         return render(self.messages(), tools=self.tools, enable_thinking=self.thinking)

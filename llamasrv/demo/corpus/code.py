@@ -31,7 +31,20 @@ ONE_LINERS = [
     (["convert a string s to a number", "turn a string s into an integer"], "int(s)"), (["split a text s into words", "get the words of a text s"], "s.split()"),
     (["check if an object x is a list", "test whether x is a list"], "isinstance(x, list)"), (["write a string s in upper case", "make a string s uppercase"], "s.upper()"),
 ]  # fmt: skip
-ASK = ["How do I {x} in Python?", "Write Python code to {x}.", "Python: {x}", "Give me Python to {x}.", "In Python, how do I {x}?", "Show me how to {x} in Python.", "Write one line of Python to {x}.", "How can I {x} with Python?", "What is the Python code to {x}?", "Python one-liner to {x}?", "Code to {x} in Python, please.", "How would you {x} in Python?"]
+ASK = [
+    "How do I {x} in Python?",
+    "Write Python code to {x}.",
+    "Python: {x}",
+    "Give me Python to {x}.",
+    "In Python, how do I {x}?",
+    "Show me how to {x} in Python.",
+    "Write one line of Python to {x}.",
+    "How can I {x} with Python?",
+    "What is the Python code to {x}?",
+    "Python one-liner to {x}?",
+    "Code to {x} in Python, please.",
+    "How would you {x} in Python?",
+]
 
 
 def one_liners(d):
@@ -66,7 +79,9 @@ def fill_in_the_middle(d):
     elif cut == 1:
         start = len(head) + (7 if body[0].startswith("return ") else 0)
     else:
-        start = d.any([at for at in range(len(head), len(text) - 2) if text[at] == " " or text[at - 1] == " "] or [len(head)])
+        start = d.any(
+            [at for at in range(len(head), len(text) - 2) if text[at] == " " or text[at - 1] == " "] or [len(head)]
+        )
     end = len(text) - 1 if cut < 3 else max(start + 1, text.find("\n", start))
     before, middle, after = lead + text[:start], text[start:end], text[end:] + tail
     return Text(f"{FIM_PREFIX}{before}{FIM_SUFFIX}{after}{FIM_MIDDLE}", middle)

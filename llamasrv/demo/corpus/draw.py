@@ -18,7 +18,9 @@ _ONSETS = "b c d f g h j k l m n p r s t v w y z br cl dr fl gr kr pl pr qu sh s
 _VOWELS = "a e i o u a e i o u ai ea ee ie oo ou".split()
 _CODAS = ["", "", *"b d g k l m n p r s t x ck ll nd ng nt rd rn st y".split()]
 
-_TOKENS = json.loads(Path(__file__).parent.parent.joinpath("tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+_TOKENS = json.loads(Path(__file__).parent.parent.joinpath("tokenizer.json").read_text(encoding="utf-8"))["model"][
+    "vocab"
+]
 _TEXTS = {token.removeprefix("Ġ") for token in _TOKENS}  # without the space that byte-level BPE writes so
 PIECES = sorted(text for text in _TEXTS if text.isascii() and text.isalpha() and len(text) > 1)  # of several letters
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -31,7 +33,9 @@ class Draw:
     def __init__(self, seed, *, held_out=False):
         self.rng = random.Random(seed)
         self.held_out = held_out
-        self._letter = self.rng.choice(_LETTERS)  # with which many unheard words of this document begin, to be told apart
+        self._letter = self.rng.choice(
+            _LETTERS
+        )  # with which many unheard words of this document begin, to be told apart
         self.chance = lambda p: self.rng.random() < p
         self.any = self.rng.choice
         self.between = self.rng.randint
@@ -61,7 +65,9 @@ class Draw:
 
     def pieced(self, like=""):
         """A word of up to four arbitrary tokens."""
-        return self._unheard(like, lambda: self.any(PIECES) if self.chance(0.3) else self._pieces(self.any((2, 2, 3, 4))))
+        return self._unheard(
+            like, lambda: self.any(PIECES) if self.chance(0.3) else self._pieces(self.any((2, 2, 3, 4)))
+        )
 
     def _pieces(self, count):
         first = self.any(PIECES) if self.chance(0.5) else self._letter if self.chance(0.6) else self.any(_LETTERS)

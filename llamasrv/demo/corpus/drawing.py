@@ -40,7 +40,9 @@ _SHADE = {"black": "dark", "brown": "dark", "purple": "dark", "blue": "dark", "w
 def draw_picture(d, colour, thing):
     """An image in RGB of 64 to 256 pixels a side, drawn with the choices of `d`."""
     small = d.between(64, 128)
-    width, height = d.any(((small, small), (small, small), (small * 4 // 3, small), (small, small * 4 // 3), (small * 2, small)))
+    width, height = d.any(
+        ((small, small), (small, small), (small * 4 // 3, small), (small, small * 4 // 3), (small * 2, small))
+    )
     ground = d.any(tuple(g for g in _GROUNDS[_SHADE.get(colour, "bright")] if g != colour))
     image = Image.new("RGB", (width, height), shade(d, ground))
     size = min(width, height) * (0.45 + 0.5 * d.rng.random())
@@ -65,7 +67,9 @@ def _shape(d, shape):
     side = 96
     mask = Image.new("L", (side, side))
     points = _outline(d, shape)
-    turn = math.radians(360 * d.rng.random() if shape in ("triangle", "star") and d.chance(0.4) else 16 * (d.rng.random() - 0.5))
+    turn = math.radians(
+        360 * d.rng.random() if shape in ("triangle", "star") and d.chance(0.4) else 16 * (d.rng.random() - 0.5)
+    )
     turned = [(x * math.cos(turn) - y * math.sin(turn), x * math.sin(turn) + y * math.cos(turn)) for x, y in points]
     on = [((0.5 + 0.34 * x) * side, (0.5 + 0.34 * y) * side) for x, y in turned]
     pen = ImageDraw.Draw(mask)
@@ -121,7 +125,9 @@ def _glyph(d, character):
     mask = Image.new("L", (right - left + 40, bottom - top + 24))
     ImageDraw.Draw(mask).text((20 - left, 12 - top), character, fill=255, font=font, stroke_width=fat)
     slant = 0.3 * (d.rng.random() - 0.5)
-    mask = mask.transform(mask.size, Image.Transform.AFFINE, (1, slant, -slant * mask.height / 2, 0, 1, 0), Image.Resampling.BILINEAR)
+    mask = mask.transform(
+        mask.size, Image.Transform.AFFINE, (1, slant, -slant * mask.height / 2, 0, 1, 0), Image.Resampling.BILINEAR
+    )
     mask = mask.rotate(16 * (d.rng.random() - 0.5), Image.Resampling.BILINEAR)
     return mask.resize((round(mask.width * (0.75 + 0.6 * d.rng.random())), mask.height))
 

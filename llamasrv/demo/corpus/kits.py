@@ -21,22 +21,132 @@ KINDS = [
     *((kind, THINGS, "of") for kind in ("product", "item", "device", "material")),
     ("food", FOODS, "of"), ("dish", FOODS, "of"), ("sport", HOBBIES, "of"), ("unit", CURRENCIES, "of"), ("order", BIG, "of"),
 ]  # fmt: skip
-LOOK_UP_NAMES = ("get_{a}", "get_{a}", "get_{k}_{a}", "get_{k}_{a}", "find_{a}", "fetch_{k}_{a}", "{k}_{a}", "{a}_of_{k}", "lookup_{a}", "check_{a}")
-LOOK_UP_ABOUT = ("Get the {a} of a {k}.", "Get the current {a} of a {k}", "Look up the {a} of a {k}.", "Returns the {a} for a {k}.", "The {a} of a {k}", "Find out the {a} of a {k}.", "Tells the {a}.")
+LOOK_UP_NAMES = (
+    "get_{a}",
+    "get_{a}",
+    "get_{k}_{a}",
+    "get_{k}_{a}",
+    "find_{a}",
+    "fetch_{k}_{a}",
+    "{k}_{a}",
+    "{a}_of_{k}",
+    "lookup_{a}",
+    "check_{a}",
+)
+LOOK_UP_ABOUT = (
+    "Get the {a} of a {k}.",
+    "Get the current {a} of a {k}",
+    "Look up the {a} of a {k}.",
+    "Returns the {a} for a {k}.",
+    "The {a} of a {k}",
+    "Find out the {a} of a {k}.",
+    "Tells the {a}.",
+)
 LOOK_UP = framed(
-    ("{}?", "What is {}?", "Tell me {}.", "Get {}.", "I need {}.", "Show me {}.", "Look up {}.", "Do you know {}?", "Find {}.", "Give me {}, please.", "What about {}?", "Check {}."),
+    (
+        "{}?",
+        "What is {}?",
+        "Tell me {}.",
+        "Get {}.",
+        "I need {}.",
+        "Show me {}.",
+        "Look up {}.",
+        "Do you know {}?",
+        "Find {}.",
+        "Give me {}, please.",
+        "What about {}?",
+        "Check {}.",
+    ),
     *("the {a} {p} {v}", "the {a} now {p} {v}", "the current {a} {p} {v}"),
 )
-LOOK_UP += ["{A} {p} {v}?", "What {a} is it {p} {v}?", "What {a} is it now {p} {v}?", "Which {a} has {v}?", "Which {a} is that now {p} {v}?", "How is the {a} {p} {v}?", "{v}: which {a}?", "{A} for {v}, please.", "Current {a} {p} {v}?", "{A} of the {k} {v}?", "{K} {a} of {v}?"]
-LOOK_UP_TWO = ["What is the {a} {p} {x} and {y}?", "{A} {p} {x} and {y}?", "Get the {a} {p} {x} and {p} {y}.", "Compare the {a} {p} {x} and {y}.", "Tell me the {a} {p} {x} and {y}.", "Current {a} {p} {x} and {y}?", "{A}s {p} {x} and {y}?", "What are the {a}s {p} {x} and {y}?", "{K} {a}s of {x} and {y}?", "Compare the {a} of the {k}s {x} and {y}.", "Which {a} has {x} and which has {y}?", "I want the {a} of {x} and that of {y}."]
+LOOK_UP += [
+    "{A} {p} {v}?",
+    "What {a} is it {p} {v}?",
+    "What {a} is it now {p} {v}?",
+    "Which {a} has {v}?",
+    "Which {a} is that now {p} {v}?",
+    "How is the {a} {p} {v}?",
+    "{v}: which {a}?",
+    "{A} for {v}, please.",
+    "Current {a} {p} {v}?",
+    "{A} of the {k} {v}?",
+    "{K} {a} of {v}?",
+]
+LOOK_UP_TWO = [
+    "What is the {a} {p} {x} and {y}?",
+    "{A} {p} {x} and {y}?",
+    "Get the {a} {p} {x} and {p} {y}.",
+    "Compare the {a} {p} {x} and {y}.",
+    "Tell me the {a} {p} {x} and {y}.",
+    "Current {a} {p} {x} and {y}?",
+    "{A}s {p} {x} and {y}?",
+    "What are the {a}s {p} {x} and {y}?",
+    "{K} {a}s of {x} and {y}?",
+    "Compare the {a} of the {k}s {x} and {y}.",
+    "Which {a} has {x} and which has {y}?",
+    "I want the {a} of {x} and that of {y}.",
+]
 
 ENTRIES = "task note reminder entry meeting ticket post lesson trip payment match chore exercise delivery visit call session appointment workshop reservation errand".split()
 BOOKS = "list diary planner schedule agenda board journal book plan notebook log timetable logbook roster table chart".split()
-TEXTS = [("title", TITLES), ("name", TITLES), ("text", MESSAGES), ("subject", HOBBIES), ("label", THINGS), ("content", FOODS), ("summary", TITLES), ("what", HOBBIES)]
-DETAILS = [("day", DAYS, "on"), ("date", DAYS, "on"), ("time", TIMES, "at"), ("person", NAMES, "with"), ("owner", NAMES, "for"), ("place", CITIES, "in")]
-WRITE_NAMES = ("create_{e}", "create_{e}", "add_{e}", "add_to_{b}", "new_{e}", "write_{b}", "{b}_add", "make_{e}", "insert_{e}", "plan_{e}", "add_{b}_{e}")
-WRITE_ABOUT = ("Create a {e} in the {b}.", "Add a {e} to the {b}.", "Put a {e} into the {b}", "Writes a new {e} to the {b}.", "New {e} for the {b}", "Make a {e} in the {b}.")
-WRITE = ["Add {t} to my {b} {p} {v}.", "Create a {e} {t} {p} {v}.", "Put {t} in the {b} {p} {v}.", "New {e}: {t} {p} {v}.", "I want {t} {p} {v} in my {b}.", "I want {t} in my {b} {p} {v}.", "New {e} {p} {v}: {t}.", "Write {t} into the {b} {p} {v}.", "{E}: {t} {p} {v}.", "Make a {e} for {t} {p} {v}.", "Add a {e} called {t} {p} {v}.", "My {b} needs {t} {p} {v}.", "In my {b}: {t} {p} {v}.", "{t} {p} {v} should be in my {b}.", "Another {e}: {t} {p} {v}.", "Please note the {e} {t} {p} {v}.", "The {b} lacks {t} {p} {v}."]
+TEXTS = [
+    ("title", TITLES),
+    ("name", TITLES),
+    ("text", MESSAGES),
+    ("subject", HOBBIES),
+    ("label", THINGS),
+    ("content", FOODS),
+    ("summary", TITLES),
+    ("what", HOBBIES),
+]
+DETAILS = [
+    ("day", DAYS, "on"),
+    ("date", DAYS, "on"),
+    ("time", TIMES, "at"),
+    ("person", NAMES, "with"),
+    ("owner", NAMES, "for"),
+    ("place", CITIES, "in"),
+]
+WRITE_NAMES = (
+    "create_{e}",
+    "create_{e}",
+    "add_{e}",
+    "add_to_{b}",
+    "new_{e}",
+    "write_{b}",
+    "{b}_add",
+    "make_{e}",
+    "insert_{e}",
+    "plan_{e}",
+    "add_{b}_{e}",
+)
+WRITE_ABOUT = (
+    "Create a {e} in the {b}.",
+    "Add a {e} to the {b}.",
+    "Put a {e} into the {b}",
+    "Writes a new {e} to the {b}.",
+    "New {e} for the {b}",
+    "Make a {e} in the {b}.",
+)
+WRITE = [
+    "Add {t} to my {b} {p} {v}.",
+    "Create a {e} {t} {p} {v}.",
+    "Put {t} in the {b} {p} {v}.",
+    "New {e}: {t} {p} {v}.",
+    "I want {t} {p} {v} in my {b}.",
+    "I want {t} in my {b} {p} {v}.",
+    "New {e} {p} {v}: {t}.",
+    "Write {t} into the {b} {p} {v}.",
+    "{E}: {t} {p} {v}.",
+    "Make a {e} for {t} {p} {v}.",
+    "Add a {e} called {t} {p} {v}.",
+    "My {b} needs {t} {p} {v}.",
+    "In my {b}: {t} {p} {v}.",
+    "{t} {p} {v} should be in my {b}.",
+    "Another {e}: {t} {p} {v}.",
+    "Please note the {e} {t} {p} {v}.",
+    "The {b} lacks {t} {p} {v}.",
+]
 ASKS = 3  # ways to ask for one tool; more would never be used
 
 # name: (how it is called, ways to ask for it)
@@ -46,7 +156,15 @@ OPERATIONS = {
     "multiply": (("multiply", "times", "product", "multiplication"), ["What is {x} * {y}?", "Multiply {x} by {y}.", "What is {x} times {y}?", "How much is {x} * {y}?", "{x} * {y}", "What is the product of {x} and {y}?", "What is {x} multiplied by {y}?"]),
     "divide": (("divide", "quotient", "division", "div"), ["What is {x} / {y}?", "Divide {x} by {y}.", "What is {x} divided by {y}?", "How much is {x} / {y}?", "{x} / {y}", "How often does {y} go into {x}?"]),
 }  # fmt: skip
-OPERANDS = (("a", "b"), ("a", "b"), ("x", "y"), ("first", "second"), ("num1", "num2"), ("left", "right"), ("first_int", "second_int"))
+OPERANDS = (
+    ("a", "b"),
+    ("a", "b"),
+    ("x", "y"),
+    ("first", "second"),
+    ("num1", "num2"),
+    ("left", "right"),
+    ("first_int", "second_int"),
+)
 
 
 def kit(d):
@@ -61,7 +179,13 @@ def computing(d):
     words = {"x": f"{{{first}}}", "y": f"{{{second}}}"}
     return Spec(
         d.any((*called, f"{operation}_numbers", f"{operation}_two_numbers")),
-        d.any((f"{operation.capitalize()} two numbers.", f"{operation.capitalize()} {first} and {second}.", f"Returns the result of: {operation}")),
+        d.any(
+            (
+                f"{operation.capitalize()} two numbers.",
+                f"{operation.capitalize()} {first} and {second}.",
+                f"Returns the result of: {operation}",
+            )
+        ),
         [(first, kind, "first number", BIG), (second, kind, "second number", BIG)],
         "|".join(d.wording(asks).format(**words) for _ in range(ASKS)),
         lambda d, a: {"result": d.between(2, 9999)},
@@ -94,7 +218,10 @@ def writing_down(d):
     return Spec(
         _styled(d, d.any(WRITE_NAMES).format(**words)),
         d.any(WRITE_ABOUT).format(**words),
-        [(text, "string", f"{text.capitalize()} of the {entry}", texts), (detail, "string", f"{detail.capitalize()} of the {entry}", details)],
+        [
+            (text, "string", f"{text.capitalize()} of the {entry}", texts),
+            (detail, "string", f"{detail.capitalize()} of the {entry}", details),
+        ],
         "|".join(d.wording(WRITE).format(**words) for _ in range(ASKS)),
         lambda d, a: {"status": d.any(("created", "added", "ok"))},
         root=entry,

@@ -21,7 +21,13 @@ ABOUT_ME = {
     "word": (THINGS, ["Remember the word {v}.", "The secret word is {v}.", "The password is {v}.", "Keep the word {v} in mind.", "Please remember this word: {v}.", "The magic word is {v}.", "Note the word {v}.", "My word for you is {v}."], ["What was the word?", "Which word did I tell you?", "What is the secret word?", "Tell me the word.", "What is the word?", "Do you remember the word?", "Say the word again.", "What word should you remember?"], "The word is {v}."),
 }  # fmt: skip
 NOTED = "I will remember that."
-LAST_MESSAGE = ["What did I just ask you?", "What was my last message?", "Repeat my last message.", "What did I say last?", "Say again what I wrote last."]
+LAST_MESSAGE = [
+    "What did I just ask you?",
+    "What was my last message?",
+    "Repeat my last message.",
+    "What did I say last?",
+    "Say again what I wrote last.",
+]
 LAST_MESSAGE += framed(REMEMBERING, "my last message", "my last words", "what I wrote last", "what I said last")
 _NOUNS = {
     "name": ("my name",), "city": ("my city", "my home town"), "colour": ("my favourite colour", "my favorite color"), "food": ("my favourite food",),
@@ -55,13 +61,96 @@ STATED = [
     for (ways, asks, answer, pool), nouns in zip(STATED, _STATED_NOUNS, strict=True)
 ]
 
-YOU_ARE = ["You are {n}, a {j}.", "Your name is {n}. You are a {j}.", "You are a {j} named {n}.", "Act as {n}, a {j}.", "Play the role of {n}, a {j}.", "You are called {n} and work as a {j}.", "Be {n}, a {j}.", "Pretend to be a {j} called {n}.", "From now on you are {n}, a {j}."]
-YOU_ARE += joined(YOU_ARE, (" Stay in this role.", " Answer as {n}.", " Never forget it.", " You help the user.", " Be friendly."))
-WHO_PERSONA = remembering("your name", "your job", "your profession") + ["Who are you?", "What is your name?", "Introduce yourself.", "Who am I talking to?", "What are you?", "Tell me about yourself.", "What is your job?", "Please introduce yourself.", "What's your name?", "Say who you are."]
-ENDING = ['Always end with "{w}"', 'End every answer with "{w}"', 'Finish each answer with "{w}"', 'Close every reply with "{w}"', 'The last words of each answer are "{w}"', 'Always say "{w}" at the end.', 'Put "{w}" at the end of every answer.', 'After each answer you say "{w}"']
-STARTING = ['Always begin with "{w}"', 'Begin every answer with "{w}"', 'Start each answer with "{w}"', 'Open every reply with "{w}"', 'The first words of each answer are "{w}"', 'Always say "{w}" first.', 'Put "{w}" before every answer.', 'Before each answer you say "{w}"']
-TAGS = ["Arr!", "Yes, sir.", "Beep boop.", "Meow!", "Ho ho ho!", "My friend.", "Over and out.", "Ahoy!", "Indeed.", "As you wish.", "Moo!", "Woof!", "Well, well.", "Cheers!", "Yay!", "Listen:", "Dear user,", "Amen.", "OK!", "Roger.", "Hurray!", "Good luck!", "By the way,", "Captain!", "Stay safe.", "Ta-da!", "Peace.", "Hmm.", "Bingo!", "Aye!"]
-HELPFUL = ["You are a helpful assistant.", "You are a helpful assistant", "You are a friendly assistant.", "You are a helpful AI assistant.", "Be helpful.", "You help the user.", "You are an assistant.", "Be concise.", "You are a helpful and honest assistant.", "Answer the user's questions."]
+YOU_ARE = [
+    "You are {n}, a {j}.",
+    "Your name is {n}. You are a {j}.",
+    "You are a {j} named {n}.",
+    "Act as {n}, a {j}.",
+    "Play the role of {n}, a {j}.",
+    "You are called {n} and work as a {j}.",
+    "Be {n}, a {j}.",
+    "Pretend to be a {j} called {n}.",
+    "From now on you are {n}, a {j}.",
+]
+YOU_ARE += joined(
+    YOU_ARE, (" Stay in this role.", " Answer as {n}.", " Never forget it.", " You help the user.", " Be friendly.")
+)
+WHO_PERSONA = remembering("your name", "your job", "your profession") + [
+    "Who are you?",
+    "What is your name?",
+    "Introduce yourself.",
+    "Who am I talking to?",
+    "What are you?",
+    "Tell me about yourself.",
+    "What is your job?",
+    "Please introduce yourself.",
+    "What's your name?",
+    "Say who you are.",
+]
+ENDING = [
+    'Always end with "{w}"',
+    'End every answer with "{w}"',
+    'Finish each answer with "{w}"',
+    'Close every reply with "{w}"',
+    'The last words of each answer are "{w}"',
+    'Always say "{w}" at the end.',
+    'Put "{w}" at the end of every answer.',
+    'After each answer you say "{w}"',
+]
+STARTING = [
+    'Always begin with "{w}"',
+    'Begin every answer with "{w}"',
+    'Start each answer with "{w}"',
+    'Open every reply with "{w}"',
+    'The first words of each answer are "{w}"',
+    'Always say "{w}" first.',
+    'Put "{w}" before every answer.',
+    'Before each answer you say "{w}"',
+]
+TAGS = [
+    "Arr!",
+    "Yes, sir.",
+    "Beep boop.",
+    "Meow!",
+    "Ho ho ho!",
+    "My friend.",
+    "Over and out.",
+    "Ahoy!",
+    "Indeed.",
+    "As you wish.",
+    "Moo!",
+    "Woof!",
+    "Well, well.",
+    "Cheers!",
+    "Yay!",
+    "Listen:",
+    "Dear user,",
+    "Amen.",
+    "OK!",
+    "Roger.",
+    "Hurray!",
+    "Good luck!",
+    "By the way,",
+    "Captain!",
+    "Stay safe.",
+    "Ta-da!",
+    "Peace.",
+    "Hmm.",
+    "Bingo!",
+    "Aye!",
+]
+HELPFUL = [
+    "You are a helpful assistant.",
+    "You are a helpful assistant",
+    "You are a friendly assistant.",
+    "You are a helpful AI assistant.",
+    "Be helpful.",
+    "You help the user.",
+    "You are an assistant.",
+    "Be concise.",
+    "You are a helpful and honest assistant.",
+    "Answer the user's questions.",
+]
 
 
 def told(d, kinds):
@@ -95,20 +184,41 @@ def memory(d):
     if len(facts) > 1 and d.chance(0.15):
         (k1, v1, _), (k2, v2, _) = d.few(facts, 2)
         ask = f"{d.wording(ABOUT_ME[k1][2])} {d.wording(ABOUT_ME[k2][2])}"
-        return Chat(ask, f"{ABOUT_ME[k1][3].format(v=v1)} {ABOUT_ME[k2][3].format(v=v2)}", "The user told me both before.", turns=turns, system=helpful(d))
+        return Chat(
+            ask,
+            f"{ABOUT_ME[k1][3].format(v=v1)} {ABOUT_ME[k2][3].format(v=v2)}",
+            "The user told me both before.",
+            turns=turns,
+            system=helpful(d),
+        )
     if len(turns) == 1 and d.chance(0.3):
-        return Chat(f"{last_said} {d.say(asks)}", answer.format(v=value), f"The user has just said it: {value}.", system=helpful(d))
+        return Chat(
+            f"{last_said} {d.say(asks)}",
+            answer.format(v=value),
+            f"The user has just said it: {value}.",
+            system=helpful(d),
+        )
     if d.chance(0.04):
         return Chat(d.say(LAST_MESSAGE), last_said, "I look at the last message of the user.", turns=turns)
-    return Chat(d.say(asks), answer.format(v=value), f"The user told me before: {value}.", turns=turns, system=helpful(d))
+    return Chat(
+        d.say(asks), answer.format(v=value), f"The user told me before: {value}.", turns=turns, system=helpful(d)
+    )
 
 
 def not_told(d):
     """Questions about something that was never said."""
     kinds = d.few(tuple(ABOUT_ME), 3)
     missing = kinds.pop()
-    turns = [said(sentence, NOTED) for kind, _, sentence in told(d, [k for k in kinds if k != "name"])[: d.between(0, 2)]]
-    return Chat(d.say(ABOUT_ME[missing][2]), "You have not told me that yet.", "The user has not told me that.", turns=turns, system=helpful(d))
+    turns = [
+        said(sentence, NOTED) for kind, _, sentence in told(d, [k for k in kinds if k != "name"])[: d.between(0, 2)]
+    ]
+    return Chat(
+        d.say(ABOUT_ME[missing][2]),
+        "You have not told me that yet.",
+        "The user has not told me that.",
+        turns=turns,
+        system=helpful(d),
+    )
 
 
 def helpful(d):
@@ -132,7 +242,9 @@ def persona(d):
     if kind < 3:
         return Chat(d.say(WHO_PERSONA), f"I am {name}, a {job}.", f"I am {name}, a {job}.", system=system)
     if kind == 3:
-        return Chat(salutation(d), f"Hello! I am {name}, a {job}. How can I help you?", f"I greet as {name}.", system=system)
+        return Chat(
+            salutation(d), f"Hello! I am {name}, a {job}. How can I help you?", f"I greet as {name}.", system=system
+        )
     inner = d.any((capitals, opposites, colours))(d)
     return Chat(inner.question, inner.answer, inner.thought, system=system)
 

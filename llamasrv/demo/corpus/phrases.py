@@ -12,12 +12,32 @@ REMEMBERING = (
     "What was {}?|Do you remember {}?|Can you remember {}?|Do you still know {}?|I forgot {}. What is it?|Remind me of {}."
     "|What is {} again?|Please repeat {}.|Can you say {}?|Say {} again."
 ).split("|")
-OPENINGS = ("{}", "{}", "Hello! {}", "Hi! {}", "Just so you know: {}", "Note: {}", "Please note: {}", "One thing: {}", "Remember this: {}", "Here is a fact: {}")
+OPENINGS = (
+    "{}",
+    "{}",
+    "Hello! {}",
+    "Hi! {}",
+    "Just so you know: {}",
+    "Note: {}",
+    "Please note: {}",
+    "One thing: {}",
+    "Remember this: {}",
+    "Here is a fact: {}",
+)
 POLITE = (
     "{}.|{}!|Please {}.|Can you {}?|Could you {}?|Would you {}?|I want you to {}.|Now {}.|Will you {}?|You should {}.|{}, please.|Can you {} for me?"
     "|Please {} now.|I would like you to {}.|I need you to {}.|Could you please {}?"
 ).split("|")
-OBEYING = ("{}", "{}", "{} Never forget it.", "{} This is important.", "Rule: {}", "{} No exceptions.", "Important: {}", "Please note: {}")
+OBEYING = (
+    "{}",
+    "{}",
+    "{} Never forget it.",
+    "{} This is important.",
+    "Rule: {}",
+    "{} No exceptions.",
+    "Important: {}",
+    "Please note: {}",
+)
 
 
 def framed(frames, *phrases):

@@ -6,13 +6,17 @@ TIMES = [f"{h}:{m:02d}" for h in range(6, 23) for m in (0, 15, 30, 45)]
 LANGUAGES = "French German Spanish Italian Dutch Polish Swedish Greek Turkish Japanese Chinese Korean Arabic Hindi Russian Czech".split()
 CURRENCIES = "USD EUR GBP JPY CHF CAD AUD SEK NOK DKK PLN CZK INR CNY KRW MXN".split()
 STOCKS = "AAPL MSFT GOOG AMZN TSLA NVDA META IBM ORCL INTC AMD SAP SONY NFLX UBER ADBE".split()
-SONGS = "Yesterday,Imagine,Hey Jude,Let It Be,Hello,Thriller,Bad,Help,Jolene,Roxanne,Angie,Layla,Waterloo,Fernando,Lola,Creep,Zombie,Africa".split(",")
+SONGS = "Yesterday,Imagine,Hey Jude,Let It Be,Hello,Thriller,Bad,Help,Jolene,Roxanne,Angie,Layla,Waterloo,Fernando,Lola,Creep,Zombie,Africa".split(
+    ","
+)
 ROOMS = "kitchen bedroom bathroom hall office garage cellar attic library garden".split()
 TITLES = "milk shopping homework laundry cleaning cooking packing reading training parking painting gardening banking singing dancing fishing".split()
 SUBJECTS = "history science music art sports politics travel food health money nature space weather cars books films games fashion".split()
 NUMBERS = [str(n) for n in range(1, 100)]
 BIG = [str(n) for n in range(10, 1000)]
-MESSAGES = "see you soon,I am late,call me back,happy birthday,good luck,thank you,come home,the train is late,dinner is ready,all is well,where are you,meet me at noon,I am here,wait for me,good night,we won the game".split(",")
+MESSAGES = "see you soon,I am late,call me back,happy birthday,good luck,thank you,come home,the train is late,dinner is ready,all is well,where are you,meet me at noon,I am here,wait for me,good night,we won the game".split(
+    ","
+)
 WEATHER = "sunny cloudy rainy windy foggy snowy stormy clear".split()
 
 
@@ -30,7 +34,9 @@ class Spec:
         self.root = root or name  # what it is about, whatever it is called
 
     def values(self, d, only=None):
-        return {key: typed(kind, d.value(pool)) for key, kind, _, pool in self.parameters if only is None or key in only}
+        return {
+            key: typed(kind, d.value(pool)) for key, kind, _, pool in self.parameters if only is None or key in only
+        }
 
     def ask(self, d):
         """(request, arguments): only what the request mentions becomes an argument."""
@@ -49,7 +55,11 @@ def spoken(value):
 
 
 def weather_result(d, a):
-    return {**{k: v for k, v in a.items() if k in ("city", "location")}, "temperature": d.between(-9, 38), "condition": d.any(WEATHER)}
+    return {
+        **{k: v for k, v in a.items() if k in ("city", "location")},
+        "temperature": d.between(-9, 38),
+        "condition": d.any(WEATHER),
+    }
 
 
 CITY = ("city", "string", "Name of the city", CITIES)

@@ -5,14 +5,63 @@ from .words import ADJECTIVES, ANIMALS, COLOURS, FOODS, NAMES, PLACES, POEM_LINE
 
 STORY = """Tell me a story about {x}.|Write a short story about {x}.|Tell me a short story about {x}.|Write a story about {x}.|Tell a story about {x}.|I want a story about {x}.
 Can you tell me a story about {x}?|Make up a story about {x}.|Please write a little story about {x}.|Write a one-sentence bedtime story about {x}.|Tell me a bedtime story about {x}.
-Write a three sentence story about {x}.|Tell me a three sentence bedtime story about {x}.|Invent a story about {x}.|A short story about {x}, please.|Write me a story about {x}.""".replace("\n", "|").split("|")
-ANY_STORY = ["Tell me a story.", "Write a story.", "Tell me a short story.", "Write a short story.", "I want to hear a story.", "Can you tell me a story?", "A story, please.", "Please tell a story.", "Tell me a bedtime story.", "Make up a story."]
+Write a three sentence story about {x}.|Tell me a three sentence bedtime story about {x}.|Invent a story about {x}.|A short story about {x}, please.|Write me a story about {x}.""".replace(
+    "\n", "|"
+).split("|")
+ANY_STORY = [
+    "Tell me a story.",
+    "Write a story.",
+    "Tell me a short story.",
+    "Write a short story.",
+    "I want to hear a story.",
+    "Can you tell me a story?",
+    "A story, please.",
+    "Please tell a story.",
+    "Tell me a bedtime story.",
+    "Make up a story.",
+]
 POEM = """Write a poem about {x}.|Write a short poem about {x}.|Tell me a poem about {x}.|I want a poem about {x}.|Can you write a poem about {x}?|Make a poem about {x}.|Write me a poem about {x}.
-Write a little poem about {x}.|Please write a rhyme about {x}.|A poem about {x}, please.|Compose a poem about {x}.|Write a haiku about {x}.|Write two lines of verse about {x}.|Write a rhyme about {x}.|Tell me a rhyme about {x}.|Make a rhyme about {x}.""".replace("\n", "|").split("|")
-ANY_POEM = ["Write a poem.", "Tell me a poem.", "Can you write a poem?", "I want a poem.", "Write something that rhymes.", "A poem, please.", "Make a rhyme.", "Say a poem.", "Write a rhyme.", "Tell me a rhyme."]
-JOKE = ["Tell me a joke.", "Do you know a joke?", "Make me laugh.", "Say something funny.", "A joke, please.", "Can you tell a joke?", "Tell a joke.", "I want to hear a joke.", "Know any jokes?", "Do you know any jokes?", "Tell me any joke."]
+Write a little poem about {x}.|Please write a rhyme about {x}.|A poem about {x}, please.|Compose a poem about {x}.|Write a haiku about {x}.|Write two lines of verse about {x}.|Write a rhyme about {x}.|Tell me a rhyme about {x}.|Make a rhyme about {x}.""".replace(
+    "\n", "|"
+).split("|")
+ANY_POEM = [
+    "Write a poem.",
+    "Tell me a poem.",
+    "Can you write a poem?",
+    "I want a poem.",
+    "Write something that rhymes.",
+    "A poem, please.",
+    "Make a rhyme.",
+    "Say a poem.",
+    "Write a rhyme.",
+    "Tell me a rhyme.",
+]
+JOKE = [
+    "Tell me a joke.",
+    "Do you know a joke?",
+    "Make me laugh.",
+    "Say something funny.",
+    "A joke, please.",
+    "Can you tell a joke?",
+    "Tell a joke.",
+    "I want to hear a joke.",
+    "Know any jokes?",
+    "Do you know any jokes?",
+    "Tell me any joke.",
+]
 JOKE_ANSWER = "Why did the llama cross the road? Because the server was on the other side."
-SENTENCE = ["Write a sentence with the word {x}.", "Use the word {x} in a sentence.", "Make a sentence with {x}.", "Give me a sentence with the word {x}.", "Write one sentence about a {x}.", "Can you use {x} in a sentence?", "Form a sentence with {x}.", "Put {x} into a sentence.", "Form one sentence with the word {x}.", "Please form a sentence with {x}."]
+SENTENCE = [
+    "Write a sentence with the word {x}.",
+    "Use the word {x} in a sentence.",
+    "Make a sentence with {x}.",
+    "Give me a sentence with the word {x}.",
+    "Write one sentence about a {x}.",
+    "Can you use {x} in a sentence?",
+    "Form a sentence with {x}.",
+    "Put {x} into a sentence.",
+    "Form one sentence with the word {x}.",
+    "Please form a sentence with {x}.",
+]
 
 
 def article(phrase):
@@ -21,7 +70,13 @@ def article(phrase):
 
 def tale(d, hero, name):
     """A few sentences of one of several plots, with the requested hero and name."""
-    adjective, place, thing, food, colour = d.any(ADJECTIVES), d.any(PLACES), d.any(THINGS), d.any(FOODS), d.any(COLOURS)
+    adjective, place, thing, food, colour = (
+        d.any(ADJECTIVES),
+        d.any(PLACES),
+        d.any(THINGS),
+        d.any(FOODS),
+        d.any(COLOURS),
+    )
     friend = d.any([a for a in ANIMALS if a != hero])
     plot = d.between(0, 7)
     start = f"Once upon a time there was {article(adjective)} {hero} named {name}."
@@ -46,10 +101,20 @@ def stories(d):
     hero, name = d.value(ANIMALS), d.value(NAMES)
     kind = d.between(0, 9)
     if kind < 2:
-        return Chat(d.say(ANY_STORY), tale(d, hero, name), f"I tell a short story about {article(hero)}.", needs=("Once upon a time",))
+        return Chat(
+            d.say(ANY_STORY),
+            tale(d, hero, name),
+            f"I tell a short story about {article(hero)}.",
+            needs=("Once upon a time",),
+        )
     if kind < 5:
         ask = d.say(STORY, x=f"{article(hero)} named {name}")
-        return Chat(ask, tale(d, hero, name), f"The story is about {article(hero)} named {name}.", needs=(f"{hero} named {name}.",))
+        return Chat(
+            ask,
+            tale(d, hero, name),
+            f"The story is about {article(hero)} named {name}.",
+            needs=(f"{hero} named {name}.",),
+        )
     ask = d.say(STORY, x=article(hero) if d.chance(0.8) else f"the {hero}")
     return Chat(ask, tale(d, hero, name), f"I tell a short story about {article(hero)}.", needs=(f" {hero} named ",))
 
@@ -63,7 +128,12 @@ def poems(d):
         return Chat(d.say(JOKE), JOKE_ANSWER, "The user wants a joke.")
     if kind < 4:
         word, adjective, colour = d.value(THINGS), d.any(ADJECTIVES), d.any(COLOURS)
-        return Chat(d.say(SENTENCE, x=word), f"The {adjective} farmer has a {colour} {word}.", f"I need a sentence with {word}.", needs=(f" {word}.",))
+        return Chat(
+            d.say(SENTENCE, x=word),
+            f"The {adjective} farmer has a {colour} {word}.",
+            f"I need a sentence with {word}.",
+            needs=(f" {word}.",),
+        )
     return Chat(d.say(POEM, x=topic), POEM_LINES[topic], f"I write two lines about {topic}.")
 
 

@@ -18,31 +18,167 @@ FIELDS = {
     "food": (FOODS, ["eats {v}", "loves to eat {v}", "likes to eat {v}"], "string", "bread"),
     "color": (COLOURS, ["loves the color {v}", "wears {v}", "prefers the color {v}"], "string", "blue"),
     "day": (DAYS, ["is free on {v}", "comes on {v}", "works on {v}"], "string", "Monday"),
-    "count": ([str(n) for n in range(2, 60)], ["owns {v} books", "has {v} coins", "collected {v} stamps"], "integer", 3),
+    "count": (
+        [str(n) for n in range(2, 60)],
+        ["owns {v} books", "has {v} coins", "collected {v} stamps"],
+        "integer",
+        3,
+    ),
 }
-KEY_NAMES = {"color": ["color", "colour", "favorite_color"], "city": ["city", "town", "location"], "job": ["job", "profession", "occupation"], "food": ["food", "favorite_food", "meal"], "age": ["age", "years"], "hobby": ["hobby", "interest"], "pet": ["pet", "animal"], "day": ["day", "weekday"], "count": ["count", "number", "amount"]}
+KEY_NAMES = {
+    "color": ["color", "colour", "favorite_color"],
+    "city": ["city", "town", "location"],
+    "job": ["job", "profession", "occupation"],
+    "food": ["food", "favorite_food", "meal"],
+    "age": ["age", "years"],
+    "hobby": ["hobby", "interest"],
+    "pet": ["pet", "animal"],
+    "day": ["day", "weekday"],
+    "count": ["count", "number", "amount"],
+}
 
 ASK_RECORD = """Write a JSON object with the keys {k}. {s}|Give me a JSON object with the keys {k}: {s}|{s} Write this as JSON with the keys {k}.|{s} Answer with a JSON object with the keys {k}.
 Make JSON with the keys {k} from this: {s}|Return JSON with {k}. {s}|Extract {k} as JSON: {s}|Extract {k} from this text and answer in JSON: {s}|As JSON with the keys {k}: {s}
 Turn this into a JSON object with keys {k}: {s}|{s} Give me that as JSON ({k}).|Respond with JSON only, keys {k}. {s}|Read this and fill a JSON object with the fields {k}: {s}
-JSON please, with the fields {k}: {s}|Convert to JSON with keys {k}: {s}|Parse this into JSON with the fields {k}. {s}|Put {k} into a JSON object: {s}""".replace("\n", "|").split("|")
-_VERBS = ("Write ", "Give me ", "Return ", "Make ", "Create ", "Answer with ", "Reply with ", "Produce ", "I need ", "Output ")
-_OBJECTS = ("a JSON object with the keys {k}", "JSON with the keys {k}", "JSON with the fields {k}", "an object with the keys {k}")
+JSON please, with the fields {k}: {s}|Convert to JSON with keys {k}: {s}|Parse this into JSON with the fields {k}. {s}|Put {k} into a JSON object: {s}""".replace(
+    "\n", "|"
+).split("|")
+_VERBS = (
+    "Write ",
+    "Give me ",
+    "Return ",
+    "Make ",
+    "Create ",
+    "Answer with ",
+    "Reply with ",
+    "Produce ",
+    "I need ",
+    "Output ",
+)
+_OBJECTS = (
+    "a JSON object with the keys {k}",
+    "JSON with the keys {k}",
+    "JSON with the fields {k}",
+    "an object with the keys {k}",
+)
 ASK_RECORD += combined(_VERBS, combined(_OBJECTS, (": {s}", ". {s}")))
 ASK_RECORD += combined(("{s} ",), combined(_VERBS, [f"{o}." for o in _OBJECTS]))
-SYSTEM_RECORD = ["Extract {k} from the text. Answer in JSON.", "Answer with a JSON object with the keys {k}.", "Extract the information as JSON with the keys {k}.", "You extract {k} and reply with JSON only.", "Reply in JSON with the fields {k}.", "For every text return JSON with {k}.", "Your output is a JSON object with the keys {k}.", "Turn each message into JSON with the keys {k}."]
+SYSTEM_RECORD = [
+    "Extract {k} from the text. Answer in JSON.",
+    "Answer with a JSON object with the keys {k}.",
+    "Extract the information as JSON with the keys {k}.",
+    "You extract {k} and reply with JSON only.",
+    "Reply in JSON with the fields {k}.",
+    "For every text return JSON with {k}.",
+    "Your output is a JSON object with the keys {k}.",
+    "Turn each message into JSON with the keys {k}.",
+]
 SYSTEM_RECORD += combined(_VERBS, [f"{o}." for o in _OBJECTS])
-INVENT = ["Make up a person as JSON with the keys {k}.", "Invent a person. Answer in JSON with the keys {k}.", "Give me an example person as a JSON object with {k}.", "Write an example JSON object with the keys {k}.", "Generate a JSON object for a person with the keys {k}.", "Give me sample JSON with the fields {k}.", "Create a JSON object with the keys {k}.", "Show me JSON with the keys {k}.", "Show me a sample JSON object with {k}.", "Write sample JSON with the keys {k}."]
-PAIRS = combined(("Write ", "Turn ", "Convert ", "Put ", "Change "), ("this into JSON: {p}", "this into a JSON object: {p}", "the following into JSON: {p}", "this text into JSON: {p}")) + ["Write this as JSON: {p}", "Turn this into JSON: {p}", "Convert to JSON: {p}", "Make a JSON object of: {p}", "JSON for: {p}", "Give me this as a JSON object: {p}", "As a JSON object, please: {p}", "Put this into JSON: {p}"]
-ARRAY = combined(_VERBS, ("a JSON array of {n} {c}.", "a JSON list of {n} {c}.", "{n} {c} as JSON.", "{n} {c} as a JSON array.")) + ["Give me a JSON array of {n} {c}.", "List {n} {c} as a JSON array.", "Write {n} {c} as JSON.", "Answer with a JSON array: {n} {c}.", "Return {n} {c} as a JSON list.", "{n} {c} as JSON, please.", "Make a JSON array with {n} {c}.", "I need {n} {c} in a JSON array."]
-WRAP = ['Answer in JSON with the key "{k}".', 'Reply with a JSON object with the key "{k}".', 'Answer only with JSON: {{"{k}": ...}}', 'Respond in JSON. Use the key "{k}".', 'Give every answer as JSON under the key "{k}".', 'Return a JSON object whose only key is "{k}".', 'Your answer is JSON with one key, "{k}".', "Use JSON with the key {k} for your answer.", 'Answer with a JSON object whose key is "{k}".', 'Write an object whose only key is "{k}".']
+INVENT = [
+    "Make up a person as JSON with the keys {k}.",
+    "Invent a person. Answer in JSON with the keys {k}.",
+    "Give me an example person as a JSON object with {k}.",
+    "Write an example JSON object with the keys {k}.",
+    "Generate a JSON object for a person with the keys {k}.",
+    "Give me sample JSON with the fields {k}.",
+    "Create a JSON object with the keys {k}.",
+    "Show me JSON with the keys {k}.",
+    "Show me a sample JSON object with {k}.",
+    "Write sample JSON with the keys {k}.",
+]
+PAIRS = combined(
+    ("Write ", "Turn ", "Convert ", "Put ", "Change "),
+    ("this into JSON: {p}", "this into a JSON object: {p}", "the following into JSON: {p}", "this text into JSON: {p}"),
+) + [
+    "Write this as JSON: {p}",
+    "Turn this into JSON: {p}",
+    "Convert to JSON: {p}",
+    "Make a JSON object of: {p}",
+    "JSON for: {p}",
+    "Give me this as a JSON object: {p}",
+    "As a JSON object, please: {p}",
+    "Put this into JSON: {p}",
+]
+ARRAY = combined(
+    _VERBS, ("a JSON array of {n} {c}.", "a JSON list of {n} {c}.", "{n} {c} as JSON.", "{n} {c} as a JSON array.")
+) + [
+    "Give me a JSON array of {n} {c}.",
+    "List {n} {c} as a JSON array.",
+    "Write {n} {c} as JSON.",
+    "Answer with a JSON array: {n} {c}.",
+    "Return {n} {c} as a JSON list.",
+    "{n} {c} as JSON, please.",
+    "Make a JSON array with {n} {c}.",
+    "I need {n} {c} in a JSON array.",
+]
+WRAP = [
+    'Answer in JSON with the key "{k}".',
+    'Reply with a JSON object with the key "{k}".',
+    'Answer only with JSON: {{"{k}": ...}}',
+    'Respond in JSON. Use the key "{k}".',
+    'Give every answer as JSON under the key "{k}".',
+    'Return a JSON object whose only key is "{k}".',
+    'Your answer is JSON with one key, "{k}".',
+    "Use JSON with the key {k} for your answer.",
+    'Answer with a JSON object whose key is "{k}".',
+    'Write an object whose only key is "{k}".',
+]
 WRAP += framed(OBEYING, *combined(_VERBS[5:8], ('JSON with the key "{k}".', 'a JSON object with the key "{k}".')))
-EVENT = ["{a} and {b} are going to {e} on {v}.", "{a} and {b} meet at {e} on {v}.", "On {v}, {a} and {b} will visit {e}.", "{a} goes to {e} with {b} on {v}.", "{e} is on {v}, and {a} and {b} will come.", "{a} and {b} plan to see {e} on {v}.", "{v}: {e} with {a} and {b}.", "Do not forget {e} on {v} with {a} and {b}."]
-EVENT += ["{e} is on {v}. {a} and {b} will come.", "There is {e} on {v}, and {a} and {b} will be there.", "On {v} there is {e}. {a} and {b} will come.", "{e} takes place on {v}, and {a} and {b} take part.", "{e} will be on {v}, with {a} and {b}.", "We have {e} on {v}, and {a} and {b} come along.", "{a} and {b} will come to {e} on {v}.", "{v} is the day of {e}, and {a} and {b} are invited.", "{e} starts on {v}, and {a} comes with {b}.", "{e}, {v}, {a} and {b}."]
-EVENTS = "a science fair,a concert,a football match,a dance class,a book club,a film night,a garden party,a museum,a cooking class,a chess club,a team lunch,a birthday party,a wedding,a market,a play,a boat trip,an art show,a picnic,a lecture,a parade".split(",")
-SCHEMA = ["Answer with JSON that fits this schema: {j}", "Reply with JSON matching this JSON schema: {j}", "Use this JSON schema for your answer: {j}", "Your answer must fit this schema: {j}", "Output JSON only. Schema: {j}", "Respond in this format: {j}", "The JSON schema of your answer: {j}", "Follow this schema: {j}", "Schema: {j}", "JSON schema: {j}", "Output JSON that fits this schema: {j}", "Your output follows this schema: {j}"]
-SCHEMA += combined(("Write", "Answer with", "Reply with", "Return", "Output"), (" JSON that fits this schema: {j}", " JSON that follows this schema: {j}", " JSON for this schema: {j}"))
-EXTRACT = ["Extract the data: {s}", "Extract the information. {s}", "{s}", "{s}", "Read this: {s}", "Text: {s}", "Extract: {s}", "Here is the text: {s}", "What does this say? {s}", "Get the facts from this: {s}"]
+EVENT = [
+    "{a} and {b} are going to {e} on {v}.",
+    "{a} and {b} meet at {e} on {v}.",
+    "On {v}, {a} and {b} will visit {e}.",
+    "{a} goes to {e} with {b} on {v}.",
+    "{e} is on {v}, and {a} and {b} will come.",
+    "{a} and {b} plan to see {e} on {v}.",
+    "{v}: {e} with {a} and {b}.",
+    "Do not forget {e} on {v} with {a} and {b}.",
+]
+EVENT += [
+    "{e} is on {v}. {a} and {b} will come.",
+    "There is {e} on {v}, and {a} and {b} will be there.",
+    "On {v} there is {e}. {a} and {b} will come.",
+    "{e} takes place on {v}, and {a} and {b} take part.",
+    "{e} will be on {v}, with {a} and {b}.",
+    "We have {e} on {v}, and {a} and {b} come along.",
+    "{a} and {b} will come to {e} on {v}.",
+    "{v} is the day of {e}, and {a} and {b} are invited.",
+    "{e} starts on {v}, and {a} comes with {b}.",
+    "{e}, {v}, {a} and {b}.",
+]
+EVENTS = "a science fair,a concert,a football match,a dance class,a book club,a film night,a garden party,a museum,a cooking class,a chess club,a team lunch,a birthday party,a wedding,a market,a play,a boat trip,an art show,a picnic,a lecture,a parade".split(
+    ","
+)
+SCHEMA = [
+    "Answer with JSON that fits this schema: {j}",
+    "Reply with JSON matching this JSON schema: {j}",
+    "Use this JSON schema for your answer: {j}",
+    "Your answer must fit this schema: {j}",
+    "Output JSON only. Schema: {j}",
+    "Respond in this format: {j}",
+    "The JSON schema of your answer: {j}",
+    "Follow this schema: {j}",
+    "Schema: {j}",
+    "JSON schema: {j}",
+    "Output JSON that fits this schema: {j}",
+    "Your output follows this schema: {j}",
+]
+SCHEMA += combined(
+    ("Write", "Answer with", "Reply with", "Return", "Output"),
+    (" JSON that fits this schema: {j}", " JSON that follows this schema: {j}", " JSON for this schema: {j}"),
+)
+EXTRACT = [
+    "Extract the data: {s}",
+    "Extract the information. {s}",
+    "{s}",
+    "{s}",
+    "Read this: {s}",
+    "Text: {s}",
+    "Extract: {s}",
+    "Here is the text: {s}",
+    "What does this say? {s}",
+    "Get the facts from this: {s}",
+]
 
 
 def joined(d, keys):
@@ -79,7 +215,11 @@ def person(d):
 def event(d):
     (a, b), e, v = d.values(NAMES, 2), d.value(EVENTS), d.any(DAYS)
     bare = e.split(" ", 1)[1]
-    record = {d.any(("name", "event", "title")): bare, d.any(("date", "day")): v, d.any(("participants", "people")): [a, b]}
+    record = {
+        d.any(("name", "event", "title")): bare,
+        d.any(("date", "day")): v,
+        d.any(("participants", "people")): [a, b],
+    }
     return record, d.wording(EVENT).format(a=a, b=b, e=e, v=v)
 
 
@@ -105,7 +245,9 @@ def json_keys(d):
     if kind < 9:
         return Chat(d.say(ASK_RECORD, k=keys, s=sentence), answer, thought)
     if kind < 12:
-        return Chat(d.wording(EXTRACT).format(s=sentence), answer, thought, system=d.wording(SYSTEM_RECORD).format(k=keys))
+        return Chat(
+            d.wording(EXTRACT).format(s=sentence), answer, thought, system=d.wording(SYSTEM_RECORD).format(k=keys)
+        )
     if kind < 14:
         schema = d.wording(SCHEMA).format(j=schema_of(d, {key: types[key] for key in record}))
         ask = d.wording(EXTRACT).format(s=sentence)
@@ -116,12 +258,20 @@ def json_keys(d):
         return Chat(d.say(INVENT, k=joined(d, list(record))), json.dumps(record), f"The keys are {', '.join(record)}.")
     if kind < 18:
         mark, gap = d.any(((": ", ", "), ("=", ", "), (": ", "; "), (" = ", "; "), (" is ", ", ")))
-        return Chat(d.say(PAIRS, p=gap.join(f"{k}{mark}{v}" for k, v in record.items() if isinstance(v, (str, int)))), json.dumps({k: v for k, v in record.items() if isinstance(v, (str, int))}), thought)
+        return Chat(
+            d.say(PAIRS, p=gap.join(f"{k}{mark}{v}" for k, v in record.items() if isinstance(v, (str, int)))),
+            json.dumps({k: v for k, v in record.items() if isinstance(v, (str, int))}),
+            thought,
+        )
     ask, word = short_fact(d)
     key = d.any(("answer", "result", "reply", "response", "output", "value", "text"))
     rule = d.wording(WRAP).format(k=key)
     made = json.dumps({key: word})
-    return Chat(ask, made, f"The key is {key}.", system=rule) if d.chance(0.6) else Chat(f"{ask} {rule}", made, f"The key is {key}.")
+    return (
+        Chat(ask, made, f"The key is {key}.", system=rule)
+        if d.chance(0.6)
+        else Chat(f"{ask} {rule}", made, f"The key is {key}.")
+    )
 
 
 def json_arrays(d):
@@ -130,5 +280,11 @@ def json_arrays(d):
     number = str(count) if d.chance(0.4) else NUMBER_WORDS[count]
     if d.chance(0.3):
         things = d.values(THINGS, count)
-        return Chat(d.say(PAIRS, p=", ".join(things)).replace("object", "array"), json.dumps(things), "I copy the words into an array.")
-    return Chat(d.say(ARRAY, n=number, c=name), json.dumps(CATEGORIES[name][:count]), f"The user wants {count} {name} as JSON.")
+        return Chat(
+            d.say(PAIRS, p=", ".join(things)).replace("object", "array"),
+            json.dumps(things),
+            "I copy the words into an array.",
+        )
+    return Chat(
+        d.say(ARRAY, n=number, c=name), json.dumps(CATEGORIES[name][:count]), f"The user wants {count} {name} as JSON."
+    )

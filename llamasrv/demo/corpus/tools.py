@@ -44,14 +44,52 @@ SLOTS = {
     "level": ("integer", NUMBERS, ["at level {v}", "on level {v}", "with level {v}", "level {v}"]),
     "priority": ("string", ("low", "normal", "high"), ["with {v} priority", "at {v} priority", "with priority {v}", "as {v} priority"]),
 }  # fmt: skip
-MADE_ASK = ["{V} the {n} {s}.", "{V} a {n} {s}.", "Please {v} the {n} {s}.", "Can you {v} the {n} {s}?", "I want to {v} the {n} {s}.", "{V} my {n} {s}.", "Could you {v} a {n} {s}?", "I need you to {v} the {n} {s}.", "Please {v} a {n} {s}.", "{V} {n} {s}.", "Would you {v} the {n} {s}?", "Go and {v} the {n} {s}."]
+MADE_ASK = [
+    "{V} the {n} {s}.",
+    "{V} a {n} {s}.",
+    "Please {v} the {n} {s}.",
+    "Can you {v} the {n} {s}?",
+    "I want to {v} the {n} {s}.",
+    "{V} my {n} {s}.",
+    "Could you {v} a {n} {s}?",
+    "I need you to {v} the {n} {s}.",
+    "Please {v} a {n} {s}.",
+    "{V} {n} {s}.",
+    "Would you {v} the {n} {s}?",
+    "Go and {v} the {n} {s}.",
+]
 MADE_ASK += joined(
-    ("{V} ", "Please {v} ", "Can you {v} ", "Could you {v} ", "I want to {v} ", "I need to {v} ", "Would you {v} ", "Go and {v} ", "You should {v} ", "Now {v} "),
+    (
+        "{V} ",
+        "Please {v} ",
+        "Can you {v} ",
+        "Could you {v} ",
+        "I want to {v} ",
+        "I need to {v} ",
+        "Would you {v} ",
+        "Go and {v} ",
+        "You should {v} ",
+        "Now {v} ",
+    ),
     ("the {n} {s}.", "a {n} {s}.", "my {n} {s}.", "{n} {s}.", "our {n} {s}."),
 )
-MADE_DESCRIPTION = ["{V} a {n}.", "{V} the {n}.", "{V} {n}", "Tool to {v} a {n}", "{V}s the {n}.", "Use this to {v} a {n}."]
+MADE_DESCRIPTION = [
+    "{V} a {n}.",
+    "{V} the {n}.",
+    "{V} {n}",
+    "Tool to {v} a {n}",
+    "{V}s the {n}.",
+    "Use this to {v} a {n}.",
+]
 NO_TOOL = "I have no tool for that."
-SYSTEM = ["You are a helpful assistant.", "Use the tools when they help.", "You can call functions.", "You are a helpful assistant with tools.", "Call a tool when one fits.", "You are an agent."]
+SYSTEM = [
+    "You are a helpful assistant.",
+    "Use the tools when they help.",
+    "You can call functions.",
+    "You are a helpful assistant with tools.",
+    "Call a tool when one fits.",
+    "You are an agent.",
+]
 
 
 def made_tool(d, verbs=VERBS):
@@ -112,7 +150,10 @@ def renamed(d, spec):
     camel = "".join(part.capitalize() for part in rest.split("_"))
     name = d.any((f"{verb}_{rest}", f"{verb}_{rest}", f"{rest}_{verb}", f"{verb}{camel}", f"{verb}-{rest}"))
     word = d.invented()
-    keys = {key: d.any((key, key, f"{word}_{key}", f"{key}_{word}", f"the_{key}", f"{key}_value")) for key, *_ in spec.parameters}
+    keys = {
+        key: d.any((key, key, f"{word}_{key}", f"{key}_{word}", f"the_{key}", f"{key}_value"))
+        for key, *_ in spec.parameters
+    }
     if len(keys) == 1 and d.chance(0.3):
         keys = dict.fromkeys(keys, word)
 
@@ -123,7 +164,16 @@ def renamed(d, spec):
 
     result = spec.result and (lambda d, a: spec.result(d, {old: a[new] for old, new in keys.items() if new in a}))
     parameters = [(keys[key], *others) for key, *others in spec.parameters]
-    return Spec(name, spec.description, parameters, "|".join(map(speak, spec.asks)), result, spec.answer and speak(spec.answer), spec.pairs, spec.root)
+    return Spec(
+        name,
+        spec.description,
+        parameters,
+        "|".join(map(speak, spec.asks)),
+        result,
+        spec.answer and speak(spec.answer),
+        spec.pairs,
+        spec.root,
+    )
 
 
 def any_tool(d, verbs=VERBS):
@@ -178,14 +228,18 @@ def calling_several(d, specs):
     (ask1, a1), (ask2, a2) = asked(d, first), asked(d, second)
     joint = d.any((" ", " ", " Also: ", " And then: "))
     return Chat(
-        f"{ask1}{joint}{ask2}", thought=f"I call {first.name} and {second.name}.", calls=[(first.name, a1), (second.name, a2)]
+        f"{ask1}{joint}{ask2}",
+        thought=f"I call {first.name} and {second.name}.",
+        calls=[(first.name, a1), (second.name, a2)],
     )
 
 
 def calling_none(d, specs):
     """The question needs no tool, or no tool fits."""
     if d.chance(0.5):
-        made = d.any((greeting, self_description, capitals, opposites, colours, definitions, animals, repeating, counting))(d)
+        made = d.any(
+            (greeting, self_description, capitals, opposites, colours, definitions, animals, repeating, counting)
+        )(d)
         return Chat(made.question, made.answer, made.thought)
     themes = {theme(spec) for spec in specs}
     while theme(wanted := any_tool(d)) in themes:
@@ -208,7 +262,11 @@ def answering(d, specs):
         result, answer = d.any((str(value), {"result": value})), f"{arguments['expression']} = {value}"
     elif spec.result and d.chance(0.75) and all(key in arguments for key, *_ in spec.parameters):
         result = spec.result(d, arguments)
-        answer = plain_answer(result) if d.held_out or spec.answer is None else spec.answer.format(**{**{k: spoken(v) for k, v in arguments.items()}, **result})
+        answer = (
+            plain_answer(result)
+            if d.held_out or spec.answer is None
+            else spec.answer.format(**{**{k: spoken(v) for k, v in arguments.items()}, **result})
+        )
     else:
         result, answer = plain_result(d)
     text = result if isinstance(result, str) else json.dumps(result)
@@ -219,11 +277,18 @@ def plain_result(d):
     """A result for a tool without a sentence of its own: (result, answer)."""
     kind = d.between(0, 3)
     if kind == 0:
-        problem = d.any(("not found", "permission denied", "timeout", "no connection", "invalid argument", "out of stock"))
+        problem = d.any(
+            ("not found", "permission denied", "timeout", "no connection", "invalid argument", "out of stock")
+        )
         return {"error": problem}, f"The tool reported an error: {problem}."
     if kind == 1:
         text = d.any(
-            (f"{d.value(NAMES)} has it", f"the {d.any(ADJECTIVES)} {d.value(THINGS)}", f"{d.between(2, 99)} found", f"it is in {d.value(CITIES)}")
+            (
+                f"{d.value(NAMES)} has it",
+                f"the {d.any(ADJECTIVES)} {d.value(THINGS)}",
+                f"{d.between(2, 99)} found",
+                f"it is in {d.value(CITIES)}",
+            )
         )
         return text, f"The result is: {text}."
     pools = {"status": ("string", ("done", "ok", "open", "closed", "ready", "waiting"))}

@@ -28,7 +28,16 @@ Boston Chicago Denver Seattle Dallas Houston Miami Atlanta Detroit Phoenix Austi
 Havana Cairo Nairobi Lagos Accra Tunis Rabat Istanbul Ankara Dubai Tehran Baghdad Kabul Lahore Krakow Gdansk Riga Vilnius
 Tallinn Sofia Belgrade Zagreb Bergen Malmo Turku Cork Leeds York Bristol Glasgow Cardiff Oxford Bath Ghent Lille Nantes
 Toulouse Graz Salzburg Basel Bern Lucerne Palermo Verona Pisa Malaga Bilbao Granada""".split()
-CITIES += ["New York", "Los Angeles", "San Francisco", "Hong Kong", "Cape Town", "Mexico City", "Buenos Aires", "New Delhi"]
+CITIES += [
+    "New York",
+    "Los Angeles",
+    "San Francisco",
+    "Hong Kong",
+    "Cape Town",
+    "Mexico City",
+    "Buenos Aires",
+    "New Delhi",
+]
 
 OPPOSITES = [
     tuple(pair.split(":"))
@@ -53,7 +62,9 @@ COLOURS_OF = dict(
 a carrot:orange,milk:white,chocolate:brown,the sun:yellow,a tomato:red,a strawberry:red,a frog:green,a leaf:green,
 a fire engine:red,an elephant:grey,a polar bear:white,a crow:black,a flamingo:pink,a pig:pink,salt:white,gold:yellow,
 a plum:purple,a lime:green,the sea:blue,a cherry:red,a pumpkin:orange,night:black,cheese:yellow,a cucumber:green,
-a cloud:white,a ruby:red,an emerald:green,a sapphire:blue,a sunflower:yellow,wood:brown,ash:grey,a swan:white""".replace("\n", "").split(",")
+a cloud:white,a ruby:red,an emerald:green,a sapphire:blue,a sunflower:yellow,wood:brown,ash:grey,a swan:white""".replace(
+        "\n", ""
+    ).split(",")
 )
 
 SOUNDS = dict(
@@ -188,7 +199,9 @@ HOBBIES = """chess painting swimming cooking gardening reading dancing singing f
 knitting photography tennis football juggling""".split()
 JOBS = """teacher doctor baker farmer pilot cook nurse painter driver singer carpenter plumber lawyer writer gardener dentist sailor
 tailor barber clown judge librarian waiter""".split()
-COLOURS = "red blue green yellow white black orange purple pink brown grey silver golden turquoise crimson violet".split()
+COLOURS = (
+    "red blue green yellow white black orange purple pink brown grey silver golden turquoise crimson violet".split()
+)
 
 WORDS = sorted(
     set(
@@ -224,7 +237,9 @@ sociology,marketing,accounting,insurance,mortgages,football results,the election
 wine making,brewing,surgery,medicine,anatomy,allergies,diets,vitamins,yoga,marathon training,car repair,plumbing,electricity,
 semiconductors,batteries,solar panels,rockets,satellites,the Moon landing,Mars missions,galaxies,dark matter,time travel,quaternions,
 recursion theory,game theory,behavioural finance,the Silk Road,the Vikings,the Aztecs,samurai history,tectonic plates,glaciers,
-coral reefs,migration of birds,the immune system,the periodic table,thermodynamics,fluid dynamics,superconductors,lasers""".replace("\n", "").split(",")
+coral reefs,migration of birds,the immune system,the periodic table,thermodynamics,fluid dynamics,superconductors,lasers""".replace(
+    "\n", ""
+).split(",")
 
 POEM_LINES = {
     "the sun": "The sun is warm, the sun is bright,\nit fills the morning with its light.",

@@ -15,29 +15,29 @@ import numpy as np
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.allocator import drop_zeros
-from llamasrv.engine.backend.context_params import context_params, state_facts, tiles
-from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.breakdown import host_bytes
+from llamasrv.engine.backend.context_params import context_params, state_facts, tiles
+from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.cores import CORES, spare_one
 from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, is_bidirectional, only_embeds
-from llamasrv.engine.backend.limits import check_generates, together
-from llamasrv.engine.backend.library import C, fast, forget_errors, reason
-from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.lane_memory import LaneMemory
+from llamasrv.engine.backend.library import C, fast, forget_errors, reason
+from llamasrv.engine.backend.limits import check_generates, together
+from llamasrv.engine.backend.lora import load_adapters, use_adapters
+from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.memory_kind import kind_of
 from llamasrv.engine.backend.model_handle import ModelHandle
 from llamasrv.engine.backend.model_info import cell_share, info_of
 from llamasrv.engine.backend.mtp import LlamaMtp
 from llamasrv.engine.backend.padding import BLOCK, Padding, fill, fills_tile
-from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import failed, load_model, on_gpu
 from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.backend.sampler_chain import DrySamplers, LlamaChain, chain_of, sample_lane, sampled_token
 from llamasrv.engine.backend.threads import settle
-from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
+from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.interface import Chain, Checkpoints, DecodeFailed, LoadFailed, OutOfCells, Progress
 from llamasrv.engine.machine import available_cpus
@@ -110,10 +110,17 @@ class LlamaBackend(LaneMemory):
         self.batch = Batch(max(options.batch_size, self._lanes_wanted, self._whole), dimensions=dimensions)
         if options.embeddings or not self.generates:
             self.embeddings = LlamaEmbeddings(
-                model, options, self.info.metadata, path=path, vocab_size=self.vocab.size,
-                context_train=self.info.context_train, threads=options.threads_batch or available_cpus(), reason=reason,
-                projector=self.projector, most_whole=self._whole,
-            )  # fmt: skip
+                model,
+                options,
+                self.info.metadata,
+                path=path,
+                vocab_size=self.vocab.size,
+                context_train=self.info.context_train,
+                threads=options.threads_batch or available_cpus(),
+                reason=reason,
+                projector=self.projector,
+                most_whole=self._whole,
+            )
         if not self.generates and self.embeddings is not None:
             # No context to generate with; the figures say that there is room for nothing.
             self.context, self.num_lanes, self.num_cells = self.embeddings.context, 1, 1
@@ -156,9 +163,13 @@ class LlamaBackend(LaneMemory):
     def _open_context(self) -> None:
         o = self._options
         p = context_params(
-            o, context_train=self.info.context_train, lanes=self._lanes_wanted, rows=self.batch.capacity,
-            whole=self._whole, stateful=self._stateful,
-        )  # fmt: skip
+            o,
+            context_train=self.info.context_train,
+            lanes=self._lanes_wanted,
+            rows=self.batch.capacity,
+            whole=self._whole,
+            stateful=self._stateful,
+        )
         self.max_outputs = p.n_outputs_max
         forget_errors()
         self._cores = available_cpus()
@@ -182,8 +193,10 @@ class LlamaBackend(LaneMemory):
                 self._model, context, p, vocab_size=self.vocab.size, num_lanes=self._lanes_wanted
             )
         elif o.spec == "mtp" and not self.split:
-            raise LoadFailed(f"{self.info.path}: the library cannot take drafts back in a memory of this kind; leave "
-                             "--spec at auto, or allow states with --spec-rollback")  # fmt: skip
+            raise LoadFailed(
+                f"{self.info.path}: the library cannot take drafts back in a memory of this kind; leave "
+                "--spec at auto, or allow states with --spec-rollback"
+            )
 
     @property
     def contexts(self) -> list[Any]:
@@ -229,8 +242,14 @@ class LlamaBackend(LaneMemory):
         else:
             p = self.projector
             assert p is not None
-            code = decode_rows(self._context, self._llama_batch, media, width=p.width, dimensions=p.dimensions,
-                               ubatch_size=self.ubatch_size)  # fmt: skip
+            code = decode_rows(
+                self._context,
+                self._llama_batch,
+                media,
+                width=p.width,
+                dimensions=p.dimensions,
+                ubatch_size=self.ubatch_size,
+            )
         CORES.end(self)
         if padded:
             C.llama_memory_seq_rm(self._memory, self.num_lanes, -1, -1)

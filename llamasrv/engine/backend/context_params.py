@@ -16,9 +16,7 @@ CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, 
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 
-def context_params(
-    o: EngineOptions, *, context_train: int, lanes: int, rows: int, whole: int, stateful: bool
-) -> Any:
+def context_params(o: EngineOptions, *, context_train: int, lanes: int, rows: int, whole: int, stateful: bool) -> Any:
     """`rows`: the most rows of a batch; `whole`: the most rows of an image that is computed in one step; `stateful`: a
     lane has a state of fixed size, however long it is."""
     p = C.llama_context_default_params()

@@ -47,8 +47,9 @@ def directions(vectors: tuple[Adapter, ...], width: int, layers: int) -> np.ndar
     for vector in vectors:
         for layer, direction in _read(vector.path):
             if direction.size != width:
-                raise LoadFailed(f"{vector.path}: its directions have {direction.size} values, but the model's layers "
-                                 f"have {width}")  # fmt: skip
+                raise LoadFailed(
+                    f"{vector.path}: its directions have {direction.size} values, but the model's layers have {width}"
+                )
             if not 1 <= layer <= layers:
                 raise LoadFailed(f"{vector.path}: it steers layer {layer}, but the model has only {layers}")
             total[layer - 1] += direction * np.float32(vector.scale)

@@ -41,9 +41,13 @@ class LlamaDraftModel:
     ) -> None:
         """`target`: the model for which it drafts, with its vocabulary. Raises LoadFailed."""
         self._options = replace(
-            options, gpu_layers=options.draft_gpu_layers, control_vectors=(), override_kv=(), override_tensor=(),
+            options,
+            gpu_layers=options.draft_gpu_layers,
+            control_vectors=(),
+            override_kv=(),
+            override_tensor=(),
             mtp=False,
-        )  # fmt: skip
+        )
         self._context: Any = None
         self._num_lanes = num_lanes
         self._model = load_model(path, self._options, lambda share: True)

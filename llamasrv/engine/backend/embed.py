@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.gguf_file import opened
+from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import place_context
 from llamasrv.engine.backend.projector import LlamaProjector
@@ -192,9 +192,10 @@ class LlamaEmbeddings:
         assert projector is not None
         first, count = cell - span.start, min(span.end - cell, self._rows_a_call)
         rows = MediaRows(
-            media.rows[number][first : first + count], media.positions(number, first, count, projector.dimensions),
+            media.rows[number][first : first + count],
+            media.positions(number, first, count, projector.dimensions),
             span.chunk.whole,
-        )  # fmt: skip
+        )
         self._decode_media(rows, projector)
         return cell + count
 
@@ -216,10 +217,18 @@ class LlamaEmbeddings:
     def _decode_media(self, rows: MediaRows, projector: LlamaProjector) -> None:
         n = len(rows.embeddings)
         assert 0 < n <= self._rows_a_call
-        self._compute(n, np.zeros(n, np.int32), lambda batch: decode_rows(
-            self._context, batch, rows, width=projector.width, dimensions=projector.dimensions,
-            ubatch_size=self._rows_a_call,
-        ))  # fmt: skip
+        self._compute(
+            n,
+            np.zeros(n, np.int32),
+            lambda batch: decode_rows(
+                self._context,
+                batch,
+                rows,
+                width=projector.width,
+                dimensions=projector.dimensions,
+                ubatch_size=self._rows_a_call,
+            ),
+        )
 
     def _compute(self, n: int, lane: np.ndarray, compute: Callable[[Any], int]) -> None:
         """`compute` gets a batch with the rows' lanes; every row gives a vector."""

@@ -12,8 +12,10 @@ from llamasrv.engine.interface import LoadFailed, Together
 
 # Their graphs mix up sequences that have more than one token in a batch; plamo2's aborts, too.
 _TOGETHER = {
-    "rwkv6qwen2": Together.ONE_PROMPT, "arwkv7": Together.ONE_PROMPT, "plamo2": Together.ONE_LANE,
-}  # fmt: skip
+    "rwkv6qwen2": Together.ONE_PROMPT,
+    "arwkv7": Together.ONE_PROMPT,
+    "plamo2": Together.ONE_LANE,
+}
 _REFUSED = {
     "chameleon": "llama.cpp has half an implementation of it, which aborts the process",
     "plm": "llama.cpp aborts the process at its values",

@@ -115,7 +115,7 @@ class LlamaMtp:
         for start, end in zip(starts, starts[1:]):
             self._add(
                 int(lanes[start]), int(batch.position[start]), batch.token[start:end].tolist(), list(hidden[start:end])
-            )  # fmt: skip
+            )
 
     def _add(self, number: int, position: int, tokens: list[int], hidden: list[np.ndarray]) -> None:
         lane = self._lanes.get(number)

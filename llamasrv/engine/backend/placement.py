@@ -25,13 +25,15 @@ SPLIT_MODES = {
     "tensor": C.LLAMA_SPLIT_MODE_TENSOR,
 }  # fmt: skip
 NUMA = {
-    "distribute": C.GGML_NUMA_STRATEGY_DISTRIBUTE, "isolate": C.GGML_NUMA_STRATEGY_ISOLATE,
+    "distribute": C.GGML_NUMA_STRATEGY_DISTRIBUTE,
+    "isolate": C.GGML_NUMA_STRATEGY_ISOLATE,
     "numactl": C.GGML_NUMA_STRATEGY_NUMACTL,
-}  # fmt: skip
+}
 ROPE_SCALINGS = {
-    "none": C.LLAMA_ROPE_SCALING_TYPE_NONE, "linear": C.LLAMA_ROPE_SCALING_TYPE_LINEAR,
+    "none": C.LLAMA_ROPE_SCALING_TYPE_NONE,
+    "linear": C.LLAMA_ROPE_SCALING_TYPE_LINEAR,
     "yarn": C.LLAMA_ROPE_SCALING_TYPE_YARN,
-}  # fmt: skip
+}
 _POSITIONS = (
     "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow",
     "yarn_beta_fast",
@@ -145,8 +147,10 @@ def _metadata(texts: tuple[str, ...], path: str) -> Any:
         try:
             _set_value(one, kind, value)
         except (KeyError, ValueError):
-            raise LoadFailed(f"{path}: --override-kv {text!r}: {value!r} is not a value of type {kind!r}; the types "
-                             "are int, float, bool and str") from None  # fmt: skip
+            raise LoadFailed(
+                f"{path}: --override-kv {text!r}: {value!r} is not a value of type {kind!r}; the types "
+                "are int, float, bool and str"
+            ) from None
         one.key = key.encode()
     return found
 

@@ -23,10 +23,10 @@ from llamasrv.engine.backend.chunk_batches import ChunkBatches
 from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C, forget_errors, mtmd, reason
-from llamasrv.engine.placement_rules import NO_DEVICE
 from llamasrv.engine.interface import LoadFailed, MediaWork
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.placement_rules import NO_DEVICE
 from llamasrv.errors import EngineFailure, InvalidRequest
 
 MOST_PIXELS = 1 << 28
@@ -259,11 +259,14 @@ class LlamaProjector:
                     raise InvalidRequest(
                         "The positions of this image depend on the text before it, which is not supported."
                     )
-                shapes.append(Shape(
-                    lib.mtmd_input_chunk_get_n_tokens(pointer), lib.mtmd_input_chunk_get_n_pos(pointer),
-                    bool(lib.mtmd_decode_use_non_causal(self._context, pointer)),
-                    places.tobytes() if places is not None else None,
-                ))  # fmt: skip
+                shapes.append(
+                    Shape(
+                        lib.mtmd_input_chunk_get_n_tokens(pointer),
+                        lib.mtmd_input_chunk_get_n_pos(pointer),
+                        bool(lib.mtmd_decode_use_non_causal(self._context, pointer)),
+                        places.tobytes() if places is not None else None,
+                    )
+                )
         return tuple(shapes)
 
     def _places(self, pointer: Any, start: int) -> np.ndarray | None:

@@ -29,9 +29,7 @@ class _Listener(logging.Handler):
             self._report(int(match[1]), int(match[2]))
 
 
-def quantize(
-    source: str, target: str, file_type: int, *, threads: int, again: bool, report: Report
-) -> None:
+def quantize(source: str, target: str, file_type: int, *, threads: int, again: bool, report: Report) -> None:
     """Write `source` as `target`, in the type of that number; `again`: also quantise what is quantised already.
     `report` is called with the number of each tensor and how many there are. Raises LoadFailed."""
     params = C.llama_model_quantize_default_params()

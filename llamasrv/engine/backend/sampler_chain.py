@@ -125,9 +125,14 @@ class DrySamplers:
     def _make(self, p: SamplingParams, last_n: int) -> Any:
         breakers = [b.encode("utf-8") for b in p.dry_sequence_breakers]
         return C.llama_sampler_init_dry(
-            self._vocab.pointer, p.dry_multiplier, p.dry_base, p.dry_allowed_length, last_n,
-            (ctypes.c_char_p * len(breakers))(*breakers), len(breakers),
-        )  # fmt: skip
+            self._vocab.pointer,
+            p.dry_multiplier,
+            p.dry_base,
+            p.dry_allowed_length,
+            last_n,
+            (ctypes.c_char_p * len(breakers))(*breakers),
+            len(breakers),
+        )
 
     def close(self) -> None:
         with self._lock:

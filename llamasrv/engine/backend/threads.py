@@ -28,8 +28,10 @@ def _pin(cpus: tuple[int, ...], path: str) -> None:
     there = os.sched_getaffinity(0)
     missing = sorted(set(cpus) - there)
     if missing:
-        raise LoadFailed(f"{path}: --cpu-range: CPU {missing[0]} is not available to this process; available: "
-                         f"{', '.join(map(str, sorted(there)))}")  # fmt: skip
+        raise LoadFailed(
+            f"{path}: --cpu-range: CPU {missing[0]} is not available to this process; available: "
+            f"{', '.join(map(str, sorted(there)))}"
+        )
     os.sched_setaffinity(0, cpus)
 
 

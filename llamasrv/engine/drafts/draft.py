@@ -18,4 +18,3 @@ class Draft(NamedTuple):
         if count >= len(self.tokens):
             return self
         return Draft(self.source, self.tokens[:count], self.kinds[:count], self.chances[:count]) if count else None
-

@@ -31,9 +31,14 @@ class Drafter:
     """One per context."""
 
     def __init__(
-        self, backend: Backend, lanes: LaneTable, options: EngineOptions, scheduler: Scheduler, metrics: EngineMetrics,
+        self,
+        backend: Backend,
+        lanes: LaneTable,
+        options: EngineOptions,
+        scheduler: Scheduler,
+        metrics: EngineMetrics,
         clock: Callable[[], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._backend = backend
         self._lanes = lanes
         self._scheduler = scheduler
@@ -93,9 +98,13 @@ class Drafter:
             asked, drafts = [seq for seq, _ in proposed], [draft for _, draft in proposed]
             beside = self._scheduler.cost.prompt_seconds(plan.work)
             counts = share(
-                drafts, num_decodes=plan.num_decodes, room=room, rows=self._rows, beside=beside,
+                drafts,
+                num_decodes=plan.num_decodes,
+                room=room,
+                rows=self._rows,
+                beside=beside,
                 margin=self._guard.margin,
-            )  # fmt: skip
+            )
             self._try_out(plan, asked, drafts, counts)
         if everybody:
             ended = self._clock()
@@ -179,9 +188,11 @@ class Drafter:
             outputs += count if seq.is_scored else 1
         backend = self._backend
         return min(
-            backend.batch.capacity - rows, backend.max_outputs - outputs, MOST_ROWS - plan.num_decodes,
+            backend.batch.capacity - rows,
+            backend.max_outputs - outputs,
+            MOST_ROWS - plan.num_decodes,
             self._lanes.reclaimable_cells - rows,
-        )  # fmt: skip
+        )
 
     def _drafts_of(self, seq: Sequence) -> SequenceDrafts:
         """Made when it is asked for the first time."""

@@ -86,9 +86,11 @@ class Checkpoints:
         self.put(Checkpoint(tokens, data, cache_key, len(tokens) - before))
 
     def put(self, state: SavedState) -> None:
-        point = state if isinstance(state, Checkpoint) else Checkpoint(
-            state.tokens, state.data, state.cache_key, state.length
-        )  # fmt: skip
+        point = (
+            state
+            if isinstance(state, Checkpoint)
+            else Checkpoint(state.tokens, state.data, state.cache_key, state.length)
+        )
         point.is_wanted = state.is_wanted
         if not self.wants(point.tokens, point.length, point.cache_key, point.num_bytes):
             return
@@ -118,9 +120,14 @@ class Checkpoints:
     # as a tier, where they are whole
 
     def match(
-        self, tokens: array[int], limit: int, cache_key: CacheKey, cuts: list[int], media: MediaTimeline | None = None,
+        self,
+        tokens: array[int],
+        limit: int,
+        cache_key: CacheKey,
+        cuts: list[int],
+        media: MediaTimeline | None = None,
         commons: Commons | None = None,
-    ) -> tuple[Checkpoint, int] | None:  # fmt: skip
+    ) -> tuple[Checkpoint, int] | None:
         found = self.along(tokens, limit, cache_key)
         if not found:
             return None

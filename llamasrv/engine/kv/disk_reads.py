@@ -30,9 +30,13 @@ class DiskReads:
     with every state that nobody holds any more."""
 
     def __init__(
-        self, disk: DiskTier, clock: Callable[[], float], *, keep: Callable[[SavedState], None],
+        self,
+        disk: DiskTier,
+        clock: Callable[[], float],
+        *,
+        keep: Callable[[SavedState], None],
         reserve: Callable[[int], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.held = 0  # bytes of states that are held or on their way
         self.num_waiting = 0
         self.changes = 0  # how often it has changed what a lookup finds here

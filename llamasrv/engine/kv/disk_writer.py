@@ -74,9 +74,7 @@ class DiskWriter:
 
     def _of_lane(self, lane: int, tokens: array[int], cache_key: CacheKey) -> _Candidate:
         backend = self._memory.backend
-        return _Candidate(
-            tokens, len(tokens), cache_key, lambda: backend.saved_size(lane), lambda: backend.save(lane)
-        )
+        return _Candidate(tokens, len(tokens), cache_key, lambda: backend.saved_size(lane), lambda: backend.save(lane))
 
     def _is_missed(self, found: _Candidate) -> bool:
         there = self._disk.common(found.tokens, found.length, found.cache_key)

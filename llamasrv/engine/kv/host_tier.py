@@ -14,10 +14,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.kv.prefix_index import (
-    EVERYBODY, KEY_LENGTH, Commons, Key, Match, common_prefix, key_of, usable_length,
-)  # fmt: skip
 from llamasrv.engine.kv.pins import Pins
+from llamasrv.engine.kv.prefix_index import (
+    EVERYBODY,
+    KEY_LENGTH,
+    Commons,
+    Key,
+    Match,
+    common_prefix,
+    key_of,
+    usable_length,
+)
 from llamasrv.engine.kv.tier import Entry
 from llamasrv.engine.media.timeline import MediaTimeline
 
@@ -87,9 +94,10 @@ class HostTier:
             return
         siblings = self._index.get(entry.key, [])
         for other in [
-            e for e in siblings
+            e
+            for e in siblings
             if e.length <= entry.length and common_prefix(e.tokens, entry.tokens) == e.length and not self.pins.keeps(e)
-        ]:  # fmt: skip
+        ]:
             self._remove(other)
         self._shrink(self.limit - self.reserved - entry.num_bytes)
         self._entries[id(entry)] = entry

@@ -33,9 +33,14 @@ class LaneTier:
         self._backend = backend
 
     def match(
-        self, tokens: array[int], limit: int, cache_key: CacheKey, cuts: list[int], media: MediaTimeline | None = None,
+        self,
+        tokens: array[int],
+        limit: int,
+        cache_key: CacheKey,
+        cuts: list[int],
+        media: MediaTimeline | None = None,
         commons: Commons | None = None,
-    ) -> tuple[LaneEntry, int] | None:  # fmt: skip
+    ) -> tuple[LaneEntry, int] | None:
         lanes, backend = self._lanes, self._backend
 
         def usable(lane: int, length: int) -> bool:
@@ -43,9 +48,17 @@ class LaneTier:
             return length == lanes.lengths[lane] or backend.usable(lane, position)
 
         found = self._index.match(
-            tokens, limit, lanes.lengths, lanes.held, cache_key, cuts=cuts, follow=self._follow, media=media,
-            usable=None if backend.can_cut_saved else usable, commons=commons,
-        )  # fmt: skip
+            tokens,
+            limit,
+            lanes.lengths,
+            lanes.held,
+            cache_key,
+            cuts=cuts,
+            follow=self._follow,
+            media=media,
+            usable=None if backend.can_cut_saved else usable,
+            commons=commons,
+        )
         if found is None or not (found.length >= KEY_LENGTH or found.coming):
             return None
         if found.held and not self._shares:

@@ -11,22 +11,22 @@ from array import array
 from dataclasses import replace
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.sequence import Sequence
-from llamasrv.engine.kv.disk_reads import DiskReads
-from llamasrv.engine.kv.disk_tier import DiskTier, StoredState
+from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.kv.checkpointing import Checkpointing
 from llamasrv.engine.kv.checkpoints import Checkpoint
+from llamasrv.engine.kv.disk_reads import DiskReads
+from llamasrv.engine.kv.disk_tier import DiskTier, StoredState
+from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.kv.lane_tier import LaneTier
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.kv.pinning import Pinning
-from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.kv.prefix_index import FOLLOW, KEY_LENGTH, Match, PrefixIndex, common_prefix, usable_length
-from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.tier import Tier
-from llamasrv.engine.cost_model import CostModel
+from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.preemption import WayBack
+from llamasrv.engine.sequence import Sequence
 
 log = logging.getLogger("llamasrv.engine")
 
@@ -403,4 +403,3 @@ class KVCacheManager:
         if self.checkpointing.is_on:
             self.checkpointing.leave(lane)
         self.lanes.drop(lane)
-

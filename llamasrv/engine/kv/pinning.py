@@ -9,9 +9,10 @@ from bisect import insort
 
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.kv.host_tier import HostTier, SavedState
-from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.kv.prefix_index import KEY_LENGTH
+from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.sequence import Sequence
+
 
 class Pinning:
     """One per context."""

@@ -82,9 +82,11 @@ class Pins:
         """Whether the new state covers this one, for at least as long."""
         old = pin.state
         return (
-            self._can_cut and pin.until <= until and old.cache_key == state.cache_key
+            self._can_cut
+            and pin.until <= until
+            and old.cache_key == state.cache_key
             and common_prefix(old.tokens, state.tokens) == old.length
-        )  # fmt: skip
+        )
 
     def _release_one(self, of: Callable[[str], bool]) -> None:
         self.release(min((pin for pin in self._pins.values() if of(pin.owner)), key=lambda pin: pin.until).state)

@@ -16,9 +16,9 @@ from pathlib import Path
 from llamasrv.atomic_file import replacing
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.kv import state_file
+from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.kv.prefix_index import EVERYBODY, KEY_LENGTH
-from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 
 SPARE = 256 * 2**20  # bytes of the disk that stay free

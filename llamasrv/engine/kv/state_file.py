@@ -51,18 +51,34 @@ def as_facts(facts: Mapping[str, object]) -> dict[str, object]:
 
 
 def write(
-    file: BinaryIO, tokens: array[int], state: np.ndarray, *, facts: dict[str, object], scope: str = "",
-    adapters: list[tuple[str, float]] | None = None, points: Sequence[tuple[int, np.ndarray]] = (),
-) -> int:  # fmt: skip
+    file: BinaryIO,
+    tokens: array[int],
+    state: np.ndarray,
+    *,
+    facts: dict[str, object],
+    scope: str = "",
+    adapters: list[tuple[str, float]] | None = None,
+    points: Sequence[tuple[int, np.ndarray]] = (),
+) -> int:
     """Returns the number of bytes written. `points` maps numbers of first tokens to states."""
     data = np.ascontiguousarray(state)
     raw, numbers = data.data.cast("B"), tokens.tobytes()
     others = [(length, np.ascontiguousarray(point)) for length, point in points]
-    head = json.dumps(asdict(Head(
-        facts=facts, scope=scope, adapters=adapters or [], num_tokens=len(tokens), num_bytes=data.nbytes,
-        kind=data.dtype.str, tokens_check=zlib.crc32(numbers), state_check=zlib.crc32(raw),
-        points=[(length, o.nbytes, zlib.crc32(o.data.cast("B")), o.dtype.str) for length, o in others],
-    ))).encode()  # fmt: skip
+    head = json.dumps(
+        asdict(
+            Head(
+                facts=facts,
+                scope=scope,
+                adapters=adapters or [],
+                num_tokens=len(tokens),
+                num_bytes=data.nbytes,
+                kind=data.dtype.str,
+                tokens_check=zlib.crc32(numbers),
+                state_check=zlib.crc32(raw),
+                points=[(length, o.nbytes, zlib.crc32(o.data.cast("B")), o.dtype.str) for length, o in others],
+            )
+        )
+    ).encode()
     start = MAGIC + struct.pack("<II", len(head), zlib.crc32(head)) + head + numbers
     file.write(start)
     file.write(raw)

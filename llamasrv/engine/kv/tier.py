@@ -40,9 +40,14 @@ class Tier(Protocol):
         """Bytes that have to be copied before it can be used, however much of it is."""
 
     def match(
-        self, tokens: array[int], limit: int, cache_key: CacheKey, cuts: list[int], media: MediaTimeline | None,
+        self,
+        tokens: array[int],
+        limit: int,
+        cache_key: CacheKey,
+        cuts: list[int],
+        media: MediaTimeline | None,
         commons: Commons | None = None,
-    ) -> tuple[Entry, int] | None:  # fmt: skip
+    ) -> tuple[Entry, int] | None:
         """The entry with most of `tokens[:limit]`, and how much of it is usable; None if nothing is worth a copy. A
         state that cannot be cut anywhere is used whole, or up to the nearest of `cuts`, ascending lengths; nothing is
         cut inside an image of the `media`. `commons` are of these tokens."""

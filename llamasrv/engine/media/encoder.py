@@ -71,9 +71,14 @@ class Encoder:
     """`post` hands a result to the engine thread, which passes it to `take`. `fail` ends a sequence."""
 
     def __init__(
-        self, projector: Projector, limit: int, *, post: Callable[[Encoded], None],
-        fail: Callable[[Sequence, LlamasrvError], None], metrics: EngineMetrics,
-    ) -> None:  # fmt: skip
+        self,
+        projector: Projector,
+        limit: int,
+        *,
+        post: Callable[[Encoded], None],
+        fail: Callable[[Sequence, LlamasrvError], None],
+        metrics: EngineMetrics,
+    ) -> None:
         self.projector = projector
         self.limit = limit
         self.used = 0  # bytes of all rows
@@ -190,8 +195,9 @@ class Encoder:
             chunks = {_key(seq, n): media.spans[n] for n in needed if n not in media.rows}
             more = sum(
                 4 * self.projector.width * span.chunk.num_tokens
-                for key, span in chunks.items() if key not in wanted and key not in self._pins
-            )  # fmt: skip
+                for key, span in chunks.items()
+                if key not in wanted and key not in self._pins
+            )
             if reserved + more > self.limit and not is_next:
                 break
             is_next = False

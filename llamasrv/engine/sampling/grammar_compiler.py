@@ -173,8 +173,9 @@ class GrammarCompiler:
         if self._refusal is not None:
             raise InvalidRequest(
                 "This model's vocabulary does not support schemas, grammars or forced tool calls "
-                f"({self._refusal}). Remove them from the request.", param="content",
-            )  # fmt: skip
+                f"({self._refusal}). Remove them from the request.",
+                param="content",
+            )
         digest = sha256("\0".join((text, *triggers)).encode("utf-8", "surrogatepass")).digest()
         key = scope, digest
         if (found := self._look_up(key)) is not None:

@@ -35,9 +35,13 @@ def fault_of(text: str) -> str | None:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "llamasrv.engine.sampling.grammar_trial"],
-            input=text.encode("utf-8", "surrogatepass"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _NEEDED if name in os.environ}, timeout=TRIAL_SECONDS, check=False,
-        )  # fmt: skip
+            input=text.encode("utf-8", "surrogatepass"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in _NEEDED if name in os.environ},
+            timeout=TRIAL_SECONDS,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return _TOO_LONG
     except OSError as error:

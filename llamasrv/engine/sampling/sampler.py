@@ -38,9 +38,13 @@ class Sampler:
     )  # fmt: skip
 
     def __init__(
-        self, params: SamplingParams, tokens: array[int], num_prompt: int, backend: Backend,
+        self,
+        params: SamplingParams,
+        tokens: array[int],
+        num_prompt: int,
+        backend: Backend,
         chains: ChainMaker | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`tokens`: the timeline, which grows as tokens are accepted; the first `num_prompt` are the prompt. `chains`
         makes what takes long to make; without it that is made at once."""
         self._tokens, self._num_prompt = tokens, num_prompt

@@ -58,9 +58,15 @@ class SamplingState:
     )  # fmt: skip
 
     def __init__(
-        self, spec: SequenceSpec, tokens: array[int], constraint: OutputConstraint | None, backend: Backend,
-        *, shifts: bool = False, chains: ChainMaker | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        spec: SequenceSpec,
+        tokens: array[int],
+        constraint: OutputConstraint | None,
+        backend: Backend,
+        *,
+        shifts: bool = False,
+        chains: ChainMaker | None = None,
+    ) -> None:
         """`tokens`: the timeline, which begins with the prompt and is extended here. `shifts`: the engine makes room
         once the context is full."""
         vocab, num_prompt = backend.vocab, len(spec.tokens)

@@ -34,9 +34,7 @@ class StepSampler:
         if not constraints:
             return []
         matchers: list[Matcher] = [
-            matcher
-            for constraint in constraints
-            if (matcher := constraint.matcher) is not None and matcher.binding
+            matcher for constraint in constraints if (matcher := constraint.matcher) is not None and matcher.binding
         ]
         self._masks.begin(matchers)
         return matchers

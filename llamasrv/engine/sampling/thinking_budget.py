@@ -58,4 +58,3 @@ def _is_cut(text: bytes) -> bool:
             length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
             return length > back
     return False
-

@@ -24,12 +24,12 @@ from llamasrv.domain.events import (
     ToolCallArguments,
     ToolCallStart,
     Usage,
-)  # fmt: skip
+)
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
 from llamasrv.protocols.anthropic.cache_control import SECONDS, CacheControl, pins_of
 from llamasrv.protocols.anthropic.diagnostics import Diagnostics, diagnostics_body
-from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
 from llamasrv.protocols.anthropic.tools import Choice, Tools, check_some_are_left, left_out
 from llamasrv.protocols.common.forms import CLOSED
@@ -48,7 +48,7 @@ from llamasrv.protocols.common.schema import (
     WireField,
     WireSchema,
     wrong_type,
-)  # fmt: skip
+)
 from llamasrv.protocols.common.thinking import EFFORTS, thinking_variables
 from llamasrv.protocols.common.wire import dumps, new_id
 from llamasrv.protocols.errors import anthropic_body

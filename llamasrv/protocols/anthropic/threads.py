@@ -122,7 +122,7 @@ def whole_body(body: Mapping[str, Any], earlier: Sequence[Turn]) -> Mapping[str,
     if earlier[-1].continued:
         raise ThreadContinued(
             "This response has already been continued: go on from the thread's latest one, or send the whole "
-            "conversation with 'thread': {\"type\": \"create\"}.",
+            'conversation with \'thread\': {"type": "create"}.',
             param="thread.previous_message_id",
         )
     fixed = earlier[0].fixed
@@ -130,7 +130,7 @@ def whole_body(body: Mapping[str, Any], earlier: Sequence[Turn]) -> Mapping[str,
     if changed:
         raise ThreadChanged(
             f"{' and '.join(map(repr, changed))} differ from what the thread was created with: leave them out, or send "
-            "the whole conversation with 'thread': {\"type\": \"create\"}.",
+            'the whole conversation with \'thread\': {"type": "create"}.',
             param=changed[0],
         )
     if body.get("messages") is None:
@@ -142,7 +142,7 @@ def whole_body(body: Mapping[str, Any], earlier: Sequence[Turn]) -> Mapping[str,
 def not_found(id: str) -> ThreadNotFound:
     return ThreadNotFound(
         f"No thread is kept for the message '{id[:80]}': send the whole conversation with "
-        "'thread': {\"type\": \"create\"}.",
+        '\'thread\': {"type": "create"}.',
         param="thread.previous_message_id",
     )
 

@@ -38,19 +38,32 @@ CLIENT_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "text_editor_": (
         "View, create and edit text files.",
         _commands(
-            ("view", "create", "str_replace", "insert"), path=_TEXT, view_range=_RANGE, file_text=_TEXT, old_str=_TEXT,
-            new_str=_TEXT, insert_line=_NUMBER, insert_text=_TEXT,
+            ("view", "create", "str_replace", "insert"),
+            path=_TEXT,
+            view_range=_RANGE,
+            file_text=_TEXT,
+            old_str=_TEXT,
+            new_str=_TEXT,
+            insert_line=_NUMBER,
+            insert_text=_TEXT,
         ),
     ),
     "memory_": (
         "Keep notes in files under /memories.",
         _commands(
-            ("view", "create", "str_replace", "insert", "delete", "rename"), path=_TEXT, view_range=_RANGE,
-            file_text=_TEXT, old_str=_TEXT, new_str=_TEXT, insert_line=_NUMBER, insert_text=_TEXT, old_path=_TEXT,
+            ("view", "create", "str_replace", "insert", "delete", "rename"),
+            path=_TEXT,
+            view_range=_RANGE,
+            file_text=_TEXT,
+            old_str=_TEXT,
+            new_str=_TEXT,
+            insert_line=_NUMBER,
+            insert_text=_TEXT,
+            old_path=_TEXT,
             new_path=_TEXT,
         ),
     ),
-}  # fmt: skip
+}
 """By the beginning of their type: what they do, and their schema."""
 
 

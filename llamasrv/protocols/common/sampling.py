@@ -31,7 +31,7 @@ from llamasrv.protocols.common.schema import (
     WireField,
     WireSchema,
     wrong_type,
-)  # fmt: skip
+)
 from llamasrv.protocols.telemetry import RETURN_PROGRESS, Extras
 
 Bias = tuple[Union[int, str], float]

@@ -337,9 +337,7 @@ def invalid_request(messages: Any) -> InvalidRequest:
         param += f"[{step}]" if isinstance(step, int) else f".{step}" if param else step
     complaint = messages[0]
     if not isinstance(complaint, Complaint):  # marshmallow's own: a required field is missing
-        return InvalidRequest(
-            f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
-        )
+        return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
     if complaint.error is Unsupported:
         return Unsupported(str(complaint), param=param, about=complaint.about)
     kind = " type for" if complaint.code == "invalid_type" else ""
@@ -368,4 +366,3 @@ def rows(schema: type[WireSchema]) -> list[Row]:
     """What the endpoint does with each field it knows."""
     declared = schema._declared_fields
     return [Row(name, field.metadata["verdict"], field.metadata["note"]) for name, field in declared.items()]
-

@@ -78,8 +78,10 @@ def _elements(value: dict[str, Any], depth: int, *path: int | str) -> dict[str, 
 
 
 def _triggers(value: dict[str, Any], tags: list[dict[str, Any]], name: str, *path: int | str) -> list[str]:
-    triggers = [_text(trigger, *path, "triggers", i)
-                for i, trigger in enumerate(_list(value.get("triggers"), *path, "triggers"))]  # fmt: skip
+    triggers = [
+        _text(trigger, *path, "triggers", i)
+        for i, trigger in enumerate(_list(value.get("triggers"), *path, "triggers"))
+    ]
     for i, tag in enumerate(tags):
         if not any(tag["begin"].startswith(trigger) for trigger in triggers):
             raise Invalid("does not begin with any of the triggers.", *path, name, i, "begin")

@@ -24,7 +24,7 @@ from llamasrv.protocols.common.schema import (
     WireField,
     WireSchema,
     wrong_type,
-)  # fmt: skip
+)
 from llamasrv.protocols.gemini.schemas import json_schema
 from llamasrv.protocols.gemini.wire import camel, list_of, object_of
 from llamasrv.protocols.limits import Limits

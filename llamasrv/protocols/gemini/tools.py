@@ -75,6 +75,4 @@ def check_names(choice: ToolChoice, tools: tuple[Tool, ...]) -> None:
     known = {tool.name for tool in tools}
     for i, name in enumerate(choice.names):
         if name not in known:
-            raise Invalid(
-                f"no function is named '{name[:80]}'.", "functionCallingConfig", "allowedFunctionNames", i
-            )
+            raise Invalid(f"no function is named '{name[:80]}'.", "functionCallingConfig", "allowedFunctionNames", i)

@@ -31,7 +31,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     wrong_type,
-)  # fmt: skip
+)
 from llamasrv.protocols.common.wire import dumps, logprob
 from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.fold import Choice
@@ -39,6 +39,7 @@ from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.final import final_body, settings_of
 from llamasrv.protocols.telemetry import Extras, Paces, progress_of
 from llamasrv.protocols.writer import Writer
+
 
 class Clamped(Number):
     """A number that is clamped to its bounds."""
@@ -252,9 +253,14 @@ def _request(
         with_pace=extras.per_token,
     )
     options = NativeOptions(
-        stream, probs or None, get("return_tokens", False), len(prompts) * n > 1, get("response_fields", ()),
-        settings_of(request), extras,
-    )  # fmt: skip
+        stream,
+        probs or None,
+        get("return_tokens", False),
+        len(prompts) * n > 1,
+        get("response_fields", ()),
+        settings_of(request),
+        extras,
+    )
     return request, options
 
 
@@ -325,9 +331,14 @@ class NativeReply(Writer):
 
     def _final(self, event: Finished, text: str, tokens: list[int], has_new_line: bool) -> dict[str, Any]:
         return final_body(
-            event, self._running, self._options.settings, model=self._model, text=text, tokens=tokens,
+            event,
+            self._running,
+            self._options.settings,
+            model=self._model,
+            text=text,
+            tokens=tokens,
             has_new_line=has_new_line,
-        )  # fmt: skip
+        )
 
     def _probabilities(self, entries: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
         most = self._options.probs or 0

@@ -55,9 +55,15 @@ def generation_settings(running: Submitted, given: Mapping[str, Any]) -> dict[st
 
 
 def final_body(
-    event: Finished, running: Submitted, given: Mapping[str, Any], *, model: str, text: str, tokens: list[int],
+    event: Finished,
+    running: Submitted,
+    given: Mapping[str, Any],
+    *,
+    model: str,
+    text: str,
+    tokens: list[int],
     has_new_line: bool,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     usage = event.usage or Usage()
     return {
         "index": event.index,

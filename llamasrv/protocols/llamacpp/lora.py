@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from llamasrv.protocols.common.lora import Lora
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.lora import Lora
 from llamasrv.protocols.common.schema import Loader, Number, String, WireSchema
 from llamasrv.protocols.limits import Limits
 
@@ -49,13 +49,19 @@ def adapters_body(adapters: Iterable[tuple[str, str]], standing: Iterable[tuple[
     """`adapters`: name and path of each; `standing`: number and scale of those that apply where a request names
     none."""
     scales = dict(standing)
-    return orjson.dumps([
-        {
-            "id": n, "name": name, "path": PurePath(path).name, "scale": scales.get(n, 0.0), "task_name": "",
-            "prompt_prefix": "",
-        }
-        for n, (name, path) in enumerate(adapters)
-    ])  # fmt: skip
+    return orjson.dumps(
+        [
+            {
+                "id": n,
+                "name": name,
+                "path": PurePath(path).name,
+                "scale": scales.get(n, 0.0),
+                "task_name": "",
+                "prompt_prefix": "",
+            }
+            for n, (name, path) in enumerate(adapters)
+        ]
+    )
 
 
 def loaded_body(number: int, name: str) -> bytes:

@@ -26,13 +26,15 @@ class StreamLookup:
 
     def body(self, found: Iterable[tuple[str, int, float, float | None]]) -> bytes:
         """`found`: name, bytes so far, start and end of each stream."""
-        return orjson.dumps([
-            {
-                "conversation_id": name,
-                "is_done": completed is not None,
-                "total_bytes": total,
-                "started_at": int(started),
-                "completed_at": int(completed or 0),
-            }
-            for name, total, started, completed in found
-        ])
+        return orjson.dumps(
+            [
+                {
+                    "conversation_id": name,
+                    "is_done": completed is not None,
+                    "total_bytes": total,
+                    "started_at": int(started),
+                    "completed_at": int(completed or 0),
+                }
+                for name, total, started, completed in found
+            ]
+        )

@@ -104,7 +104,5 @@ def answer(
         shorten=shorten,
         with_progress=get("stream", True) and get("return_progress", False),
     )
-    options = AnswerOptions(
-        model, time.perf_counter(), top if logprobs else None, get("think"), insert, whole_text
-    )
+    options = AnswerOptions(model, time.perf_counter(), top if logprobs else None, get("think"), insert, whole_text)
     return request, options

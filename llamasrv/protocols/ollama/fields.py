@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from llamasrv.domain.request import Content, MediaPart
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.forms import CLOSED
-from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.media import from_base64
+from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Flag, Ignored, Invalid, String, WireField, WireSchema, wrong_type
 from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.telemetry import RETURN_PROGRESS

@@ -16,7 +16,7 @@ from llamasrv.protocols.common.schema import (
     WireField,
     WireSchema,
     wrong_type,
-)  # fmt: skip
+)
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.fields import Chosen, Options
 from llamasrv.protocols.ollama.messages import Messages
@@ -127,10 +127,17 @@ class Managing:
                 raise InvalidRequest(f"Invalid 'messages[{at}]': expected a string.", param=f"messages[{at}]")
             messages.append((message.role, message.content))
         return Create(
-            self._new_name(data), base, blob, get("template"), get("system", ""), tuple(messages),
-            get("parameters", Chosen()), get("license", ""), get("stream", True),
+            self._new_name(data),
+            base,
+            blob,
+            get("template"),
+            get("system", ""),
+            tuple(messages),
+            get("parameters", Chosen()),
+            get("license", ""),
+            get("stream", True),
             get("quantize", ""),
-        )  # fmt: skip
+        )
 
     def parse_copy(self, body: Mapping[str, Any]) -> tuple[str, str]:
         data = self._copy(body)

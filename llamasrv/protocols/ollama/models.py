@@ -59,16 +59,20 @@ def tags_body(models: Iterable[Facts]) -> bytes:
 
 def ps_body(models: Iterable[Facts]) -> bytes:
     """The loaded models."""
-    return dumps({
-        "models": [
-            {
-                **_entry(model), "size": model.memory or model.size,
-                "expires_at": timestamp(NEVER if model.expires is None else model.expires),
-                "size_vram": 0, "context_length": model.context,
-            }
-            for model in models
-        ]
-    })  # fmt: skip
+    return dumps(
+        {
+            "models": [
+                {
+                    **_entry(model),
+                    "size": model.memory or model.size,
+                    "expires_at": timestamp(NEVER if model.expires is None else model.expires),
+                    "size_vram": 0,
+                    "context_length": model.context,
+                }
+                for model in models
+            ]
+        }
+    )
 
 
 def _entry(model: Facts) -> dict[str, Any]:

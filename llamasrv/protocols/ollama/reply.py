@@ -19,7 +19,7 @@ from llamasrv.domain.events import (
     ToolCallArguments,
     ToolCallStart,
     Usage,
-)  # fmt: skip
+)
 from llamasrv.domain.request import ToolCall
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.common.wire import chat_logprob

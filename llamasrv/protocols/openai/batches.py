@@ -104,9 +104,18 @@ def answer_line(id: str, custom_id: str, status: int | None, request_id: str, bo
 
 
 def shown(batch: Any) -> dict[str, Any]:
-    times = {f"{status}_at": batch.times.get(status) for status in (
-        "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled",
-    )}  # fmt: skip
+    times = {
+        f"{status}_at": batch.times.get(status)
+        for status in (
+            "in_progress",
+            "finalizing",
+            "completed",
+            "failed",
+            "expired",
+            "cancelling",
+            "cancelled",
+        )
+    }
     errors = None if not batch.errors else {"object": "list", "data": batch.errors}
     usage = {name: batch.usage.get(name, 0) for name in ("input_tokens", "output_tokens", "total_tokens")}
     return {

@@ -39,7 +39,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     wrong_type,
-)  # fmt: skip
+)
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.common.wire import FINISH, chat_logprob, dumps, new_id, usage_body
 from llamasrv.protocols.errors import llamacpp_body, openai_body
@@ -214,11 +214,18 @@ class ChatCompletions:
             with_pace=extras.per_token,
         )
         options = ChatOptions(
-            request.stream, get("stream_options", False), logprobs, top, n, "service_tier" in data, "functions" in data,
+            request.stream,
+            get("stream_options", False),
+            logprobs,
+            top,
+            n,
+            "service_tier" in data,
+            "functions" in data,
             frozenset(tool.name for tool in tools if isinstance(tool, CustomTool)),
             bool(tools) and choice.mode != "none",
-            extras, settings_of(request) if extras.verbose else {},
-        )  # fmt: skip
+            extras,
+            settings_of(request) if extras.verbose else {},
+        )
         return request, options
 
     def prompt(self, data: dict[str, Any], tools: tuple[Tool, ...]) -> ChatPrompt:

@@ -79,6 +79,11 @@ class ChunkReply(Writer):
 
     def _verbose(self, event: Finished, text: str) -> dict[str, Any]:
         return final_body(
-            event, self._running, self._settings, model=self._model, text=text, tokens=[],
+            event,
+            self._running,
+            self._settings,
+            model=self._model,
+            text=text,
+            tokens=[],
             has_new_line="\n" in text,
-        )  # fmt: skip
+        )

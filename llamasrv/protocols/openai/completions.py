@@ -108,9 +108,13 @@ class Completions:
             with_pace=extras.per_token,
         )
         options = CompletionsOptions(
-            stream, get("stream_options", False), "logprobs" in data, len(prompts) * n, extras,
+            stream,
+            get("stream_options", False),
+            "logprobs" in data,
+            len(prompts) * n,
+            extras,
             settings_of(request) if extras.verbose else {},
-        )  # fmt: skip
+        )
         return request, options
 
     def _with_suffix(self, prompts: tuple[Prompt, ...], data: dict[str, Any]) -> tuple[Prompt, ...]:

@@ -48,8 +48,10 @@ class Encoding(WireField):
 class EmbeddingsSchema(WireSchema):
     input = Inputs(
         "a text, texts, token ids of this model, or arrays of them; none of them empty",
-        most="inputs", empty=False, required=True,
-    )  # fmt: skip
+        most="inputs",
+        empty=False,
+        required=True,
+    )
     model = String("a name or alias; absent: the model that is served")
     encoding_format = Encoding("float, or base64 of little-endian 32-bit floats")
     dimensions = Count(1, INT_MAX, "the first so many numbers, normalised again; at most the model's own")

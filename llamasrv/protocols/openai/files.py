@@ -48,9 +48,7 @@ def parse_upload(fields: Mapping[str, list[str]]) -> UploadFields:
         raise InvalidRequest(f"Invalid 'purpose': expected one of {', '.join(PURPOSES)}.", param="purpose")
     anchor = fields.get("expires_after[anchor]", ["created_at"])[-1]
     if anchor != "created_at":
-        raise InvalidRequest(
-            "Invalid 'expires_after[anchor]': expected 'created_at'.", param="expires_after[anchor]"
-        )
+        raise InvalidRequest("Invalid 'expires_after[anchor]': expected 'created_at'.", param="expires_after[anchor]")
     seconds = fields.get("expires_after[seconds]")
     return UploadFields(purpose, None if seconds is None else _lifetime(seconds[-1]))
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import orjson
 
-
 # Texts that llama-server leaves empty as well: what is known of a model is in `meta`.
 _DETAILS = {
     "parent_model": "", "format": "gguf", "family": "", "families": [""], "parameter_size": "",

@@ -62,8 +62,9 @@ class ScoreEndpoint:
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
     ) -> tuple[RerankRequest, ScoreOptions]:
         data = self._load(body)
-        first, second = (self._texts(data, names) for names in (("text_1", "queries", "data_1"),
-                                                                ("text_2", "documents", "data_2")))  # fmt: skip
+        first, second = (
+            self._texts(data, names) for names in (("text_1", "queries", "data_1"), ("text_2", "documents", "data_2"))
+        )
         if len(first) == 1:
             first *= len(second)
         if len(first) != len(second):

@@ -270,7 +270,9 @@ class Transcription(Writer):
 
 def _logprob(entry: TokenLogprob) -> dict[str, Any]:
     return {
-        "token": entry.piece.decode("utf-8", "replace"), "bytes": list(entry.piece), "logprob": logprob(entry.logprob)
+        "token": entry.piece.decode("utf-8", "replace"),
+        "bytes": list(entry.piece),
+        "logprob": logprob(entry.logprob),
     }
 
 

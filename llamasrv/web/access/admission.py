@@ -37,9 +37,7 @@ class Refusal(NamedTuple):
 class Admission:
     """`access()` returns the access rules in force; `route_of` finds the route for a method and path, or raises."""
 
-    def __init__(
-        self, access: Callable[[], Access], registry: Registry, route_of: Callable[[str, str], str]
-    ) -> None:
+    def __init__(self, access: Callable[[], Access], registry: Registry, route_of: Callable[[str, str], str]) -> None:
         self._access, self._registry, self._route_of = access, registry, route_of
 
     def admit(self, head: Mapping[str, Any]) -> Admitted | Refusal:

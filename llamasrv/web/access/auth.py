@@ -1,9 +1,9 @@
 """Who may come in and for what: the tables and checks behind admission.py, in its order.
 
-    host, origin   a page in a browser must not reach a server without keys (origins.py)
-    key            on every route but the open ones, known or not; compared in constant time
-    scope          one table says what a route takes; a route that is not in it takes `admin`
-    quota          counted on the routes that do work
+host, origin   a page in a browser must not reach a server without keys (origins.py)
+key            on every route but the open ones, known or not; compared in constant time
+scope          one table says what a route takes; a route that is not in it takes `admin`
+quota          counted on the routes that do work
 """
 
 from __future__ import annotations

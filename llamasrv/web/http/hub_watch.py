@@ -39,9 +39,7 @@ class Seen(NamedTuple):
 class HubWatch:
     """Make and start it on the hub's thread. `request_in` is the code in whose frame a request's `environ` is found."""
 
-    def __init__(
-        self, stalls: Histogram, request_in: CodeType, *, clock: Callable[[], float] = perf_counter
-    ) -> None:
+    def __init__(self, stalls: Histogram, request_in: CodeType, *, clock: Callable[[], float] = perf_counter) -> None:
         self._stalls = stalls
         self._request_in = request_in
         self._clock = clock

@@ -22,6 +22,7 @@ PIECE = 1 << 19  # bytes that are decoded and written at a time
 FIELD_BYTES = 2**20  # of one field
 PARTS = 64
 
+
 class Sink(Protocol):
     """Where the content of a file is written."""
 

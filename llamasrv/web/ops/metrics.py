@@ -86,17 +86,28 @@ class ServiceCollector(Collector):
 
     def _model(self, families: _Families, model: Model) -> None:
         loaded = model.state == "loaded"
-        families.gauges("llamasrv_", (
-            ("model_loaded", "1 while the model is loaded.", int(loaded)),
-            ("model_memory_bytes", "Memory the loaded model takes.", model.memory * loaded),
-            ("windows_saved_bytes", "Estimated KV saved by sliding windows; --swa-full would take it.",
-             model.recipe.windows_save * loaded if model.recipe is not None else 0),
-            ("load_progress", "Share of the model that is loaded.", model.progress),
-        ), model=model.name)  # fmt: skip
-        families.counters("llamasrv_", (
-            ("model_loads", "Number of times the model was loaded.", model.num_loads),
-            ("model_unloads", "Number of times the model was unloaded.", model.num_unloads),
-        ), model=model.name)  # fmt: skip
+        families.gauges(
+            "llamasrv_",
+            (
+                ("model_loaded", "1 while the model is loaded.", int(loaded)),
+                ("model_memory_bytes", "Memory the loaded model takes.", model.memory * loaded),
+                (
+                    "windows_saved_bytes",
+                    "Estimated KV saved by sliding windows; --swa-full would take it.",
+                    model.recipe.windows_save * loaded if model.recipe is not None else 0,
+                ),
+                ("load_progress", "Share of the model that is loaded.", model.progress),
+            ),
+            model=model.name,
+        )
+        families.counters(
+            "llamasrv_",
+            (
+                ("model_loads", "Number of times the model was loaded.", model.num_loads),
+                ("model_unloads", "Number of times the model was unloaded.", model.num_unloads),
+            ),
+            model=model.name,
+        )
 
     def _engine(self, families: _Families, model: str, engine: Engine) -> None:
         now = engine.snapshot()
@@ -108,49 +119,61 @@ class ServiceCollector(Collector):
     @staticmethod
     def _pool(families: _Families, model: str, engine: Engine, now: Snapshot) -> None:
         running, cells, lanes = len(now["running"]), now["cells"], now["lanes"]
-        families.gauges("llamasrv_", (
-            ("running", "Sequences that hold a lane.", running),
-            ("waiting", "Sequences that wait for a lane.", now["num_waiting"]),
-            ("cells_used", "KV cells in use, by running sequences and kept prefixes.", cells["used"]),
-            ("cells_held", "KV cells in use by running sequences.", cells["held"]),
-            ("cells", "KV cells.", cells["total"]),
-            ("lanes", "Lanes.", lanes["total"]),
-            ("cells_ratio", "Share of the KV cells that running sequences use.", _ratio(cells["held"], cells["total"])),
-            ("stalled_seconds", "Duration of the engine's current turn so far.", engine.stalled_seconds),
-            ("lanes_held", "Lanes of running sequences.", lanes["held"]),
-            ("lanes_resident", "Lanes that keep a prefix.", lanes["resident"]),
-            ("swapped_bytes", "Host memory that holds preempted sequences.", now["swapped_bytes"]),
-            ("pinned_bytes", "Host memory of prefixes that clients asked to be kept.", now["pins"]["bytes"]),
-            ("ready", "1 when the model can be used.", int(now["status"].state == "ready")),
-        ), model=model)  # fmt: skip
+        families.gauges(
+            "llamasrv_",
+            (
+                ("running", "Sequences that hold a lane.", running),
+                ("waiting", "Sequences that wait for a lane.", now["num_waiting"]),
+                ("cells_used", "KV cells in use, by running sequences and kept prefixes.", cells["used"]),
+                ("cells_held", "KV cells in use by running sequences.", cells["held"]),
+                ("cells", "KV cells.", cells["total"]),
+                ("lanes", "Lanes.", lanes["total"]),
+                (
+                    "cells_ratio",
+                    "Share of the KV cells that running sequences use.",
+                    _ratio(cells["held"], cells["total"]),
+                ),
+                ("stalled_seconds", "Duration of the engine's current turn so far.", engine.stalled_seconds),
+                ("lanes_held", "Lanes of running sequences.", lanes["held"]),
+                ("lanes_resident", "Lanes that keep a prefix.", lanes["resident"]),
+                ("swapped_bytes", "Host memory that holds preempted sequences.", now["swapped_bytes"]),
+                ("pinned_bytes", "Host memory of prefixes that clients asked to be kept.", now["pins"]["bytes"]),
+                ("ready", "1 when the model can be used.", int(now["status"].state == "ready")),
+            ),
+            model=model,
+        )
 
     @staticmethod
     def _work(families: _Families, model: str, m: EngineMetrics) -> None:
-        families.counters("llamasrv_", (
-            ("requests", "Requests that reached the engine.", m.requests),
-            ("prompt_tokens", "Prompt tokens computed.", m.prompt_tokens),
-            ("cached_tokens", "Prompt tokens reused instead of computed.", m.cached_tokens),
-            ("generated_tokens", "Tokens generated.", m.generated_tokens),
-            ("steps", "Steps of the engine.", m.steps),
-            ("prefill_seconds", "Time in steps with prompt tokens.", m.prefill_seconds),
-            ("decode_seconds", "Time in steps without prompt tokens.", m.decode_seconds),
-            ("preemptions", "Sequences preempted.", m.preemptions),
-            ("swaps", "Preempted sequences kept in host memory.", m.swaps),
-            ("context_shifts", "Times a sequence dropped tokens because its context was full.", m.context_shifts),
-            ("checkpoints", "Checkpoints kept where prompts diverge.", m.checkpoints),
-            ("pins", "Prefixes kept because a client asked for it.", m.pins),
-            ("evictions", "Prefixes dropped to make room.", m.evictions),
-            ("compactions", "Times the cells of running sequences were laid out anew.", m.compactions),
-            ("prefixes_read", "Prefixes read from disk.", m.prefixes_read),
-            ("prefixes_written", "Prefixes written to disk.", m.prefixes_written),
-            ("media_encoded", "Images, image slices and audio windows encoded for answers.", m.chunks_encoded),
-            ("media_served", "Those that prompts needed, newly encoded or cached.", m.chunks_served),
-            ("media_encode_seconds", "Seconds spent encoding images and audio.", m.encode_seconds),
-            ("failed_steps", "Steps that failed.", m.failed_steps),
-            ("restarts", "Contexts recreated after a failure.", m.restarts),
-            ("spoiled_rows", "Rows of logits that were not numbers; their sequences failed.", m.spoiled_rows),
-            ("unread", "Sequences cancelled because nobody read their answer.", m.unread),
-        ), model=model)  # fmt: skip
+        families.counters(
+            "llamasrv_",
+            (
+                ("requests", "Requests that reached the engine.", m.requests),
+                ("prompt_tokens", "Prompt tokens computed.", m.prompt_tokens),
+                ("cached_tokens", "Prompt tokens reused instead of computed.", m.cached_tokens),
+                ("generated_tokens", "Tokens generated.", m.generated_tokens),
+                ("steps", "Steps of the engine.", m.steps),
+                ("prefill_seconds", "Time in steps with prompt tokens.", m.prefill_seconds),
+                ("decode_seconds", "Time in steps without prompt tokens.", m.decode_seconds),
+                ("preemptions", "Sequences preempted.", m.preemptions),
+                ("swaps", "Preempted sequences kept in host memory.", m.swaps),
+                ("context_shifts", "Times a sequence dropped tokens because its context was full.", m.context_shifts),
+                ("checkpoints", "Checkpoints kept where prompts diverge.", m.checkpoints),
+                ("pins", "Prefixes kept because a client asked for it.", m.pins),
+                ("evictions", "Prefixes dropped to make room.", m.evictions),
+                ("compactions", "Times the cells of running sequences were laid out anew.", m.compactions),
+                ("prefixes_read", "Prefixes read from disk.", m.prefixes_read),
+                ("prefixes_written", "Prefixes written to disk.", m.prefixes_written),
+                ("media_encoded", "Images, image slices and audio windows encoded for answers.", m.chunks_encoded),
+                ("media_served", "Those that prompts needed, newly encoded or cached.", m.chunks_served),
+                ("media_encode_seconds", "Seconds spent encoding images and audio.", m.encode_seconds),
+                ("failed_steps", "Steps that failed.", m.failed_steps),
+                ("restarts", "Contexts recreated after a failure.", m.restarts),
+                ("spoiled_rows", "Rows of logits that were not numbers; their sequences failed.", m.spoiled_rows),
+                ("unread", "Sequences cancelled because nobody read their answer.", m.unread),
+            ),
+            model=model,
+        )
         for part, count in m.slow_parts.items():
             text = "Parts of steps, beside computing, that took longer than 50 ms while all sequences waited."
             families.counter("llamasrv_slow_step_parts", text, count, model=model, part=part)
@@ -162,9 +185,12 @@ class ServiceCollector(Collector):
                 "llamasrv_drafted_tokens", "Tokens tried as drafts, by their source.", count, model=model, source=source
             )
             families.counter(
-                "llamasrv_accepted_tokens", "Accepted draft tokens.", m.accepted[source], model=model,
+                "llamasrv_accepted_tokens",
+                "Accepted draft tokens.",
+                m.accepted[source],
+                model=model,
                 source=source,
-            )  # fmt: skip
+            )
         for reason, count in sorted(m.finished.items()):
             families.counter("llamasrv_finished", "Sequences ended, by reason.", count, model=model, reason=reason)
 
@@ -187,16 +213,20 @@ class ServiceCollector(Collector):
     @staticmethod
     def _embedder(families: _Families, model: str, embedder: Embedder) -> None:
         e = embedder.metrics
-        families.counters("llamasrv_", (
-            ("embedding_requests", "Requests that reached the embedder.", e.requests),
-            ("embedding_inputs", "Inputs turned into vectors or scores.", e.inputs),
-            ("embedding_tokens", "Tokens of those inputs.", e.tokens),
-            ("embedding_groups", "Computations, each over several inputs.", e.groups),
-            ("embedding_failed", "Computations that failed.", e.failed),
-            ("embedding_seconds", "Time in them.", e.seconds),
-            ("embedding_media_encoded", "Images, slices and windows encoded for vectors.", e.chunks_encoded),
-            ("embedding_media_encode_seconds", "Seconds spent encoding them.", e.encode_seconds),
-        ), model=model)  # fmt: skip
+        families.counters(
+            "llamasrv_",
+            (
+                ("embedding_requests", "Requests that reached the embedder.", e.requests),
+                ("embedding_inputs", "Inputs turned into vectors or scores.", e.inputs),
+                ("embedding_tokens", "Tokens of those inputs.", e.tokens),
+                ("embedding_groups", "Computations, each over several inputs.", e.groups),
+                ("embedding_failed", "Computations that failed.", e.failed),
+                ("embedding_seconds", "Time in them.", e.seconds),
+                ("embedding_media_encoded", "Images, slices and windows encoded for vectors.", e.chunks_encoded),
+                ("embedding_media_encode_seconds", "Seconds spent encoding them.", e.encode_seconds),
+            ),
+            model=model,
+        )
         families.gauge("llamasrv_embedding_waiting", "Inputs not answered yet.", embedder.num_open, model=model)
 
 

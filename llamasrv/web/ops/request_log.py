@@ -116,9 +116,12 @@ class RequestLog:
     def _fields(self, status: int, seconds: float) -> dict[str, Any]:
         fields: dict[str, Any] = {"id": self.id, "route": self.route, "status": status, "seconds": seconds}
         for name, value in (
-            ("key", self.owner or None), ("model", self.model), ("finish", self.reason), ("error", self.error),
+            ("key", self.owner or None),
+            ("model", self.model),
+            ("finish", self.reason),
+            ("error", self.error),
             ("field", self.field),
-        ):  # fmt: skip
+        ):
             if value is not None:
                 fields[name] = value
         if self.asked is not None:
@@ -126,9 +129,13 @@ class RequestLog:
         usage = self.usage
         if usage is not None:
             fields |= {
-                "prompt": usage.prompt_tokens, "cached": usage.cached_tokens, "completion": usage.completion_tokens,
-                "queue": usage.queue_seconds, "prefill": usage.prefill_seconds, "decode": usage.decode_seconds,
-            }  # fmt: skip
+                "prompt": usage.prompt_tokens,
+                "cached": usage.cached_tokens,
+                "completion": usage.completion_tokens,
+                "queue": usage.queue_seconds,
+                "prefill": usage.prefill_seconds,
+                "decode": usage.decode_seconds,
+            }
             change = None if self.cache is None else self.cache.change()
             if change is not None:
                 fields["changed"] = str(change)

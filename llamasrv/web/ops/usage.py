@@ -35,8 +35,10 @@ class UsageBook:
     def note(self, owner: str, model: str, usage: Usage, seconds: float) -> None:
         """Count a request that has ended."""
         for kind, number in (
-            ("prompt", usage.prompt_tokens), ("cached", usage.cached_tokens), ("generated", usage.completion_tokens),
-        ):  # fmt: skip
+            ("prompt", usage.prompt_tokens),
+            ("cached", usage.cached_tokens),
+            ("generated", usage.completion_tokens),
+        ):
             self.tokens[owner, model, kind] += number
         now = time.time()
         new = Used(

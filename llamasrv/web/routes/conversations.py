@@ -29,16 +29,20 @@ R = TypeVar("R")
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("conversations", __name__)
     views = Views(service)
-    add_twice(routes, "/conversations", [
-        ("POST", "", views.create),
-        ("GET", "/<id>", views.show),
-        ("POST", "/<id>", views.update),
-        ("DELETE", "/<id>", views.delete),
-        ("GET", "/<id>/items", views.items),
-        ("POST", "/<id>/items", views.add),
-        ("GET", "/<id>/items/<item>", views.item),
-        ("DELETE", "/<id>/items/<item>", views.delete_item),
-    ])  # fmt: skip
+    add_twice(
+        routes,
+        "/conversations",
+        [
+            ("POST", "", views.create),
+            ("GET", "/<id>", views.show),
+            ("POST", "/<id>", views.update),
+            ("DELETE", "/<id>", views.delete),
+            ("GET", "/<id>/items", views.items),
+            ("POST", "/<id>/items", views.add),
+            ("GET", "/<id>/items/<item>", views.item),
+            ("DELETE", "/<id>/items/<item>", views.delete_item),
+        ],
+    )
     return routes
 
 

@@ -74,9 +74,7 @@ def compute(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any]) 
     return computed(service, endpoint, submit, read_json(request.environ, service.options.limits))
 
 
-def computed(
-    service: Service, endpoint: Endpoint, submit: Callable[[Any], Any], body: Mapping[str, Any]
-) -> Response:
+def computed(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any], body: Mapping[str, Any]) -> Response:
     """Parse, submit and wait. If the client leaves meanwhile, the work is cancelled."""
     environ = request.environ
     record = environ["llamasrv.record"]

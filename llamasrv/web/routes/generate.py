@@ -35,9 +35,7 @@ class Replies(Protocol):
 class Endpoint(Replies, Protocol):
     """Everything that a protocol provides for one endpoint."""
 
-    def parse(
-        self, body: Mapping[str, Any], *, owner: str, timeout: float | None
-    ) -> tuple[GenerateRequest, Any]: ...
+    def parse(self, body: Mapping[str, Any], *, owner: str, timeout: float | None) -> tuple[GenerateRequest, Any]: ...
 
     def unknown(self, body: Mapping[str, Any]) -> Sequence[str]: ...
 

@@ -32,7 +32,7 @@ from llamasrv.protocols.llamacpp.tokenize import (
     prompt_body,
     tokenizer_body,
     tokens_body,
-)  # fmt: skip
+)
 from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.web.http.body import has_large_body, parsed, read_json
 from llamasrv.web.routes.answer import json_answer
@@ -101,9 +101,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
     def detokenize() -> Response:
         asked = parsed(request.environ, tokenizing.parse_detokenize, read_json(request.environ, limits))
         heed_autoload(service, asked.model)
-        return json_answer(
-            parsed(request.environ, _text_of, service.pipeline.open(asked.model).vocab, asked.tokens)
-        )
+        return json_answer(parsed(request.environ, _text_of, service.pipeline.open(asked.model).vocab, asked.tokens))
 
     @routes.get("/tokenizer_info")
     def tokenizer_info() -> Response:
@@ -112,9 +110,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
         served = service.pipeline.open(name)
         template = None if served.template is None else served.template.source
         info = served.info
-        return json_answer(
-            tokenizer_body(bos_token=info.bos_token, eos_token=info.eos_token, chat_template=template)
-        )
+        return json_answer(tokenizer_body(bos_token=info.bos_token, eos_token=info.eos_token, chat_template=template))
 
     @routes.post("/apply-template")
     def apply_template() -> Response:

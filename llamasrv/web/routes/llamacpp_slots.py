@@ -45,9 +45,15 @@ def blueprint(service: Service) -> Blueprint:
             if not 0 <= number < engine.model.num_lanes:
                 most = engine.model.num_lanes
                 raise InvalidRequest(f"Invalid slot id {number}: there are {most} slots.", param="id_slot")
-            facts = {"model": served.model.details.digest or served.info.name, "sizes": [
-                served.info.num_params, served.info.size_bytes, served.info.n_vocab,
-            ], **engine.model.state_facts}  # fmt: skip
+            facts = {
+                "model": served.model.details.digest or served.info.name,
+                "sizes": [
+                    served.info.num_params,
+                    served.info.size_bytes,
+                    served.info.n_vocab,
+                ],
+                **engine.model.state_facts,
+            }
             return json_answer(act(engine, SavedSlotFiles(options.slot_folder, facts), number, options.limits))
 
     return routes

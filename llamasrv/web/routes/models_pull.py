@@ -28,9 +28,11 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/models/sse")
     def events() -> Response:
         return Response(
-            _events(service), 200, content_type=EVENT_STREAM,
+            _events(service),
+            200,
+            content_type=EVENT_STREAM,
             headers=[("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no")],
-        )  # fmt: skip
+        )
 
     return routes
 

@@ -98,9 +98,7 @@ def _check(model: Model, options: AnswerOptions, what: str) -> None:
         raise InvalidRequest(f'"{options.model}" does not support {lacking}', param="model")
 
 
-def _load(
-    service: Service, model: Model, endpoint: Any, options: AnswerOptions, keep_alive: float | None
-) -> Response:
+def _load(service: Service, model: Model, endpoint: Any, options: AnswerOptions, keep_alive: float | None) -> Response:
     """A request without a prompt loads the model or unloads it."""
     if keep_alive == 0:
         model.touch(keep_alive)  # it goes as soon as nobody uses it

@@ -31,7 +31,7 @@ from llamasrv.protocols.ollama.manage import (
     pull_line,
     quantize_line,
     statuses,
-)  # fmt: skip
+)
 from llamasrv.protocols.ollama.models import Named
 from llamasrv.protocols.ollama.wire import dumps
 from llamasrv.web.http.body import read_json, read_pieces

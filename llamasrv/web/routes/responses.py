@@ -23,8 +23,8 @@ from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
-from llamasrv.web.routes.twice import add_twice
 from llamasrv.web.routes.paging import count_of, page_of_request
+from llamasrv.web.routes.twice import add_twice
 from llamasrv.web.service import Service
 from llamasrv.web.streams.background import BackgroundRun, Following
 from llamasrv.web.streams.streaming import Client, Framing, named, stream_response
@@ -35,15 +35,19 @@ CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("responses", __name__)
     views = Views(service)
-    add_twice(routes, "/responses", [
-        ("POST", "", views.create),
-        ("POST", "/input_tokens", views.input_tokens),
-        ("POST", "/compact", views.compact),
-        ("GET", "/<id>", views.show),
-        ("DELETE", "/<id>", views.delete),
-        ("POST", "/<id>/cancel", views.cancel),
-        ("GET", "/<id>/input_items", views.input_items),
-    ])  # fmt: skip
+    add_twice(
+        routes,
+        "/responses",
+        [
+            ("POST", "", views.create),
+            ("POST", "/input_tokens", views.input_tokens),
+            ("POST", "/compact", views.compact),
+            ("GET", "/<id>", views.show),
+            ("DELETE", "/<id>", views.delete),
+            ("POST", "/<id>/cancel", views.cancel),
+            ("GET", "/<id>/input_items", views.input_items),
+        ],
+    )
     for upgrade in (False, True):
         add_twice(routes, "/responses", [("GET", "", views.no_websocket)], websocket=upgrade)
     return routes

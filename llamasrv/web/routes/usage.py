@@ -32,13 +32,18 @@ def blueprint(service: Service) -> Blueprint:
             wanted = owner
         data = [
             {
-                "date": used.day, "key": used.owner, "model": used.model, "requests": used.requests,
-                "prompt_tokens": used.prompt, "cached_tokens": used.cached, "completion_tokens": used.generated,
+                "date": used.day,
+                "key": used.owner,
+                "model": used.model,
+                "requests": used.requests,
+                "prompt_tokens": used.prompt,
+                "cached_tokens": used.cached,
+                "completion_tokens": used.generated,
                 "seconds": round(used.seconds, 3),
             }
             for used in service.usage.between(first, last)
             if wanted is None or used.owner == wanted
-        ]  # fmt: skip
+        ]
         return json_answer(orjson.dumps({"object": "list", "data": data}))
 
     return routes

@@ -66,9 +66,11 @@ class _Predictions:
     """The instances of one request. All that generate are started before the first one is waited for."""
 
     def __init__(
-        self, service: Service, generating: Mapping[str, Endpoint],
+        self,
+        service: Service,
+        generating: Mapping[str, Endpoint],
         computing: Mapping[str, tuple[Any, Callable[[Any], Any]]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._service, self._generating, self._computing = service, generating, computing
         self._record: RequestLog = request.environ["llamasrv.record"]
         self._client = Client.of(request.environ)

@@ -179,10 +179,12 @@ class BackgroundRun:
         if self.owner:
             fields["key"] = self.owner
         fields |= {
-            "finish": self.reply.response["status"], "seconds": self.seconds,
-            "prompt": self._usage.prompt_tokens, "cached": self._usage.cached_tokens,
+            "finish": self.reply.response["status"],
+            "seconds": self.seconds,
+            "prompt": self._usage.prompt_tokens,
+            "cached": self._usage.cached_tokens,
             "completion": self._usage.completion_tokens,
-        }  # fmt: skip
+        }
         request_log.info("request", extra={"fields": fields})
 
     def _renew(self) -> None:

@@ -85,9 +85,7 @@ class ResumableStream:
     def check(self, start: int) -> None:
         """Raises if it can no longer be read from this byte on."""
         if start < self._start:
-            raise InvalidRequest(
-                f"Invalid 'from': bytes before {self._start} are no longer kept.", param="from"
-            )
+            raise InvalidRequest(f"Invalid 'from': bytes before {self._start} are no longer kept.", param="from")
 
     def read(self, start: int, timeout: float) -> bytes | None:
         """The bytes from this position on; b"" if none come within `timeout` seconds, None at the end."""

@@ -12,9 +12,13 @@ SHOW = "import os; from llamasrv.engine.backend import {}; print(os.environ.get(
 
 
 def told(before: str = "openmp", **env: str) -> str:
-    code = SHOW.format("openmp; openmp.alone = True; from llamasrv.engine.backend import library" if before == "alone" else "library")
+    code = SHOW.format(
+        "openmp; openmp.alone = True; from llamasrv.engine.backend import library" if before == "alone" else "library"
+    )
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}
-    return subprocess.run([sys.executable, "-c", code], env={**clean, **env}, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**clean, **env}, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_a_server_lets_threads_spin_as_long_as_a_step_may_wait():

@@ -160,7 +160,7 @@ def test_choices_of_one_request(drive, drafts):
 GRAMMARS = {
     "choice at the end": CALLS,
     "what the prompt says": 'start: "You said: " /[a-z ]+/ "," /[a-z ]*/ "."\n',
-    "against the prompt": "start: /[A-Z]{4,40}/ \"the same words again and again!\"\n",
+    "against the prompt": 'start: /[A-Z]{4,40}/ "the same words again and again!"\n',
     "json": 'start: "{" "\\"" /[a-z ]{10,60}/ "\\"" ":" /[0-9]{3}/ "}"\n',
 }
 
@@ -170,7 +170,9 @@ def test_what_a_grammar_forces_is_drafted_where_each_token_is_told_with_others(d
     """Log-probabilities need a row of logits for each token, so nothing is appended unseen; all of it is right."""
 
     def submit(driver):
-        grammar = constraint(driver, 'start: "the first fixed words: " /[a-c]{3}/ ", and then the second fixed words."\n')
+        grammar = constraint(
+            driver, 'start: "the first fixed words: " /[a-c]{3}/ ", and then the second fixed words."\n'
+        )
         return [driver.submit(ASKED, constraint=grammar, logprobs=2, max_tokens=100, stop=stop)]
 
     off, on, driver = both(drive, submit)
@@ -186,11 +188,14 @@ def test_grammars(drive, drafts, grammar, logprobs):
     def submit(driver):
         return [
             driver.submit(
-                ASKED, constraint=constraint(driver, GRAMMARS[grammar]), logprobs=logprobs, max_tokens=120,
+                ASKED,
+                constraint=constraint(driver, GRAMMARS[grammar]),
+                logprobs=logprobs,
+                max_tokens=120,
                 params=SamplingParams(temperature=0.8, seed=seed),
             )
             for seed in range(3)
-        ]  # fmt: skip
+        ]
 
     off, on, _ = both(drive, submit, drafts)
     assert on == off
@@ -201,11 +206,12 @@ def test_a_grammar_with_a_trigger(drive):
         text = "call ##yes or call ##no or call ##yes or call ##no"
         return [
             driver.submit(
-                chat(text), constraint=constraint(driver, 'start: "##" ("yes" | "no") "."\n', triggers=("##",)),
+                chat(text),
+                constraint=constraint(driver, 'start: "##" ("yes" | "no") "."\n', triggers=("##",)),
                 params=SamplingParams(temperature=0.2, seed=seed),
             )
             for seed in range(3)
-        ]  # fmt: skip
+        ]
 
     off, on, driver = both(drive, submit)
     assert on == off and accepted(driver) > 0

@@ -14,11 +14,10 @@ from engine_driver import chat, end_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.kv.disk_tier import ENDING, DiskTier
 from llamasrv.engine.interface import Adapter
-from llamasrv.engine.kv.prefix_index import EVERYBODY
+from llamasrv.engine.kv.disk_tier import ENDING, DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
-
+from llamasrv.engine.kv.prefix_index import EVERYBODY
 
 
 class Store:
@@ -27,8 +26,13 @@ class Store:
     def __init__(self, folder, limit=MEGABYTE, *, model="m", digests=(), **more):
         options = {"facts": {"model": model}, "largest": limit, **more}
         self.disk = DiskTier(
-            folder, limit, adapter_digests=digests, work=lambda job: job(), post=lambda mail: mail[0](mail[1]), **options,
-        )  # fmt: skip
+            folder,
+            limit,
+            adapter_digests=digests,
+            work=lambda job: job(),
+            post=lambda mail: mail[0](mail[1]),
+            **options,
+        )
 
     def write(self, text, adapters=(), size=None):
         data = np.arange(size or len(text), dtype=np.int32)
@@ -129,7 +133,9 @@ def test_the_least_recently_used_go_first_whatever_their_model(tmp_path):
     assert store.read("second beginning!") and first.exists()
     store.write("third beginning", size=20_000)
     assert store.read("third beginning!") and store.read("second beginning!") and not first.exists()
-    (second,) = [path for path in files(tmp_path) if path == store.disk.match(tokens("second beginning"), 16, EVERYBODY)[0].path]
+    (second,) = [
+        path for path in files(tmp_path) if path == store.disk.match(tokens("second beginning"), 16, EVERYBODY)[0].path
+    ]
     os.utime(second, (1, 1))
     store.write("fourth beginning", size=20_000)
     assert store.read("fourth beginning!") and store.read("second beginning!") is None
@@ -145,7 +151,11 @@ def test_a_disk_that_fails_is_told_once_and_harms_nobody(tmp_path, monkeypatch, 
     store = Store(tmp_path)
     monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     store.write("a common beginning")
-    assert "No space left" in caplog.text and files(tmp_path) == [] and store.disk.match(tokens("a common b"), 9, EVERYBODY) is None
+    assert (
+        "No space left" in caplog.text
+        and files(tmp_path) == []
+        and store.disk.match(tokens("a common b"), 9, EVERYBODY) is None
+    )
     monkeypatch.undo()
     store.write("a common beginning")
     assert store.read("a common beginning!")

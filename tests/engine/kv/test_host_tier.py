@@ -2,7 +2,7 @@ from array import array
 
 import numpy as np
 
-from llamasrv.engine.kv.host_tier import SavedState, HostTier
+from llamasrv.engine.kv.host_tier import HostTier, SavedState
 
 
 def entry(text, size=10_000):

@@ -77,7 +77,7 @@ def test_one_image_of_eight_requests_is_encoded_and_computed_once(see, kind):
     assert [text_of(s.take()) for s in streams] == [f"You said: [image]question {n}" for n in range(8)]
     assert len(driver.backend.projector.encoded) == 1
     assert driver.engine.metrics.chunks_encoded == 1
-    assert driver.engine.metrics.cached_tokens >= 7 * (1 + len('user\n[image') + 12)
+    assert driver.engine.metrics.cached_tokens >= 7 * (1 + len("user\n[image") + 12)
 
 
 def test_two_scopes_encode_the_same_image_each_for_itself(see):
@@ -345,11 +345,21 @@ def test_any_mix_gives_what_each_would_alone(drive, kind, can_cut, seed):
     dice = random.Random(seed)
     driver = drive(
         RecordingBackend(
-            projector=FakeProjector(**kind), num_lanes=6, num_cells=400, context=260, batch_size=64, ubatch_size=64,
-            can_share=can_cut, can_cut=can_cut, idle_cells=100,
+            projector=FakeProjector(**kind),
+            num_lanes=6,
+            num_cells=400,
+            context=260,
+            batch_size=64,
+            ubatch_size=64,
+            can_share=can_cut,
+            can_cut=can_cut,
+            idle_cells=100,
         ),
-        parallel=4, media_bytes=2000, cache_bytes=dice.choice([0, 20_000]), deterministic=False,
-    )  # fmt: skip
+        parallel=4,
+        media_bytes=2000,
+        cache_bytes=dice.choice([0, 20_000]),
+        deterministic=False,
+    )
     images = [picture(str(n), *dice.choice([(60, 60), (200, 40), (256, 250)])) for n in range(4)]
     streams, expected = [], []
     for _ in range(40):

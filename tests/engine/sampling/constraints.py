@@ -10,7 +10,7 @@ from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 
 WORDS = 'start: ("one" | "two") " " /[0-9]{2}/ "!"\n'
-CALLS = "start: /(?s:[^#]*)/ | /(?s:[^#]*)/ \"##\" (\"yes\" | \"no\")\n"
+CALLS = 'start: /(?s:[^#]*)/ | /(?s:[^#]*)/ "##" ("yes" | "no")\n'
 WILD = SamplingParams(temperature=2.0, top_k=0, top_p=1.0, min_p=0.0, seed=5)
 
 

@@ -152,7 +152,9 @@ def test_a_panic_is_a_refusal(compiler, monkeypatch):
 
 def test_a_large_grammar_is_tried_in_another_process_once(compiler, monkeypatch):
     tried = []
-    monkeypatch.setattr(grammar_compiler, "fault_of", lambda text: tried.append(text) or ("it is bad" if "bad" in text else None))
+    monkeypatch.setattr(
+        grammar_compiler, "fault_of", lambda text: tried.append(text) or ("it is bad" if "bad" in text else None)
+    )
     choices = " | ".join(f'"{n}"' for n in range(4000))
     for scope in ("a", "b"):
         compiler.compile(f"start: {choices}", scope=scope)
@@ -191,7 +193,11 @@ def test_a_conversion_has_the_same_bounds(compiler, monkeypatch):
 
 def test_500_optional_properties_are_followed_to_their_end(compiler):
     """A schema within all bounds ended amid the answer with a 500: "rejects the chosen token"."""
-    inner = {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(600)}, "additionalProperties": False}
+    inner = {
+        "type": "object",
+        "properties": {f"p{n}": {"type": "integer"} for n in range(600)},
+        "additionalProperties": False,
+    }
     schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}, "o": inner}, "required": ["a", "o"]}
     matcher = compiler.compile("start: %json " + json.dumps(schema)).matcher()
     for byte in b'{"a":"x","o":{"p7":1':

@@ -9,7 +9,9 @@ def chain(length):
     return "start: r0\n" + "".join(f"r{n}: r{n + 1}\n" for n in range(length)) + f'r{length}: "a"\n'
 
 
-@pytest.mark.parametrize("text", ['start: "a" <[151000]> /b+/', "start: nowhere", chain(2000), 'start: %json {"type": "object"}'])
+@pytest.mark.parametrize(
+    "text", ['start: "a" <[151000]> /b+/', "start: nowhere", chain(2000), 'start: %json {"type": "object"}']
+)
 def test_a_grammar_that_can_be_compiled_passes_right_or_wrong(text):
     assert fault_of(text) is None
 

@@ -132,7 +132,9 @@ def test_many_under_grammars_do_not_disturb_each_other(drive):
     driver.finish()
     for n, stream in enumerate(streams):
         text = text_of(stream.take())
-        assert (text[: len(str(n))] == str(n) and text[len(str(n)) :].isalpha()) if n % 2 else text == f"You said: no {n}"
+        assert (
+            (text[: len(str(n))] == str(n) and text[len(str(n)) :].isalpha()) if n % 2 else text == f"You said: no {n}"
+        )
 
 
 def test_it_goes_on_after_its_lane_was_taken(drive):
@@ -174,7 +176,11 @@ def test_a_limit_of_the_grammar_is_told_as_the_request_s_fault(drive, monkeypatc
     """It was a 500, "rejects the chosen token", and the log had no reason either."""
     monkeypatch.setitem(grammar_trial.LIMITS, "max_items_in_row", 2000)
     driver = drive()
-    inner = {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(600)}, "additionalProperties": False}
+    inner = {
+        "type": "object",
+        "properties": {f"p{n}": {"type": "integer"} for n in range(600)},
+        "additionalProperties": False,
+    }
     schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}, "o": inner}, "required": ["a", "o"],
               "additionalProperties": False}  # fmt: skip
     held = constraint(driver, "start: %json " + json.dumps(schema))

@@ -126,8 +126,15 @@ def test_min_p_spares_the_chain_a_vocabulary_where_it_cuts_first():
     within = pytest.approx(-math.log(0.05))
     assert sampler(top_k=0, top_p=1.0, min_p=0.05)[0].within == within
     assert sampler(top_k=0, samplers=("min_p", "top_p"), min_p=0.05)[0].within == within
-    for other in ({"top_p": 0.9}, {"min_p": 0.0}, {"min_keep": 2}, {"typical_p": 0.9}, {"top_n_sigma": 1.0},
-                  {"mirostat": 1}, {"samplers": ("temperature", "min_p")}):  # fmt: skip
+    for other in (
+        {"top_p": 0.9},
+        {"min_p": 0.0},
+        {"min_keep": 2},
+        {"typical_p": 0.9},
+        {"top_n_sigma": 1.0},
+        {"mirostat": 1},
+        {"samplers": ("temperature", "min_p")},
+    ):
         assert sampler(**{"top_k": 0, "top_p": 1.0, "min_p": 0.05, **other})[0].within is None, other
     assert sampler(top_k=40, min_p=0.05)[0].within is None  # top_k does better
 

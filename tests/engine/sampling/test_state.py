@@ -99,7 +99,9 @@ def test_held_back_text_comes_when_no_stop_string_follows():
 
 
 def test_log_probabilities_are_those_of_each_row_before_bias():
-    verified = Verified("ab", params=SamplingParams(temperature=0, logit_bias=LogitBias(((ord("a"), -200.0),))), logprobs=1)
+    verified = Verified(
+        "ab", params=SamplingParams(temperature=0, logit_bias=LogitBias(((ord("a"), -200.0),))), logprobs=1
+    )
     choice = verified.state.choose(row_for(ord("a")), FIND)
     assert choice.token != ord("a") and choice.logprobs.logprob < -10 and choice.logprobs.top[0].token == ord("a")
 

@@ -23,7 +23,9 @@ def pool():
 
 def rows(params):
     backend = RecordingBackend()
-    states = [SamplingState(spec(list(b"prompt"), params=p), array("i", list(b"prompt")), None, backend) for p in params]
+    states = [
+        SamplingState(spec(list(b"prompt"), params=p), array("i", list(b"prompt")), None, backend) for p in params
+    ]
     logits = np.random.default_rng(5).standard_normal((len(states), backend.vocab.size)).astype(np.float32)
     return list(zip(states, logits))
 

@@ -81,7 +81,8 @@ def test_words_about_thinking_are_not_thinking():
 
 def test_the_bound_and_a_grammar_agree(drive):
     driver = drive()
-    both = constraint(driver, 'start: thought /\\n{0,2}/ "yes"\nthought[lazy]: /(?s:.*)/ "</think>"\n',
-                    budget=budget(4, open=True))  # fmt: skip
+    both = constraint(
+        driver, 'start: thought /\\n{0,2}/ "yes"\nthought[lazy]: /(?s:.*)/ "</think>"\n', budget=budget(4, open=True)
+    )
     text, end = run(driver, constraint=both, max_tokens=60)
     assert text.startswith("You </think>") and text.endswith("yes") and end.reason is FinishReason.STOP

@@ -92,9 +92,11 @@ def test_an_answer_has_thinking_text_and_calls():
     )
     result = user({"type": "tool_result", "tool_use_id": "toolu_1", "content": "5 degrees"})
     assert read(user(text("?")), message, result)[1] == Message(
-        "assistant", "Let me look.", reasoning="Hm.",
+        "assistant",
+        "Let me look.",
+        reasoning="Hm.",
         tool_calls=(ToolCall("toolu_1", "get_weather", '{"city":"Oslo"}'),),
-    )  # fmt: skip
+    )
 
 
 def test_thinking_that_was_not_shown_comes_back_from_its_signature():
@@ -129,8 +131,10 @@ def test_a_result_that_is_an_error_says_so(content, shown):
 def test_images_in_a_result_move_behind_it():
     source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"png").decode()}
     result = {
-        "type": "tool_result", "tool_use_id": "toolu_1", "content": [text("a map"), {"type": "image", "source": source}],
-    }  # fmt: skip
+        "type": "tool_result",
+        "tool_use_id": "toolu_1",
+        "content": [text("a map"), {"type": "image", "source": source}],
+    }
     messages = read(user(text("?")), assistant(CALL), user(result))
     assert messages[2].content == "a map"
     assert messages[3] == Message("user", (MediaPart("image", b"png"),))

@@ -17,7 +17,7 @@ from llamasrv.domain.events import (
     ToolCallArguments,
     ToolCallStart,
     Usage,
-)  # fmt: skip
+)
 from llamasrv.domain.request import Content, Tool, ToolChoice
 from llamasrv.errors import EngineFailure, InvalidRequest, Unsupported
 from llamasrv.protocols.anthropic.blocks import sealed
@@ -145,7 +145,9 @@ def test_an_unknown_tool_cannot_be_forced():
 
 def test_a_connector_that_is_not_there_is_refused():
     assert refused(Unsupported, mcp_servers=[{"type": "url", "url": "https://x"}]) == "mcp_servers"
-    parse(mcp_servers=[], cache_control={"type": "ephemeral"}, context_management={"edits": []}, metadata={}, betas=["x"])
+    parse(
+        mcp_servers=[], cache_control={"type": "ephemeral"}, context_management={"edits": []}, metadata={}, betas=["x"]
+    )
 
 
 def test_thinking_is_switched_and_bounded():
@@ -222,9 +224,13 @@ def test_a_whole_reply_has_all_blocks():
     assert body.pop("id").startswith("msg_")
     assert unsigned(body.pop("content")) == CONTENT
     assert body == {
-        "type": "message", "role": "assistant", "model": "m", "stop_reason": "tool_use", "stop_sequence": None,
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
         "usage": USAGE,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("cut", range(1, len(EVERYTHING)))
@@ -240,9 +246,25 @@ def test_a_stream_opens_one_block_at_a_time():
     block = ["content_block_start", "content_block_delta", "content_block_stop"]
     start, delta, stop = block
     assert types == [
-        "message_start", start, delta, delta, delta, stop, start, delta, delta, stop, start, delta, delta, stop,
-        start, stop, "message_delta", "message_stop",
-    ]  # fmt: skip
+        "message_start",
+        start,
+        delta,
+        delta,
+        delta,
+        stop,
+        start,
+        delta,
+        delta,
+        stop,
+        start,
+        delta,
+        delta,
+        stop,
+        start,
+        stop,
+        "message_delta",
+        "message_stop",
+    ]
 
 
 def test_the_first_event_tells_the_prompts_length():

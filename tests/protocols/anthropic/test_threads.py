@@ -89,7 +89,10 @@ def test_what_the_thread_was_created_with_may_be_repeated_but_not_changed():
         with pytest.raises(ThreadChanged) as caught:
             parse([first], thread=GO_ON, messages=RESULT, **changed)
         error = json.loads(anthropic_body(caught.value))["error"]
-        assert error["details"] == {"error_code": "thread_fingerprint_mismatch"} and next(iter(changed)) in error["message"]
+        assert (
+            error["details"] == {"error_code": "thread_fingerprint_mismatch"}
+            and next(iter(changed)) in error["message"]
+        )
 
 
 def test_a_response_is_continued_once():
@@ -119,7 +122,10 @@ def test_what_is_wrong_in_a_turn_is_named_as_it_was_sent():
     first = turn_of(CALL, thread=CREATE)
     for messages, param in (
         ([{"role": "robot", "content": "x"}], "messages[0].role"),
-        ([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}], "messages[0].content[0].tool_use_id"),
+        (
+            [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}],
+            "messages[0].content[0].tool_use_id",
+        ),
         ([], "messages"),
         (HELLO * 5, "messages"),
         (None, "messages"),

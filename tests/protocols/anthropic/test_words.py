@@ -48,7 +48,10 @@ def test_the_words_outlive_copies_of_an_error():
 
 
 def test_a_prompt_that_is_too_long_says_how_long():
-    found = re.search(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", body(ANTHROPIC, ContextTooLong(num_prompt=9, context=5)))
+    found = re.search(
+        r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)",
+        body(ANTHROPIC, ContextTooLong(num_prompt=9, context=5)),
+    )
     assert found.groups() == ("9", "5")
 
 

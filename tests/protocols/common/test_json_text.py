@@ -25,7 +25,9 @@ def test_it_is_as_deep_as_it_may_be():
         from_text("{", 100, "x")
 
 
-TAG = '{"type": "structural_tag", "structures": [{"begin": "<a>", "end": "</a>", "schema": SCHEMA}], "triggers": ["<a>"]}'
+TAG = (
+    '{"type": "structural_tag", "structures": [{"begin": "<a>", "end": "</a>", "schema": SCHEMA}], "triggers": ["<a>"]}'
+)
 
 
 @pytest.mark.parametrize("form", [

@@ -58,7 +58,10 @@ def test_what_is_wrong_is_named(body, batch, param):
 
 def test_vectors_are_told_one_or_many():
     made = SimpleNamespace(vectors=[np.array([0.5, 1.0], np.float32)], pooling="mean")
-    for batch, told in ((False, {"embedding": {"values": [0.5, 1.0]}}), (True, {"embeddings": [{"values": [0.5, 1.0]}]})):
+    for batch, told in (
+        (False, {"embedding": {"values": [0.5, 1.0]}}),
+        (True, {"embeddings": [{"values": [0.5, 1.0]}]}),
+    ):
         body = {"requests": [{"content": content("a")}]} if batch else {"content": content("a")}
         assert json.loads(ENDPOINT.whole(parse(body, batch=batch)[1], made)) == told
     with pytest.raises(Unsupported):

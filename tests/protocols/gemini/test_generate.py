@@ -18,7 +18,7 @@ from llamasrv.domain.events import (
     ToolCallStart,
     TopLogprob,
     Usage,
-)  # fmt: skip
+)
 from llamasrv.domain.request import Content, MediaPart, Message, TextPart, Tool, ToolCall, ToolChoice
 from llamasrv.errors import ContextTooLong, EngineFailure, InvalidRequest, QueueFull, Unsupported
 from llamasrv.protocols.errors import GEMINI, dialect
@@ -67,17 +67,20 @@ def refused(error=InvalidRequest, **body):
 
 def test_turns_become_messages():
     assert messages(user({"text": "a"}), model({"text": "b"}), user({"text": "c"}, {"text": "d"})) == (
-        Message("user", "a"), Message("assistant", "b"), Message("user", (TextPart("c"), TextPart("d"))),
-    )  # fmt: skip
+        Message("user", "a"),
+        Message("assistant", "b"),
+        Message("user", (TextPart("c"), TextPart("d"))),
+    )
     system = {"parts": [{"text": "Be brief."}]}
     assert messages(HELLO[0], systemInstruction=system)[0] == Message("system", "Be brief.")
 
 
 def test_what_stands_alone_needs_no_array_and_names_have_two_spellings():
     body = {
-        "contents": {"parts": {"text": "Hello"}}, "system_instruction": {"parts": {"text": "x"}},
+        "contents": {"parts": {"text": "Hello"}},
+        "system_instruction": {"parts": {"text": "x"}},
         "generation_config": {"max_output_tokens": 5, "top_k": 3},
-    }  # fmt: skip
+    }
     request, _ = ENDPOINT.parse(body, Asked("m"))
     assert request.prompts[0].messages == (Message("system", "x"), Message("user", "Hello"))
     assert (request.max_tokens, request.sampling) == (5, {"top_k": 3})
@@ -86,7 +89,14 @@ def test_what_stands_alone_needs_no_array_and_names_have_two_spellings():
 def test_what_the_model_said_in_many_chunks_is_one_turn():
     """Google's own client keeps each chunk of a stream as a content: the empty one at the end stood between a call and
     its result, and each word became a turn."""
-    chunks = [model(CALL), model({"text": ""}), user(RESULT), model({"text": "It is"}), model({"text": " noon."}), HELLO[0]]
+    chunks = [
+        model(CALL),
+        model({"text": ""}),
+        user(RESULT),
+        model({"text": "It is"}),
+        model({"text": " noon."}),
+        HELLO[0],
+    ]
     calling, result, answer, _ = messages(*chunks)
     (call,) = calling.tool_calls
     assert result == Message("tool", "12:00", name="clock", tool_call_id=call.id)
@@ -117,13 +127,17 @@ def test_images_sounds_and_texts_are_read_from_base64_and_by_url():
     data = base64.b64encode(b"abc").decode()
     (message,) = messages(
         user(
-            {"inlineData": {"mimeType": "image/png", "data": data}}, {"inline_data": {"mime_type": "audio/wav", "data": data}},
+            {"inlineData": {"mimeType": "image/png", "data": data}},
+            {"inline_data": {"mime_type": "audio/wav", "data": data}},
             {"fileData": {"mimeType": "image/png", "fileUri": "https://x/y.png"}},
             {"inlineData": {"mimeType": "text/plain", "data": data}},
         )
-    )  # fmt: skip
+    )
     assert message.content == (
-        MediaPart("image", b"abc"), MediaPart("audio", b"abc"), MediaPart("image", url="https://x/y.png"), TextPart("abc")
+        MediaPart("image", b"abc"),
+        MediaPart("audio", b"abc"),
+        MediaPart("image", url="https://x/y.png"),
+        TextPart("abc"),
     )
     pdf = user({"inlineData": {"mimeType": "application/pdf", "data": data}})
     assert refused(Unsupported, contents=[pdf]) == "contents[0].parts[0].inlineData.mimeType"
@@ -159,12 +173,26 @@ def test_what_is_wrong_in_a_content_is_named(contents, param):
 
 def test_the_configuration_reaches_the_engine():
     request = configured(
-        temperature=0.5, topP=0.9, topK=40.0, candidateCount=2, maxOutputTokens=7, stopSequences=["x"], seed=-1,
-        presencePenalty=1, frequencyPenalty=-1, responseLogprobs=True, logprobs=3,
-    )  # fmt: skip
+        temperature=0.5,
+        topP=0.9,
+        topK=40.0,
+        candidateCount=2,
+        maxOutputTokens=7,
+        stopSequences=["x"],
+        seed=-1,
+        presencePenalty=1,
+        frequencyPenalty=-1,
+        responseLogprobs=True,
+        logprobs=3,
+    )
     assert request.sampling == {
-        "temperature": 0.5, "top_p": 0.9, "top_k": 40, "seed": 0xFFFFFFFE, "presence_penalty": 1, "frequency_penalty": -1,
-    }  # fmt: skip
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 40,
+        "seed": 0xFFFFFFFE,
+        "presence_penalty": 1,
+        "frequency_penalty": -1,
+    }
     assert (request.n, request.max_tokens, request.stop, request.logprobs) == (2, 7, ("x",), 3)
     assert (request.model, request.stream) == ("m", False) and parse(stream=True)[0].stream
 
@@ -238,20 +266,25 @@ def test_googles_schemas_become_json_schemas():
     found = json_schema(wire)
     assert list(found["properties"]) == ["b", "a", "c"]
     assert found == {
-        "type": "object", "required": ["a"],
+        "type": "object",
+        "required": ["a"],
         "properties": {
             "a": {"type": "array", "items": {"type": "number", "minimum": 1}, "minItems": 2},
             "b": {"description": "when", "anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]},
             "c": {"anyOf": [{"type": "boolean"}, {"type": "string", "enum": ["x"]}]},
         },
-    }  # fmt: skip
+    }
 
 
 # ---------------------------------------------------------------- tools
 
 
 def test_functions_are_declared_in_either_kind_of_schema():
-    declared = [{"name": "f", "parameters": SCHEMA}, {"name": "g", "parametersJsonSchema": {"type": "object"}}, {"name": "h"}]
+    declared = [
+        {"name": "f", "parameters": SCHEMA},
+        {"name": "g", "parametersJsonSchema": {"type": "object"}},
+        {"name": "h"},
+    ]
     tools = parse(tools=[{"functionDeclarations": declared}])[0].prompts[0].tools
     assert [tool.name for tool in tools] == ["f", "g", "h"]
     assert list(tools[0].parameters["properties"]) == ["b", "a"] and tools[1] == Tool("g", "", {"type": "object"})
@@ -300,7 +333,10 @@ EVENTS = [
     ToolCallStart(0, 1, "call_b", "now"), Finished(0, FinishReason.TOOL_CALLS), USAGE,
 ]  # fmt: skip
 CALLS = [
-    {"functionCall": {"id": "call_a", "name": "clock", "args": {"city": "Bern"}}, "thoughtSignature": seal("Hm, well.")},
+    {
+        "functionCall": {"id": "call_a", "name": "clock", "args": {"city": "Bern"}},
+        "thoughtSignature": seal("Hm, well."),
+    },
     {"functionCall": {"id": "call_b", "name": "now", "args": {}}},
 ]
 
@@ -328,9 +364,13 @@ def test_a_reply_is_told_whole(shown):
     assert candidate["content"] == {"role": "model", "parts": [*thoughts, {"text": "Let me look."}, *CALLS]}
     assert (candidate["finishReason"], candidate["index"], body["modelVersion"]) == ("STOP", 0, "m")
     assert body["usageMetadata"] == {
-        "promptTokenCount": 10, "cachedContentTokenCount": 4, "candidatesTokenCount": 5, "thoughtsTokenCount": 2,
-        "totalTokenCount": 17, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 10}],
-    }  # fmt: skip
+        "promptTokenCount": 10,
+        "cachedContentTokenCount": 4,
+        "candidatesTokenCount": 5,
+        "thoughtsTokenCount": 2,
+        "totalTokenCount": 17,
+        "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 10}],
+    }
 
 
 @pytest.mark.parametrize("shown", [False, True])
@@ -343,7 +383,12 @@ def test_a_stream_tells_the_same_piece_by_piece(shown):
 
 
 def test_a_call_that_was_cut_off_is_not_told():
-    cut = [ToolCallStart(0, 0, "call_a", "clock"), ToolCallArguments(0, 0, '{"ci'), Finished(0, FinishReason.LENGTH), USAGE]
+    cut = [
+        ToolCallStart(0, 0, "call_a", "clock"),
+        ToolCallArguments(0, 0, '{"ci'),
+        Finished(0, FinishReason.LENGTH),
+        USAGE,
+    ]
     parts, last = streamed(cut)
     assert parts == [{"text": ""}] and last["candidates"][0]["finishReason"] == "MAX_TOKENS"
     assert whole(cut)["candidates"][0]["content"]["parts"] == [{"text": ""}]

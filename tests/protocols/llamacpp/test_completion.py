@@ -7,8 +7,16 @@ import json
 import pytest
 
 from llamasrv.domain.events import (
-    Failed, Finished, FinishReason, Pace, PromptProgress, Text, TokenLogprob, TopLogprob, Usage,
-)  # fmt: skip
+    Failed,
+    Finished,
+    FinishReason,
+    Pace,
+    PromptProgress,
+    Text,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
 from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.domain.request import Content, InfillPrompt, MixedPrompt, TextPrompt, TokenPrompt
 from llamasrv.errors import ContextTooLong, EngineFailure, InvalidRequest, Unsupported
@@ -138,7 +146,12 @@ def test_forms_of_the_answer_arrive():
 
 
 def test_infill_takes_what_is_around_and_what_else_there_is():
-    body = {"input_prefix": "a", "input_suffix": "b", "prompt": "c", "input_extra": [{"text": "t"}, {"text": "u", "filename": "f"}]}
+    body = {
+        "input_prefix": "a",
+        "input_suffix": "b",
+        "prompt": "c",
+        "input_extra": [{"text": "t"}, {"text": "u", "filename": "f"}],
+    }
     assert infill.parse(body)[0].prompts == (InfillPrompt("a", "b", "c", (("tmp", "t"), ("f", "u"))),)
 
 
@@ -165,16 +178,33 @@ def test_a_whole_reply_has_llama_cpps_fields():
     body = whole(reply(), Text(0, "one\ntwo", (), (5, 6)), END, USAGE)
     settings, times = body.pop("generation_settings"), body.pop("timings")
     assert body == {
-        "index": 0, "content": "one\ntwo", "tokens": [], "id_slot": 7, "stop": True, "model": "m",
-        "tokens_predicted": 3, "tokens_evaluated": 10, "prompt": "<s>ab", "has_new_line": True, "truncated": False,
-        "stop_type": "word", "stopping_word": "!", "tokens_cached": 12,
-    }  # fmt: skip
+        "index": 0,
+        "content": "one\ntwo",
+        "tokens": [],
+        "id_slot": 7,
+        "stop": True,
+        "model": "m",
+        "tokens_predicted": 3,
+        "tokens_evaluated": 10,
+        "prompt": "<s>ab",
+        "has_new_line": True,
+        "truncated": False,
+        "stop_type": "word",
+        "stopping_word": "!",
+        "tokens_cached": 12,
+    }
     assert settings["temperature"] == 0.5 and settings["n_predict"] == -1 and settings["stream"] is False
     assert times == {
-        "cache_n": 4, "prompt_n": 6, "prompt_ms": 500, "prompt_per_token_ms": pytest.approx(83.33, abs=0.01),
-        "prompt_per_second": 12, "predicted_n": 3, "predicted_ms": 250, "predicted_per_token_ms": 125,
+        "cache_n": 4,
+        "prompt_n": 6,
+        "prompt_ms": 500,
+        "prompt_per_token_ms": pytest.approx(83.33, abs=0.01),
+        "prompt_per_second": 12,
+        "predicted_n": 3,
+        "predicted_ms": 250,
+        "predicted_per_token_ms": 125,
         "predicted_per_second": 8,
-    }  # fmt: skip
+    }
 
 
 def test_ids_of_tokens_are_told_on_request():
@@ -234,9 +264,14 @@ def test_a_stream_tells_how_far_the_prompt_is_and_how_fast_it_goes():
     made = reply(stream=True, return_progress=True, timings_per_token=True)
     begun, done = Usage(4, 4), Usage(10, 4, prefill_seconds=0.5)
     chunks = streamed(
-        made, Pace(0, begun), PromptProgress(0, 10, 4, 4, 0.0), Pace(0, done), PromptProgress(0, 10, 4, 10, 0.5),
-        Pace(0, Usage(10, 4, 1, prefill_seconds=0.5)), Text(0, "a", (), (5,)),
-    )  # fmt: skip
+        made,
+        Pace(0, begun),
+        PromptProgress(0, 10, 4, 4, 0.0),
+        Pace(0, done),
+        PromptProgress(0, 10, 4, 10, 0.5),
+        Pace(0, Usage(10, 4, 1, prefill_seconds=0.5)),
+        Text(0, "a", (), (5,)),
+    )
     assert [chunk.get("prompt_progress") for chunk in chunks] == [
         {"total": 10, "cache": 4, "processed": 4, "time_ms": 0.0},
         {"total": 10, "cache": 4, "processed": 10, "time_ms": 500.0},
@@ -264,9 +299,14 @@ def test_an_empty_path_beside_others_selects_nothing_more():
 def test_a_stream_has_pieces_and_a_full_end():
     first, second, last = streamed(reply(stream=True), Text(0, "a", (), (5,)), Text(0, "\n", (), (6, 7)), END, USAGE)
     assert first == {
-        "index": 0, "content": "a", "tokens": [5], "stop": False, "id_slot": -1, "tokens_predicted": 1,
+        "index": 0,
+        "content": "a",
+        "tokens": [5],
+        "stop": False,
+        "id_slot": -1,
+        "tokens_predicted": 1,
         "tokens_evaluated": 4,
-    }  # fmt: skip
+    }
     assert (second["tokens_predicted"], last["content"], last["stop"], last["has_new_line"]) == (3, "", True, True)
     assert last["timings"]["predicted_n"] == 3
 

@@ -83,7 +83,11 @@ def test_tokenize_takes_one_text_by_one_name():
 
 def test_parameters_have_llama_cpps_names_and_values():
     body = params_body(SamplingParams(logit_bias=LogitBias(((3, float("-inf")),))), max_tokens=7)
-    assert (body["seed"], body["n_predict"], body["logit_bias"]) == (4294967295, 7, [{"token": 3, "bias": float("-inf")}])
+    assert (body["seed"], body["n_predict"], body["logit_bias"]) == (
+        4294967295,
+        7,
+        [{"token": 3, "bias": float("-inf")}],
+    )
 
 
 def test_free_slots_fill_up_the_number():

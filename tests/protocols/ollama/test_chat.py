@@ -18,7 +18,7 @@ from llamasrv.domain.events import (
     ToolCallStart,
     TopLogprob,
     Usage,
-)  # fmt: skip
+)
 from llamasrv.domain.request import Message, Tool, ToolCall
 from llamasrv.errors import EngineFailure, InvalidRequest
 from llamasrv.protocols.limits import Limits
@@ -43,12 +43,17 @@ def read(*messages):
 
 def test_turns_are_read():
     found = read(
-        {"role": "system", "content": "S"}, {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "b", "thinking": "t"}, {"role": "user", "content": "c"},
-    )  # fmt: skip
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "thinking": "t"},
+        {"role": "user", "content": "c"},
+    )
     assert found == (
-        Message("system", "S"), Message("user", "a"), Message("assistant", "b", reasoning="t"), Message("user", "c"),
-    )  # fmt: skip
+        Message("system", "S"),
+        Message("user", "a"),
+        Message("assistant", "b", reasoning="t"),
+        Message("user", "c"),
+    )
 
 
 def test_results_find_their_calls_by_id_by_name_and_in_order():
@@ -68,8 +73,11 @@ def test_results_find_their_calls_by_id_by_name_and_in_order():
     assert found[1].content is None
     answered = [(message.content, message.name, message.tool_call_id) for message in found[2:]]
     assert answered == [
-        ("4", "h", "own"), ("2", "g", calls[1].id), ("1", "f", calls[0].id), ("3", "f", calls[2].id),
-    ]  # fmt: skip
+        ("4", "h", "own"),
+        ("2", "g", calls[1].id),
+        ("1", "f", calls[0].id),
+        ("3", "f", calls[2].id),
+    ]
 
 
 def test_tools_are_functions():
@@ -115,8 +123,12 @@ def test_what_is_wrong_is_named(message, param):
 # ---------------------------------------------------------------- replies
 
 END = Usage(
-    prompt_tokens=10, cached_tokens=4, completion_tokens=7, prefill_seconds=0.5, decode_seconds=0.25,
-)  # fmt: skip
+    prompt_tokens=10,
+    cached_tokens=4,
+    completion_tokens=7,
+    prefill_seconds=0.5,
+    decode_seconds=0.25,
+)
 EVERYTHING = [
     Reasoning(0, "Hm."),
     Text(0, "Let me "),
@@ -156,8 +168,11 @@ def test_a_whole_answer_has_all_of_it():
     body = whole(EVERYTHING)
     assert body["model"] == "m" and body["created_at"].endswith("Z")
     assert body["message"] == {
-        "role": "assistant", "content": "Let me look.", "thinking": "Hm.", "tool_calls": CALLS,
-    }  # fmt: skip
+        "role": "assistant",
+        "content": "Let me look.",
+        "thinking": "Hm.",
+        "tool_calls": CALLS,
+    }
     assert body["done"] is True and body["done_reason"] == "stop"
     assert (body["prompt_eval_count"], body["prompt_eval_cached_count"], body["eval_count"]) == (10, 4, 7)
     assert (body["prompt_eval_duration"], body["eval_duration"]) == (500_000_000, 250_000_000)

@@ -26,10 +26,13 @@ def refused(error=InvalidRequest, **body):
 
 def test_a_model_is_made_of_another():
     found = create(
-        system="S", template="{{ messages }}", license=["MIT", "ISC"], stream=False,
+        system="S",
+        template="{{ messages }}",
+        license=["MIT", "ISC"],
+        stream=False,
         parameters={"temperature": 0.5, "num_ctx": 64, "num_predict": 5, "stop": ["X"]},
         messages=[{"role": "user", "content": "hi"}],
-    )  # fmt: skip
+    )
     assert (found.name, found.base, found.blob) == ("new", "base", None)
     assert (found.system, found.template, found.license, found.stream) == ("S", "{{ messages }}", "MIT\nISC", False)
     assert found.messages == (("user", "hi"),)

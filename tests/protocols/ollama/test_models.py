@@ -14,11 +14,21 @@ from llamasrv.protocols.ollama.embed import Embed, Embeddings
 from llamasrv.protocols.ollama.models import Facts, Named, as_count, ps_body, show_body, tags_body, version_body
 
 QWEN = Facts(
-    name="Qwen:Q4_K_M", modified=5.0, size=100, digest="sha256:" + "a" * 64, architecture="qwen2", num_params=494_032_768,
-    quantisation="Q4_K_M", capabilities=("completion", "tools"), context=4096, template="{{ messages }}",
-    parameters={"temperature": 0.7, "stop": "x"}, file="qwen.gguf", memory=200,
+    name="Qwen:Q4_K_M",
+    modified=5.0,
+    size=100,
+    digest="sha256:" + "a" * 64,
+    architecture="qwen2",
+    num_params=494_032_768,
+    quantisation="Q4_K_M",
+    capabilities=("completion", "tools"),
+    context=4096,
+    template="{{ messages }}",
+    parameters={"temperature": 0.7, "stop": "x"},
+    file="qwen.gguf",
+    memory=200,
     metadata={"general.license": "MIT", "tokenizer.ggml.tokens": [1] * 3, "qwen2.block_count": 24},
-)  # fmt: skip
+)
 OTHER = Facts(name="other", modified=9.0, capabilities=("embedding",))
 
 
@@ -26,13 +36,21 @@ def test_a_list_has_all_models_the_newest_first():
     other, qwen = json.loads(tags_body([QWEN, OTHER]))["models"]
     assert (other["name"], other["model"]) == ("other:latest", "other:latest")
     assert qwen == {
-        "name": "Qwen:Q4_K_M", "model": "Qwen:Q4_K_M", "modified_at": "1970-01-01T00:00:05.000000000Z", "size": 100,
-        "digest": qwen["digest"], "capabilities": ["completion", "tools"],
+        "name": "Qwen:Q4_K_M",
+        "model": "Qwen:Q4_K_M",
+        "modified_at": "1970-01-01T00:00:05.000000000Z",
+        "size": 100,
+        "digest": qwen["digest"],
+        "capabilities": ["completion", "tools"],
         "details": {
-            "parent_model": "", "format": "gguf", "family": "qwen2", "families": ["qwen2"],
-            "parameter_size": "494.03M", "quantization_level": "Q4_K_M",
+            "parent_model": "",
+            "format": "gguf",
+            "family": "qwen2",
+            "families": ["qwen2"],
+            "parameter_size": "494.03M",
+            "quantization_level": "Q4_K_M",
         },
-    }  # fmt: skip
+    }
     assert json.loads(tags_body([])) == {"models": []}
 
 
@@ -62,7 +80,8 @@ def test_a_page_has_what_clients_look_for():
 
 
 @pytest.mark.parametrize(
-    "number, text", [(0, ""), (999, "999"), (7_700_000, "7.70M"), (8_030_261_248, "8.0B"), (2_000, "2K"), (10**12, "1.0T")]
+    "number, text",
+    [(0, ""), (999, "999"), (7_700_000, "7.70M"), (8_030_261_248, "8.0B"), (2_000, "2K"), (10**12, "1.0T")],
 )
 def test_parameters_are_counted_in_words(number, text):
     assert as_count(number) == text

@@ -77,8 +77,10 @@ def test_sampling_that_was_not_given_stays_away():
         ({"logit_bias": {"12": -100, "3": 1.5}}, {"logit_bias": ((12, -100.0), (3, 1.5))}),
         ({"logit_bias": [[12, 200], ["text", False]]}, {"logit_bias": ((12, 200.0), ("text", float("-inf")))}),
         ({"samplers": ["top-k", "temp", "top_k"]}, {"samplers": ("top_k", "temperature")}),
-        ({"samplers": "top-k;adaptive-p", "adaptive_target": 0.4, "adaptive_decay": 0.5},
-         {"samplers": ("top_k", "adaptive_p"), "adaptive_target": 0.4, "adaptive_decay": 0.5}),
+        (
+            {"samplers": "top-k;adaptive-p", "adaptive_target": 0.4, "adaptive_decay": 0.5},
+            {"samplers": ("top_k", "adaptive_p"), "adaptive_target": 0.4, "adaptive_decay": 0.5},
+        ),
         ({"samplers": ["top_k", "tfs_z", "top_p", "infill"]}, {"samplers": ("top_k", "top_p", "infill")}),
         ({"samplers": "kt"}, {"samplers": ("top_k", "temperature")}),
         ({"samplers": "penalties;nucleus"}, {"samplers": ("penalties", "top_p")}),
@@ -171,7 +173,13 @@ def test_thinking_is_switched_by_many_names(given, variables):
 
 @pytest.mark.parametrize(
     "name",
-    ["thinking_budget_tokens", "reasoning_budget_tokens", "reasoning_budget", "thinking_budget", "thinking_token_budget"],
+    [
+        "thinking_budget_tokens",
+        "reasoning_budget_tokens",
+        "reasoning_budget",
+        "thinking_budget",
+        "thinking_token_budget",
+    ],
 )
 def test_a_thinking_budget_is_read(name):
     assert asked(**{name: 20}).thinking_budget == 20

@@ -9,12 +9,17 @@ from protocols.openai.test_tools import asked, deltas, refused, whole
 
 from llamasrv.domain.events import Finished, FinishReason, ToolCallArguments, ToolCallStart, Usage
 from llamasrv.domain.request import Tool, ToolChoice
-from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.custom import custom_input
 
 PATCH = {"type": "custom", "custom": {"name": "patch", "description": "changes a file"}}
-TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"], "additionalProperties": False}
+TEXT = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
 PING = {"type": "function", "function": {"name": "ping"}}
 
 
@@ -83,9 +88,10 @@ def test_wrong_ones_are_named(tools, param):
 def test_an_earlier_call_goes_back_to_the_model():
     call = {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": 'a "b"\n'}}
     messages = [
-        {"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]},
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "done"},
-    ]  # fmt: skip
+    ]
     (made,) = asked(messages=messages, tools=[PATCH]).prompts[0].messages[1].tool_calls
     assert (made.id, made.name, json.loads(made.arguments)) == ("c1", "patch", {"input": 'a "b"\n'})
     call["custom"].pop("input")

@@ -170,7 +170,9 @@ def test_llama_servers_mixtures_are_inputs(given, prompts):
     assert EmbeddingsEndpoint(Limits()).parse({"input": given})[0].prompts == prompts
 
 
-@pytest.mark.parametrize("given", [{"content": "a"}, {"content": [{"type": "image_url"}]}, [1, "a", -2], ["a", 1.5], ["a", {}]])
+@pytest.mark.parametrize(
+    "given", [{"content": "a"}, {"content": [{"type": "image_url"}]}, [1, "a", -2], ["a", 1.5], ["a", {}]]
+)
 def test_what_is_no_input_is_refused(given):
     with pytest.raises(InvalidRequest) as error:
         EmbeddingsEndpoint(Limits()).parse({"input": given})

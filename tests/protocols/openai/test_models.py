@@ -17,10 +17,21 @@ def test_a_list_has_all_models():
 def test_an_entry_has_what_clients_need():
     entry = json.loads(model_body(ModelCard("org/m:t", 5, ("x",), 4096, {"n_params": 7})))
     assert entry == {
-        "id": "org/m:t", "object": "model", "created": 5, "owned_by": "llamasrv", "aliases": ["x"],
-        "tags": [], "type": "model", "display_name": "org/m:t", "lifecycle": "active", "created_at": "1970-01-01T00:00:05Z",
-        "max_model_len": 4096, "context_length": 4096, "max_input_tokens": 4096, "meta": {"n_params": 7},
-    }  # fmt: skip
+        "id": "org/m:t",
+        "object": "model",
+        "created": 5,
+        "owned_by": "llamasrv",
+        "aliases": ["x"],
+        "tags": [],
+        "type": "model",
+        "display_name": "org/m:t",
+        "lifecycle": "active",
+        "created_at": "1970-01-01T00:00:05Z",
+        "max_model_len": 4096,
+        "context_length": 4096,
+        "max_input_tokens": 4096,
+        "meta": {"n_params": 7},
+    }
 
 
 def test_a_model_that_loads_has_no_figures_yet():
@@ -28,7 +39,10 @@ def test_a_model_that_loads_has_no_figures_yet():
 
 
 def test_a_router_tells_where_a_model_is_from_and_whether_it_may_be_deleted():
-    entries = [json.loads(model_body(ModelCard("a", 5, status={"value": "unloaded"}, is_found=found))) for found in (True, False)]
+    entries = [
+        json.loads(model_body(ModelCard("a", 5, status={"value": "unloaded"}, is_found=found)))
+        for found in (True, False)
+    ]
     assert [(one["source"], one["can_remove"]) for one in entries] == [("models_dir", True), ("preset", False)]
 
 

@@ -153,8 +153,18 @@ def test_it_names_the_field_that_is_wrong(body, param):
 
 
 def test_bounds_and_sampling_are_handed_on():
-    request = asked(max_output_tokens=5, temperature=0, top_p=0.5, seed=7, min_p=0.1, stop=["x"], truncation="auto",
-                    lora=[{"id": 0, "scale": 0.5}], thinking_budget=9, cache_prompt=False)  # fmt: skip
+    request = asked(
+        max_output_tokens=5,
+        temperature=0,
+        top_p=0.5,
+        seed=7,
+        min_p=0.1,
+        stop=["x"],
+        truncation="auto",
+        lora=[{"id": 0, "scale": 0.5}],
+        thinking_budget=9,
+        cache_prompt=False,
+    )
     assert request.adapters and request.thinking_budget == 9 and not request.cache_prompt
     assert request.max_tokens == 5 and request.shorten and request.stop == ("x",)
     assert request.sampling == {"temperature": 0.0, "top_p": 0.5, "seed": 7, "min_p": 0.1}
@@ -182,8 +192,9 @@ def test_log_probabilities_are_given_when_they_are_asked_for():
 
 def test_effort_switches_thinking():
     assert asked(reasoning={"effort": "none"}).prompts[0].template_kwargs == {
-        "enable_thinking": False, "thinking": False,
-    }  # fmt: skip
+        "enable_thinking": False,
+        "thinking": False,
+    }
     assert asked(reasoning={"effort": "high"}).prompts[0].template_kwargs["reasoning_effort"] == "high"
     assert asked(reasoning={}).prompts[0].template_kwargs == {}
 
@@ -202,9 +213,7 @@ def test_messages_come_in_many_forms(role, content, more):
 
 def test_several_parts_stay_parts():
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]
-    assert messages(user(parts)) == (
-        Message("user", (TextPart("a"), MediaPart("image", b"\0\0\0"))),
-    )
+    assert messages(user(parts)) == (Message("user", (TextPart("a"), MediaPart("image", b"\0\0\0"))),)
     assert messages(user([{"type": "input_image", "image_url": "https://x/y.png", "detail": "low"}])) == (
         Message("user", (MediaPart("image", url="https://x/y.png", is_coarse=True),)),
     )
@@ -216,7 +225,11 @@ def test_several_parts_stay_parts():
         ({"type": "input_file"}, "input[0].content[0]", InvalidRequest),
         ({"type": "input_audio"}, "input[0].content[0].input_audio", InvalidRequest),
         ({"type": "input_image", "file_id": "f"}, "input[0].content[0]", Unsupported),
-        ({"type": "input_image", "image_url": "data:image/png;base64,?"}, "input[0].content[0].image_url", InvalidRequest),
+        (
+            {"type": "input_image", "image_url": "data:image/png;base64,?"},
+            "input[0].content[0].image_url",
+            InvalidRequest,
+        ),
         ({"type": "new"}, "input[0].content[0].type", InvalidRequest),
         ({"type": "input_text"}, "input[0].content[0].text", InvalidRequest),
         (7, "input[0].content[0]", InvalidRequest),
@@ -242,19 +255,24 @@ def test_reasoning_text_and_calls_are_one_turn():
     ]
     assert messages(*items) == (
         Message("user", "Go"),
-        Message("assistant", "I try", reasoning="hm",
-                tool_calls=(ToolCall("call_1", "f", '{"x":1}'), ToolCall("call_2", "g", "{}"))),
+        Message(
+            "assistant",
+            "I try",
+            reasoning="hm",
+            tool_calls=(ToolCall("call_1", "f", '{"x":1}'), ToolCall("call_2", "g", "{}")),
+        ),
         Message("tool", "two", name="g", tool_call_id="call_2"),
         Message("tool", "ok", name="f", tool_call_id="call_1"),
         Message("assistant", "Done", reasoning="so"),
         Message("user", "Thanks"),
-    )  # fmt: skip
+    )
 
 
 def test_two_answers_in_a_row_stay_two():
     assert messages({"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}) == (
-        Message("assistant", "a"), Message("assistant", "b"),
-    )  # fmt: skip
+        Message("assistant", "a"),
+        Message("assistant", "b"),
+    )
 
 
 def test_an_assistant_may_have_no_content():
@@ -279,8 +297,10 @@ def test_reasoning_that_another_server_sealed_is_unknown(sealed):
 
 
 def test_a_custom_call_is_told_as_a_call_with_one_text():
-    items = [{"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": 'a "b"'},
-             {"type": "custom_tool_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "fine"}]}]  # fmt: skip
+    items = [
+        {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": 'a "b"'},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "fine"}]},
+    ]
     assert messages(*items) == (
         Message("assistant", None, tool_calls=(ToolCall("c", "patch", '{"input":"a \\"b\\""}'),)),
         Message("tool", "fine", name="patch", tool_call_id="c"),
@@ -294,14 +314,23 @@ def test_a_namespace_is_part_of_the_name_in_the_prompt():
 @pytest.mark.parametrize(
     ("call", "output", "name"),
     [
-        ({"type": "local_shell_call", "id": "l", "call_id": "c", "action": {"type": "exec", "command": ["ls"]}},
-         {"type": "local_shell_call_output", "id": "c", "output": "files"}, "local_shell"),
-        ({"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}},
-         {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "files"}]}, "shell"),
-        ({"type": "apply_patch_call", "call_id": "c", "operation": {"type": "delete_file", "path": "x"}},
-         {"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": "files"}, "apply_patch"),
+        (
+            {"type": "local_shell_call", "id": "l", "call_id": "c", "action": {"type": "exec", "command": ["ls"]}},
+            {"type": "local_shell_call_output", "id": "c", "output": "files"},
+            "local_shell",
+        ),
+        (
+            {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}},
+            {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "files"}]},
+            "shell",
+        ),
+        (
+            {"type": "apply_patch_call", "call_id": "c", "operation": {"type": "delete_file", "path": "x"}},
+            {"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": "files"},
+            "apply_patch",
+        ),
     ],
-)  # fmt: skip
+)
 def test_tools_that_a_client_runs_are_told_as_functions(call, output, name):
     first, second = messages(call, output)
     assert first.tool_calls[0].name == name and second.role == "tool" and "files" in second.content
@@ -346,7 +375,9 @@ def test_an_output_without_its_call_is_refused_in_openais_words():
 
 def test_more_tools_may_come_with_the_input():
     extra = {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "late"}]}
-    request = asked(user("x"), extra, tools=[{"type": "function", "name": "f"}], tool_choice={"type": "function", "name": "late"})
+    request = asked(
+        user("x"), extra, tools=[{"type": "function", "name": "f"}], tool_choice={"type": "function", "name": "late"}
+    )
     assert [tool.name for tool in request.prompts[0].tools] == ["f", "late"]
     assert request.tool_choice == ToolChoice("required", ("late",), parallel=False)
 

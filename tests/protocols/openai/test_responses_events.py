@@ -21,7 +21,7 @@ from llamasrv.domain.events import (
     ToolCallStart,
     TopLogprob,
     Usage,
-)  # fmt: skip
+)
 from llamasrv.errors import EngineFailure, InvalidRequest, QueueFull
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses import Responses
@@ -146,7 +146,11 @@ def test_a_silence_is_an_event(background):
     made = reply(lambda stored: kept.append(stored.pack()) or True, background=background)
     silent = [made.chunks([]) for _ in range(3)]
     begun = ["response.created", "response.queued" if background else "response.in_progress"]
-    assert [[json.loads(chunk)["type"] for chunk in chunks] for chunks in silent] == [begun, ["keepalive"], ["keepalive"]]
+    assert [[json.loads(chunk)["type"] for chunk in chunks] for chunks in silent] == [
+        begun,
+        ["keepalive"],
+        ["keepalive"],
+    ]
     assert silent[1] == [b'{"type":"keepalive","sequence_number":2}']
     told = [chunk for chunks in silent for chunk in chunks]
     for event in (Text(0, "a"), None, Text(0, "b"), Finished(0, FinishReason.STOP), USAGE, None):
@@ -231,7 +235,11 @@ def test_nothing_at_all_is_an_empty_message_but_not_when_it_was_cut():
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(EngineFailure("x"), "server_error"), (QueueFull("x"), "rate_limit_exceeded"), (InvalidRequest("x"), "invalid_prompt")],
+    [
+        (EngineFailure("x"), "server_error"),
+        (QueueFull("x"), "rate_limit_exceeded"),
+        (InvalidRequest("x"), "invalid_prompt"),
+    ],
 )
 def test_a_failure_is_told_in_the_response(error, code):
     made = reply()
@@ -257,8 +265,12 @@ def test_our_own_mistake_before_anything_was_told_is_flat():
 
 def test_an_error_without_a_response_is_flat():
     assert json.loads(error_event(EngineFailure("x", param="p"))) == {
-        "type": "error", "sequence_number": 0, "code": "engine_failure", "message": "x", "param": "p",
-    }  # fmt: skip
+        "type": "error",
+        "sequence_number": 0,
+        "code": "engine_failure",
+        "message": "x",
+        "param": "p",
+    }
 
 
 def test_it_is_stored_before_the_client_hears_of_the_end():
@@ -286,10 +298,14 @@ def test_it_stores_nothing_where_that_is_wanted():
 
 
 def test_calls_are_answered_under_their_own_names():
-    output = final(*call(0, "mcp__g", "{}"), *call(1, "patch", '{"input":"é"}'), *call(2, "other", "{}"), STOP)["output"]
+    output = final(*call(0, "mcp__g", "{}"), *call(1, "patch", '{"input":"é"}'), *call(2, "other", "{}"), STOP)[
+        "output"
+    ]
     assert [(item["type"], item["name"], item.get("namespace")) for item in output] == [
-        ("function_call", "g", "mcp"), ("custom_tool_call", "patch", None), ("function_call", "other", None),
-    ]  # fmt: skip
+        ("function_call", "g", "mcp"),
+        ("custom_tool_call", "patch", None),
+        ("function_call", "other", None),
+    ]
     assert output[1]["input"] == "é"
 
 
@@ -340,7 +356,9 @@ def test_a_summary_of_the_conversation_is_one_item_even_when_it_was_cut():
 
 
 def test_a_compacted_conversation_is_the_users_words_and_the_summary():
-    _, options = endpoint.parse_compact({"input": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "x"}]})
+    _, options = endpoint.parse_compact(
+        {"input": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "x"}]}
+    )
     body = json.loads(whole_of(endpoint.reply(options, model="m"), [Text(0, "All."), STOP, USAGE]))
     assert set(body) == {"id", "object", "created_at", "output", "usage"} and body["object"] == "response.compaction"
     assert [item["type"] for item in body["output"]] == ["message", "compaction"]
@@ -369,8 +387,12 @@ def test_pages_go_through_all_items_once():
 
 def test_a_page_of_nothing_has_no_more():
     assert json.loads(page_body([], after=None, limit=3, descending=True)) == {
-        "object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False,
-    }  # fmt: skip
+        "object": "list",
+        "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
+    }
 
 
 def test_an_unknown_place_to_go_on_from_is_an_error():

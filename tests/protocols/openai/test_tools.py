@@ -240,12 +240,16 @@ def test_calls_and_reasoning_are_told_whole():
     choice = reply["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"] == {
-        "role": "assistant", "content": None, "refusal": None, "reasoning_content": "Hm \u2028.", "reasoning": "Hm \u2028.",
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "reasoning_content": "Hm \u2028.",
+        "reasoning": "Hm \u2028.",
         "tool_calls": [
             {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": '{"city":"Bern"}'}},
             {"id": "call_2", "type": "function", "function": {"name": "ping", "arguments": "{}"}},
         ],
-    }  # fmt: skip
+    }
     assert reply["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4}
 
 
@@ -254,15 +258,21 @@ def test_calls_and_reasoning_are_told_piece_by_piece():
     assert told[1:] == [
         {"reasoning_content": "Hm ", "reasoning": "Hm "},
         {"reasoning_content": "\u2028.", "reasoning": "\u2028."},
-        {"tool_calls": [
-            {"index": 0, "id": "call_1", "type": "function", "function": {"name": "clock", "arguments": ""}}]},
+        {
+            "tool_calls": [
+                {"index": 0, "id": "call_1", "type": "function", "function": {"name": "clock", "arguments": ""}}
+            ]
+        },
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"city":'}}]},
         {"tool_calls": [{"index": 0, "function": {"arguments": '"Bern"}'}}]},
-        {"tool_calls": [
-            {"index": 1, "id": "call_2", "type": "function", "function": {"name": "ping", "arguments": ""}}]},
+        {
+            "tool_calls": [
+                {"index": 1, "id": "call_2", "type": "function", "function": {"name": "ping", "arguments": ""}}
+            ]
+        },
         {"tool_calls": [{"index": 1, "function": {"arguments": "{}"}}]},
         {},
-    ]  # fmt: skip
+    ]
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
@@ -273,8 +283,9 @@ def test_a_call_of_old_is_told_as_of_old():
     assert "tool_calls" not in choice["message"] and choice["finish_reason"] == "function_call"
     told, chunks = deltas(events, legacy=True)
     assert told[1:3] == [
-        {"function_call": {"name": "clock", "arguments": ""}}, {"function_call": {"arguments": '{"city":'}},
-    ]  # fmt: skip
+        {"function_call": {"name": "clock", "arguments": ""}},
+        {"function_call": {"arguments": '{"city":'}},
+    ]
     assert chunks[-1]["choices"][0]["finish_reason"] == "function_call"
 
 

@@ -90,9 +90,11 @@ class Responses:
         tools, turns, choice = self._turns(data, earlier, items)
         told = _told(data)
         request = replace(
-            _request(data, turns, tools, told), timeout=timeout, owner=owner,
+            _request(data, turns, tools, told),
+            timeout=timeout,
+            owner=owner,
             tool_choice=replace(choice, mode="none") if turns.compact else choice,
-        )  # fmt: skip
+        )
         id = new_response_id()
         options = ResponseOptions(
             id=id,
@@ -138,7 +140,7 @@ class Responses:
         body = {
             **{name: value for name, value in body.items() if name not in ("stream", "background", "store")},
             "input": items + trigger if type(items) is list else trigger if items is None else items,
-        }  # fmt: skip
+        }
         request, options = self.parse(body, owner=owner, timeout=timeout, earlier=earlier)
         users = tuple(item for item in (*(earlier or Earlier()).items, *options.input) if item.get("role") == "user")
         return request, replace(options, store=False, users=users)
@@ -176,9 +178,7 @@ def _check_together(data: Mapping[str, Any]) -> None:
             "Invalid 'conversation': not allowed together with 'previous_response_id'.", param="conversation"
         )
     if not {"input", "previous_response_id", "conversation"} & data.keys():
-        raise InvalidRequest(
-            "Missing required parameter: 'input'.", param="input", code="missing_required_parameter"
-        )
+        raise InvalidRequest("Missing required parameter: 'input'.", param="input", code="missing_required_parameter")
     if data.get("background") and not data.get("store", True):
         raise InvalidRequest("Invalid 'background': only allowed when 'store' is true.", param="background")
 

@@ -22,7 +22,7 @@ from llamasrv.domain.events import (
     ToolCallArguments,
     ToolCallStart,
     Usage,
-)  # fmt: skip
+)
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.common.wire import chat_logprob
 from llamasrv.protocols.openai.custom import CustomInput

@@ -18,7 +18,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     wrong_type,
-)  # fmt: skip
+)
 from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.openai.cache_retention import CacheRetention
 from llamasrv.protocols.openai.chat import TemplateKwargs
@@ -156,8 +156,9 @@ class Metadata(Object):
             if type(text) is not str:
                 raise wrong_type("a string", text, key[:_METADATA_KEY])
             if len(key) > _METADATA_KEY or len(text) > _METADATA_VALUE:
-                raise Invalid(f"expected keys of at most {_METADATA_KEY} and values of at most {_METADATA_VALUE}"
-                              " characters.")  # fmt: skip
+                raise Invalid(
+                    f"expected keys of at most {_METADATA_KEY} and values of at most {_METADATA_VALUE} characters."
+                )
         return value
 
 

@@ -1,9 +1,9 @@
 """Tools as the Responses API writes them, and how they may be used.
 
-    function                 a tool of the same name
-    custom                   a tool with one text as its argument; see `custom.py`
-    namespace{name, tools}   each of its tools, as `namespace__tool` in the prompt
-    everything else          done by the service itself elsewhere: left out, unless the request insists on it
+function                 a tool of the same name
+custom                   a tool with one text as its argument; see `custom.py`
+namespace{name, tools}   each of its tools, as `namespace__tool` in the prompt
+everything else          done by the service itself elsewhere: left out, unless the request insists on it
 """
 
 from __future__ import annotations
@@ -115,9 +115,12 @@ def _function(wire: dict[str, Any], name: str, prompt_name: str, *path: int | st
     description = _text(wire, "description", *path)
     tool = Tool(prompt_name, description, parameters or {}, bool(strict))
     return tool, {
-        "type": "function", "name": name, "description": description or None, "parameters": parameters,
+        "type": "function",
+        "name": name,
+        "description": description or None,
+        "parameters": parameters,
         "strict": bool(strict),
-    }  # fmt: skip
+    }
 
 
 def _custom(wire: dict[str, Any], name: str, prompt_name: str, *path: int | str) -> tuple[Tool, dict[str, Any]]:
