@@ -44,7 +44,7 @@ class HandEngine(Engine):
 
     def show(self, status):
         """As if the thread said so."""
-        self._board.set_status(status)
+        self._publisher.set_status(status)
 
     @property
     def has_mail(self):

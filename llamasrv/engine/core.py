@@ -3,7 +3,7 @@
     take mail -> plan -> fill batch -> decode -> verify and sample -> deliver -> account
 
 All of it runs on the engine thread, and what it owns belongs to that thread alone: the context, the books, who waits
-and who runs. Other threads put commands in the mailbox, read streams, and look at the board (engine.py is the handle).
+and who runs. Other threads put commands in the mailbox, read streams, and look at the view (engine.py is the handle).
 Knows tokens and bytes; knows no protocol, no HTTP and no chat. README.md in this folder has the invariants.
 """
 
@@ -41,7 +41,7 @@ from llamasrv.engine.sampling.step_sampler import StepSampler
 from llamasrv.engine.scheduler import Plan, Pool, scheduler_for
 from llamasrv.engine.sequence import Sequence, State, end_of, tell_progress
 from llamasrv.engine.step_watch import StepWatch
-from llamasrv.engine.view import Board
+from llamasrv.engine.view import ViewPublisher
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow
 
 log = logging.getLogger("llamasrv.engine")
@@ -62,7 +62,7 @@ class EngineCore:
         *,
         mailbox: Mailbox[Mail],
         doorbell: Doorbell,
-        board: Board,
+        publisher: ViewPublisher,
         metrics: EngineMetrics,
         pool: NativePool,
         prefixes: KeptPrefixes,
@@ -82,7 +82,7 @@ class EngineCore:
         self.places = QueuePlaces(self.scheduler)
         self._outputs = Outputs(self._sampler, backend, self._note_first_token)
         self._pace = Pace(self.scheduler.cost, coalesce=options.coalesce, alone=options.deterministic)
-        self._doorbell, self._board = doorbell, board
+        self._doorbell, self._publisher = doorbell, publisher
         self._refused = RefusedSteps(self)
         self._deadlines = Deadlines()
         self._watch = StepWatch(metrics.slow_parts, clock)
@@ -164,7 +164,7 @@ class EngineCore:
         self.prefixes.clear()
         self._open_books()
         self._refused.in_a_row = 0
-        self._board.is_stale = True
+        self._publisher.is_stale = True
 
     def close(self, error: LlamasrvError, *, keep: bool = True) -> None:
         """Fail everything that is open, including what is in the mailbox. Nothing more is accepted. With `keep`, what
@@ -199,7 +199,7 @@ class EngineCore:
         self.metrics.requests += 1
         self._pace.come_and_gone += 1
         self.waiting += sequences
-        self._board.is_stale = True
+        self._publisher.is_stale = True
         for seq in sequences:
             self.scheduler.arrive(seq)
             self.places.asked |= seq.spec.reports_progress
@@ -244,7 +244,7 @@ class EngineCore:
     def give_up(self, reason: str) -> None:
         """Nothing can be computed any more: everything fails, and nothing is accepted."""
         self.fail_all(EngineFailure("The model cannot compute this request."))
-        self._board.set_status(Status("failed", reason=reason))
+        self._publisher.set_status(Status("failed", reason=reason))
 
     # mail
 
@@ -318,7 +318,7 @@ class EngineCore:
             self._note_prompt(seq)
             self.drafter.expect(seq)
         self.waiting = [s for s in self.waiting if s.lane is None]
-        self._board.is_stale = True
+        self._publisher.is_stale = True
         if failed:
             plan.parts = [part for part in plan.parts if part[0] not in failed]
 
@@ -334,7 +334,7 @@ class EngineCore:
         (self.admission.preempt if save else self.admission.unseat)(seq)
         self.running.remove(seq)
         self.waiting.insert(0, seq)
-        self._board.is_stale = True
+        self._publisher.is_stale = True
 
     def _encode(self, seq: Sequence, cell: int) -> None:
         """It waits for the rows of its images and sounds from this cell on."""
@@ -438,16 +438,16 @@ class EngineCore:
         seq.enter(State.ENDED)
         end = end_of(seq, ending)
         self.metrics.note_end(seq, end)
-        self._board.num_ended += 1
+        self._publisher.num_ended += 1
         self._pace.come_and_gone += 1
         seq.stream.finish(end)
-        self._pace.urgent = self._board.is_stale = True
+        self._pace.urgent = self._publisher.is_stale = True
 
     # what others see, and what a fresh context needs
 
     def _publish(self) -> None:
         memory, swapped = self.memory, self.admission.swapped_bytes
-        self._board.publish(self.clock(), self.running, self.waiting, memory.lanes, swapped, memory.host.pins)
+        self._publisher.publish(self.clock(), self.running, self.waiting, memory.lanes, swapped, memory.host.pins)
 
     def _open_books(self) -> None:
         """The books of a fresh context: all that is kept of one, made as a whole."""

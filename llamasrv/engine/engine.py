@@ -1,4 +1,4 @@
-"""The engine as other threads see it: a mailbox, streams, and a board with the engine thread's latest view.
+"""The engine as other threads see it: a mailbox, streams, and the latest view.
 
 Checks what is handed in before it crosses over. The loop is in core.py, and its thread in host.py; nothing of theirs is
 touched from here. Every method may be called from anywhere.
@@ -32,7 +32,7 @@ from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.state import Ending
 from llamasrv.engine.sequence import Sequence, end_of
-from llamasrv.engine.view import Board, ModelFacts, Snapshot, View
+from llamasrv.engine.view import EngineView, ModelFacts, PlainView, ViewPublisher
 from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, QueueFull, Unavailable, Unsupported
 
 __all__ = ["Engine", "EngineOptions", "Status"]
@@ -70,14 +70,14 @@ class Engine:
         self._on_status = on_status
         self._mailbox: Mailbox[Mail] = Mailbox()
         self._doorbell = Doorbell()
-        self._board = Board(on_status)
+        self._publisher = ViewPublisher(on_status)
         self._streams: WeakSet[Stream] = WeakSet()  # that somebody still reads
         self._num_submitted = 0
         self._draining = self._stopping = False
         shared = Shared(
             self._mailbox,
             self._doorbell,
-            self._board,
+            self._publisher,
             self.metrics,
             self.embedder,
             self.grammars,
@@ -92,7 +92,7 @@ class Engine:
 
     @property
     def status(self) -> Status:
-        status = self._board.status
+        status = self._publisher.view.status
         if self._draining and status.state in ("loading", "ready"):
             return Status("draining", status.progress, STOPPING)
         return status
@@ -100,7 +100,7 @@ class Engine:
     @property
     def model(self) -> ModelFacts:
         """Raises Unavailable before it is loaded."""
-        model = self._board.model
+        model = self._publisher.view.model
         if model is None:
             raise _unavailable(self.status)
         return model
@@ -119,9 +119,9 @@ class Engine:
         return self.model.context
 
     @property
-    def view(self) -> View:
+    def view(self) -> EngineView:
         """The state after one of the last turns; does not interrupt the engine."""
-        return self._board.view
+        return self._publisher.view
 
     @property
     def alive(self) -> bool:
@@ -143,19 +143,19 @@ class Engine:
         """Whether the next request would be refused; for a model that only makes embeddings, the next input."""
         if self._num_pending >= self._most_pending:
             return True
-        model = self._board.model
+        model = self._publisher.view.model
         return model is not None and not model.generates and self.embedder.is_full
 
     @property
     def _num_pending(self) -> int:
         """Sequences accepted and not ended."""
-        return self._num_submitted - self._board.num_ended
+        return self._num_submitted - self._publisher.num_ended
 
     @property
     def _most_pending(self) -> int:
         return self.options.queue_limit + self.options.places
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> PlainView:
         """The view as plain values, with the status and the number of waiting sequences."""
         view = self.view
         return {
@@ -199,7 +199,7 @@ class Engine:
         ]
         self._num_submitted += len(sequences)
         self._mailbox.put((EngineCore.arrive, sequences))
-        if self._board.status.state == "stopped":
+        if self._publisher.view.status.state == "stopped":
             self._refuse_mail()  # its thread may have taken the last mail before this
         return stream
 
@@ -282,10 +282,11 @@ class Engine:
                 raise InvalidRequest(str(error), param="path") from None
             if core.memory.disk is not None:
                 core.memory.disk.know(adapter.digest)
+            publisher = self._publisher
+            if (model := publisher.view.model) is not None:
+                publisher.set_model(replace(model, num_adapters=model.num_adapters + 1))
 
         self.ask(add)
-        model = self.model
-        self._board.model = replace(model, num_adapters=model.num_adapters + 1)
 
     def ask(self, act: Callable[[EngineCore], R], timeout: float = 60.0) -> R:
         """Have the engine thread call `act` between two steps; returns its result, or raises what it raised."""
@@ -294,7 +295,7 @@ class Engine:
             raise _unavailable(status)
         stream = Stream(self._doorbell)
         self._mailbox.put((answer, (act, stream)))
-        if self._board.status.state == "stopped":
+        if self._publisher.view.status.state == "stopped":
             self._refuse_mail()
         if not stream.wait(timeout):
             raise Unavailable("The engine is busy.")
@@ -337,7 +338,8 @@ class Engine:
         self.embedder.discard()
         self._doorbell.close()
         self.grammars.discard()
-        self._host = self._board.model = None
+        self._host = None
+        self._publisher.set_model(None)
 
 
 _UNAVAILABLE = {

@@ -3,7 +3,7 @@
     loading -> ready -> stopped
          \\-> failed   (not loaded; or a failure that starting over did not cure)
 
-Tells on the board what it is at. Belongs to the engine thread.
+Publishes its status in the view. Belongs to the engine thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions, Status
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
-from llamasrv.engine.view import Board, ModelFacts
+from llamasrv.engine.view import ModelFacts, ViewPublisher
 from llamasrv.errors import EngineFailure, Unavailable
 
 log = logging.getLogger("llamasrv.engine")
@@ -35,7 +35,7 @@ class Shared:
 
     mailbox: Mailbox[Mail]
     doorbell: Doorbell
-    board: Board
+    publisher: ViewPublisher
     metrics: EngineMetrics
     embedder: Embedder
     grammars: GrammarCompiler
@@ -74,7 +74,7 @@ class EngineHost:
                 log.exception("loading %s failed", self._name)
                 reason = "loading the model failed; the log has the cause"
             shared.pool.close()
-            shared.board.set_status(Status("failed", reason=reason))
+            shared.publisher.set_status(Status("failed", reason=reason))
             return
         if shared.embedder.backend is not None:
             shared.embedder.start()
@@ -88,7 +88,7 @@ class EngineHost:
 
     def open(self) -> None:
         """Load the model. Raises LoadFailed, or whatever else went wrong; nothing is left of it then."""
-        shared, board = self.shared, self.shared.board
+        shared, publisher = self.shared, self.shared.publisher
         backend = self._open_backend(self._loading)
         try:
             if backend.generates:
@@ -98,7 +98,7 @@ class EngineHost:
                 self._options,
                 mailbox=shared.mailbox,
                 doorbell=shared.doorbell,
-                board=board,
+                publisher=publisher,
                 metrics=shared.metrics,
                 pool=shared.pool,
                 prefixes=shared.prefixes,
@@ -110,7 +110,7 @@ class EngineHost:
         shared.embedder.backend = backend.embeddings
         if self.core.encoder is not None:
             shared.embedder.line.encode = self.core.encoder.encode
-        board.model = ModelFacts(
+        model = ModelFacts(
             backend.info,
             backend.vocab,
             backend.generates,
@@ -123,7 +123,8 @@ class EngineHost:
             takes_checkpoints=backend.checkpoints is not Checkpoints.NONE and not backend.split,
             host_bytes=backend.host_bytes,
         )
-        board.set_status(Status("ready", 1.0))
+        publisher.set_model(model)
+        publisher.set_status(Status("ready", 1.0))
 
     def turn(self, *, wait: bool = True) -> bool:
         """Run a turn of the core. If it fails, fail all requests and start over; returns False if that fails, too."""
@@ -136,9 +137,9 @@ class EngineHost:
 
     def recover(self) -> bool:
         """Fail all requests and start over; returns False if that fails, too."""
-        shared, board = self.shared, self.shared.board
+        shared, publisher = self.shared, self.shared.publisher
         shared.metrics.restarts += 1
-        board.set_status(Status("failed", reason="the engine loop failed and is being restarted"))
+        publisher.set_status(Status("failed", reason="the engine loop failed and is being restarted"))
         try:
             self.core.abandon_all(EngineFailure("The engine failed while working on this request."))
             shared.doorbell.ring()
@@ -146,15 +147,15 @@ class EngineHost:
         except Exception:
             log.exception("the engine cannot be restarted")
             self._broken = True
-            board.set_status(Status("failed", reason="the engine failed and cannot be restarted"))
+            publisher.set_status(Status("failed", reason="the engine failed and cannot be restarted"))
             return False
-        board.set_status(Status("ready", 1.0))
+        publisher.set_status(Status("ready", 1.0))
         return True
 
     def close(self) -> None:
         """Fail what is open, and free everything."""
         shared = self.shared
-        shared.board.set_status(Status("stopped"))  # before the last mail: who puts more knows that nobody takes it
+        shared.publisher.set_status(Status("stopped"))  # before the last mail is taken: `Engine.submit` looks at it
         self.core.close(Unavailable(STOPPING), keep=not self._broken)
         shared.embedder.close()
         shared.grammars.close()  # before the vocabulary that it reads is gone
@@ -162,5 +163,5 @@ class EngineHost:
         shared.pool.close()
 
     def _loading(self, share: float) -> bool:
-        self.shared.board.set_status(Status("loading", share))
+        self.shared.publisher.set_status(Status("loading", share))
         return not self.shared.should_stop()

@@ -1,12 +1,9 @@
-"""What the engine thread shows to other threads: frozen values, each replaced as a whole.
-
-Knows nothing of how they come about.
-"""
+"""What other threads see of an engine: one frozen view, which the engine thread replaces as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypedDict
 
 from llamasrv.domain.params import SamplingParams
@@ -16,11 +13,11 @@ from llamasrv.engine.kv.pins import Pins
 from llamasrv.engine.options import Status
 from llamasrv.engine.sequence import Sequence
 
-VIEW_SECONDS = 0.05  # that a view may be old while nobody comes or goes
-SHOWN_WAITING = 50  # of those that wait, so many are shown
+VIEW_SECONDS = 0.05  # maximum age of a view while no sequence arrives or ends
+MAX_WAITING_SHOWN = 50
 
 
-class Row(NamedTuple):
+class SequenceView(NamedTuple):
     """One open sequence."""
 
     id: int
@@ -29,19 +26,19 @@ class Row(NamedTuple):
     num_prompt: int
     num_computed: int
     num_reused: int
-    source: str  # where these were: one of metrics.SOURCES; "" for none
+    source: str  # tier of the reused tokens, one of metrics.SOURCES; "" for none
     num_generated: int
     max_tokens: int | None
     params: SamplingParams
     num_drafted: int = 0
-    num_accepted: int = 0  # of these
-    changed: str = ""  # part of its prompt that is not what it was in an earlier one; "" for none
+    num_accepted: int = 0  # of the drafted tokens
+    changed: str = ""  # part of the prompt that differs from the last prompt of the conversation; "" for none
 
 
-def row_of(seq: Sequence) -> Row:
+def _view_of(seq: Sequence) -> SequenceView:
     spec, drafts = seq.spec, seq.drafts
     counts = (0, 0) if drafts is None else drafts.counts[:2]
-    return Row(
+    return SequenceView(
         seq.id,
         seq.lane,
         seq.slot,
@@ -57,11 +54,11 @@ def row_of(seq: Sequence) -> Row:
     )
 
 
-class Snapshot(TypedDict):
-    """The view as plain values, for pages and figures."""
+class PlainView(TypedDict):
+    """An EngineView as dicts and lists, for pages and metrics."""
 
     status: Status
-    running: list[dict[str, object]]  # of Row
+    running: list[dict[str, object]]  # fields of SequenceView
     waiting: list[dict[str, object]]
     num_waiting: int
     cells: dict[str, int]  # total, used, held
@@ -73,50 +70,50 @@ class Snapshot(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known once the model is loaded, and does not change."""
+    """What is known once the model is loaded."""
 
     info: ModelInfo
     vocab: Vocabulary
     generates: bool
-    context: int  # most tokens of one sequence, prompt and answer together
+    context: int  # max tokens of one sequence, prompt and answer
     num_lanes: int
     num_adapters: int
-    state_facts: Mapping[str, object]  # what a saved state depends on beside the model
-    projector: Projector | None = None  # where it takes images or sounds
-    ubatch_size: int = 0  # most rows of a chunk that is computed whole
-    takes_checkpoints: bool = False  # it makes use of `SequenceSpec.boundaries`
-    host_bytes: int | None = None  # memory of this machine that it takes; None where nobody tells
+    state_facts: Mapping[str, object]  # beside the model, what a saved state is valid for: library, number formats
+    projector: Projector | None = None  # None: it takes no images and sounds
+    ubatch_size: int = 0  # max rows of a media chunk that must be computed in one step
+    takes_checkpoints: bool = False  # whether it uses `SequenceSpec.boundaries`
+    host_bytes: int | None = None  # host memory in use; None if the library does not report it
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class EngineView:
     """The engine after one of its turns."""
 
-    at: float | None = None  # when that turn ended, on the engine's clock; None before the first
-    running: tuple[Row, ...] = ()  # sequences that hold a lane
-    waiting: tuple[Row, ...] = ()  # the first of the others
+    status: Status = Status("loading")
+    model: ModelFacts | None = None  # once it is loaded
+    at: float | None = None  # when the turn ended, on the engine's clock; None before the first
+    running: tuple[SequenceView, ...] = ()  # sequences that hold a lane
+    waiting: tuple[SequenceView, ...] = ()  # the first MAX_WAITING_SHOWN of the others
     total_cells: int = 0
     used_cells: int = 0
     held_cells: int = 0
     total_lanes: int = 0
     held_lanes: int = 0
     resident_lanes: int = 0
-    strip: tuple[tuple[int, int, str], ...] = ()  # (lane, cells, held or resident) of each lane that has any
-    swapped_bytes: int = 0  # of host memory, for preempted sequences
-    pins: tuple[int, int] = (0, 0)  # prefixes that clients asked to be kept, and their bytes
+    strip: tuple[tuple[int, int, str], ...] = ()  # (lane, cells, held or resident) of each lane with cells
+    swapped_bytes: int = 0  # host memory of preempted sequences
+    pins: tuple[int, int] = (0, 0)  # number of pinned prefixes, and their bytes
 
 
-class Board:
-    """Holds the values that others see. Only the engine thread writes; any thread reads."""
+class ViewPublisher:
+    """Holds the current view. Only the engine thread writes; any thread reads."""
 
     def __init__(self, on_status: Callable[[], None] | None = None) -> None:
         """`on_status` is called, on the engine thread, whenever the status changes."""
         self._on_status = on_status
-        self.status = Status("loading")
-        self.model: ModelFacts | None = None
-        self.view = View()
+        self.view = EngineView()
         self.num_ended = 0  # sequences, since the start
-        self.is_stale = True  # somebody has come, gone or changed places since the view was made
+        self.is_stale = True  # a sequence has arrived, ended or moved since the view was made
 
     def publish(
         self,
@@ -127,14 +124,17 @@ class Board:
         swapped_bytes: int,
         pins: Pins,
     ) -> None:
-        """Replace the view, unless it is only a moment old and the same sequences are in the same places."""
-        if not self.is_stale and now - (self.view.at or 0.0) < VIEW_SECONDS:
+        """Replace the view unless it is younger than VIEW_SECONDS and not stale."""
+        last = self.view
+        if not self.is_stale and now - (last.at or 0.0) < VIEW_SECONDS:
             return
         self.is_stale = False
-        self.view = View(
+        self.view = EngineView(
+            last.status,
+            last.model,
             now,
-            tuple([row_of(s) for s in running]),
-            tuple([row_of(s) for s in waiting[:SHOWN_WAITING]]),
+            tuple([_view_of(s) for s in running]),
+            tuple([_view_of(s) for s in waiting[:MAX_WAITING_SHOWN]]),
             lanes.num_cells,
             lanes.used_cells,
             lanes.held_cells,
@@ -147,6 +147,9 @@ class Board:
         )
 
     def set_status(self, status: Status) -> None:
-        self.status = status
+        self.view = replace(self.view, status=status)
         if self._on_status is not None:
             self._on_status()
+
+    def set_model(self, model: ModelFacts | None) -> None:
+        self.view = replace(self.view, model=model)

@@ -34,7 +34,7 @@ def test_only_what_is_slow_is_counted_and_a_line_a_minute_is_logged(caplog):
 @pytest.mark.parametrize("part, slowed", [
     ("plan", lambda core: (core.scheduler, "plan")), ("seat", lambda core: (core.admission, "seat_all")),
     ("fill", lambda core: (core.backend.batch, "fill")), ("sample", lambda core: (core._sampler, "choose")),
-    ("deliver", lambda core: (core._board, "publish")), ("mail", lambda core: (core.scheduler, "arrive")),
+    ("deliver", lambda core: (core._publisher, "publish")), ("mail", lambda core: (core.scheduler, "arrive")),
     (None, lambda core: (core.backend, "decode")), (None, lambda core: (core.drafter, "draft")),
 ])  # fmt: skip
 def test_each_part_of_a_step_is_told_by_its_name(drive, monkeypatch, part, slowed):

@@ -1,14 +1,14 @@
-"""What the engine thread shows: frozen, whole, and no older than it says."""
+"""What the engine thread shows: frozen, replaced as a whole, no older than VIEW_SECONDS."""
 
 import dataclasses
 
 import pytest
 from engine_driver import chat
 
-from llamasrv.engine.view import SHOWN_WAITING, VIEW_SECONDS, View
+from llamasrv.engine.view import MAX_WAITING_SHOWN, VIEW_SECONDS, EngineView
 
 
-def test_it_shows_who_runs_and_who_waits(drive):
+def test_the_view_lists_running_and_waiting_sequences(drive):
     driver = drive(parallel=1)
     driver.submit(chat("runs"), max_tokens=9)
     driver.submit(chat("waits"))
@@ -25,14 +25,14 @@ def test_it_shows_who_runs_and_who_waits(drive):
     assert driver.engine.view.running == driver.engine.view.waiting == () and driver.engine.view.resident_lanes
 
 
-def test_nobody_can_change_it(drive):
+def test_a_view_is_frozen(drive):
     view = drive().engine.view
     with pytest.raises(dataclasses.FrozenInstanceError):
         view.used_cells = 5
-    assert View().running == ()
+    assert EngineView().running == ()
 
 
-def test_it_is_the_same_until_somebody_comes_or_goes_or_a_moment_has_passed(drive):
+def test_a_view_is_replaced_when_a_sequence_arrives_or_after_view_seconds(drive):
     driver = drive()
     driver.submit(chat("steady"))
     driver.turn()
@@ -49,17 +49,17 @@ def test_it_is_the_same_until_somebody_comes_or_goes_or_a_moment_has_passed(driv
     driver.finish()
 
 
-def test_of_a_long_queue_it_shows_the_first(drive):
+def test_of_a_long_queue_only_the_first_are_shown(drive):
     driver = drive(parallel=1, num_lanes=1)
-    for i in range(SHOWN_WAITING + 20):
+    for i in range(MAX_WAITING_SHOWN + 20):
         driver.submit(chat(f"number {i}"), max_tokens=1)
     driver.turn()
     snapshot = driver.engine.snapshot()
-    assert len(snapshot["waiting"]) == SHOWN_WAITING <= snapshot["num_waiting"]
+    assert len(snapshot["waiting"]) == MAX_WAITING_SHOWN <= snapshot["num_waiting"]
     driver.finish()
 
 
-def test_a_turn_that_takes_long_shows(drive):
+def test_a_turn_publishes_when_it_ended(drive):
     driver = drive()
     assert driver.engine.stalled_seconds == 0
     driver.now += VIEW_SECONDS

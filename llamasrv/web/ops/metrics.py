@@ -14,7 +14,7 @@ from llamasrv import __version__
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.view import Snapshot
+from llamasrv.engine.view import PlainView
 from llamasrv.models.model import Model
 from llamasrv.web.ops.llama_metrics import LlamaMetrics
 from llamasrv.web.service import Service
@@ -117,7 +117,7 @@ class ServiceCollector(Collector):
         self._embedder(families, model, engine.embedder)
 
     @staticmethod
-    def _pool(families: _Families, model: str, engine: Engine, now: Snapshot) -> None:
+    def _pool(families: _Families, model: str, engine: Engine, now: PlainView) -> None:
         running, cells, lanes = len(now["running"]), now["cells"], now["lanes"]
         families.gauges(
             "llamasrv_",
