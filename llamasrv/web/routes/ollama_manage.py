@@ -73,6 +73,8 @@ class Views:
         asked = self._managing.parse_create(self._body())
         if asked.quantize:
             made_files.check_type(asked.quantize)
+        if asked.template is not None:
+            _check_template(asked.template)
         new = off_hub(_made_of, self._service, asked)
         if asked.quantize:
             return self._quantized(new, asked)
@@ -227,15 +229,18 @@ def _kept_path(path: Path, folder: Path) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
+def _check_template(source: str) -> None:
+    """Raises InvalidRequest. Not for a thread: only the hub's own loop watches child processes."""
+    try:
+        try_template(source)  # in another process: a client's template may be anything
+    except TemplateDangerous as error:
+        raise InvalidRequest(f"the template cannot be used: {error}", param="template") from None
+    except TemplateError as error:
+        raise InvalidRequest(f"the template is not valid Jinja: {error}", param="template") from None
+
+
 def _made_of(service: Service, asked: Create) -> Made:
     """The recipe that was asked for. Raises InvalidRequest if no model can be made from it."""
-    if asked.template is not None:
-        try:
-            try_template(asked.template)  # in another process: a client's template may be anything
-        except TemplateDangerous as error:
-            raise InvalidRequest(f"the template cannot be used: {error}", param="template") from None
-        except TemplateError as error:
-            raise InvalidRequest(f"the template is not valid Jinja: {error}", param="template") from None
     base = _base(service, asked)
     chosen = asked.chosen
     return dataclasses.replace(
